@@ -237,7 +237,7 @@ pub const CATALOGUE: &[Explanation] = &[
     row("M1207", exit::FAILED, "MQTT reply was not published",
         "The broker does not allow the user to publish to the topic of `reply` or to the response topic of the message, or the reply is larger than the broker permits. The message itself is acknowledged."),
     row("M1208", exit::FAILED, "node's own MQTT broker does not run",
-        "The process `mote-broker` ended or could not start; the line before says why. The node starts it again with growing pauses of up to 30 s. Sessions, kept messages and messages that wait for clients are in the folder `broker` of the data folder. A broker that needs more than 384 MiB of memory ends."),
+        "The process `mote-broker` ended or could not start; the line before says why. The node starts it again with growing pauses of up to 30 s. Sessions, kept messages and messages that wait for clients are in the folder `broker` of the data folder. A broker that needs more than 512 MiB of memory ends."),
     row("M1209", exit::FAILED, "users of the MQTT broker were not changed",
         "The node runs no broker of its own (`mote up --mqtt on` starts one), has no user of that name, or could not change the file `broker/users.toml` in its data folder; the message says which."),
     row("M1215", exit::FAILED, "connection to NATS does not run",

@@ -14,7 +14,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 use rustix::thread::{Gid, Uid};
 
 /// Memory that the broker may have. It ends when it needs more, and the node starts it again.
-const MEMORY_BYTES_MAX: u64 = 384 << 20;
+const MEMORY_BYTES_MAX: u64 = 512 << 20;
 /// Open files: every connection, the storage, and some room.
 const FILES_MAX: u64 = 4_096;
 
