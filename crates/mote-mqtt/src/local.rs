@@ -138,6 +138,9 @@ async fn run(
     let mut child = Command::new(&settings.program)
         .arg("run")
         .env_clear()
+        // Without a fixed threshold the allocator raises it with each large message that is freed,
+        // keeps the holes, and the process reaches its limit with half of its memory in use.
+        .env("MALLOC_MMAP_THRESHOLD_", "32768")
         .current_dir(&settings.folder)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
