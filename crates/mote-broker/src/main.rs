@@ -22,13 +22,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use mote_companion::confinement;
 use mqtt5::broker::config::{StorageConfig, TlsConfig};
 use mqtt5::broker::{BrokerConfig, MqttBroker, ResourceLimits, StorageBackend as _};
 use tokio::io::AsyncReadExt as _;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::SubscriberExt as _;
-use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing::level_filters::LevelFilter;
 
 use auth::Rules;
 use config::Config;
@@ -81,15 +80,7 @@ fn main() -> ExitCode {
         }
     }
     // What the library reports about single clients would fill the log of the node.
-    let levels = Targets::new()
-        .with_target("mote_broker", tracing::Level::INFO)
-        .with_default(tracing::Level::ERROR);
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(io::stderr)
-        .with_ansi(false)
-        .with_target(false)
-        .without_time();
-    tracing_subscriber::registry().with(lines).with(levels).init();
+    confinement::log_to_node("mote_broker", LevelFilter::ERROR);
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -126,8 +117,8 @@ async fn serve(config: Config, rules: Arc<Rules>, folder: PathBuf) -> io::Result
     let own = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     let listen = if is_reached { vec![config.listen] } else { vec![own, config.listen] };
     let pem = config.tls.map(|tls| -> io::Result<_> {
-        let certificate = confine::file_in_memory("certificate", tls.certificate.as_bytes())?;
-        let key = confine::file_in_memory("key", tls.key.as_bytes())?;
+        let certificate = confinement::file_in_memory("certificate", tls.certificate.as_bytes())?;
+        let key = confinement::file_in_memory("key", tls.key.as_bytes())?;
         let files = TlsConfig::new(certificate.path.clone(), key.path.clone());
         Ok((files.with_bind_address(tls.listen), certificate, key))
     });

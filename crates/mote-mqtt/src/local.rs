@@ -7,9 +7,10 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mote_companion::supervision::{self, Companion};
 use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::{Child, ChildStderr, Command};
+use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -21,17 +22,8 @@ use crate::Local;
 const USER: &str = "mote-node";
 /// How long the broker may take until it accepts connections: it reads all its sessions first.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
-/// How long it may take to end.
-const END_PATIENCE: Duration = Duration::from_secs(8);
-/// The first pause before it is started again, and the longest.
-const PAUSE_MIN: Duration = Duration::from_millis(250);
-const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// A broker that lasted this long begins the pauses anew.
-const STABLE: Duration = Duration::from_secs(60);
-/// The longest line of its log.
+/// The longest line that tells its port.
 const LINE_BYTES_MAX: u64 = 1 << 10;
-/// Lines of its log in a second.
-const LINES_PER_S: u32 = 20;
 
 /// How the broker is run.
 #[derive(Debug, Clone)]
@@ -67,7 +59,8 @@ impl LocalBroker {
         let address = Arc::new(Mutex::new(None));
         let (stopping, stopped) = watch::channel(false);
         let password = settings.password.clone();
-        let task = runtime.spawn(keep(settings, address.clone(), stopped));
+        let task = runtime
+            .spawn(supervision::keep(Broker { settings, address: address.clone() }, stopped));
         Self { address, password, stopping, task: Mutex::new(Some(task)) }
     }
 
@@ -95,21 +88,43 @@ impl LocalBroker {
     }
 }
 
-/// Runs the broker until the node stops.
-async fn keep(
-    mut settings: LocalSettings,
+/// The process of the broker.
+struct Broker {
+    settings: LocalSettings,
     address: Arc<Mutex<Option<SocketAddr>>>,
-    mut stopped: watch::Receiver<bool>,
-) {
-    let mut pause = PAUSE_MIN;
-    while !*stopped.borrow() {
-        let began = Instant::now();
-        let ended = run(&mut settings, &address, &mut stopped).await;
-        *address.lock() = None;
-        if *stopped.borrow() {
-            return;
-        }
+}
+
+impl Companion for Broker {
+    const LABEL: &'static str = "MQTT broker";
+    const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
+
+    fn command(&mut self) -> io::Result<Command> {
+        let mut command = Command::new(&self.settings.program);
+        command
+            .arg("run")
+            .env_clear()
+            // Without a fixed threshold the allocator raises it with each large message that is
+            // freed, keeps the holes, and the process reaches its limit with half of its memory in
+            // use.
+            .env("MALLOC_MMAP_THRESHOLD_", "32768")
+            .current_dir(&self.settings.folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        Ok(command)
+    }
+
+    async fn serve(
+        &mut self,
+        child: &mut Child,
+        stopped: &mut watch::Receiver<bool>,
+    ) -> io::Result<()> {
+        serve(&mut self.settings, &self.address, stopped, child).await
+    }
+
+    fn ended(&mut self, ended: &io::Result<String>, is_stopping: bool) {
+        *self.address.lock() = None;
         match ended {
+            _ if is_stopping => {}
             Ok(status) => {
                 tracing::error!("[M1208] the MQTT broker ended ({status}); it is started again")
             }
@@ -117,55 +132,7 @@ async fn keep(
                 tracing::error!("[M1208] the MQTT broker cannot run: {error}; the node tries again")
             }
         }
-        if began.elapsed() >= STABLE {
-            pause = PAUSE_MIN;
-        }
-        tokio::select! {
-            () = sleep(pause) => {}
-            _ = stopped.changed() => {}
-        }
-        pause = (pause * 2).min(PAUSE_MAX);
     }
-}
-
-/// One process from its start to its end: how it ended.
-async fn run(
-    settings: &mut LocalSettings,
-    address: &Mutex<Option<SocketAddr>>,
-    stopped: &mut watch::Receiver<bool>,
-) -> io::Result<String> {
-    // Nothing of the node's environment, which may contain secrets.
-    let mut child = Command::new(&settings.program)
-        .arg("run")
-        .env_clear()
-        // Without a fixed threshold the allocator raises it with each large message that is freed,
-        // keeps the holes, and the process reaches its limit with half of its memory in use.
-        .env("MALLOC_MMAP_THRESHOLD_", "32768")
-        .current_dir(&settings.folder)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()?;
-    let log = child.stderr.take().map(|errors| tokio::spawn(relay(errors)));
-    let ended = serve(settings, address, stopped, &mut child).await;
-    let ended = match ended {
-        Ok(()) => match timeout(END_PATIENCE, child.wait()).await {
-            Ok(status) => Ok(status?.to_string()),
-            Err(_) => {
-                child.kill().await?;
-                Ok("it did not end in time, and was killed".to_owned())
-            }
-        },
-        Err(error) => {
-            child.kill().await?;
-            Err(error)
-        }
-    };
-    if let Some(log) = log {
-        let _ = timeout(Duration::from_secs(1), log).await;
-    }
-    ended
 }
 
 /// Tells the process its settings, and waits until it has ended or is to end.
@@ -240,33 +207,4 @@ fn quoted(text: &str) -> String {
     }
     quoted.push('"');
     quoted
-}
-
-/// Writes the lines of the process to the log of the node. Clients can cause lines, so further lines
-/// of a second are dropped.
-async fn relay(errors: ChildStderr) {
-    let mut errors = BufReader::new(errors);
-    let (mut since, mut lines) = (Instant::now(), 0);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        match (&mut errors).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
-        }
-        if since.elapsed() >= Duration::from_secs(1) {
-            (since, lines) = (Instant::now(), 0);
-        }
-        lines += 1;
-        if lines > LINES_PER_S {
-            continue;
-        }
-        let text = String::from_utf8_lossy(&line);
-        match text.trim().split_once(' ') {
-            Some(("ERROR", text)) => tracing::error!("MQTT broker: {}", text.trim()),
-            Some(("WARN", text)) => tracing::warn!("MQTT broker: {}", text.trim()),
-            Some(("INFO", text)) => tracing::info!("MQTT broker: {}", text.trim()),
-            _ => tracing::warn!("MQTT broker: {}", text.trim()),
-        }
-    }
 }

@@ -10,7 +10,6 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use crate::frames::{
     FRAME_BYTES_MAX, NatsError, PageOf, Publishing, Reply, Request, ServerStatus, Stored,
-    StreamSpec,
 };
 use crate::process::{self, Launch};
 use crate::shared::Shared;
@@ -116,28 +115,6 @@ impl Nats {
         Ok((Waiting { shared: self.0.clone(), number }, answered))
     }
 
-    /// Makes a stream unless it exists, and gives it this form.
-    pub async fn ensure_stream(&self, spec: StreamSpec) -> Result<(), NatsError> {
-        match self.ask(&Request::EnsureStream(spec)).await? {
-            Reply::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Stores messages in this order, and returns their places once the server has stored all.
-    /// Of an error other than [`NatsError::OtherLast`], a beginning of them may be stored. If
-    /// `expected_last` is not the last place of the stream, none is.
-    pub async fn publish(
-        &self,
-        messages: Vec<Publishing>,
-        expected_last: Option<u64>,
-    ) -> Result<Vec<u64>, NatsError> {
-        match self.ask(&Request::Publish { messages, expected_last }).await? {
-            Reply::Sequences(sequences) => Ok(sequences),
-            other => Err(unexpected(&other)),
-        }
-    }
-
     /// Makes a stream for [`Nats::append`] unless it exists.
     pub async fn ensure_log(&self, name: String, subjects: String) -> Result<(), NatsError> {
         match self.ask(&Request::EnsureLog { name, subjects }).await? {
@@ -167,22 +144,6 @@ impl Nats {
         }
     }
 
-    /// Removes messages by their places; those that are gone already are passed over.
-    pub async fn delete(&self, stream: String, sequences: Vec<u64>) -> Result<(), NatsError> {
-        match self.ask(&Request::Delete { stream, sequences }).await? {
-            Reply::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Removes all messages of a subject, which may have wildcards.
-    pub async fn purge(&self, stream: String, subject: String) -> Result<(), NatsError> {
-        match self.ask(&Request::Purge { stream, subject }).await? {
-            Reply::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        }
-    }
-
     /// Reads the last message of a subject.
     pub async fn last(&self, stream: String, subject: String) -> Result<Option<Stored>, NatsError> {
         match self.ask(&Request::Last { stream, subject }).await? {
@@ -203,7 +164,6 @@ impl Nats {
 pub(crate) fn unexpected(reply: &Reply) -> NatsError {
     let kind = match reply {
         Reply::Done => "done",
-        Reply::Sequences(_) => "sequences",
         Reply::Page { .. } | Reply::Last(_) => "messages",
         Reply::Server(_) => "a status",
         Reply::State(_) | Reply::Usage(_) => "state",

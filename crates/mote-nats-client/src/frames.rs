@@ -31,24 +31,11 @@ pub struct Settings {
     pub uid: u32,
 }
 
-/// A stream that has to exist.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StreamSpec {
-    /// Its name.
-    pub name: String,
-    /// Subjects that it keeps.
-    pub subjects: Vec<String>,
-    /// Messages of one subject that it keeps; 0 for all.
-    pub messages_per_subject: u32,
-}
-
 /// A message that is to be stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Publishing {
     /// Its subject.
     pub subject: String,
-    /// Header fields.
-    pub headers: Vec<(String, String)>,
     /// Its body.
     pub body: Bytes,
 }
@@ -86,16 +73,6 @@ pub struct PageOf {
 pub enum Request {
     /// The first frame, which is not answered.
     Begin(Settings),
-    /// Makes a stream unless it exists, and gives it this form.
-    EnsureStream(StreamSpec),
-    /// Stores messages in this order.
-    Publish {
-        /// The messages.
-        messages: Vec<Publishing>,
-        /// The last place of the stream before the first of them. If the stream has another, none
-        /// of them is stored.
-        expected_last: Option<u64>,
-    },
     /// Makes a stream for [`Request::Append`] unless it exists. It keeps the last message of each
     /// subject.
     EnsureLog {
@@ -114,20 +91,6 @@ pub enum Request {
     },
     /// Reads messages in the order of their places.
     Read(PageOf),
-    /// Removes messages by their places; those that are gone already are passed over.
-    Delete {
-        /// The stream.
-        stream: String,
-        /// Their places.
-        sequences: Vec<u64>,
-    },
-    /// Removes all messages of subjects.
-    Purge {
-        /// The stream.
-        stream: String,
-        /// The subject, which may have wildcards.
-        subject: String,
-    },
     /// Reads the last message of a subject.
     Last {
         /// The stream.
@@ -159,8 +122,6 @@ pub enum Request {
 pub enum Reply {
     /// It is done.
     Done,
-    /// The messages were stored at these places.
-    Sequences(Vec<u64>),
     /// Messages of a stream.
     Page {
         /// The messages.
@@ -195,7 +156,7 @@ pub struct ServerStatus {
 /// Why a request was not done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NatsError {
-    /// The servers do not answer. What was asked may have happened nevertheless.
+    /// The servers do not answer. The request may have been carried out.
     #[error("{0}")]
     Unreachable(String),
     /// The server refused it. Nothing has changed.
@@ -270,40 +231,19 @@ impl Request {
                 writer.u8(settings.replicas);
                 writer.u32(settings.uid);
             }),
-            Request::EnsureStream(spec) => frame(number, 1, |writer| {
-                writer.text(&spec.name);
-                writer.list(&spec.subjects, |writer, subject| writer.text(subject));
-                writer.u32(spec.messages_per_subject);
-            }),
-            Request::Publish { messages, expected_last } => frame(number, 2, |writer| {
-                writer.optional(*expected_last);
-                writer.list(messages, |writer, message| {
-                    writer.text(&message.subject);
-                    write_headers(writer, &message.headers);
-                    writer.bytes(&message.body);
-                });
-            }),
-            Request::Read(page) => frame(number, 3, |writer| {
+            Request::Read(page) => frame(number, 1, |writer| {
                 writer.text(&page.stream);
                 write_optional_text(writer, page.subjects.as_deref());
                 writer.u64(page.from);
                 writer.u32(page.most);
             }),
-            Request::Delete { stream, sequences } => frame(number, 4, |writer| {
-                writer.text(stream);
-                writer.list(sequences, |writer, sequence| writer.u64(*sequence));
-            }),
-            Request::Purge { stream, subject } => frame(number, 5, |writer| {
+            Request::Last { stream, subject } => frame(number, 2, |writer| {
                 writer.text(stream);
                 writer.text(subject);
             }),
-            Request::Last { stream, subject } => frame(number, 6, |writer| {
-                writer.text(stream);
-                writer.text(subject);
-            }),
-            Request::Check => frame(number, 7, |_| {}),
+            Request::Check => frame(number, 3, |_| {}),
             Request::State { namespace, operation, quota, now_unix_ms } => {
-                frame(number, 8, |writer| {
+                frame(number, 4, |writer| {
                     state::write_namespace(writer, namespace);
                     writer.u64(quota.bytes);
                     writer.u64(quota.keys);
@@ -311,12 +251,12 @@ impl Request {
                     state::write_operation(writer, operation);
                 })
             }
-            Request::Usage => frame(number, 9, |_| {}),
-            Request::EnsureLog { name, subjects } => frame(number, 40, |writer| {
+            Request::Usage => frame(number, 5, |_| {}),
+            Request::EnsureLog { name, subjects } => frame(number, 7, |writer| {
                 writer.text(name);
                 writer.text(subjects);
             }),
-            Request::Append { messages, expected_last } => frame(number, 41, |writer| {
+            Request::Append { messages, expected_last } => frame(number, 8, |writer| {
                 writer.u64(*expected_last);
                 writer.list(messages, |writer, message| {
                     writer.text(&message.subject);
@@ -324,7 +264,7 @@ impl Request {
                 });
             }),
             Request::Clear(namespace) => {
-                frame(number, 10, |writer| state::write_namespace(writer, namespace))
+                frame(number, 6, |writer| state::write_namespace(writer, namespace))
             }
         }
     }
@@ -342,46 +282,29 @@ impl Request {
                 replicas: reader.u8()?,
                 uid: reader.u32()?,
             }),
-            1 => Request::EnsureStream(StreamSpec {
-                name: reader.text()?,
-                subjects: reader.list(Reader::text)?,
-                messages_per_subject: reader.u32()?,
-            }),
-            2 => Request::Publish {
-                expected_last: reader.optional()?,
-                messages: reader.list(|reader| {
-                    Ok(Publishing {
-                        subject: reader.text()?,
-                        headers: read_headers(reader)?,
-                        body: reader.bytes()?,
-                    })
-                })?,
-            },
-            3 => Request::Read(PageOf {
+            1 => Request::Read(PageOf {
                 stream: reader.text()?,
                 subjects: read_optional_text(reader)?,
                 from: reader.u64()?,
                 most: reader.u32()?,
             }),
-            4 => Request::Delete { stream: reader.text()?, sequences: reader.list(Reader::u64)? },
-            5 => Request::Purge { stream: reader.text()?, subject: reader.text()? },
-            6 => Request::Last { stream: reader.text()?, subject: reader.text()? },
-            7 => Request::Check,
-            8 => {
+            2 => Request::Last { stream: reader.text()?, subject: reader.text()? },
+            3 => Request::Check,
+            4 => {
                 let namespace = state::read_namespace(reader)?;
                 let quota = Quota { bytes: reader.u64()?, keys: reader.u64()? };
                 let now_unix_ms = reader.u64()?;
                 let operation = state::read_operation(reader)?;
                 Request::State { namespace, operation, quota, now_unix_ms }
             }
-            9 => Request::Usage,
-            10 => Request::Clear(state::read_namespace(reader)?),
-            40 => Request::EnsureLog { name: reader.text()?, subjects: reader.text()? },
-            41 => Request::Append {
+            5 => Request::Usage,
+            6 => Request::Clear(state::read_namespace(reader)?),
+            7 => Request::EnsureLog { name: reader.text()?, subjects: reader.text()? },
+            8 => Request::Append {
                 expected_last: reader.u64()?,
                 messages: reader.list(|reader| {
                     let (subject, body) = (reader.text()?, reader.bytes()?);
-                    Ok(Publishing { subject, headers: Vec::new(), body })
+                    Ok(Publishing { subject, body })
                 })?,
             },
             _ => return Err(Malformed),
@@ -396,30 +319,27 @@ impl Reply {
     pub fn frame(&self, number: u64) -> Vec<u8> {
         match self {
             Reply::Done => frame(number, 0, |_| {}),
-            Reply::Sequences(sequences) => frame(number, 1, |writer| {
-                writer.list(sequences, |writer, sequence| writer.u64(*sequence));
-            }),
-            Reply::Page { messages, last_sequence } => frame(number, 2, |writer| {
+            Reply::Page { messages, last_sequence } => frame(number, 1, |writer| {
                 writer.u64(*last_sequence);
                 writer.list(messages, write_stored);
             }),
-            Reply::Last(message) => frame(number, 3, |writer| {
+            Reply::Last(message) => frame(number, 2, |writer| {
                 writer.list(message.as_slice(), write_stored);
             }),
-            Reply::Server(status) => frame(number, 4, |writer| {
+            Reply::Server(status) => frame(number, 3, |writer| {
                 writer.text(&status.address);
                 writer.text(&status.version);
                 writer.u64(status.streams);
             }),
-            Reply::State(result) => frame(number, 5, |writer| state::write_result(writer, result)),
-            Reply::Usage(usage) => frame(number, 6, |writer| {
+            Reply::State(result) => frame(number, 4, |writer| state::write_result(writer, result)),
+            Reply::Usage(usage) => frame(number, 5, |writer| {
                 writer.list(usage, |writer, usage| {
                     state::write_namespace(writer, &usage.namespace);
                     writer.u64(usage.keys);
                     writer.u64(usage.bytes);
                 });
             }),
-            Reply::Failed(error) => frame(number, 7, |writer| {
+            Reply::Failed(error) => frame(number, 6, |writer| {
                 let (kind, text) = match error {
                     NatsError::Unreachable(text) => (0, text.as_str()),
                     NatsError::Refused(text) => (1, text.as_str()),
@@ -439,23 +359,22 @@ impl Reply {
         let reader = &mut reader;
         let reply = match kind {
             0 => Reply::Done,
-            1 => Reply::Sequences(reader.list(Reader::u64)?),
-            2 => Reply::Page { last_sequence: reader.u64()?, messages: reader.list(read_stored)? },
-            3 => Reply::Last(reader.list(read_stored)?.pop()),
-            4 => Reply::Server(ServerStatus {
+            1 => Reply::Page { last_sequence: reader.u64()?, messages: reader.list(read_stored)? },
+            2 => Reply::Last(reader.list(read_stored)?.pop()),
+            3 => Reply::Server(ServerStatus {
                 address: reader.text()?,
                 version: reader.text()?,
                 streams: reader.u64()?,
             }),
-            5 => Reply::State(state::read_result(reader)?),
-            6 => Reply::Usage(reader.list(|reader| {
+            4 => Reply::State(state::read_result(reader)?),
+            5 => Reply::Usage(reader.list(|reader| {
                 Ok(Usage {
                     namespace: state::read_namespace(reader)?,
                     keys: reader.u64()?,
                     bytes: reader.u64()?,
                 })
             })?),
-            7 => {
+            6 => {
                 let (kind, text) = (reader.u8()?, reader.text()?);
                 Reply::Failed(match kind {
                     0 => NatsError::Unreachable(text),

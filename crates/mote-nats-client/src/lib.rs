@@ -8,6 +8,7 @@
 //! This crate must not know the protocol of NATS. Start with `client.rs`; `process.rs` starts,
 //! watches and ends the program, `shared.rs` has the requests on their way, `frames.rs` is the protocol, which `mote-nats` uses too.
 
+mod address;
 mod client;
 mod codec;
 mod frames;
@@ -16,11 +17,12 @@ mod shared;
 mod state;
 mod state_codec;
 
+pub use address::{WrongAddress, address};
 pub use client::Nats;
 pub use codec::Malformed;
 pub use frames::{
     FRAME_BYTES_MAX, HEAD_BYTES, NatsError, PageOf, Publishing, Reply, Request, ServerStatus,
-    Settings, Stored, StreamSpec, take_frame,
+    Settings, Stored, take_frame,
 };
 pub use process::Launch;
 pub use state::NatsState;

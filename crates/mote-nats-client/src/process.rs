@@ -9,26 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use mote_companion::supervision::{self, Companion, END_PATIENCE};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::process::{Child, ChildStderr, Command};
+use tokio::process::{Child, Command};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
 use crate::frames::{Reply, Request, Settings, take_frame};
 use crate::shared::Shared;
 
-/// How long it may take to end.
-const END_PATIENCE: Duration = Duration::from_secs(8);
-/// The first pause before it is started again, and the longest.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// A process that lasted this long begins the pauses anew.
-const STABLE: Duration = Duration::from_secs(60);
-/// The longest line of its log.
-const LINE_BYTES_MAX: u64 = 1 << 10;
-/// Lines of its log in a second.
-const LINES_PER_S: u32 = 20;
 /// Bytes that one write collects.
 const WRITE_BYTES: usize = 256 << 10;
 
@@ -49,85 +39,70 @@ impl fmt::Debug for Launch {
 }
 
 /// Runs the process until the node stops.
-pub(crate) async fn keep(launch: Launch, shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
-    let mut pause = PAUSE_MIN;
-    while !*stopped.borrow() {
-        let began = Instant::now();
-        let ended = run(&launch, &shared, &mut stopped).await;
-        let problem = match &ended {
+pub(crate) async fn keep(launch: Launch, shared: Arc<Shared>, stopped: watch::Receiver<bool>) {
+    supervision::keep(Process { launch, shared, begun: None }, stopped).await;
+}
+
+struct Process {
+    launch: Launch,
+    shared: Arc<Shared>,
+    /// The settings and the socket of the process that is being started.
+    begun: Option<(Settings, UnixStream)>,
+}
+
+impl Companion for Process {
+    const LABEL: &'static str = "NATS";
+    const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+    fn command(&mut self) -> io::Result<Command> {
+        let settings = (self.launch.settings)()?;
+        let (own, other) = std::os::unix::net::UnixStream::pair()?;
+        own.set_nonblocking(true)?;
+        self.begun = Some((settings, UnixStream::from_std(own)?));
+        let mut command = Command::new(&self.launch.program);
+        // The socket is its input, and its end, when the node ends however it ends, ends the
+        // process.
+        command
+            .arg("run")
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(OwnedFd::from(other)))
+            .stdout(Stdio::null());
+        Ok(command)
+    }
+
+    async fn serve(
+        &mut self,
+        child: &mut Child,
+        stopped: &mut watch::Receiver<bool>,
+    ) -> io::Result<()> {
+        let begun = self.begun.take().ok_or_else(|| io::Error::other("it was not started"))?;
+        self.shared.began();
+        serve(begun, &self.shared, stopped, child).await
+    }
+
+    fn ended(&mut self, ended: &io::Result<String>, is_stopping: bool) {
+        let problem = match ended {
             Ok(status) => format!("mote-nats ended ({status})"),
             Err(error) => format!("mote-nats cannot run: {error}"),
         };
-        shared.broke(&problem);
-        if *stopped.borrow() {
-            return;
+        self.shared.broke(&problem);
+        if !is_stopping {
+            tracing::error!("[M1215] {problem}; the node starts it again");
         }
-        tracing::error!("[M1215] {problem}; the node starts it again");
-        if began.elapsed() >= STABLE {
-            pause = PAUSE_MIN;
-        }
-        tokio::select! {
-            () = sleep(pause) => {}
-            _ = stopped.changed() => {}
-        }
-        pause = (pause * 2).min(PAUSE_MAX);
     }
-}
-
-/// One process from its start to its end: how it ended.
-async fn run(
-    launch: &Launch,
-    shared: &Shared,
-    stopped: &mut watch::Receiver<bool>,
-) -> io::Result<String> {
-    let settings = (launch.settings)()?;
-    let (own, other) = std::os::unix::net::UnixStream::pair()?;
-    own.set_nonblocking(true)?;
-    let socket = UnixStream::from_std(own)?;
-    // Nothing of the node's environment, which may contain secrets. The socket is its input, and
-    // its end, when the node ends however it ends, ends the process.
-    let mut child = Command::new(&launch.program)
-        .arg("run")
-        .env_clear()
-        .current_dir("/")
-        .stdin(Stdio::from(OwnedFd::from(other)))
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()?;
-    shared.began();
-    let log = child.stderr.take().map(|errors| tokio::spawn(relay(errors)));
-    let served = serve(&settings, socket, shared, stopped, &mut child).await;
-    let ended = match served {
-        Ok(()) => match timeout(END_PATIENCE, child.wait()).await {
-            Ok(status) => Ok(status?.to_string()),
-            Err(_) => {
-                child.kill().await?;
-                Ok("it did not end in time, and was killed".to_owned())
-            }
-        },
-        Err(error) => {
-            child.kill().await?;
-            Err(error)
-        }
-    };
-    if let Some(log) = log {
-        let _ = timeout(Duration::from_secs(1), log).await;
-    }
-    ended
 }
 
 /// Carries requests and answers until the process has ended, or is to end.
 async fn serve(
-    settings: &Settings,
-    socket: UnixStream,
+    (settings, socket): (Settings, UnixStream),
     shared: &Shared,
     stopped: &mut watch::Receiver<bool>,
     child: &mut Child,
 ) -> io::Result<()> {
     let (mut input, mut output) = socket.into_split();
     let writing = async {
-        let mut bytes = Request::Begin(settings.clone()).frame(0);
+        let mut bytes = Request::Begin(settings).frame(0);
         loop {
             while bytes.len() < WRITE_BYTES
                 && let Some(frame) = shared.next_frame()
@@ -172,32 +147,4 @@ async fn serve(
     drop(output);
     let _ = timeout(END_PATIENCE, reading).await;
     Ok(())
-}
-
-/// Writes the lines of the process to the log of the node.
-async fn relay(errors: ChildStderr) {
-    let mut errors = BufReader::new(errors);
-    let (mut since, mut lines) = (Instant::now(), 0);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        match (&mut errors).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
-        }
-        if since.elapsed() >= Duration::from_secs(1) {
-            (since, lines) = (Instant::now(), 0);
-        }
-        lines += 1;
-        if lines > LINES_PER_S {
-            continue;
-        }
-        let text = String::from_utf8_lossy(&line);
-        match text.trim().split_once(' ') {
-            Some(("ERROR", text)) => tracing::error!("NATS: {}", text.trim()),
-            Some(("WARN", text)) => tracing::warn!("NATS: {}", text.trim()),
-            Some(("INFO", text)) => tracing::info!("NATS: {}", text.trim()),
-            _ => tracing::warn!("NATS: {}", text.trim()),
-        }
-    }
 }

@@ -57,7 +57,8 @@ impl Shared {
         self.traffic.lock().problem.clear();
     }
 
-    /// The process does not run. What it was sent is answered; the rest waits for the next one.
+    /// The process does not run. Requests that were sent to it are answered with an error; those that
+    /// are still queued wait for the next process.
     pub(crate) fn broke(&self, problem: &str) {
         let mut traffic = self.traffic.lock();
         traffic.problem = problem.to_owned();

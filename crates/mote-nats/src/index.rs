@@ -111,7 +111,7 @@ impl Index {
         self.held.insert(key.to_owned(), held);
     }
 
-    /// Learns that there is no message of a key.
+    /// Records that the stream has no message of this key.
     pub(crate) fn forget(&mut self, key: &str) {
         let Some(held) = self.held.remove(key) else { return };
         if !held.is_removed {
@@ -121,7 +121,7 @@ impl Index {
         }
     }
 
-    /// Learns that everything before a place was removed.
+    /// Records that all messages before this place were removed.
     pub(crate) fn clear(&mut self, sequence: u64) {
         self.cleared = self.cleared.max(sequence);
         let gone = |held: &Held| held.sequence < sequence;

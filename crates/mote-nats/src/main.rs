@@ -25,25 +25,16 @@ use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use mote_companion::confinement;
 use tokio::net::UnixStream;
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::SubscriberExt as _;
-use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing::level_filters::LevelFilter;
 
 fn main() -> ExitCode {
     if !matches!(std::env::args().skip(1).collect::<Vec<_>>().as_slice(), [word] if word == "run") {
         eprintln!("mote-nats is started by a node of mote: mote up --nats nats://HOST:4222");
         return ExitCode::from(2);
     }
-    let levels = Targets::new()
-        .with_target("mote_nats", tracing::Level::INFO)
-        .with_default(tracing::level_filters::LevelFilter::OFF);
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(io::stderr)
-        .with_ansi(false)
-        .with_target(false)
-        .without_time();
-    tracing_subscriber::registry().with(lines).with(levels).init();
+    confinement::log_to_node("mote_nats", LevelFilter::OFF);
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -61,7 +52,7 @@ fn run() -> io::Result<()> {
     socket.set_nonblocking(false)?;
     let settings = serve::read_settings(&mut socket)?;
     let authorities = match &settings.authorities {
-        Some(pem) => Some(confine::file_in_memory("authorities", pem.as_bytes())?),
+        Some(pem) => Some(confinement::file_in_memory("authorities", pem.as_bytes())?),
         None => None,
     };
     confine::confine(settings.uid)?;

@@ -84,10 +84,6 @@ async fn answer(
     let until = Instant::now() + PATIENCE;
     match request {
         Request::Begin(_) => Err(NatsError::Refused("it has begun already".to_owned())),
-        Request::EnsureStream(spec) => streams::ensure(connection, &spec, until).await,
-        Request::Publish { messages, expected_last } => {
-            streams::publish(connection, messages, expected_last, until).await
-        }
         Request::EnsureLog { name, subjects } => {
             log::ensure(connection, &name, subjects, until).await
         }
@@ -95,12 +91,6 @@ async fn answer(
             log::append(connection, messages, expected_last, until).await
         }
         Request::Read(page) => streams::read(connection, &page, until).await,
-        Request::Delete { stream, sequences } => {
-            streams::delete(connection, &stream, &sequences, until).await
-        }
-        Request::Purge { stream, subject } => {
-            streams::purge(connection, &stream, &subject, until).await
-        }
         Request::Last { stream, subject } => {
             Ok(Reply::Last(streams::last(connection, &stream, &subject, until).await?))
         }

@@ -5,11 +5,11 @@ use async_nats::{HeaderMap, jetstream};
 use bytes::Bytes;
 use futures_util::TryStreamExt as _;
 use futures_util::future::join_all;
-use mote_nats_client::{NatsError, PageOf, Publishing, Reply, ServerStatus, Stored, StreamSpec};
+use mote_nats_client::{NatsError, PageOf, Reply, ServerStatus, Stored};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::api::{self, ApiError, StoreError, code};
+use crate::api::{self, ApiError, code};
 use crate::connection::{Connection, Lost};
 
 /// Messages of a page at most, and their bytes, so that an answer fits into a frame.
@@ -20,61 +20,6 @@ const DIRECT_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 /// The header fields of messages that are read directly.
 const SEQUENCE: &str = "Nats-Sequence";
 const TIME: &str = "Nats-Time-Stamp";
-
-pub(crate) async fn ensure(
-    connection: &Connection,
-    spec: &StreamSpec,
-    until: Instant,
-) -> Result<Reply, NatsError> {
-    let replicas = connection.settings().replicas;
-    let config =
-        api::stream_config(&spec.name, &spec.subjects, spec.messages_per_subject, replicas);
-    let made = api::ensure_stream(connection, &spec.name, &config, until).await;
-    made.map_err(|error| error.of_stream(&spec.name))?;
-    Ok(Reply::Done)
-}
-
-/// Header fields as the library has them; refused if they would break the message.
-fn header_map(fields: &[(String, String)]) -> Result<HeaderMap, NatsError> {
-    let mut headers = HeaderMap::new();
-    for (name, value) in fields {
-        let breaks = |text: &str| text.contains(['\r', '\n']);
-        if name.is_empty() || name.contains([':', ' ']) || breaks(name) || breaks(value) {
-            return Err(NatsError::Refused(format!("the header field {name:?} cannot be sent")));
-        }
-        headers.insert(name.as_str(), value.as_str());
-    }
-    Ok(headers)
-}
-
-pub(crate) async fn publish(
-    connection: &Connection,
-    messages: Vec<Publishing>,
-    expected_last: Option<u64>,
-    until: Instant,
-) -> Result<Reply, NatsError> {
-    let mut sending = Vec::with_capacity(messages.len());
-    for (at, message) in messages.into_iter().enumerate() {
-        let mut headers = header_map(&message.headers)?;
-        if let Some(last) = expected_last {
-            // Each requires the one before it, so that none is stored if the first is not.
-            headers.insert("Nats-Expected-Last-Sequence", (last + at as u64).to_string());
-        }
-        let headers = (!headers.is_empty()).then_some(headers);
-        sending.push((message.subject, headers, message.body));
-    }
-    // Polled in order, so they are sent in order.
-    let stored = join_all(sending.into_iter().map(|(subject, headers, body)| async move {
-        let stored = api::store(connection, subject.clone(), headers, body, until).await;
-        stored.map_err(|error| match error {
-            StoreError::NoStream => NatsError::NoStream(format!("with the subject {subject}")),
-            StoreError::Unknown(text) => api::no_answer(connection, Lost::Unknown(text)),
-            StoreError::Api(error) => error.of_stream(&subject),
-        })
-    }));
-    let sequences = stored.await.into_iter().collect::<Result<Vec<u64>, NatsError>>()?;
-    Ok(Reply::Sequences(sequences))
-}
 
 pub(crate) async fn read(
     connection: &Connection,
@@ -156,12 +101,13 @@ fn is_of_sender(name: &str) -> bool {
     !name.starts_with("Nats-") || name == "Nats-Msg-Id"
 }
 
+/// Removes messages by their places; those that are gone already are passed over.
 pub(crate) async fn delete(
     connection: &Connection,
     stream: &str,
     sequences: &[u64],
     until: Instant,
-) -> Result<Reply, NatsError> {
+) -> Result<(), NatsError> {
     let removed = join_all(sequences.iter().map(|sequence| async move {
         let document = json!({"seq": sequence, "no_erase": true});
         let subject = format!("STREAM.MSG.DELETE.{stream}");
@@ -170,20 +116,7 @@ pub(crate) async fn delete(
             other => other.map(|_| ()).map_err(|error| error.of_stream(stream)),
         }
     }));
-    removed.await.into_iter().collect::<Result<Vec<()>, NatsError>>()?;
-    Ok(Reply::Done)
-}
-
-pub(crate) async fn purge(
-    connection: &Connection,
-    stream: &str,
-    subject: &str,
-    until: Instant,
-) -> Result<Reply, NatsError> {
-    let document = json!({"filter": subject});
-    let purged = api::call(connection, &format!("STREAM.PURGE.{stream}"), &document, until).await;
-    purged.map_err(|error| error.of_stream(stream))?;
-    Ok(Reply::Done)
+    removed.await.into_iter().collect()
 }
 
 /// The last message of a subject. With several copies of the stream, the server that leads it is

@@ -33,8 +33,8 @@ fn kill(pid: u32) {
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
 }
 
-/// Nothing that was acknowledged is lost, whatever ends and however: the program, the server, or
-/// both. What was not acknowledged may have happened once, never twice.
+/// No acknowledged change is lost when the program, the server or both are killed. A change that was
+/// not acknowledged may have happened once, but not twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_acknowledged_increment_is_lost_when_processes_are_killed() {
     let Some(mut server) = Server::start("") else { return };

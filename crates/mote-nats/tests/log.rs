@@ -10,7 +10,7 @@ use mote_nats_client::{Nats, NatsError, PageOf, Publishing};
 use server::Server;
 
 fn message(subject: &str, body: &str) -> Publishing {
-    Publishing { subject: subject.into(), headers: Vec::new(), body: body.to_owned().into() }
+    Publishing { subject: subject.into(), body: body.to_owned().into() }
 }
 
 async fn subjects(nats: &Nats) -> (Vec<String>, u64) {

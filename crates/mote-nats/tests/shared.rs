@@ -5,7 +5,6 @@
 mod server;
 
 use mote_core::state::{Condition, Namespace, Operation, Outcome, Quota, State as _, StateError};
-use mote_nats_client::Publishing;
 use server::{NOW_MS, Node, Server};
 
 #[tokio::test]
@@ -175,11 +174,7 @@ async fn a_stream_that_was_removed_is_made_again() {
     let Some(server) = Server::start("") else { return };
     let node = Node::of(&server);
     node.put("k", "v", Condition::None).await.unwrap();
-    let remove = Publishing {
-        subject: "$JS.API.STREAM.DELETE.mote-kv-shared-site".into(),
-        ..Publishing::default()
-    };
-    node.nats.publish(vec![remove], None).await.unwrap();
+    server.library().await.delete_stream("mote-kv-shared-site").await.unwrap();
     assert_eq!(node.get("k").await, None);
     node.put("k", "w", Condition::None).await.unwrap();
     assert_eq!(node.get("k").await.as_deref(), Some("w"));

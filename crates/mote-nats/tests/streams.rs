@@ -4,40 +4,33 @@
 
 mod server;
 
-use mote_nats_client::{NatsError, PageOf, Publishing, Settings, StreamSpec};
+use async_nats::HeaderMap;
+use mote_nats_client::{NatsError, PageOf, Publishing, Settings};
 use server::{Server, connect};
-
-fn spec(messages_per_subject: u32) -> StreamSpec {
-    StreamSpec { name: "T".into(), subjects: vec!["t.>".into()], messages_per_subject }
-}
-
-fn message(subject: &str, body: &str) -> Publishing {
-    let headers = vec![("Mote-Kind".to_owned(), "test".to_owned())];
-    Publishing { subject: subject.into(), headers, body: body.to_owned().into() }
-}
 
 fn page(from: u64, most: u32) -> PageOf {
     PageOf { stream: "T".into(), subjects: None, from, most }
 }
 
 #[tokio::test]
-async fn messages_are_stored_read_and_removed() {
+async fn messages_are_read_in_pages_and_by_subject() {
     let Some(server) = Server::start("") else { return };
     let nats = server.client();
     let none = nats.read(page(1, 10)).await;
     assert_eq!(none, Err(NatsError::NoStream("T".into())));
-    assert!(matches!(
-        nats.publish(vec![message("t.a", "x")], None).await,
-        Err(NatsError::NoStream(_))
-    ));
-    nats.ensure_stream(spec(1)).await.unwrap();
-    nats.ensure_stream(spec(1)).await.unwrap();
+    nats.ensure_log("T".into(), "t.>".into()).await.unwrap();
     assert_eq!(nats.read(page(1, 10)).await, Ok((Vec::new(), 0)));
 
-    let many = (0..25).map(|n| message(&format!("t.{n}"), &n.to_string())).collect();
-    assert_eq!(nats.publish(many, Some(0)).await, Ok((1..=25).collect()));
-    let refused = nats.publish(vec![message("t.a", ""), message("t.b", "")], Some(3)).await;
-    assert_eq!(refused, Err(NatsError::OtherLast));
+    let library = server.library().await;
+    let store = async |subject: String, body: String| {
+        let mut headers = HeaderMap::new();
+        headers.insert("Mote-Kind", "test");
+        let sent = library.publish_with_headers(subject, headers, body.into()).await.unwrap();
+        sent.await.unwrap().sequence
+    };
+    for n in 0..25 {
+        assert_eq!(store(format!("t.{n}"), n.to_string()).await, n + 1);
+    }
     let (first, last) = nats.read(page(1, 10)).await.unwrap();
     assert_eq!((first.len(), last), (10, 25));
     assert_eq!(
@@ -53,23 +46,16 @@ async fn messages_are_stored_read_and_removed() {
     );
 
     // One message of each subject is kept.
-    assert_eq!(nats.publish(vec![message("t.0", "new")], None).await, Ok(vec![26]));
+    assert_eq!(store("t.0".to_owned(), "new".to_owned()).await, 26);
     let of = |subject: &str| PageOf { subjects: Some(subject.into()), ..page(1, 10) };
     let (one, _) = nats.read(of("t.0")).await.unwrap();
     assert_eq!((one.len(), one[0].sequence), (1, 26));
-    nats.delete("T".into(), vec![2, 3, 3, 99]).await.unwrap();
-    nats.purge("T".into(), "t.9".into()).await.unwrap();
-    let (left, last) = nats.read(page(1, 100)).await.unwrap();
-    assert_eq!((left.len(), last), (22, 26));
-
     let last = nats.last("T".into(), "t.0".into()).await.unwrap().unwrap();
     assert_eq!((last.sequence, &last.body[..]), (26, &b"new"[..]));
     assert_eq!(last.headers, [("Mote-Kind".to_owned(), "test".to_owned())]);
-    assert_eq!(nats.last("T".into(), "t.9".into()).await, Ok(None));
+    assert_eq!(nats.last("T".into(), "t.99".into()).await, Ok(None));
     let status = nats.check().await.unwrap();
     assert_eq!((status.version.as_str(), status.streams), ("2.15.2", 1));
-    let form = nats.ensure_stream(spec(0)).await;
-    assert_eq!(form, Ok(()), "the form of a stream may change");
     nats.stop().await;
     assert!(matches!(nats.check().await, Err(NatsError::Unreachable(_))));
 }
@@ -78,14 +64,17 @@ async fn messages_are_stored_read_and_removed() {
 async fn a_server_that_is_gone_for_a_moment_delays_requests_only() {
     let Some(mut server) = Server::start("") else { return };
     let nats = server.client();
-    nats.ensure_stream(spec(0)).await.unwrap();
-    nats.publish(vec![message("t.a", "1")], None).await.unwrap();
+    nats.ensure_log("T".into(), "t.>".into()).await.unwrap();
+    let message =
+        |n: u64| vec![Publishing { subject: format!("t.{n}"), body: n.to_string().into() }];
+    nats.append(message(1), 0).await.unwrap();
     server.kill();
-    let published = nats.publish(vec![message("t.a", "2")], None);
-    let (published, ()) = tokio::join!(published, async { server.again() });
-    // The request that met the end of the server may have failed; the next one does not.
-    let first = published.is_ok();
-    nats.publish(vec![message("t.a", "3")], None).await.unwrap();
+    let appended = nats.append(message(2), 1);
+    let (appended, ()) = tokio::join!(appended, async { server.again() });
+    // The request that met the end of the server may have failed; the next ones do not.
+    let first = appended.is_ok();
+    let (_, last) = nats.read(page(1, 10)).await.unwrap();
+    nats.append(message(3), last).await.unwrap();
     let (read, _) = nats.read(page(1, 10)).await.unwrap();
     let bodies: Vec<&[u8]> = read.iter().map(|one| &one.body[..]).collect();
     assert!(bodies.starts_with(&[b"1"]) && bodies.ends_with(&[b"3"]), "{bodies:?}");

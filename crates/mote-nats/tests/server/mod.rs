@@ -23,6 +23,12 @@ impl Server {
         Settings { servers, replicas: 1, uid: 1_000_000, ..Default::default() }
     }
 
+    /// A connection of the library, without the program.
+    pub async fn library(&self) -> async_nats::jetstream::Context {
+        let client = async_nats::connect(format!("127.0.0.1:{}", self.port)).await.unwrap();
+        async_nats::jetstream::new(client)
+    }
+
     /// A process of the program that is connected here.
     pub fn client(&self) -> Nats {
         connect(self.settings())

@@ -1,0 +1,189 @@
+//! The side of the node: a process that is started, watched, and started again.
+
+use std::future::Future;
+use std::io;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use tokio::process::{Child, ChildStderr, Command};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long a process may take to end.
+pub const END_PATIENCE: Duration = Duration::from_secs(8);
+/// A process that lasted this long begins the pauses anew.
+const STABLE: Duration = Duration::from_secs(60);
+/// The longest line of its log.
+const LINE_BYTES_MAX: u64 = 1 << 10;
+/// Lines of its log in a second; what others do can cause lines, so further ones are dropped.
+const LINES_PER_S: u32 = 20;
+
+/// A program that a node keeps running.
+pub trait Companion: Send {
+    /// Its name in front of the lines of its log.
+    const LABEL: &'static str;
+    /// The first pause before it is started again, and the longest.
+    const PAUSES: (Duration, Duration);
+
+    /// The command for the next start. The environment of the node, which may contain secrets, does
+    /// not reach it.
+    fn command(&mut self) -> io::Result<Command>;
+
+    /// Serves a process until it has ended or the node stops. Afterwards the process has
+    /// [`END_PATIENCE`] to end; after an error it is killed.
+    fn serve(
+        &mut self,
+        child: &mut Child,
+        stopped: &mut watch::Receiver<bool>,
+    ) -> impl Future<Output = io::Result<()>> + Send;
+
+    /// The process does not run any more. Unless the node `is_stopping`, it is started again.
+    fn ended(&mut self, ended: &io::Result<String>, is_stopping: bool);
+}
+
+/// Runs a program until the node stops, with growing pauses between starts.
+pub async fn keep<C: Companion>(mut companion: C, mut stopped: watch::Receiver<bool>) {
+    let (first, longest) = C::PAUSES;
+    let mut pause = first;
+    while !*stopped.borrow() {
+        let began = Instant::now();
+        let ended = run(&mut companion, &mut stopped).await;
+        let is_stopping = *stopped.borrow();
+        companion.ended(&ended, is_stopping);
+        if is_stopping {
+            return;
+        }
+        if began.elapsed() >= STABLE {
+            pause = first;
+        }
+        tokio::select! {
+            () = sleep(pause) => {}
+            _ = stopped.changed() => {}
+        }
+        pause = (pause * 2).min(longest);
+    }
+}
+
+/// One process from its start to its end: how it ended.
+async fn run<C: Companion>(
+    companion: &mut C,
+    stopped: &mut watch::Receiver<bool>,
+) -> io::Result<String> {
+    let mut command = companion.command()?;
+    let mut child = command.stderr(Stdio::piped()).kill_on_drop(true).spawn()?;
+    // The command may hold the other end of a socket, whose close tells the process to end.
+    drop(command);
+    let log = child.stderr.take().map(|errors| tokio::spawn(relay(errors, C::LABEL)));
+    let ended = match companion.serve(&mut child, stopped).await {
+        Ok(()) => match timeout(END_PATIENCE, child.wait()).await {
+            Ok(status) => Ok(status?.to_string()),
+            Err(_) => {
+                child.kill().await?;
+                Ok("it did not end in time, and was killed".to_owned())
+            }
+        },
+        Err(error) => {
+            child.kill().await?;
+            Err(error)
+        }
+    };
+    if let Some(log) = log {
+        let _ = timeout(Duration::from_secs(1), log).await;
+    }
+    ended
+}
+
+/// Writes the lines of the process to the log of the node.
+async fn relay(errors: ChildStderr, label: &'static str) {
+    let mut errors = BufReader::new(errors);
+    let (mut since, mut lines) = (Instant::now(), 0);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match (&mut errors).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        if since.elapsed() >= Duration::from_secs(1) {
+            (since, lines) = (Instant::now(), 0);
+        }
+        lines += 1;
+        if lines > LINES_PER_S {
+            continue;
+        }
+        let text = String::from_utf8_lossy(&line);
+        match text.trim().split_once(' ') {
+            Some(("ERROR", text)) => tracing::error!("{label}: {}", text.trim()),
+            Some(("WARN", text)) => tracing::warn!("{label}: {}", text.trim()),
+            Some(("INFO", text)) => tracing::info!("{label}: {}", text.trim()),
+            _ => tracing::warn!("{label}: {}", text.trim()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// A program that ends at once with a growing status, until the node stops.
+    struct Counting {
+        starts: u8,
+        ends: mpsc::UnboundedSender<(String, bool)>,
+    }
+
+    impl Companion for Counting {
+        const LABEL: &'static str = "counting";
+        const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(2));
+
+        fn command(&mut self) -> io::Result<Command> {
+            self.starts += 1;
+            if self.starts == 2 {
+                return Err(io::Error::other("not now"));
+            }
+            let mut command = Command::new("sh");
+            let last = if self.starts == 4 { "exec sleep 600" } else { "exit $0" };
+            command.args(["-c", last]).arg(self.starts.to_string());
+            Ok(command)
+        }
+
+        async fn serve(
+            &mut self,
+            child: &mut Child,
+            stopped: &mut watch::Receiver<bool>,
+        ) -> io::Result<()> {
+            if self.starts == 4 {
+                let _ = self.ends.send(("runs".to_owned(), false));
+            }
+            tokio::select! {
+                ended = child.wait() => ended.map(|_| ()),
+                // This program does not end by itself, so it is killed.
+                _ = stopped.changed() => Err(io::Error::other("stopped")),
+            }
+        }
+
+        fn ended(&mut self, ended: &io::Result<String>, is_stopping: bool) {
+            let text = match ended {
+                Ok(status) => status.clone(),
+                Err(error) => error.to_string(),
+            };
+            let _ = self.ends.send((text, is_stopping));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_is_started_again_until_the_node_stops() {
+        let (ends, mut told) = mpsc::unbounded_channel();
+        let (stopping, stopped) = watch::channel(false);
+        let keeping = tokio::spawn(keep(Counting { starts: 0, ends }, stopped));
+        for expected in ["exit status: 1", "not now", "exit status: 3", "runs"] {
+            assert_eq!(told.recv().await, Some((expected.to_owned(), false)));
+        }
+        stopping.send_replace(true);
+        assert_eq!(told.recv().await, Some(("stopped".to_owned(), true)));
+        keeping.await.expect("it ends");
+        assert_eq!(told.recv().await, None);
+    }
+}
