@@ -8,17 +8,19 @@
 //!
 //! Start with [`Scenario`], then [`simulate`], then [`Report`]. [`families`] makes the demand for
 //! comparing policies, [`experiments`] the named experiments of published studies, and [`trace`]
-//! reads recorded demand.
+//! reads recorded demand. [`comparison`] compares the reports of policies, and [`plot`] draws them.
 //!
 //! The model leaves out the network, the handover to a worker, deadlines of running invocations,
 //! and CPU sharing beyond one factor that is fixed when an invocation begins.
 
 mod arrivals;
+pub mod comparison;
 mod distribution;
 mod event;
 pub mod experiments;
 pub mod families;
 mod function;
+pub mod plot;
 mod report;
 mod scaling;
 mod scenario;

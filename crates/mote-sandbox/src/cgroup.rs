@@ -18,6 +18,7 @@ use std::time::Duration;
 use mote_core::backend::{InstanceLimits, Usage};
 
 use crate::plan::CgroupDir;
+use crate::sys;
 
 /// Period over which a CPU quota is counted: the kernel's default.
 const CPU_PERIOD_US: u64 = 100_000;
@@ -135,7 +136,7 @@ impl Cgroups {
             };
             remove_leftovers(&home);
             let base = home.join(format!("mote-{pid}"));
-            match create(&base) {
+            match create_own(&home, &base) {
                 Ok(()) => {
                     self.bases.insert(controller, base);
                 }
@@ -164,6 +165,8 @@ impl Cgroups {
             return Err(format!("no controllers are delegated to {}", home.display()));
         }
         remove_leftovers(&home);
+        let base = home.join(format!("mote-{pid}"));
+        create_own(&home, &base).map_err(|error| say("cannot create a group", error))?;
         let enable = |dir: &Path| -> io::Result<()> {
             for name in &wanted {
                 fs::write(dir.join("cgroup.subtree_control"), format!("+{name}"))?;
@@ -187,8 +190,6 @@ impl Cgroups {
                 say("cannot hand down controllers (does another process run there?)", error)
             })?;
         }
-        let base = home.join(format!("mote-{pid}"));
-        create(&base).map_err(|error| say("cannot create a group", error))?;
         enable(&base).map_err(|error| say("cannot hand down controllers", error))?;
         for name in wanted {
             self.bases.insert(name, base.clone());
@@ -497,6 +498,24 @@ impl InstanceCgroup {
 fn create(dir: &Path) -> io::Result<()> {
     match fs::create_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+/// Creates the daemon's group `base` in `home`. Container runtimes mount a container's own groups
+/// read-only. A daemon that may change mounts makes them writable again, which affects only the
+/// container; everything above its groups stays out of its reach.
+fn create_own(home: &Path, base: &Path) -> io::Result<()> {
+    match create(base) {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            let mounts = home.ancestors().take_while(|dir| dir.starts_with("/sys/fs"));
+            // Only the root of a mount can be changed, so the first success is the right one.
+            if mounts.into_iter().any(|dir| sys::allow_writes(dir).is_ok()) {
+                create(base)
+            } else {
+                Err(error)
+            }
+        }
         other => other,
     }
 }

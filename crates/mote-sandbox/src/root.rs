@@ -30,6 +30,8 @@ const DEV_LINKS: &[(&str, &str)] = &[
     ("var/tmp", "/tmp"),
     ("run", "/tmp"),
 ];
+/// Their owner is root outside; [`rewrite`] must not need the right to ignore modes.
+const FILE_MODE: libc::mode_t = 0o644;
 const READ_ONLY: u64 = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
 
 /// Composes the root in this process's private mount namespace and moves into it.
@@ -88,7 +90,7 @@ pub(crate) fn compose(plan: &RootPlan) -> Result<(), Failure> {
             .and_then(|target| sys::symlinkat(&target, root, &sys::cstring(*link)?))
             .step(format_args!("link /{link}"))?;
     }
-    sys::pivot_into(root, true).step("pivot into the root")?;
+    sys::pivot_into(root).step("pivot into the root")?;
     // The root is sealed only now; the writable mounts below it keep their own attributes.
     seal(root)
 }
@@ -190,7 +192,7 @@ fn make_parents(root: BorrowedFd<'_>, path: &Path) -> Result<(), Failure> {
 fn write_file(root: BorrowedFd<'_>, path: &Path, text: &str) -> Result<(), Failure> {
     let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
     relative(path)
-        .and_then(|place| sys::openat(Some(root), &place, flags, 0o444))
+        .and_then(|place| sys::openat(Some(root), &place, flags, FILE_MODE))
         .and_then(|file| write_all(&file, text))
         .step(format_args!("write {}", path.display()))
 }

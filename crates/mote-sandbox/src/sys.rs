@@ -132,6 +132,12 @@ pub(crate) fn make_writable(mount: BorrowedFd<'_>) -> io::Result<()> {
     change_mount_attributes(mount, (0, MOUNT_ATTR_RDONLY), 0)
 }
 
+/// The same for the mount at `path`, which fails unless a mount begins there.
+pub(crate) fn allow_writes(path: &std::path::Path) -> io::Result<()> {
+    let path = cstring(path.as_os_str().as_encoded_bytes())?;
+    make_writable(openat(None, &path, libc::O_PATH, 0)?.as_fd())
+}
+
 /// A new detached file system with string options.
 pub(crate) fn new_mount(
     kind: &CStr,
@@ -215,15 +221,22 @@ pub(crate) fn make_mounts_private() -> io::Result<()> {
 }
 
 /// Makes the mounted tree behind `root` the root of this process and detaches the old one.
-pub(crate) fn pivot_into(root: BorrowedFd<'_>, detach: bool) -> io::Result<()> {
+pub(crate) fn pivot_into(root: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: plain descriptor and constant paths. With both arguments "." the old root lands on
     // top of the new one, where the detach finds it (pivot_root(2), notes).
     unsafe {
         check(libc::c_long::from(libc::fchdir(root.as_raw_fd())))?;
-        check(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()))?;
-        if detach {
-            check(libc::c_long::from(libc::umount2(c".".as_ptr(), libc::MNT_DETACH)))?;
-        }
+        match check(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr())) {
+            // The system call filter of a container refuses only this call. The new root covers the
+            // old one already, so this is the top of the namespace's root: nothing can climb out of
+            // it, and only who may unmount it could reach what it covers.
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+                check(libc::c_long::from(libc::chroot(c".".as_ptr())))?;
+                return Ok(());
+            }
+            other => other?,
+        };
+        check(libc::c_long::from(libc::umount2(c".".as_ptr(), libc::MNT_DETACH)))?;
     }
     Ok(())
 }

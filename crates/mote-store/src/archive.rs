@@ -43,16 +43,21 @@ impl Default for ArchiveLimits {
 
 /// The result of unpacking an archive.
 #[derive(Debug)]
-pub(crate) struct Unpacked {
-    pub(crate) hash: String,
-    pub(crate) files: u64,
-    pub(crate) bytes: u64,
-    pub(crate) notes: Vec<String>,
-    pub(crate) set_aside: Option<Vec<u8>>,
+pub struct Unpacked {
+    /// The hash of the tree.
+    pub hash: String,
+    /// Its files.
+    pub files: u64,
+    /// The bytes in them.
+    pub bytes: u64,
+    /// What was changed or left out.
+    pub notes: Vec<String>,
+    /// The content of the entry that [`ArchiveLimits::set_aside`] names.
+    pub set_aside: Option<Vec<u8>>,
 }
 
-/// Unpacks into `root`, an empty folder that the caller removes on an error.
-pub(crate) fn unpack(
+/// Unpacks into `root`, an empty folder that the caller removes on an error. Blocks.
+pub fn unpack(
     input: impl Read,
     root: &Path,
     limits: &ArchiveLimits,

@@ -264,6 +264,28 @@ impl Store {
         code_hash: &str,
         packages_key: Option<&str>,
     ) -> Result<Revision, StoreError> {
+        self.add(spec, code_hash, packages_key, None)
+    }
+
+    /// The same with a number that somebody else has chosen. A number that is stored already is an
+    /// error.
+    pub fn place_revision(
+        &self,
+        spec: &FunctionSpec,
+        code_hash: &str,
+        packages_key: Option<&str>,
+        number: u64,
+    ) -> Result<Revision, StoreError> {
+        self.add(spec, code_hash, packages_key, Some(number))
+    }
+
+    fn add(
+        &self,
+        spec: &FunctionSpec,
+        code_hash: &str,
+        packages_key: Option<&str>,
+        number: Option<u64>,
+    ) -> Result<Revision, StoreError> {
         if !self.code_path(code_hash).is_dir() {
             return Err(StoreError::NotStored(format!("code {code_hash}")));
         }
@@ -281,12 +303,22 @@ impl Store {
                  VALUES (?1, NULL, 1, ?2) ON CONFLICT (name) DO NOTHING",
                 params![name, created_at_ms as i64],
             )?;
-            let revision: i64 = change.query_row(
-                "UPDATE functions SET next_revision = next_revision + 1 WHERE name = ?1
-                 RETURNING next_revision - 1",
-                [name],
-                |row| row.get(0),
-            )?;
+            let revision: i64 = match number {
+                None => change.query_row(
+                    "UPDATE functions SET next_revision = next_revision + 1 WHERE name = ?1
+                     RETURNING next_revision - 1",
+                    [name],
+                    |row| row.get(0),
+                )?,
+                Some(number) => {
+                    change.execute(
+                        "UPDATE functions SET next_revision = max(next_revision, ?2 + 1)
+                         WHERE name = ?1",
+                        params![name, number as i64],
+                    )?;
+                    number as i64
+                }
+            };
             change.execute(
                 "INSERT INTO revisions VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'added')",
                 params![name, revision, json, code_hash, packages_key, created_at_ms as i64],

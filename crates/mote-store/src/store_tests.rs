@@ -223,8 +223,7 @@ fn a_split_outlives_a_restart_and_many_deploys() {
         deploy(&store, "a", &number.to_string());
     }
     let shares = vec![share(4, 30, None), share(3, 70, None), share(1, 0, Some("old"))];
-    let traffic =
-        Traffic { split: Split::new(shares).unwrap(), before: vec![2], whole_before: None };
+    let traffic = Traffic { before: vec![2], ..Traffic::new(Split::new(shares).unwrap()) };
     store.set_traffic(&name, &traffic).unwrap();
     let bad = Split::new(vec![share(4, 100, None), share(9, 0, Some("x"))]).unwrap();
     let refused = store.set_traffic(&name, &traffic.moved(bad));
