@@ -64,9 +64,100 @@ pub fn embedded(v6: Ipv6Addr) -> [Option<Ipv4Addr>; 2] {
     }
 }
 
+/// Networks that functions reach only if their manifest names the host, not by `*`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClosedNetworks(Vec<(IpAddr, u8)>);
+
+/// The networks that [`ClosedNetworks`] calls `private`: private use (RFC 1918, RFC 4193), shared
+/// address space (RFC 6598) and benchmarks (RFC 2544).
+const PRIVATE: [(IpAddr, u8); 6] = [
+    (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)), 8),
+    (IpAddr::V4(Ipv4Addr::new(172, 16, 0, 0)), 12),
+    (IpAddr::V4(Ipv4Addr::new(192, 168, 0, 0)), 16),
+    (IpAddr::V4(Ipv4Addr::new(100, 64, 0, 0)), 10),
+    (IpAddr::V4(Ipv4Addr::new(198, 18, 0, 0)), 15),
+    (IpAddr::V6(Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0)), 7),
+];
+
+impl ClosedNetworks {
+    /// Reads a list that is separated by commas: `private`, networks such as `10.0.0.0/8`, and
+    /// addresses. Returns the entry that is none of these.
+    pub fn parse(text: &str) -> Result<Self, &str> {
+        let mut networks = Vec::new();
+        for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+            if entry == "private" {
+                networks.extend(PRIVATE);
+                continue;
+            }
+            let (address, bits) = match entry.split_once('/') {
+                Some((address, bits)) => (address, Some(bits)),
+                None => (entry, None),
+            };
+            let address: IpAddr = address.parse().map_err(|_| entry)?;
+            let bits_max = if address.is_ipv4() { 32 } else { 128 };
+            let bits = bits.map_or(Ok(bits_max), str::parse).map_err(|_| entry)?;
+            if bits > bits_max {
+                return Err(entry);
+            }
+            networks.push((address, bits));
+        }
+        Ok(Self(networks))
+    }
+
+    /// Whether `address` is in one of the networks, also in every form of [`embedded`].
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let is_in = |address: IpAddr| self.0.iter().any(|network| covers(*network, address));
+        let carried = match address {
+            IpAddr::V4(_) => [None, None],
+            IpAddr::V6(v6) => embedded(v6),
+        };
+        is_in(address) || carried.into_iter().flatten().any(|v4| is_in(IpAddr::V4(v4)))
+    }
+}
+
+fn covers((network, bits): (IpAddr, u8), address: IpAddr) -> bool {
+    let differ = match (network, address) {
+        (IpAddr::V4(network), IpAddr::V4(address)) => {
+            u128::from(network.to_bits() ^ address.to_bits()) << 96
+        }
+        (IpAddr::V6(network), IpAddr::V6(address)) => network.to_bits() ^ address.to_bits(),
+        _ => return false,
+    };
+    differ.leading_zeros() >= u32::from(bits)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn closed_networks_contain_their_addresses_and_no_others() {
+        let closed = ClosedNetworks::parse("private, 203.0.113.7,2001:db8:1::/48").unwrap();
+        for address in [
+            "10.96.0.1",
+            "172.31.255.255",
+            "192.168.1.5",
+            "100.64.0.1",
+            "198.19.0.1",
+            "fd00::1",
+            "203.0.113.7",
+            "2001:db8:1:2::3",
+            "::ffff:10.96.0.1",
+            "64:ff9b::a60:1",
+        ] {
+            assert!(closed.contains(address.parse().unwrap()), "{address}");
+        }
+        for address in
+            ["172.32.0.1", "9.255.255.255", "203.0.113.8", "198.20.0.1", "2001:db8:2::", "1.1.1.1"]
+        {
+            assert!(!closed.contains(address.parse().unwrap()), "{address}");
+        }
+        assert!(!ClosedNetworks::default().contains("10.0.0.1".parse().unwrap()));
+        assert!(ClosedNetworks::parse("0.0.0.0/0").unwrap().contains("1.1.1.1".parse().unwrap()));
+        for wrong in ["10.0.0.0/33", "::/129", "10.0.0/8", "public", "1.1.1.1/-1"] {
+            assert_eq!(ClosedNetworks::parse(wrong), Err(wrong));
+        }
+    }
 
     #[test]
     fn local_addresses_are_found_in_every_form() {

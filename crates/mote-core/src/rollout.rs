@@ -244,12 +244,21 @@ pub struct Traffic {
     /// otherwise, and for a division that began before this was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole_before: Option<u64>,
+    /// Whether the schedules and MQTT subscriptions of the function run on another cell of the
+    /// cluster, and not here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub elsewhere: bool,
 }
 
 impl Traffic {
+    /// A split without a history.
+    pub fn new(split: Split) -> Self {
+        Self { split, before: Vec::new(), whole_before: None, elsewhere: false }
+    }
+
     /// All traffic to one revision, as for a function's first revision.
     pub fn whole(revision: u64) -> Self {
-        Self { split: Split::whole(revision), before: Vec::new(), whole_before: None }
+        Self::new(Split::whole(revision))
     }
 
     /// The traffic after a change to `split`.
@@ -266,7 +275,7 @@ impl Traffic {
             (false, true) => Some(from),
             (true, true) => self.whole_before,
         };
-        Self { split, before, whole_before }
+        Self { split, before, whole_before, elsewhere: self.elsewhere }
     }
 
     /// The traffic after a rollback of everything to `revision`.
@@ -274,7 +283,7 @@ impl Traffic {
         let split = self.split.all_to(revision)?;
         let known = self.before.iter().position(|before| *before == revision);
         let before = self.before[..known.unwrap_or(self.before.len())].to_vec();
-        Ok(Self { split, before, whole_before: None })
+        Ok(Self { split, before, whole_before: None, elsewhere: self.elsewhere })
     }
 
     /// The target of a rollback that names none: while traffic is divided, the revision that had

@@ -13,6 +13,7 @@ use crate::state::{QUOTA_BYTES_DEFAULT, QUOTA_BYTES_MAX, SHARED_MAX};
 
 mod background;
 mod doors;
+mod isolation;
 pub mod mqtt;
 mod protocol;
 mod runtime;
@@ -23,6 +24,7 @@ pub use background::{
     AGE_MS_MAX_DEFAULT, ATTEMPTS_DEFAULT, ATTEMPTS_MAX, AsyncRules, BACKOFF_MS_DEFAULT,
     BACKOFF_MS_MAX_DEFAULT, FUNCTION_PART, Recipient, RetryOn, Topic,
 };
+pub use isolation::{Isolation, PodKind};
 pub use protocol::Protocol;
 pub use runtime::{
     CONCURRENCY_DEFAULT_CHAIN, CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO,
@@ -325,6 +327,8 @@ pub struct FunctionSpec {
     pub port: Option<u16>,
     /// What a server speaks.
     pub protocol: Protocol,
+    /// What separates its instances from everything else.
+    pub isolation: Isolation,
     /// Names of the node's secrets that its instances read as files.
     pub secrets: Vec<String>,
     /// Environment variables whose values are secrets: variable, and name of the secret.
@@ -440,6 +444,7 @@ impl FunctionSpec {
             template: None,
             port: None,
             protocol: Protocol::Http1,
+            isolation: Isolation::default(),
             secrets: Vec::new(),
             secret_env: BTreeMap::new(),
             annotations: BTreeMap::new(),
@@ -611,7 +616,7 @@ impl FunctionSpec {
             "allow.net",
             "at most 32 of host:port, *:port or *",
         );
-        for (ok, field, problem) in self.door_rules() {
+        for (ok, field, problem) in self.door_rules().into_iter().chain(self.isolation_rules()) {
             check(ok, field, problem);
         }
         check(self.mqtt.len() <= mqtt::MQTT_TRIGGERS_MAX, "trigger.mqtt", "at most 16");

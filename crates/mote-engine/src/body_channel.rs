@@ -3,19 +3,13 @@
 //! The worker may have a window of bytes under way. Bytes that the front takes out are credited
 //! back, so a slow client slows only its own stream, and memory stays bounded.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use mote_core::body::{BodyError, BodySource};
-use mote_core::wire::CHUNK_BYTES_MAX;
+use mote_core::chunks::Chunks;
 use parking_lot::Mutex;
-
-/// Chunks shorter than this are copied together when the reader is behind: a chunk is a slice of
-/// the bytes that were read from the worker, so a single byte would keep a whole buffer, and each
-/// chunk needs an entry of the queue.
-const COPY_BELOW_BYTES: usize = CHUNK_BYTES_MAX / 2;
 
 /// Called with the number of bytes taken out of BODY frames; bytes that arrived with RESULT do not
 /// count.
@@ -31,9 +25,7 @@ pub(crate) enum Taken {
 
 #[derive(Default)]
 struct State {
-    chunks: VecDeque<Bytes>,
-    /// The bytes after `chunks`, which arrived in small pieces.
-    tail: BytesMut,
+    chunks: Chunks,
     ended: bool,
     error: Option<BodyError>,
     waker: Option<Waker>,
@@ -56,38 +48,17 @@ pub(crate) struct AnswerSource {
 pub(crate) fn answer_channel(inline: Bytes, on_taken: OnTaken) -> (AnswerSink, AnswerSource) {
     let length = inline.len();
     let mut state = State::default();
-    if !inline.is_empty() {
-        state.chunks.push_back(inline);
-    }
+    state.chunks.push(inline, true);
     let state = Arc::new(Mutex::new(state));
     (AnswerSink(state.clone()), AnswerSource { state, on_taken, inline: length, done: false })
-}
-
-impl State {
-    fn push(&mut self, chunk: Bytes) {
-        let is_behind = self.waker.is_none() || !self.chunks.is_empty() || !self.tail.is_empty();
-        if is_behind && chunk.len() < COPY_BELOW_BYTES {
-            self.tail.extend_from_slice(&chunk);
-        } else if !chunk.is_empty() {
-            if !self.tail.is_empty() {
-                let tail = self.tail.split().freeze();
-                self.chunks.push_back(tail);
-            }
-            self.chunks.push_back(chunk);
-        }
-    }
-
-    fn pop(&mut self) -> Option<Bytes> {
-        let tail = || (!self.tail.is_empty()).then(|| std::mem::take(&mut self.tail).freeze());
-        self.chunks.pop_front().or_else(tail)
-    }
 }
 
 impl AnswerSink {
     /// Adds a chunk and, with `end`, closes.
     pub(crate) fn push(&self, chunk: Bytes, end: bool) {
         let mut state = self.0.lock();
-        state.push(chunk);
+        let reader_waits = state.waker.is_some();
+        state.chunks.push(chunk, reader_waits);
         state.ended |= end;
         if let Some(waker) = state.waker.take() {
             drop(state);
@@ -111,7 +82,7 @@ impl AnswerSink {
 impl BodySource for AnswerSource {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         let mut state = self.state.lock();
-        if let Some(chunk) = state.pop() {
+        if let Some(chunk) = state.chunks.pop() {
             drop(state);
             let inline = self.inline.min(chunk.len());
             self.inline -= inline;
@@ -133,9 +104,7 @@ impl BodySource for AnswerSource {
     }
 
     fn held_bytes(&self) -> usize {
-        let state = self.state.lock();
-        // A chunk keeps the buffer that it was read into, which is up to twice as long.
-        2 * state.chunks.iter().map(Bytes::len).sum::<usize>() + state.tail.len()
+        self.state.lock().chunks.held_bytes()
     }
 }
 

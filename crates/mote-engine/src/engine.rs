@@ -9,10 +9,12 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use mote_core::backend::Backend;
+use mote_core::elsewhere::Elsewhere;
 use mote_core::name::FunctionName;
 use mote_core::services::Services;
 use mote_core::spec::{Egress, FunctionSpec, ScaleOverride, StartPolicy};
 use mote_core::{Fault, Invocation, Invoker, Reply};
+use mote_egress::{Carrier, EgressShares};
 use mote_pool::{Rules, StopReason, Why};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -21,14 +23,12 @@ use tokio::task::JoinSet;
 
 use crate::busy_poll::BusyPoll;
 use crate::clock::now_ns;
-use crate::egress_shares::EgressShares;
 use crate::launch;
 use crate::ledger::{Ledger, LedgerStatus};
 use crate::logs::FunctionLog;
 use crate::metrics::Metrics;
-use crate::pool::{Offer, Pool, Unanswered};
+use crate::pool::{Offer, Origin, Pool, Unanswered};
 use crate::prewarm::{Prewarm, PrewarmedPrograms};
-use crate::relay::Carrier;
 use crate::revision::{Revision, bounds_of};
 use crate::routes::{Route, Routes, Serving};
 use crate::settings::Config;
@@ -39,7 +39,7 @@ use crate::tasks::Spawner;
 /// The engine. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Engine {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     tasks: Arc<Spawner>,
     routes: Arc<ArcSwap<Routes>>,
     logs: Arc<Mutex<HashMap<FunctionName, Arc<FunctionLog>>>>,
@@ -78,6 +78,8 @@ impl Engine {
             egress: EgressShares::default(),
             own_apis: OnceLock::new(),
             services: OnceLock::new(),
+            elsewhere: OnceLock::new(),
+            free_bytes: AtomicU64::new(budget.memory_bytes),
             secrets: Mutex::default(),
             instances,
         };
@@ -115,7 +117,7 @@ impl Engine {
         let log = self.log(&spec.name);
         let metrics = self.metrics.function(&spec.name);
         let cores = self.shared.config.instances_max_default;
-        let bounds = bounds_of(&spec, ScaleOverride::default(), cores);
+        let bounds = bounds_of(&spec, ScaleOverride::default(), cores, 1);
         let mut pool = Pool::new(Rules::of(&spec, cores), bounds);
         if let Some(live) = self.get(spec.name.as_str()) {
             pool.inherit(&live.pool.lock());
@@ -133,6 +135,7 @@ impl Engine {
             shared: self.shared.clone(),
             tasks: self.tasks.clone(),
             pool: Mutex::new(pool),
+            key: OnceLock::new(),
             bounds: Mutex::default(),
             changed: Arc::new(Notify::new()),
             last_error: Mutex::default(),
@@ -210,6 +213,12 @@ impl Engine {
     /// changes nothing.
     pub fn set_services(&self, services: Arc<dyn Services>) {
         let _ = self.shared.services.set(services);
+    }
+
+    /// Lets invocations that this node cannot run leave for other cells. Called once, before any
+    /// function runs; a further call changes nothing.
+    pub fn set_elsewhere(&self, elsewhere: Arc<dyn Elsewhere>) {
+        let _ = self.shared.elsewhere.set(elsewhere);
     }
 
     /// Ends a revision that was never published, for instance because it did not start.
@@ -296,7 +305,11 @@ impl Engine {
     /// Runs an invocation whose revision was replaced before it had an instance. Each iteration
     /// follows one more replacement. The loop ends when the revision that the routes name is
     /// closed, too, because the function was removed or the node stops.
-    async fn invoke_again(&self, route: &Route, mut offer: Offer) -> Result<Reply, Fault> {
+    pub(crate) async fn invoke_again(
+        &self,
+        route: &Route,
+        mut offer: Offer,
+    ) -> Result<Reply, Fault> {
         let (trigger, id) = (offer.invocation.trigger, offer.invocation.id);
         let mut last = route.revision.clone();
         let fault = loop {
@@ -309,7 +322,9 @@ impl Engine {
             match last.invoke(offer).await {
                 Ok(reply) => return Ok(reply),
                 Err(Unanswered::Failed(fault)) => return Err(fault),
-                Err(Unanswered::Replaced(replaced)) => offer = *replaced,
+                Err(Unanswered::Replaced(back) | Unanswered::Overflows(back)) => offer = *back,
+                // Only what may leave does.
+                Err(Unanswered::Leaves(left)) => offer = left.0,
             }
         };
         last.failed(trigger, id, &fault);
@@ -346,10 +361,13 @@ impl Invoker for Engine {
     }
 
     async fn invoke(&self, route: &Route, invocation: Invocation) -> Result<Reply, Fault> {
-        match route.revision.invoke(Offer::new(invocation)).await {
+        let elsewhere = self.shared.elsewhere.get();
+        let elsewhere = elsewhere.filter(|_| route.revision.may_move(&invocation));
+        let origin = if elsewhere.is_some() { Origin::Movable } else { Origin::Own };
+        match route.revision.invoke(Offer::new(invocation, origin)).await {
             Ok(reply) => Ok(reply),
             Err(Unanswered::Failed(fault)) => Err(fault),
-            Err(Unanswered::Replaced(offer)) => Box::pin(self.invoke_again(route, *offer)).await,
+            Err(unanswered) => Box::pin(self.go_on(elsewhere, route, unanswered)).await,
         }
     }
 }

@@ -49,7 +49,8 @@ pub(crate) enum LaunchError {
 pub(crate) fn kind(
     (revision, comes): (&Arc<Revision>, bool),
 ) -> Option<(InstanceRequest, Runtime, bool)> {
-    if !revision.spec.secret_names().is_empty() {
+    // Pods are prewarmed by their cluster.
+    if !revision.spec.secret_names().is_empty() || revision.spec.pod_kind().is_some() {
         return None;
     }
     Some((request(revision, 0).ok()?, revision.spec.answered_by(), comes))
@@ -120,7 +121,12 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
             disk_bytes: spec.limits.disk_bytes,
         },
         shows_memory: spec.runtime != Runtime::Node,
-        egress: spec.doors(own_port(spec)),
+        // The network of a pod is the business of its cluster.
+        egress: match spec.pod_kind() {
+            Some(_) => Vec::new(),
+            None => spec.doors(own_port(spec)),
+        },
+        pod: spec.pod_kind(),
         links,
         files,
     })

@@ -198,6 +198,19 @@ impl Ledger {
         refuse(Lack::Memory, Some(0))
     }
 
+    /// Memory that instances could have now, in bytes: what is not taken, and what idle instances
+    /// would give back. Visits every function.
+    pub fn free_bytes(&self) -> u64 {
+        let free = self.budget.memory_bytes.saturating_sub(self.books.lock().held());
+        let wish =
+            RoomRequest { memory_bytes: 0, evict: true, function: "", revision: 0, waiter: None };
+        let mut survey = Survey::default();
+        for source in self.sources.lock().clone() {
+            source.survey(&wish, now_ns(), &mut survey);
+        }
+        free + survey.idle.iter().map(|idle| idle.memory_bytes).sum::<u64>()
+    }
+
     /// Share of the memory budget that is taken and not about to be given back, 0 to 1.
     pub fn pressure(&self) -> f64 {
         let taken = self.books.lock().held();

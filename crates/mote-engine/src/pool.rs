@@ -15,6 +15,7 @@ use bytes::Bytes;
 use mote_core::backend::{Exit, InstanceControl};
 use mote_core::body::{Body, BodyError};
 use mote_core::chain::Chain;
+use mote_core::elsewhere::Place;
 use mote_core::wire::{self, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, WINDOW_BYTES};
 use mote_core::{Fault, Invocation, InvocationId, Phases, Reply, Trigger};
 use mote_pool::autoscale::Bounds;
@@ -43,6 +44,19 @@ pub(crate) type ReplySender = oneshot::Sender<Result<Reply, Unanswered>>;
 /// A worker of the engine.
 pub(crate) type Worker = pool::Worker<Stream, Instance>;
 
+/// Where an invocation may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Only on this node.
+    Own,
+    /// On this node if it has room, otherwise at another cell.
+    Movable,
+    /// On this node, or at another cell as long as it waits: no cell had room when it arrived.
+    Waits,
+    /// On this node, for another cell, which gets it back if the node has no room.
+    Guest,
+}
+
 /// An invocation on its way into a queue.
 pub(crate) struct Offer {
     pub(crate) invocation: Invocation,
@@ -50,11 +64,12 @@ pub(crate) struct Offer {
     pub(crate) attempts: u8,
     /// It waited in the queue of a revision that was replaced, so it keeps its place.
     pub(crate) moved: bool,
+    pub(crate) origin: Origin,
 }
 
 impl Offer {
-    pub(crate) fn new(invocation: Invocation) -> Self {
-        Self { invocation, attempts: 0, moved: false }
+    pub(crate) fn new(invocation: Invocation, origin: Origin) -> Self {
+        Self { invocation, attempts: 0, moved: false, origin }
     }
 }
 
@@ -63,7 +78,12 @@ pub(crate) enum Unanswered {
     /// It failed.
     Failed(Fault),
     /// The revision was replaced before it answered, and another revision must run the invocation.
+    /// If the revision is not closed, the node had no memory for an instance.
     Replaced(Box<Offer>),
+    /// There is no room here, and another cell may have some. It was not put into the queue.
+    Overflows(Box<Offer>),
+    /// It waited, and another cell has a place for it.
+    Leaves(Box<(Offer, Box<dyn Place>)>),
 }
 
 impl From<Fault> for Unanswered {
@@ -78,6 +98,7 @@ pub(crate) struct Pending {
     pub(crate) reply: ReplySender,
     /// How often it was already given to a worker that died.
     pub(crate) attempts: u8,
+    pub(crate) origin: Origin,
 }
 
 impl Waiting for Pending {
@@ -98,8 +119,8 @@ impl Pending {
     /// Gives the invocation back to its caller's task, which looks up the next revision. Call it
     /// without the pool's lock.
     pub(crate) fn move_on(self) {
-        let Pending { invocation, reply, attempts } = self;
-        let offer = Offer { invocation, attempts, moved: true };
+        let Pending { invocation, reply, attempts, origin } = self;
+        let offer = Offer { invocation, attempts, moved: true, origin };
         // An error means that the caller has gone, so the invocation need not run any more.
         let _ = reply.send(Err(Unanswered::Replaced(Box::new(offer))));
     }
@@ -138,6 +159,7 @@ pub(crate) struct Stream {
     may_repeat: bool,
     /// How often it was already given to a worker that died.
     attempts: u8,
+    origin: Origin,
     /// Who called the function.
     pub(crate) chain: Option<Arc<Chain>>,
     /// Its calls of other functions, which end with it.
@@ -388,7 +410,8 @@ pub(crate) fn leave_behind(call: Call<Stream>) -> Left {
     let attempts = stream.attempts + 1;
     match (stream.reply.take(), stream.kept.take().filter(|_| stream.may_repeat)) {
         (Some(reply), Some(invocation)) => {
-            Left::Repeat { serial, pending: Pending { invocation, reply, attempts } }
+            let origin = stream.origin;
+            Left::Repeat { serial, pending: Pending { invocation, reply, attempts, origin } }
         }
         (Some(reply), None) => Left::Failed(stream.attempts, reply),
         (None, _) => Left::Abandoned,
@@ -471,8 +494,8 @@ impl Pool {
     /// `reached` ones. Returns those that the caller must move on after it has released the lock.
     pub(crate) fn take_back(&mut self, key: usize, reached: u64, now_ns: u64) -> Vec<Pending> {
         self.inner.take_back(key, reached, now_ns, |stream| {
-            let Stream { kept, reply, attempts, .. } = stream;
-            Some(Pending { invocation: kept?, reply: reply?, attempts })
+            let Stream { kept, reply, attempts, origin, .. } = stream;
+            Some(Pending { invocation: kept?, reply: reply?, attempts, origin })
         })
     }
 
@@ -542,7 +565,7 @@ fn begin(
     follow_ups: &mut Vec<FollowUp>,
 ) -> Stream {
     let Dispatched { instance, worker, slot: stream, serial, waiting, init_ns } = dispatched;
-    let Pending { mut invocation, reply, attempts } = waiting;
+    let Pending { mut invocation, reply, attempts, origin } = waiting;
     let remaining_ms = invocation.deadline_ns.saturating_sub(now_ns) / 1_000_000;
     let mut entry = Stream {
         id: invocation.id,
@@ -565,6 +588,7 @@ fn begin(
         kept: None,
         may_repeat: attempts == 0 && invocation.is_idempotent(),
         attempts,
+        origin,
         chain: invocation.chain.clone(),
         calls: Vec::new(),
         task: None,

@@ -29,6 +29,8 @@ struct Round {
     orders: Orders,
     expired: Vec<(Trigger, ReplySender, Fault)>,
     follow_ups: Vec<FollowUp>,
+    /// Invocations that wait although no further instance can be started.
+    stuck: usize,
 }
 
 /// Runs until the pool is quiet.
@@ -46,6 +48,7 @@ pub(crate) async fn run(revision: Arc<Revision>) {
         for (_, reply, fault) in round.expired {
             let _ = reply.send(Err(fault.into()));
         }
+        revision.tell_elsewhere(round.stuck);
         let log = |instance, text: &str| {
             revision.log.platform(LogLevel::Info, revision.number, instance, text);
         };
@@ -101,7 +104,8 @@ fn look(pool: &mut Pool, revision: &Revision, now: u64) -> Round {
     let mut follow_ups = Vec::new();
     let orders = pool.look(around, now, &mut follow_ups);
     pool.reconciler_sleeps = orders.rests;
-    Round { orders, expired, follow_ups }
+    let stuck = if pool.is_stuck(around.version) { pool.queued() } else { 0 };
+    Round { orders, expired, follow_ups, stuck }
 }
 
 /// Puts greedy functions with neighbours into the background. Takes functions whose work is short

@@ -1,9 +1,10 @@
 //! One immutable revision of a function, and the operations on its queue from outside.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use mote_core::elsewhere::RevisionKey;
 use mote_core::spec::{FunctionSpec, ScaleOverride};
 use mote_core::{Fault, FaultClass, Invocation, InvocationId, Reply, Trigger};
 use mote_pool::autoscale::{Bounds, Decision, Known};
@@ -14,7 +15,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::clock::{now_ns, unix_ms};
 use crate::logs::FunctionLog;
 use crate::metrics::FunctionMetrics;
-use crate::pool::{self, FollowUp, Offer, Pending, Pool, ReplySender, Unanswered};
+use crate::pool::{self, FollowUp, Offer, Origin, Pending, Pool, ReplySender, Unanswered};
 use crate::shared::Shared;
 
 /// A revision: its spec, where its files are, and its pool.
@@ -36,6 +37,8 @@ pub struct Revision {
     pub(crate) shared: Arc<Shared>,
     pub(crate) tasks: Arc<dyn Tasks>,
     pub(crate) pool: Mutex<Pool>,
+    /// Its name for other cells, once one was needed.
+    pub(crate) key: OnceLock<RevisionKey>,
     /// Bounds that replace the manifest's.
     pub(crate) bounds: Mutex<ScaleOverride>,
     /// Wakes the reconciler.
@@ -115,9 +118,14 @@ pub struct PoolStatus {
 }
 
 /// How many instances a function may have. `own` replaces the bounds of its manifest, and a
-/// manifest without a maximum means `max_default`.
-pub(crate) fn bounds_of(spec: &FunctionSpec, own: ScaleOverride, max_default: u32) -> Bounds {
-    let max = own.max.or(spec.scale.max).unwrap_or(max_default).max(1);
+/// manifest without a maximum means `max_default`. At least `least` may be there.
+pub(crate) fn bounds_of(
+    spec: &FunctionSpec,
+    own: ScaleOverride,
+    max_default: u32,
+    least: u32,
+) -> Bounds {
+    let max = own.max.or(spec.scale.max).unwrap_or(max_default).max(least);
     Bounds {
         min: own.min.unwrap_or_else(|| spec.scale.floor()).min(max),
         max,
@@ -162,9 +170,11 @@ impl Revision {
         *self.bounds.lock()
     }
 
-    /// The bounds in the autoscaler's form.
+    /// The bounds in the autoscaler's form. A node that knows other cells may have no instance at
+    /// all and forward every invocation.
     pub(crate) fn autoscaler_bounds(&self) -> Bounds {
-        bounds_of(&self.spec, self.bounds(), self.shared.config.instances_max_default)
+        let least = u32::from(self.shared.elsewhere.get().is_none());
+        bounds_of(&self.spec, self.bounds(), self.shared.config.instances_max_default, least)
     }
 
     /// Whether at least one instance is kept whatever the demand.
@@ -225,12 +235,14 @@ impl Revision {
         let Invocation { trigger, id, .. } = offer.invocation;
         let (reply, answer) = oneshot::channel();
         let result = match self.submit(offer, reply, now) {
-            Ok(serial) => {
+            Ok((serial, may_leave)) => {
                 let mut guard = CancelOnDrop { revision: self, serial, armed: true };
-                let result = answer.await.unwrap_or_else(|_| {
-                    let message = "invocation was dropped by its worker".into();
-                    Err(Fault::Internal { message }.into())
-                });
+                let result = match self.shared.elsewhere.get().filter(|_| may_leave) {
+                    None => answered(answer.await),
+                    Some(elsewhere) => {
+                        Box::pin(self.answer_or_place(answer, serial, &**elsewhere)).await
+                    }
+                };
                 guard.armed = false;
                 result
             }
@@ -242,7 +254,7 @@ impl Revision {
                 self.metrics.answered(trigger, &reply.phases);
             }
             Err(Unanswered::Failed(fault)) => self.failed(trigger, id, fault),
-            Err(Unanswered::Replaced(_)) => {}
+            Err(_) => {}
         }
         result
     }
@@ -294,17 +306,24 @@ impl Revision {
             .into_iter()
     }
 
-    /// Admits an invocation: dispatches it, queues it, or refuses it.
+    /// Admits an invocation: dispatches it, queues it, or refuses it. Returns its number, and whether
+    /// it waits and may leave.
     fn submit(
         self: &Arc<Self>,
         offer: Offer,
         reply: ReplySender,
         now: u64,
-    ) -> Result<u64, Unanswered> {
-        let Offer { invocation, attempts, moved } = offer;
+    ) -> Result<(u64, bool), Unanswered> {
+        let Offer { invocation, attempts, moved, origin } = offer;
         let mut follow_ups = Vec::new();
         let mut pool = self.pool.lock();
-        let submitted = match pool.submit(Pending { invocation, reply, attempts }, moved, now) {
+        if origin == Origin::Movable && pool.overflows(self.shared.ledger.version(), now) {
+            drop(pool);
+            let offer = Offer { invocation, attempts, moved, origin };
+            return Err(Unanswered::Overflows(Box::new(offer)));
+        }
+        let pending = Pending { invocation, reply, attempts, origin };
+        let submitted = match pool.submit(pending, moved, now) {
             Ok(submitted) => submitted,
             Err((pending, refusal)) => {
                 drop(pool);
@@ -312,6 +331,8 @@ impl Revision {
             }
         };
         pool.dispatch(now, &mut follow_ups);
+        // It is at the end of the queue, so it runs if the queue is empty.
+        let may_leave = matches!(origin, Origin::Movable | Origin::Waits) && pool.queued() > 0;
         let starts = pool.starts_reconciler();
         let wakes = std::mem::take(&mut pool.reconciler_sleeps) || submitted.asks;
         drop(pool);
@@ -322,14 +343,14 @@ impl Revision {
             self.tasks.reconcile(self.clone());
         }
         self.follow_up(follow_ups);
-        Ok(submitted.serial)
+        Ok((submitted.serial, may_leave))
     }
 
     fn refused(&self, pending: Pending, moved: bool, refusal: Refusal) -> Unanswered {
         match refusal {
             Refusal::Closed => {
-                let Pending { invocation, attempts, .. } = pending;
-                Unanswered::Replaced(Box::new(Offer { invocation, attempts, moved }))
+                let Pending { invocation, attempts, origin, .. } = pending;
+                Unanswered::Replaced(Box::new(Offer { invocation, attempts, moved, origin }))
             }
             Refusal::NotStarted(message) => Fault::StartFailed { message }.into(),
             Refusal::QueueFull { asks } => {
@@ -395,6 +416,16 @@ impl Revision {
         self.ensure_reconciler();
         self.changed.notify_one();
     }
+}
+
+/// The answer to an invocation.
+pub(crate) fn answered(
+    answer: Result<Result<Reply, Unanswered>, oneshot::error::RecvError>,
+) -> Result<Reply, Unanswered> {
+    answer.unwrap_or_else(|_| {
+        let message = "invocation was dropped by its worker".into();
+        Err(Fault::Internal { message }.into())
+    })
 }
 
 struct CancelOnDrop<'a> {

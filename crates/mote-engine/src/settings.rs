@@ -1,5 +1,6 @@
 //! The settings that a node gives to its engine.
 
+use mote_core::destination::ClosedNetworks;
 use mote_pool::budget::Budget;
 
 /// Interpreters found on the host, with the arguments that start them inside a sandbox.
@@ -27,4 +28,6 @@ pub struct Config {
     pub prewarm_bytes: u64,
     /// The budget that the node gives to all instances together.
     pub budget: Budget,
+    /// Networks that `*` in `[allow] net` does not open.
+    pub closed_networks: ClosedNetworks,
 }

@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use mote_core::backend::Backend;
+use mote_core::elsewhere::Elsewhere;
 use mote_core::services::Services;
 use mote_core::spec::Egress;
+use mote_egress::{Carrier, EgressShares};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use crate::busy_poll::BusyPoll;
-use crate::egress_shares::EgressShares;
 use crate::ledger::Ledger;
 use crate::prewarm::Prewarm;
-use crate::relay::Carrier;
 use crate::settings::Config;
 
 /// What all revisions share.
@@ -36,6 +36,10 @@ pub(crate) struct Shared {
     pub(crate) own_apis: OnceLock<HashMap<Egress, SocketAddr>>,
     /// What functions may ask of the node. Set once, at the start.
     pub(crate) services: OnceLock<Arc<dyn Services>>,
+    /// The other cells, if the node has any. Set once, at the start.
+    pub(crate) elsewhere: OnceLock<Arc<dyn Elsewhere>>,
+    /// Memory for further instances in bytes, as of the last report to other cells.
+    pub(crate) free_bytes: AtomicU64,
     /// Values by name. A leaf lock: nothing else is locked while it is held.
     pub(crate) secrets: Mutex<HashMap<String, String>>,
     pub(crate) instances: AtomicU64,

@@ -16,7 +16,7 @@ use crate::clock::now_ns;
 use crate::instance;
 use crate::ledger::{Evictable, Refusal, Reservation, RoomRequest, Survey};
 use crate::logs::LogLevel;
-use crate::pool::Pool;
+use crate::pool::{Origin, Pool};
 use crate::revision::Revision;
 use crate::routes::{Routes, Serving};
 
@@ -61,7 +61,7 @@ pub(crate) fn begin_spare(revision: &Arc<Revision>) {
 
 fn wish(revision: &Revision, evict: bool) -> RoomRequest<'_> {
     RoomRequest {
-        memory_bytes: revision.spec.limits.memory_bytes,
+        memory_bytes: revision.spec.memory_bytes_here(),
         evict,
         function: revision.spec.name.as_str(),
         revision: revision.number,
@@ -87,7 +87,16 @@ fn refused(revision: &Revision, count: u32, refusal: Refusal) -> String {
         revision.log.platform(LogLevel::Warn, revision.number, 0, &format!("not started: {text}"));
     }
     for pending in in_vain {
-        pending.fail(fault.clone());
+        match pending.origin {
+            // Another cell may have room for it.
+            Origin::Movable | Origin::Waits | Origin::Guest if lack == Lack::Memory => {
+                pending.move_on();
+            }
+            _ => pending.fail(fault.clone()),
+        }
+    }
+    if lack == Lack::Memory {
+        revision.give_guests_back();
     }
     text
 }
@@ -95,7 +104,7 @@ fn refused(revision: &Revision, count: u32, refusal: Refusal) -> String {
 /// What the node lacks for an instance of `revision`, in words for its owner.
 fn lack_text(revision: &Revision, refusal: &Refusal) -> String {
     let status = revision.shared.ledger.status();
-    let wanted = bytes_text(revision.spec.limits.memory_bytes);
+    let wanted = bytes_text(revision.spec.memory_bytes_here());
     let budget = bytes_text(status.budget.memory_bytes);
     match refusal.lack {
         Lack::TooLarge => {
@@ -198,7 +207,7 @@ fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
         return;
     }
     let (known, demand_per_s) = (pool.known(), pool.demand_per_s());
-    let memory_bytes = revision.spec.limits.memory_bytes;
+    let memory_bytes = revision.spec.memory_bytes_here();
     let start_ns = known.start.mean_ns();
     let spare = pool.dispensable();
     let mut idle: Vec<_> =
@@ -230,7 +239,7 @@ fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
 /// has ended its last call and is about to be asked to exit counts as well: until then nothing else
 /// shows that its memory will be given back.
 fn occupied(revision: &Revision, pool: &Pool, known: &Known, now_ns: u64) -> Vec<Occupied> {
-    let memory_bytes = revision.spec.limits.memory_bytes;
+    let memory_bytes = revision.spec.memory_bytes_here();
     let workers = pool.workers().filter_map(|(_, worker)| {
         let mean_ns = match worker.mean_ns() {
             0 => known.service.mean_ns(),

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::AsyncRules;
+use super::Isolation;
 use super::Protocol;
 use super::mqtt::{MqttTrigger, Publishing};
 use super::{
@@ -92,6 +93,8 @@ struct SpecV1 {
     port: Option<u16>,
     #[serde(default, skip_serializing_if = "is_http1")]
     protocol: Protocol,
+    #[serde(default, skip_serializing_if = "Isolation::is_sandbox")]
+    isolation: Isolation,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     secrets: Vec<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -256,6 +259,7 @@ impl From<FunctionSpec> for SpecV1 {
             template: spec.template,
             port: spec.port,
             protocol: spec.protocol,
+            isolation: spec.isolation,
             secrets: spec.secrets,
             secret_env: spec.secret_env,
             annotations: spec.annotations,
@@ -288,6 +292,7 @@ impl From<SpecV1> for FunctionSpec {
             template: spec.template,
             port: spec.port,
             protocol: spec.protocol,
+            isolation: spec.isolation,
             secrets: spec.secrets,
             secret_env: spec.secret_env,
             annotations: spec.annotations,

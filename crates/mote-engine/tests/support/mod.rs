@@ -186,6 +186,7 @@ impl Bench {
     pub(crate) fn new() -> Self {
         let scripts = Arc::new(Scripts::default());
         let config = Config {
+            closed_networks: Default::default(),
             instances_max_default: 1,
             busy_poll: true,
             prewarm_bytes: 1 << 30,

@@ -18,6 +18,7 @@
 //!    [`Pool::add_ready`], [`Pool::start_failed`] and [`Pool::start_refused`].
 //! 4. When the process of an instance has ended, whatever the reason, [`Pool::ended`] takes it out.
 
+mod guests;
 mod life;
 mod look;
 mod run_times;

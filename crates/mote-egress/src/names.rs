@@ -12,8 +12,7 @@ use mote_core::turn::Turn;
 use tokio::net::UdpSocket;
 use tokio::sync::{Semaphore, watch};
 
-use crate::lookups;
-use crate::revision::Revision;
+use crate::{Instance, lookups};
 
 /// Look-ups of one instance under way at once. A further one is dropped, and the program asks
 /// again.
@@ -38,14 +37,11 @@ enum Code {
 }
 
 /// The names of one instance.
-pub(crate) struct Names {
-    pub(crate) revision: Arc<Revision>,
-    pub(crate) instance: u64,
-}
+pub struct Names<I>(pub Arc<I>);
 
-impl Names {
+impl<I: Instance> Names<I> {
     /// Answers questions until the instance has ended.
-    pub(crate) async fn serve(self, socket: OwnedFd, mut closed: watch::Receiver<()>) {
+    pub async fn serve(self, socket: OwnedFd, mut closed: watch::Receiver<()>) {
         let socket = std::net::UdpSocket::from(socket);
         let adopted = socket.set_nonblocking(true).and_then(|()| UdpSocket::from_std(socket));
         let Ok(socket) = adopted else { return };
@@ -79,15 +75,15 @@ impl Names {
         if question.kind != TYPE_A {
             return question.answer(Code::Found, &[]);
         }
-        let rooms = self.revision.shared.egress.get();
-        let share = (&rooms.lookups, self.revision.who);
+        let rooms = self.0.shares().get();
+        let share = (&rooms.lookups, self.0.function());
         match lookups::addresses_of(&question.name, share).await {
             Ok(addresses) => question.answer(Code::Found, &addresses),
             Err(error) => {
                 let text = error.to_string();
                 tracing::debug!(
-                    function = %self.revision.spec.name,
-                    instance = self.instance,
+                    function = %self.0.name(),
+                    instance = self.0.instance(),
                     name = %question.name,
                     "name not found: {text}"
                 );

@@ -26,7 +26,7 @@ const LOOKUPS_PER_FUNCTION: usize = 4;
 /// The resources that the connections of all functions share. Made on first use: most nodes need
 /// none.
 #[derive(Default)]
-pub(crate) struct EgressShares(OnceLock<Rooms>);
+pub struct EgressShares(OnceLock<Rooms>);
 
 pub(crate) struct Rooms {
     pub(crate) functions: Arc<Room>,

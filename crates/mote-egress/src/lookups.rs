@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mote_core::destination::is_local;
 use mote_core::spec::Egress;
 
-use crate::egress_shares::Room;
+use crate::shares::Room;
 
 /// The IPv4 addresses of a name that a function asks for, without the addresses that it may not
 /// reach.

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use crate::egress_shares::LOOKUPS_MAX;
+use crate::shares::LOOKUPS_MAX;
 
 /// Most bytes carried in one go. Larger ones save little more; smaller ones cost calls and wake-ups.
 const PIECE_BYTES: usize = 128 << 10;
@@ -27,11 +27,11 @@ thread_local! {
 /// The thread that carries bytes. It is started when it is first needed and ends when this is
 /// dropped: bulk transfers must not run between two requests, and most nodes have none.
 #[derive(Default)]
-pub(crate) struct Carrier(OnceLock<(Handle, oneshot::Sender<()>)>);
+pub struct Carrier(OnceLock<(Handle, oneshot::Sender<()>)>);
 
 impl Carrier {
     /// The runtime for its tasks; `otherwise` if the thread cannot be started.
-    pub(crate) fn runtime<'a>(&'a self, otherwise: &'a Handle) -> &'a Handle {
+    pub fn runtime<'a>(&'a self, otherwise: &'a Handle) -> &'a Handle {
         if let Some((runtime, _)) = self.0.get() {
             return runtime;
         }

@@ -1,0 +1,318 @@
+//! Cells: nodes of one cluster that forward invocations to each other.
+//!
+//! A cell that cannot run an invocation sends it to another cell that has room, over one connection
+//! for each pair and direction. The engine decides when an invocation leaves and when one of another
+//! cell is taken ([`mote_core::elsewhere`]); this crate knows which cells there are, how much room
+//! each has (`board.rs`), and carries invocations and answers (`frames.rs`, `link.rs`). Start
+//! reading at `sender.rs` (the cell that forwards) and `receiver.rs` (the one that runs).
+//!
+//! It must not know revisions, queues, fronts or the management API.
+
+#![forbid(unsafe_code)]
+
+mod board;
+mod frames;
+mod link;
+mod receiver;
+mod sender;
+mod socket;
+mod tls;
+mod view;
+mod waiters;
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use mote_api::cells::CELLS_MAX;
+use mote_core::elsewhere::{Elsewhere, Here, Later, Place, RevisionKey};
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use board::Board;
+use link::Link;
+use sender::Peer;
+use waiters::Waiters;
+
+pub use tls::{CellKey, KeyError};
+
+/// One cell of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CellAddress {
+    /// Its name; empty if it is not known.
+    pub name: String,
+    /// The address at which it listens for other cells.
+    pub address: SocketAddr,
+}
+
+/// Why a list of cells is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ListError {
+    /// It is too long.
+    #[error("at most {CELLS_MAX} cells")]
+    TooMany,
+    /// Not a name.
+    #[error("{0:?} is not the name of a cell: 1 to 63 letters, digits, `-`, `.` and `_`")]
+    Name(String),
+    /// A name or address appears twice.
+    #[error("{0} appears twice")]
+    Twice(String),
+}
+
+/// A cell as this one sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CellState {
+    /// Its name and address.
+    pub cell: CellAddress,
+    /// `connected`, `draining` or `unreachable`.
+    pub state: &'static str,
+    /// Memory that it has for further instances, in bytes.
+    pub free_bytes: u64,
+    /// Invocations of this cell that it runs now.
+    pub in_flight: usize,
+    /// Why the last connection ended or could not be made.
+    pub last_error: Option<String>,
+}
+
+/// Counters since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Invocations that other cells ran for this one.
+    pub spilled_out: u64,
+    /// Invocations that this cell ran for others.
+    pub spilled_in: u64,
+    /// Invocations that another cell did not take, so that they came back.
+    pub returned: u64,
+    /// Invocations that were run again because their cell was lost.
+    pub repeated: u64,
+    /// Invocations that failed because their cell was lost.
+    pub lost: u64,
+    /// Connections of other cells.
+    pub connections: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    spilled_out: AtomicU64,
+    spilled_in: AtomicU64,
+    returned: AtomicU64,
+    repeated: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// What all connections share.
+struct Shared {
+    key: CellKey,
+    address: SocketAddr,
+    runtime: Handle,
+    here: Arc<dyn Here>,
+    /// This cell's own name; empty until it is given one.
+    name: Mutex<String>,
+    board: Mutex<Board>,
+    peers: Mutex<Vec<Arc<Peer>>>,
+    waiters: Waiters,
+    next_id: AtomicU64,
+    draining: AtomicBool,
+    /// Connections of other cells, each with the invocations on it.
+    inbound: Mutex<Vec<std::sync::Weak<Link>>>,
+    inbound_count: AtomicUsize,
+    /// The load may have changed.
+    changed: Notify,
+    /// The payload of the latest LOAD.
+    load: Mutex<Vec<u8>>,
+    /// The last connection that could not prove that it is a cell.
+    stranger: Mutex<Option<String>>,
+    counters: Counters,
+    random: RandomState,
+}
+
+/// The connections to other cells. Cheap to clone.
+#[derive(Clone)]
+pub struct Cells(Arc<Shared>);
+
+impl Cells {
+    /// Listens for other cells and runs their invocations on `here`. All tasks run on `runtime`.
+    pub fn start(
+        listener: TcpListener,
+        key: CellKey,
+        here: Arc<dyn Here>,
+        runtime: Handle,
+    ) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            key,
+            address,
+            runtime: runtime.clone(),
+            here,
+            name: Mutex::default(),
+            board: Mutex::default(),
+            peers: Mutex::default(),
+            waiters: Waiters::default(),
+            next_id: AtomicU64::new(0),
+            draining: AtomicBool::new(false),
+            inbound: Mutex::default(),
+            inbound_count: AtomicUsize::new(0),
+            changed: Notify::new(),
+            load: Mutex::default(),
+            stranger: Mutex::default(),
+            counters: Counters::default(),
+            random: RandomState::new(),
+        });
+        runtime.spawn(receiver::accept(shared.clone(), listener));
+        runtime.spawn(receiver::report(shared.clone()));
+        Ok(Self(shared))
+    }
+
+    /// Replaces the list of the other cells, and this cell's own name. Connections to cells that
+    /// stay are kept; those to others end with the last invocation on them.
+    pub fn set(&self, name: &str, cells: &[CellAddress]) -> Result<(), ListError> {
+        check(name, cells)?;
+        let shared = &self.0;
+        name.clone_into(&mut shared.name.lock());
+        let mut peers = shared.peers.lock();
+        let (stay, go) =
+            std::mem::take(&mut *peers).into_iter().partition(|peer| cells.contains(&peer.cell));
+        *peers = stay;
+        let gone: Vec<Arc<Peer>> = go;
+        for cell in cells {
+            if !peers.iter().any(|peer| peer.cell == *cell) {
+                let id = shared.next_id.fetch_add(1, Ordering::Relaxed);
+                peers.push(Peer::start(shared, id, cell.clone()));
+            }
+        }
+        drop(peers);
+        for peer in gone {
+            shared.board.lock().down(peer.id);
+            peer.retire();
+        }
+        Ok(())
+    }
+
+    /// The address at which it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.0.address
+    }
+
+    /// This cell's own name, which may be empty.
+    pub fn name(&self) -> String {
+        self.0.name.lock().clone()
+    }
+
+    /// The other cells.
+    pub fn states(&self) -> Vec<CellState> {
+        let peers = self.0.peers.lock();
+        let board = self.0.board.lock();
+        let state = |peer: &Arc<Peer>| {
+            let (state, free_bytes) = match board.cell(peer.id) {
+                Some((free_bytes, true)) => ("draining", free_bytes),
+                Some((free_bytes, false)) => ("connected", free_bytes),
+                None => ("unreachable", 0),
+            };
+            CellState {
+                cell: peer.cell.clone(),
+                state,
+                free_bytes,
+                in_flight: peer.in_flight(),
+                last_error: peer.last_error(),
+            }
+        };
+        peers.iter().map(state).collect()
+    }
+
+    /// Why the last connection from elsewhere was refused, if one was.
+    pub fn last_stranger(&self) -> Option<String> {
+        self.0.stranger.lock().clone()
+    }
+
+    /// The counters.
+    pub fn figures(&self) -> Figures {
+        let counters = &self.0.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Figures {
+            spilled_out: read(&counters.spilled_out),
+            spilled_in: read(&counters.spilled_in),
+            returned: read(&counters.returned),
+            repeated: read(&counters.repeated),
+            lost: read(&counters.lost),
+            connections: self.0.inbound_count.load(Ordering::Relaxed) as u64,
+        }
+    }
+
+    /// Tells the other cells that this one takes nothing more, and lets invocations that wait here
+    /// leave for them.
+    pub fn drain(&self) {
+        self.0.draining.store(true, Ordering::Relaxed);
+        self.0.changed.notify_one();
+        self.0.waiters.wake_all();
+    }
+
+    /// Resolves when no invocation of another cell runs here.
+    pub async fn drained(&self) {
+        let links: Vec<_> =
+            self.0.inbound.lock().iter().filter_map(|link| link.upgrade()).collect();
+        for link in links {
+            link.empty().await;
+        }
+    }
+}
+
+/// Checks a list of cells.
+pub fn check(name: &str, cells: &[CellAddress]) -> Result<(), ListError> {
+    if cells.len() > CELLS_MAX {
+        return Err(ListError::TooMany);
+    }
+    let names = cells.iter().map(|cell| cell.name.as_str()).chain([name]);
+    for name in names.filter(|name| !name.is_empty()) {
+        if !frames::is_cell_name(name) {
+            return Err(ListError::Name(name.to_owned()));
+        }
+    }
+    for (at, cell) in cells.iter().enumerate() {
+        if cells[..at].iter().any(|other| other.address == cell.address) {
+            return Err(ListError::Twice(cell.address.to_string()));
+        }
+        if !cell.name.is_empty() && cells[..at].iter().any(|other| other.name == cell.name) {
+            return Err(ListError::Twice(cell.name.clone()));
+        }
+    }
+    Ok(())
+}
+
+impl Elsewhere for Cells {
+    fn claim(&self, wanted: &RevisionKey, memory_bytes: u64) -> Option<Box<dyn Place>> {
+        let now_ns = now_ns();
+        let random = self.0.random.hash_one(now_ns);
+        let id = self.0.board.lock().claim(wanted, memory_bytes, random, now_ns)?;
+        let claim = sender::Claim::new(self.0.clone(), id, wanted.clone());
+        Some(Box::new(claim))
+    }
+
+    fn room(&self, wanted: &RevisionKey) -> Later<()> {
+        self.0.waiters.wait(wanted)
+    }
+
+    fn stuck(&self, wanted: &RevisionKey, waiting: usize) {
+        let places = self.0.board.lock().places(wanted, now_ns());
+        self.0.waiters.wake(wanted, waiting.min(places as usize));
+    }
+
+    fn changed(&self) {
+        if self.0.inbound_count.load(Ordering::Relaxed) > 0 {
+            self.0.changed.notify_one();
+        }
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.0.draining.load(Ordering::Relaxed)
+    }
+}
+
+/// Monotonic nanoseconds, on the clock of the engine.
+fn now_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,52 @@
+//! Which functions have a listener for the services of the node.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use mote_core::FunctionName;
+use mote_core::services::SERVICES_PORT;
+use mote_core::spec::{Egress, FunctionSpec, Runtime};
+
+fn spec(runtime: Runtime, edit: impl FnOnce(&mut FunctionSpec)) -> FunctionSpec {
+    let name = FunctionName::new("f").unwrap();
+    let mut spec = FunctionSpec::with_defaults(name, runtime, "");
+    spec.command = vec!["./run".into()];
+    edit(&mut spec);
+    spec
+}
+
+#[test]
+fn only_programs_that_need_the_services_have_a_listener_for_them() {
+    let check = |runtime, edit: fn(&mut FunctionSpec), expected| {
+        let spec = spec(runtime, edit);
+        let door = Egress { host: "mote.internal".into(), port: 6685 };
+        assert_eq!(spec.doors(None).contains(&door), expected, "{spec:?}");
+    };
+    for runtime in [Runtime::Exec, Runtime::Server] {
+        check(runtime, |_| {}, false);
+        check(runtime, |spec| spec.services = true, true);
+        check(runtime, |spec| spec.calls = vec!["g".into()], true);
+        check(runtime, |spec| spec.publishing.topics = vec!["a/#".into()], true);
+        check(runtime, |spec| spec.state.shared = vec!["site".into()], true);
+        check(runtime, |spec| spec.state.quota_bytes = 1 << 20, true);
+    }
+    check(Runtime::Python, |spec| spec.calls = vec!["g".into()], false);
+}
+
+#[test]
+fn the_port_of_the_services_is_not_the_servers_own() {
+    let problems =
+        |spec: FunctionSpec| spec.check().iter().map(|one| one.field).collect::<Vec<_>>();
+    let server = |services| {
+        problems(spec(Runtime::Server, |spec| {
+            (spec.port, spec.services) = (Some(SERVICES_PORT), services);
+        }))
+    };
+    assert_eq!(server(true), ["port"]);
+    assert!(server(false).is_empty());
+    assert_eq!(
+        problems(spec(Runtime::Go, |spec| {
+            (spec.entry, spec.services) = ("Handle".into(), true);
+        })),
+        ["services"]
+    );
+}
