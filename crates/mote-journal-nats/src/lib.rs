@@ -4,9 +4,11 @@
 //! messages say nor the protocol of NATS.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use mote_journal::replica::{Kept, Log, LogError, Message, Page};
+use mote_journal::Named;
+use mote_journal::replica::{Kept, Log, LogError, Message, Page, Replication};
 use mote_nats_client::{Nats, NatsError, PageOf, Publishing};
 use tokio::runtime::Handle;
 
@@ -75,6 +77,17 @@ impl NatsLog {
     }
 }
 
+/// What a node needs whose journals are in NATS: its own one is `own`, and the files of others are in
+/// `folder`. `node` is what other nodes say about this one.
+pub fn named(nats: Nats, runtime: Handle, own: String, folder: PathBuf, node: String) -> Named {
+    let replication = move |name: &str| {
+        let (nats, runtime, name) = (nats.clone(), runtime.clone(), name.to_owned());
+        let log = move || Box::new(NatsLog::new(nats.clone(), runtime.clone(), &name)) as Box<_>;
+        Replication { log: Box::new(log), node: node.clone() }
+    };
+    Named { own, folder, replication: Box::new(replication) }
+}
+
 fn of_nats(error: NatsError) -> LogError {
     match error {
         NatsError::OtherLast => LogError::Moved,
@@ -87,7 +100,6 @@ impl Log for NatsLog {
     fn append(&mut self, after: u64, messages: &[Message]) -> Result<(), LogError> {
         let publishing = messages.iter().map(|message| Publishing {
             subject: format!("{}{}", self.prefix, message.subject),
-            headers: Vec::new(),
             body: message.body.clone().unwrap_or_default(),
         });
         self.wait(self.nats.append(publishing.collect(), after))

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use mote_api::Problem;
 use mote_core::accept::{Accept as _, AcceptError, Accepted, Deferred};
 use mote_core::body::{Body, BodyError, BodySource};
-use mote_core::invocation::{Head, headers, is_set_by_node, put_header};
+use mote_core::invocation::{headers, put_header};
 use mote_core::shares::{Share, Shares};
 use mote_core::spec::mqtt::Connection;
 use mote_core::spec::{AsyncRules, CoapResource, Platform};
@@ -19,7 +19,8 @@ use mote_core::{
     Fault, FunctionName, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger,
 };
 
-use crate::journal::{Cancelled, Journal, Shown};
+use crate::journal::{Cancelled, Shown};
+use crate::journals::Journals;
 use crate::record::State;
 use crate::records::unix_ms;
 use crate::view::{Reader, problem_of, view};
@@ -41,7 +42,7 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct Deferring<I> {
     inner: I,
-    journal: Journal,
+    journals: Journals,
     receiving: Shares<String>,
     /// Bytes of answers that callers look up, until they have taken them.
     looked_up: Shares<()>,
@@ -58,10 +59,10 @@ pub enum Route<R> {
 
 impl<I> Deferring<I> {
     /// The layer over `inner`.
-    pub fn new(inner: I, journal: Journal) -> Self {
+    pub fn new(inner: I, journals: Journals) -> Self {
         let receiving = Shares::new(RECEIVING_BYTES_MAX, RECEIVING_BYTES_MAX / 2);
         let looked_up = Shares::new(LOOKED_UP_BYTES_MAX, LOOKED_UP_BYTES_MAX);
-        Self { inner, journal, receiving, looked_up }
+        Self { inner, journals, receiving, looked_up }
     }
 }
 
@@ -242,17 +243,17 @@ impl<I: Invoker> Deferring<I> {
             key: wishes.key,
             order: wishes.order,
             due_unix_ms: wishes.due_unix_ms,
-            ..Deferred::new(function, trigger, own_fields_only(&head), body)
+            ..Deferred::new(function, trigger, head, body)
         };
-        let accepted = match self.journal.accept(deferred).await {
+        let accepted = match self.journals.accept(deferred).await {
             Ok(accepted) => accepted,
             Err(AcceptError::Stopping) => return Err(Fault::Stopping),
             Err(error) => return Ok(refused(&problem_of(&error, Reader::Caller))),
         };
         if let Some(wait) = wishes.wait {
-            let ended = self.journal.ended(accepted.id);
+            let ended = self.journals.ended(accepted.id);
             if tokio::time::timeout(wait, ended).await.is_ok()
-                && let Ok(Some(shown)) = self.journal.show(accepted.id).await
+                && let Ok(Some(shown)) = self.journals.show(accepted.id).await
                 && shown.stored.state != State::Waiting
             {
                 return Ok(result(&shown, trigger));
@@ -275,7 +276,7 @@ impl<I: Invoker> Deferring<I> {
             if !rest.is_empty() {
                 return Ok(unknown());
             }
-            return Ok(match self.journal.cancel(id).await {
+            return Ok(match self.journals.cancel(id).await {
                 Ok(Cancelled::Waiting) => plain(204, Bytes::new()),
                 Ok(Cancelled::Running) => plain(202, Bytes::new()),
                 Ok(Cancelled::Ended) => {
@@ -285,7 +286,7 @@ impl<I: Invoker> Deferring<I> {
                 Err(error) => refused(&problem_of(&error, Reader::Caller)),
             });
         }
-        let shown = match self.journal.show(id).await {
+        let shown = match self.journals.show(id).await {
             Ok(Some(shown)) => shown,
             Ok(None) => return Ok(unknown()),
             Err(error) => return Ok(refused(&problem_of(&error, Reader::Caller))),
@@ -296,17 +297,6 @@ impl<I: Invoker> Deferring<I> {
             _ => unknown(),
         })
     }
-}
-
-/// The head without the fields that only the journal sets.
-fn own_fields_only(head: &Head) -> Head {
-    let mut own = Head::builder(head.method(), head.path(), head.query());
-    for (name, value) in headers(head.headers()) {
-        if !is_set_by_node(name) {
-            own.header(name, value);
-        }
-    }
-    own.finish()
 }
 
 /// The reply to a caller whose invocation is on disk.
@@ -478,6 +468,8 @@ fn plain(status: u16, body: Bytes) -> Reply {
 
 #[cfg(test)]
 mod tests {
+    use mote_core::invocation::Head;
+
     use super::*;
 
     fn of(fields: &[(&str, &str)]) -> Result<Wishes, String> {

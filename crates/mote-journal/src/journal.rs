@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OnceCell, oneshot};
 
 use crate::pending::{Entry, Number, Pending};
-use crate::record::{NewRecord, State, Stored, Waiting, Work};
+use crate::record::{NewRecord, ScheduleRun, State, Stored, Waiting, Work};
 use crate::records::{Bounds, Records, unix_ms};
 use crate::replica::{Replica, ReplicaState, Replication};
 
@@ -145,6 +145,15 @@ pub struct Figures {
     pub dead: u64,
     /// Attempts since then after which another follows.
     pub repeated: u64,
+}
+
+impl Figures {
+    /// Adds what has happened in another journal.
+    pub(crate) fn add_past(&mut self, other: &Figures) {
+        self.succeeded += other.succeeded;
+        self.dead += other.dead;
+        self.repeated += other.repeated;
+    }
 }
 
 impl Journal {
@@ -377,16 +386,17 @@ impl Journal {
     }
 
     /// Invocations without their answers, newest first: those of some functions or of all, in a state
-    /// or in any, accepted before `before`.
+    /// or in any, accepted before `before`; with `by_id` in the order that several journals share.
     pub async fn list(
         &self,
         functions: Option<Vec<String>>,
         state: Option<State>,
         before: Option<InvocationId>,
         limit: usize,
+        by_id: bool,
     ) -> Result<Vec<Shown>, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(Vec::new()) };
-        let listed = records.list(functions, state, before, limit);
+        let listed = records.list(functions, state, before, limit, by_id);
         let listed = listed.await.map_err(|error| disk(&error))?;
         Ok(listed.into_iter().map(|stored| self.shown(stored)).collect())
     }
@@ -474,6 +484,32 @@ impl Journal {
             return Ok(None);
         }
         self.records().await.map(Some)
+    }
+
+    /// What the journal has of the schedules of a function. One that it never accepted a time of is
+    /// missing.
+    pub async fn schedule_runs(&self, function: &str) -> Result<Vec<ScheduleRun>, AcceptError> {
+        let Some(records) = self.existing().await? else { return Ok(Vec::new()) };
+        records.schedule_runs(function.to_owned()).await.map_err(|error| disk(&error))
+    }
+
+    /// Whether it knows no invocation, not even one that has ended.
+    pub(crate) async fn is_empty(&self) -> Result<bool, AcceptError> {
+        let Some(records) = self.existing().await? else { return Ok(true) };
+        records.is_empty().await.map_err(|error| disk(&error))
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.0.path.clone()
+    }
+
+    pub(crate) fn outgoing(&self) -> Outgoing {
+        self.0.outgoing.clone()
+    }
+
+    /// Whether an invocation waits or runs here.
+    pub(crate) fn has_not_ended(&self, id: InvocationId) -> bool {
+        self.0.state.lock().by_id.contains_key(&id)
     }
 
     /// The number of an invocation that is running, and the file.

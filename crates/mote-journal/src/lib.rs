@@ -6,12 +6,14 @@
 //! not know fronts, the engine's inside, or the management API. It calls functions through an
 //! `Invoker`.
 //!
-//! [`Journal`] is the handle. [`records`] is its file, [`pending`] decides what runs next (pure),
-//! [`run`] runs it, and `mote_core::retry` decides what follows an attempt (pure). [`Deferring`] is
-//! the layer in front of the engine that accepts requests whose callers do not want to wait.
+//! [`Journal`] is the handle of one journal, [`Journals`] that of all that a node runs. [`records`] is
+//! its file, [`pending`] decides what runs next (pure), [`run`] runs it, and `mote_core::retry` decides
+//! what follows an attempt (pure). [`Deferring`] is the layer in front of the engine that accepts
+//! requests whose callers do not want to wait.
 
 mod front;
 mod journal;
+mod journals;
 pub mod pending;
 pub mod record;
 pub mod records;
@@ -23,7 +25,8 @@ mod view;
 
 pub use front::{Deferring, Route};
 pub use journal::{Cancelled, Figures, Journal, Shown};
-pub use record::State;
+pub use journals::{Journals, Named};
+pub use record::{ScheduleRun, State};
 pub use runner::run;
 pub use steps::{Step, StepKind, StepPage};
 pub use view::{Reader, problem_of, steps, view};

@@ -131,6 +131,17 @@ pub struct Waiting {
     pub is_post: bool,
 }
 
+/// What a journal has of one schedule of a function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScheduleRun {
+    /// The schedule, as its keys name it.
+    pub identity: u64,
+    /// The newest time that was accepted, in milliseconds since 1970.
+    pub newest_due_ms: i64,
+    /// Its invocations that have not ended.
+    pub waiting: Vec<InvocationId>,
+}
+
 /// The state of a record on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use mote_core::InvocationId;
+use mote_core::accept::SCHEDULE_KEYS;
 use mote_core::invocation::Trigger;
 use mote_store::commit::{CommitError, Committer, Steps};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use crate::pending::Number;
 use crate::record::{
-    Columns, LastAttempt, NewRecord, State, Stored, Waiting, Work, decode, encode,
+    Columns, LastAttempt, NewRecord, ScheduleRun, State, Stored, Waiting, Work, decode, encode,
 };
 
 use crate::replica::{self, ReplicaState, Replication};
@@ -260,29 +261,70 @@ impl Records {
     }
 
     /// Records without their answers, newest first: those of some functions or of all, in a state or in
-    /// any, with smaller numbers than `before`.
+    /// any, accepted before `before`. With `by_id` their ids are the order, which several journals
+    /// share: ids begin with the time, and those of the same millisecond are in no order of their own.
     pub fn list(
         &self,
         functions: Option<Vec<String>>,
         state: Option<State>,
         before: Option<InvocationId>,
         limit: usize,
+        by_id: bool,
     ) -> Answer<Vec<Stored>> {
         let functions = functions.map(|names| serde_json::Value::from(names).to_string());
         self.run(false, move |connection| {
             let before = before.map(|id| id.0.to_be_bytes().to_vec());
+            let (older, order) = if by_id {
+                ("id < ?3", "id")
+            } else {
+                ("number < (SELECT number FROM records WHERE id = ?3)", "number")
+            };
             let sql = format!(
                 "SELECT {SHOWN} FROM records
                  WHERE (?1 IS NULL OR function IN (SELECT value FROM json_each(?1)))
                  AND (?2 IS NULL OR state = ?2)
-                 AND (?3 IS NULL OR number < (SELECT number FROM records WHERE id = ?3))
-                 ORDER BY number DESC LIMIT ?4"
+                 AND (?3 IS NULL OR {older}) ORDER BY {order} DESC LIMIT ?4"
             );
             let mut statement = connection.prepare_cached(&sql)?;
             let state = state.map(|state| state as i64);
             let rows =
                 statement.query_map(params![functions, state, before, limit as i64], shown)?;
             rows.collect()
+        })
+    }
+
+    /// Whether there is nothing at all.
+    pub fn is_empty(&self) -> Answer<bool> {
+        self.run(false, |connection| {
+            let sql = "SELECT NOT EXISTS (SELECT 1 FROM records)
+                AND NOT EXISTS (SELECT 1 FROM activations)";
+            connection.query_row(sql, [], |row| row.get(0))
+        })
+    }
+
+    /// What there is of the schedules of a function; their keys are `schedule/IDENTITY/DUE`.
+    pub fn schedule_runs(&self, function: String) -> Answer<Vec<ScheduleRun>> {
+        self.run(false, move |connection| {
+            let sql = "SELECT substr(key, 10, 16), max(CAST(substr(key, 27) AS INTEGER))
+                FROM records WHERE function = ?1 AND key > 'schedule/' AND key < 'schedule0'
+                GROUP BY 1";
+            let mut statement = connection.prepare(sql)?;
+            let rows = statement.query_map([&function], |row| {
+                let identity: String = row.get(0)?;
+                let newest_due_ms = row.get(1)?;
+                let identity = u64::from_str_radix(&identity, 16).unwrap_or_default();
+                Ok(ScheduleRun { identity, newest_due_ms, waiting: Vec::new() })
+            })?;
+            let mut runs: Vec<ScheduleRun> = rows.collect::<Result<_, _>>()?;
+            let sql = "SELECT id FROM records WHERE function = ?1 AND state = 0
+                AND key > ?2 AND key < ?2 || ':'";
+            let mut statement = connection.prepare(sql)?;
+            for run in &mut runs {
+                let keys = format!("{SCHEDULE_KEYS}{:016x}/", run.identity);
+                let ids = statement.query_map([&function, &keys], |row| id_of(row, 0))?;
+                run.waiting = ids.collect::<Result<_, _>>()?;
+            }
+            Ok(runs)
         })
     }
 

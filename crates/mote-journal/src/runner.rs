@@ -177,8 +177,10 @@ async fn attempt<I: Invoker>(
         settle(&journal, &at, State::Cancelled, None, Vec::new()).await;
         return;
     }
-    if outcome.result.is_err() && journal.is_stopping() {
-        // The stop of the node may have ended the attempt.
+    // The stop may have ended the attempt; a run is also refused the steps that it wants to keep when
+    // its journal is given back.
+    let is_broken = outcome.result.is_err() || outcome.is_run && next == Next::Dead;
+    if is_broken && journal.is_stopping() {
         next = Next::Kept;
     }
     let last = last_attempt(&at, work.function(), &outcome);

@@ -92,6 +92,17 @@ pub struct Key {
     identity: u64,
 }
 
+/// What another node has left of a schedule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// The schedule, as the keys of its runs name it.
+    pub identity: u64,
+    /// The newest time that was accepted.
+    pub handled: UnixMs,
+    /// Its runs that have not ended.
+    pub running: Vec<InvocationId>,
+}
+
 /// A run that is due now.
 #[derive(Debug)]
 pub struct Run {
@@ -143,7 +154,8 @@ fn identity(when: &When, number: u64) -> u64 {
 
 impl Book {
     /// Replaces the schedules of a function. Those whose times stay the same keep what is known
-    /// about them; new ones begin at `handled`. `seed` differs between nodes and functions. On a
+    /// about them; those of `known` go on where another node ended, and new ones begin at `handled`.
+    /// Returns the runs of `known` whose ends [`Book::ended`] must learn of. `seed` differs between nodes and functions. On a
     /// mistake nothing changes.
     pub fn publish(
         &mut self,
@@ -151,8 +163,10 @@ impl Book {
         schedules: &[Arc<Schedule>],
         seed: u64,
         (handled, since): (UnixMs, Since),
-    ) -> Result<(), TimesError> {
+        known: &[Known],
+    ) -> Result<Vec<(Key, InvocationId)>, TimesError> {
         let function: Arc<str> = function.into();
+        let mut running = Vec::new();
         let mut entries: Vec<Box<Entry>> = Vec::with_capacity(schedules.len());
         for schedule in schedules {
             let equal = entries.iter().filter(|one| one.schedule().when == schedule.when).count();
@@ -188,6 +202,14 @@ impl Book {
                 let old = before.swap_remove(at);
                 (entry.handled, entry.next, entry.since) = (old.handled, old.next, old.since);
                 (entry.running, entry.left_out, entry.last) = (old.running, old.left_out, old.last);
+            } else if let Some(known) = known.iter().find(|it| it.identity == entry.identity) {
+                entry.handled = known.handled;
+                entry.next = entry.times.next(known.handled);
+                if entry.schedule().overlap == Overlap::Skip {
+                    entry.running = u32::try_from(known.running.len()).unwrap_or(u32::MAX);
+                    let key = Key { function: function.clone(), identity: entry.identity };
+                    running.extend(known.running.iter().map(|id| (key.clone(), *id)));
+                }
             }
             self.making_up += usize::from(entry.schedule().missed != Missed::Skip);
             let index = self.entries.insert(entry);
@@ -198,7 +220,7 @@ impl Book {
             self.functions.insert(function, keys);
         }
         self.tidy();
-        Ok(())
+        Ok(running)
     }
 
     /// Removes the schedules of a function.

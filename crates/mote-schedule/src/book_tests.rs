@@ -22,7 +22,7 @@ fn edited(schedule: &Schedule, edit: impl FnOnce(&mut Schedule)) -> Arc<Schedule
 
 fn book(schedules: &[Arc<Schedule>]) -> Book {
     let mut book = Book::default();
-    book.publish("f", schedules, 1, (START, Since::Running)).unwrap();
+    book.publish("f", schedules, 1, (START, Since::Running), &[]).unwrap();
     book
 }
 
@@ -111,7 +111,7 @@ fn a_restart_makes_up_for_missed_times_once() {
     for (missed, expected) in [(Missed::Skip, 0), (Missed::RunOnce, 1), (Missed::RunAll, 5)] {
         let schedule = edited(&every(MINUTE), |one| one.missed = missed);
         let mut book = Book::default();
-        book.publish("f", from_ref(&schedule), 1, (START, Since::Off)).unwrap();
+        book.publish("f", from_ref(&schedule), 1, (START, Since::Off), &[]).unwrap();
         let now = START + 5 * MINUTE + 1;
         let missed_runs = runs(&mut book, now);
         assert_eq!(missed_runs.len(), expected, "{missed:?}");
@@ -123,7 +123,7 @@ fn a_restart_makes_up_for_missed_times_once() {
         assert_eq!(runs(&mut book, START + 6 * MINUTE).len(), 1, "the usual run");
         // Nothing was kept since: the journal recognizes the keys.
         let mut again = Book::default();
-        again.publish("f", &[schedule], 1, (START, Since::Off)).unwrap();
+        again.publish("f", &[schedule], 1, (START, Since::Off), &[]).unwrap();
         let keys =
             |runs: &[Run]| runs.iter().map(|run| run.deferred.key.clone()).collect::<Vec<_>>();
         assert_eq!(keys(&runs(&mut again, now)), keys(&missed_runs));
@@ -135,7 +135,7 @@ fn jitter_is_a_constant_that_differs_between_nodes() {
     let schedule = edited(&every(HOUR), |one| one.jitter_ms = 30_000);
     let delay = |seed| {
         let mut book = Book::default();
-        book.publish("f", from_ref(&schedule), seed, (START, Since::Running)).unwrap();
+        book.publish("f", from_ref(&schedule), seed, (START, Since::Running), &[]).unwrap();
         let wake = book.wake().unwrap();
         let run = runs(&mut book, wake).remove(0);
         assert_eq!(run.due, START + HOUR, "the time itself is without jitter");
@@ -150,7 +150,7 @@ fn jitter_is_a_constant_that_differs_between_nodes() {
     // A time that waits for its jitter is not handled yet.
     let mut book = Book::default();
     let schedule = edited(&schedule, |one| one.missed = Missed::RunAll);
-    book.publish("f", &[schedule], 1, (START, Since::Running)).unwrap();
+    book.publish("f", &[schedule], 1, (START, Since::Running), &[]).unwrap();
     assert!(delay(1) > 0);
     assert_eq!(book.mark(START + HOUR), START + HOUR - 1);
 }
@@ -186,7 +186,7 @@ fn a_redeploy_keeps_what_stays_and_forgets_what_goes() {
     done(&mut book, &run, now);
     let changed = edited(&kept, |one| one.call.body = "new".into());
     let new = Arc::new(every(MINUTE));
-    book.publish("f", &[new, changed], 1, (now + 1, Since::Running)).unwrap();
+    book.publish("f", &[new, changed], 1, (now + 1, Since::Running), &[]).unwrap();
     let listed = book.list(Some("f"));
     let all: Vec<_> =
         listed.iter().map(|one| (expression(&one.schedule.when), one.last.is_some())).collect();
@@ -198,14 +198,14 @@ fn a_redeploy_keeps_what_stays_and_forgets_what_goes() {
     let before = before.iter().find(|one| one.deferred.order == run.deferred.order).unwrap();
     assert!(book.answered((&before.key, before.due, true), accepted(3), now + HOUR));
     let schedules: Vec<_> = listed.iter().map(|one| one.schedule.clone()).rev().collect();
-    book.publish("f", &schedules, 1, (now + HOUR, Since::Running)).unwrap();
+    book.publish("f", &schedules, 1, (now + HOUR, Since::Running), &[]).unwrap();
     book.ended(&before.key);
     let next = runs(&mut book, now + 2 * HOUR);
     assert!(next.iter().any(|one| one.deferred.order == run.deferred.order));
     // A mistake changes nothing.
     let (expression, timezone) = ("x".to_owned(), "UTC".to_owned());
     let wrong = Arc::new(Schedule::new(When::Cron { expression, timezone }));
-    book.publish("f", &[wrong], 1, (now, Since::Running)).unwrap_err();
+    book.publish("f", &[wrong], 1, (now, Since::Running), &[]).unwrap_err();
     assert_eq!(book.list(None).len(), 2);
     book.remove("f");
     assert!(book.is_empty() && book.wake().is_none() && book.list(None).is_empty());
@@ -225,7 +225,7 @@ fn equal_schedules_of_a_function_are_told_apart() {
 fn a_clock_that_was_a_year_ahead_does_not_stop_a_schedule() {
     let year = 365 * 24 * HOUR;
     let mut book = Book::default();
-    book.publish("f", &[Arc::new(every(MINUTE))], 1, (START + year, Since::Running)).unwrap();
+    book.publish("f", &[Arc::new(every(MINUTE))], 1, (START + year, Since::Running), &[]).unwrap();
     book.clock_was_set(START);
     assert_eq!(book.wake(), Some(START + MINUTE));
     assert_eq!(runs(&mut book, START + MINUTE).len(), 1);
@@ -235,7 +235,39 @@ fn a_clock_that_was_a_year_ahead_does_not_stop_a_schedule() {
 fn many_redeploys_leave_no_garbage() {
     let mut book = Book::default();
     for number in 0..10_000 {
-        book.publish("f", &[Arc::new(every(MINUTE))], 1, (START + number, Since::Running)).unwrap();
+        book.publish("f", &[Arc::new(every(MINUTE))], 1, (START + number, Since::Running), &[])
+            .unwrap();
     }
     assert!(book.heap.len() < 100, "{}", book.heap.len());
+}
+
+#[test]
+fn a_node_goes_on_where_another_one_ended() {
+    let schedule = edited(&every(SECOND), |_| {});
+    let first = runs(&mut book(from_ref(&schedule)), START + SECOND).remove(0);
+    let ran = Known { identity: first.key.identity, handled: first.due, running: Vec::new() };
+    let after = |known: &Known, schedule: &Arc<Schedule>, late_ms: i64| {
+        let now = first.due + late_ms;
+        let mut book = Book::default();
+        let from = (now, Since::Running);
+        let begun = book.publish("f", from_ref(schedule), 9, from, from_ref(known)).unwrap();
+        let all = runs(&mut book, now);
+        (begun, all.iter().map(|run| (run.due - first.due) / SECOND).collect::<Vec<_>>(), book)
+    };
+    // Within a minute nothing is left out, and what has run does not run again.
+    let expected: Vec<i64> = (1..=40).collect();
+    assert_eq!(after(&ran, &schedule, 40 * SECOND + 1).1, expected);
+    let expected: Vec<i64> = (60..=120).collect();
+    assert_eq!(after(&ran, &schedule, 120 * SECOND).1, expected, "older times are left out");
+    let all = edited(&schedule, |one| one.missed = Missed::RunAll);
+    assert_eq!(after(&ran, &all, 120 * SECOND).1.len(), 100, "but not if all are made up for");
+    // A run of the other node that has not ended keeps the next one from running.
+    let running = Known { running: vec![InvocationId(7)], ..ran.clone() };
+    let (begun, due, mut book) = after(&running, &schedule, 5 * SECOND);
+    assert_eq!((begun.len(), begun[0].1, due.len()), (1, InvocationId(7), 0));
+    book.ended(&begun[0].0);
+    assert_eq!(runs(&mut book, first.due + 6 * SECOND).len(), 1);
+    // What is not known of begins now.
+    let other = Known { identity: 1, ..ran };
+    assert!(after(&other, &schedule, 5 * SECOND).1.is_empty());
 }

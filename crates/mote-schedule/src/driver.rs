@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use mote_core::accept::{Accept, AcceptError, Accepted};
+use mote_core::invocation::InvocationId;
 use mote_core::spec::{Missed, Schedule};
 use parking_lot::Mutex;
 use rustix::time::{
@@ -23,7 +24,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::book::{Book, Key, Listed};
+use crate::book::{Book, Key, Known, Listed};
 use crate::look::Since;
 use crate::times::{TimesError, UnixMs};
 
@@ -60,6 +61,8 @@ struct Inner {
     kept: Mutex<Option<UnixMs>>,
     /// Runs since then.
     runs: AtomicU64,
+    /// Runs that another node has begun, until the task waits for their ends.
+    begun: Mutex<Vec<(Key, InvocationId)>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -86,8 +89,9 @@ impl Schedules {
     ) -> Self {
         let (book, changed, life) = (Mutex::default(), Notify::new(), Mutex::new(Life::Idle));
         let kept = Mutex::new(mark);
-        let runs = AtomicU64::new(0);
-        Self(Arc::new(Inner { book, changed, accept, marks, runtime, life, mark, kept, runs }))
+        let (runs, begun) = (AtomicU64::new(0), Mutex::default());
+        let inner = Inner { book, changed, accept, marks, runtime, life, mark, kept, runs, begun };
+        Self(Arc::new(inner))
     }
 
     /// Adds the schedules of a function that the node had before it was started.
@@ -99,7 +103,7 @@ impl Schedules {
     ) -> Result<(), TimesError> {
         let now = now();
         let from = self.0.mark.map_or(now, |mark| mark.min(now));
-        self.publish_since(function, schedules, seed, (from, Since::Off))
+        self.publish_since(function, schedules, seed, (from, Since::Off), &[])
     }
 
     /// Replaces the schedules of a function that was deployed, or whose traffic moved.
@@ -109,12 +113,24 @@ impl Schedules {
         schedules: &[Arc<Schedule>],
         seed: u64,
     ) -> Result<(), TimesError> {
-        self.publish_since(function, schedules, seed, (now(), Since::Running))?;
+        self.publish_since(function, schedules, seed, (now(), Since::Running), &[])?;
         // A restart must not look for times of these schedules before this moment.
         if schedules.iter().any(|one| one.missed != Missed::Skip) {
             self.keep_mark();
         }
         Ok(())
+    }
+
+    /// The same on a node that goes on in place of another one, which has left `known` in the
+    /// journal. Times that have passed since then follow the rule for a node that was busy.
+    pub fn publish_after(
+        &self,
+        function: &str,
+        schedules: &[Arc<Schedule>],
+        seed: u64,
+        known: &[Known],
+    ) -> Result<(), TimesError> {
+        self.publish_since(function, schedules, seed, (now(), Since::Running), known)
     }
 
     fn publish_since(
@@ -123,12 +139,14 @@ impl Schedules {
         schedules: &[Arc<Schedule>],
         seed: u64,
         from: (UnixMs, Since),
+        known: &[Known],
     ) -> Result<(), TimesError> {
         let mut book = self.0.book.lock();
         if schedules.is_empty() {
             book.remove(function);
         } else {
-            book.publish(function, schedules, seed, from)?;
+            let begun = book.publish(function, schedules, seed, from, known)?;
+            self.0.begun.lock().extend(begun);
         }
         let is_empty = book.is_empty();
         drop(book);
@@ -203,6 +221,13 @@ async fn drive(inner: Arc<Inner>) {
     loop {
         if inner.is_stopped() {
             return;
+        }
+        for (key, id) in std::mem::take(&mut *inner.begun.lock()) {
+            let ended = inner.accept.ended(id);
+            running.push(Box::pin(async move {
+                ended.await;
+                key
+            }));
         }
         let mut wake = None;
         while offered.len() < OFFERED_MAX {

@@ -13,6 +13,6 @@ pub mod driver;
 pub mod look;
 pub mod times;
 
-pub use book::{Last, Listed, Outcome, duration, expression};
+pub use book::{Known, Last, Listed, Outcome, duration, expression};
 pub use driver::{Marks, Schedules};
 pub use times::{Times, TimesError, UnixMs};
