@@ -14,7 +14,7 @@
 //     adapters                    what adapters for other platforms may use of all this
 //
 // A sandbox gets these files as one: the build puts them into this file, because opening several
-// makes a cold start slower (see `crates/mote-node/build.rs`). So the parts share one namespace there.
+// makes a cold start slower (see `crates/mote-shims/build.rs`). So the parts share one namespace there.
 // A part imports another only with `import { ... } from './NAME.mjs';` at its head, under the same
 // name; no two parts define the same name, and all import a module of Node by the same line.
 

@@ -1,0 +1,159 @@
+//! Puts the parts of each shim into the one file that a sandbox gets.
+//!
+//! The sources of a shim are several files, by topic. Opening several files in a sandbox would make
+//! each cold start slower, so the build joins them: it starts with `mote_shim`, and puts each part
+//! where it is first imported. Imports between the parts are dropped, and the parts share one
+//! namespace. The build fails where two of them define the same name.
+//!
+//! This is no parser: it looks at lines that begin in the first column. The rules that the parts
+//! follow stand in `shims/python/mote_worker/__init__.py` and `shims/node/mote_shim.mjs`.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+fn main() -> io::Result<()> {
+    let shims =
+        Path::new(&env::var("CARGO_MANIFEST_DIR").map_err(io::Error::other)?).join("../../shims");
+    let out = PathBuf::from(env::var("OUT_DIR").map_err(io::Error::other)?);
+    for (language, folder, name) in [
+        (Language::Python, "python", "mote_shim.py"),
+        (Language::JavaScript, "node", "mote_shim.mjs"),
+    ] {
+        let folder = shims.join(folder);
+        println!("cargo::rerun-if-changed={}", folder.join(name).display());
+        println!("cargo::rerun-if-changed={}", folder.join(PARTS).display());
+        let mut bundle = Bundle::new(language, &folder);
+        bundle.add(&folder.join(name))?;
+        fs::write(out.join(name), bundle.text)?;
+    }
+    Ok(())
+}
+
+/// The folder of the parts, beside the file that starts the shim.
+const PARTS: &str = "mote_worker";
+
+#[derive(Clone, Copy, PartialEq)]
+enum Language {
+    Python,
+    JavaScript,
+}
+
+struct Bundle<'a> {
+    language: Language,
+    folder: &'a Path,
+    text: String,
+    parts: HashSet<String>,
+    imports: HashSet<String>,
+    names: HashSet<String>,
+}
+
+impl<'a> Bundle<'a> {
+    fn new(language: Language, folder: &'a Path) -> Self {
+        let (parts, imports, names) = Default::default();
+        Self { language, folder, text: String::new(), parts, imports, names }
+    }
+
+    /// Adds a file and, before the first line that needs them, the parts that it imports.
+    fn add(&mut self, file: &Path) -> io::Result<()> {
+        let wrong = |what: String| io::Error::other(format!("{}: {what}", file.display()));
+        let source = fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+        // What a part is for concerns readers of the part. In the bundle, where it is no head, it
+        // would be read at each start for nothing.
+        let head = match (self.language, source.strip_prefix("\"\"\"")) {
+            (Language::Python, Some(text)) if !self.text.is_empty() => {
+                let end = text
+                    .find("\"\"\"\n")
+                    .ok_or_else(|| wrong("no end of the first comment".to_owned()))?;
+                end + 2 * "\"\"\"".len() + 1
+            }
+            _ => 0,
+        };
+        let mut lines = source[head..].lines();
+        while let Some(line) = lines.next() {
+            let mut statement = line.to_owned();
+            if self.is_import(line) {
+                while !self.is_whole(&statement) {
+                    let more = lines.next().ok_or_else(|| wrong(format!("no end of: {line}")))?;
+                    statement = format!("{statement}\n{more}");
+                }
+                if let Some(part) = self.part_of(&statement) {
+                    if self.parts.insert(part.clone()) {
+                        let ending = if self.language == Language::Python { "py" } else { "mjs" };
+                        self.add(&self.folder.join(PARTS).join(part).with_extension(ending))?;
+                    }
+                    let Some((exported, _)) =
+                        statement.split_once(" from ").filter(|_| line.starts_with("export"))
+                    else {
+                        continue;
+                    };
+                    statement = format!("{exported};");
+                } else if !self.imports.insert(statement.clone()) {
+                    continue;
+                }
+            } else {
+                if statement.contains(&format!("{PARTS}.")) && !statement.contains('"') {
+                    return Err(wrong(format!(
+                        "a part is imported below the head of the file: {line}"
+                    )));
+                }
+                if self.language == Language::JavaScript && !line.starts_with("export {") {
+                    statement = line.strip_prefix("export ").unwrap_or(line).to_owned();
+                }
+                if let Some(name) = defined(&statement)
+                    && !self.names.insert(name.to_owned())
+                {
+                    return Err(wrong(format!("{name} is defined in another part too")));
+                }
+            }
+            self.text.push_str(&statement);
+            self.text.push('\n');
+        }
+        Ok(())
+    }
+
+    fn is_import(&self, line: &str) -> bool {
+        line.starts_with("import ")
+            || match self.language {
+                Language::Python => line.starts_with("from "),
+                Language::JavaScript => line.starts_with("export {"),
+            }
+    }
+
+    fn is_whole(&self, statement: &str) -> bool {
+        match self.language {
+            Language::Python => {
+                !statement.contains('(') || statement.contains("\n)") || statement.contains(") ")
+            }
+            Language::JavaScript => statement.ends_with(';'),
+        }
+    }
+
+    /// The part that a statement imports: `from mote_worker.NAME import …`, `… from './NAME.mjs';`.
+    fn part_of(&self, statement: &str) -> Option<String> {
+        let name = match self.language {
+            Language::Python => {
+                let (name, _) = statement.strip_prefix("from ")?.split_once(" import")?;
+                name.strip_prefix(PARTS)?.strip_prefix('.')?
+            }
+            Language::JavaScript => {
+                let (_, from) = statement.rsplit_once(" from './")?;
+                from.strip_suffix(".mjs';")?.rsplit('/').next()?
+            }
+        };
+        Some(name.to_owned())
+    }
+}
+
+/// The name that a line in the first column defines.
+fn defined(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("async ").unwrap_or(line);
+    let keyword = ["class ", "def ", "function ", "const ", "let "]
+        .iter()
+        .find_map(|word| rest.strip_prefix(word));
+    let is_part = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '$';
+    let rest = keyword.unwrap_or(rest);
+    let name = &rest[..rest.find(|letter| !is_part(letter))?];
+    let is_definition = keyword.is_some() || rest[name.len()..].starts_with(" = ");
+    (is_definition && !name.is_empty()).then_some(name)
+}
