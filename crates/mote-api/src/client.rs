@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::header::{HeaderName, HeaderValue};
@@ -550,12 +551,16 @@ impl Client {
         })
     }
 
+    /// The whole body, in one piece of memory if its length is known.
     async fn collect(&self, body: Incoming) -> Result<Bytes, ClientError> {
-        Limited::new(body, ANSWER_BYTES_MAX)
-            .collect()
-            .await
-            .map(http_body_util::Collected::to_bytes)
-            .map_err(|error| self.unexpected(error))
+        let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
+        let mut whole = BytesMut::with_capacity(length.unwrap_or(0).min(ANSWER_BYTES_MAX));
+        let mut body = Limited::new(body, ANSWER_BYTES_MAX);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| self.unexpected(error))?;
+            frame.into_data().into_iter().for_each(|data| whole.extend_from_slice(&data));
+        }
+        Ok(whole.freeze())
     }
 
     async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, ClientError> {
@@ -685,7 +690,7 @@ pub(crate) fn built<T>(
     request.map_err(|error| ClientError::Request(error.to_string()))
 }
 
-fn function_path(name: &str) -> String {
+pub(crate) fn function_path(name: &str) -> String {
     paths::function(&encode(name))
 }
 

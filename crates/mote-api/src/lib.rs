@@ -8,18 +8,23 @@
 //!
 //! Start with [`types`], then [`paths`] for the addresses.
 
+pub mod cells;
 pub mod client;
+mod cluster;
 pub mod error;
 pub mod exit;
 mod explanations;
 pub mod invocations;
+pub mod journals;
 pub mod kv;
 pub mod manifest;
 pub mod mqtt;
 pub mod openapi;
 pub mod openwhisk;
 pub mod paths;
+pub mod pods;
 pub mod quantity;
+pub mod text;
 pub mod time;
 pub mod toml_reader;
 pub mod types;
@@ -27,6 +32,7 @@ pub mod types;
 pub use client::{Client, ClientError};
 pub use error::{Problem, explain};
 pub use manifest::Manifest;
+pub use text::harmless;
 pub use time::Timestamp;
 
 /// Name of the first entry of a deployed tar: the function's spec as JSON.

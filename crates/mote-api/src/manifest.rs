@@ -33,14 +33,43 @@ const GIB: u64 = 1 << 30;
 const HOUR_MS: u64 = 3_600_000;
 const INIT_MS_MAX: u64 = 600_000;
 
-const FUNCTION_KEYS: [&str; 20] = [
-    "name", "runtime", "compat", "template", "port", "protocol", "entry", "command", "methods",
-    "secrets", "limits", "scale", "env", "trigger", "allow", "kv", "build", "async", "mqtt",
+const FUNCTION_KEYS: [&str; 21] = [
+    "name",
+    "runtime",
+    "compat",
+    "template",
+    "port",
+    "protocol",
+    "entry",
+    "command",
+    "methods",
+    "secrets",
+    "limits",
+    "scale",
+    "env",
+    "trigger",
+    "allow",
+    "kv",
+    "build",
+    "async",
+    "mqtt",
     "services",
+    "isolation",
 ];
-const TOP_KEYS: [&str; 12] = [
-    "version", "name", "runtime", "compat", "template", "port", "protocol", "entry", "command",
-    "methods", "secrets", "services",
+const TOP_KEYS: [&str; 13] = [
+    "version",
+    "name",
+    "runtime",
+    "compat",
+    "template",
+    "port",
+    "protocol",
+    "entry",
+    "command",
+    "methods",
+    "secrets",
+    "services",
+    "isolation",
 ];
 const LIMIT_KEYS: [&str; 9] = [
     "memory",
@@ -80,6 +109,8 @@ pub struct FunctionManifest {
     pub port: Option<Lined<u16>>,
     /// What a server speaks: `http1` or `h2c`.
     pub protocol: Option<Lined<ProtocolName>>,
+    /// What separates its instances from everything else: `sandbox` or `pod`.
+    pub isolation: Option<IsolationName>,
     /// Whether a program or server reaches the services of the node.
     pub services: Option<Lined<bool>>,
     /// `module:object` or a file path.
@@ -150,6 +181,18 @@ pub enum ProtocolName {
     /// `h2c`.
     H2c,
 }
+
+/// What separates instances from everything else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IsolationName {
+    /// `sandbox`.
+    Sandbox,
+    /// `pod`.
+    Pod,
+}
+
+const ISOLATIONS: [(&str, IsolationName); 2] =
+    [("sandbox", IsolationName::Sandbox), ("pod", IsolationName::Pod)];
 
 /// The platforms whose contracts a manifest may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -386,6 +429,9 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
         template: reader.string(at, "template", "a string, e.g. \"python3-http\""),
         port: read_port(reader, at),
         protocol: read_protocol(reader, at),
+        isolation: reader
+            .get(at, "isolation")
+            .and_then(|_| read_word(reader, at, "isolation", &ISOLATIONS)),
         services: reader.get(at, "services").and_then(|_| reader.boolean(at, "services")),
         entry: reader.string(at, "entry", "a string, e.g. \"app:handle\""),
         command: reader.strings(at, "command", "an array, e.g. [\"./server\", \"--fast\"]"),

@@ -6,16 +6,19 @@
 use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
+use crate::cells::{Cell, CellList, CellPlace, CellsRequest};
 use crate::error::Problem;
 use crate::invocations::{
     AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
     InvocationState, RunStep, RunStepState,
 };
+use crate::journals::{JournalList, JournalState, JournalStatus};
 use crate::kv::{KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten};
 use crate::mqtt::{MqttUser, MqttUserRequest, MqttUsers};
 use crate::openwhisk::{
     WhiskAction, WhiskEntity, WhiskManifest, WhiskResult, WhiskRule, WhiskSequence,
 };
+use crate::pods::{PodList, PodPlace, PodsRequest, WaitingPod};
 use crate::types::{
     Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
     InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, RevisionInfo,
@@ -46,17 +49,17 @@ pub fn document() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, functions, function, deploy, remove, revisions, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, openapi_json, livez,
+        status, doctor, cells, put_cells, pods, put_pods, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
         AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
-        InvocationState, RunStep, RunStepState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
-        InvokeAnswer, InvokeRequest, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten, LogLine,
+        Cell, CellList, CellPlace, CellsRequest, PodList, PodPlace, PodsRequest, WaitingPod, InvocationState, RunStep, RunStepState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
+        InvokeAnswer, InvokeRequest, JournalList, JournalState, JournalStatus, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten, LogLine,
         LogStream, MqttUser, MqttUserRequest, MqttUsers, NodeBudget, NodeStatus, Problem,
         RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
         ScheduleOutcome, ScheduleRun, Secret, SecretList,
-        Stop, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare, WhiskAction, WhiskEntity,
+        SplitRequest, Stop, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare, WhiskAction, WhiskEntity,
         WhiskManifest, WhiskResult, WhiskRule, WhiskSequence
     )),
     security((), ("bearer" = []))
@@ -75,6 +78,71 @@ fn status() {}
     (status = 200, body = DoctorReport),
 ))]
 fn doctor() {}
+
+/// The other cells of the cluster, and whether this one is connected to them.
+#[utoipa::path(get, path = "/v1/cells", tag = "node", responses(
+    (status = 200, body = CellList),
+))]
+fn cells() {}
+
+/// Replaces the list of the other cells, and names this one. The list holds until the node stops.
+/// Connections to cells that stay in the list are kept; those to others end with their last
+/// invocation.
+#[utoipa::path(put, path = "/v1/cells", tag = "node",
+    request_body(content = CellsRequest),
+    responses(
+        (status = 200, body = CellList),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the setting `cell` is off"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid list"),
+    ))]
+fn put_cells() {}
+
+/// The journals of accepted invocations that this node runs: its own, and those that it has taken
+/// over from others. Empty if it keeps none in NATS.
+#[utoipa::path(get, path = "/v1/journals", tag = "node", responses(
+    (status = 200, body = JournalList),
+))]
+fn journals() {}
+
+/// Takes a journal over and runs it next to the own one. The node that ran it before can write
+/// nothing to it any more. The own name takes the own journal back from a node that has taken it.
+/// Nothing changes if this node runs the journal already.
+#[utoipa::path(put, path = "/v1/journals/{name}", tag = "node",
+    params(("name" = String, Path, description = "name of the journal: 1 to 64 letters, digits, - and _")),
+    responses(
+        (status = 200, body = JournalList),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the node has no journal in NATS, or runs too many"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid name"),
+        (status = 503, body = Problem, content_type = "application/problem+json", description = "NATS does not answer"),
+    ))]
+fn take_journal() {}
+
+/// Ends to run a journal that is not the own one. The answer is sent when its attempts have ended
+/// and their ends are in the stream; what has not ended stays there for the next node.
+#[utoipa::path(delete, path = "/v1/journals/{name}", tag = "node",
+    params(("name" = String, Path, description = "name of the journal")),
+    responses(
+        (status = 200, body = JournalList),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "it is the node's own journal"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid name"),
+    ))]
+fn give_journal_back() {}
+
+/// The pods of the cluster that wait to become instances, and how many instances are pods.
+#[utoipa::path(get, path = "/v1/pods", tag = "node", responses(
+    (status = 200, body = PodList),
+))]
+fn pods() {}
+
+/// Replaces the list of waiting pods. The list holds until the node stops.
+#[utoipa::path(put, path = "/v1/pods", tag = "node",
+    request_body(content = PodsRequest),
+    responses(
+        (status = 200, body = PodList),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the setting `cell` is off"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid list"),
+    ))]
+fn put_pods() {}
 
 /// All functions, by name.
 #[utoipa::path(get, path = "/v1/functions", tag = "functions", responses(
@@ -133,6 +201,56 @@ fn remove() {}
         (status = 404, body = Problem, content_type = "application/problem+json"),
     ))]
 fn revisions() {}
+
+/// Stores a revision under a number that somebody else chose, without traffic.
+///
+/// The agent of a cluster's cell uses this: all cells have the same revisions. A revision that is
+/// there already stays; another one under its number is refused.
+#[utoipa::path(put, path = "/v1/functions/{name}/revisions/{number}", tag = "functions",
+    params(
+        ("name" = String, Path, description = "name of the function"),
+        ("number" = u64, Path, description = "number of the revision, above every number that the function had"),
+        ("warm" = Option<bool>, Query, description = "an instance of it must become ready first"),
+    ),
+    request_body(content = Vec<u8>, content_type = "application/x-tar", description = "tar of the folder, as for a deploy"),
+    responses(
+        (status = 201, body = DeployResult, description = "the revision is stored, and ready if that was asked for"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "another deploy of this function is running"),
+        (status = 413, body = Problem, content_type = "application/problem+json", description = "archive too large"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "archive, manifest, code or number refused, or the function did not become ready"),
+        (status = 507, body = Problem, content_type = "application/problem+json", description = "disk full"),
+    ))]
+fn place() {}
+
+/// Sets the whole split of a function with its history.
+///
+/// The agent of a cluster's cell uses this. All revisions that the split names are stored already.
+#[utoipa::path(put, path = "/v1/functions/{name}/split", tag = "functions",
+    params(
+        ("name" = String, Path, description = "name of the function"),
+        ("warm" = Option<bool>, Query, description = "revisions that did not serve before must become ready first"),
+    ),
+    request_body(content = SplitRequest),
+    responses(
+        (status = 200, body = TrafficResult),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "no such function or revision"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "another deploy of this function is running"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "the split is not valid, or a revision did not become ready"),
+    ))]
+fn split() {}
+
+/// A whole split with its history, as a node stores it.
+#[derive(utoipa::ToSchema)]
+struct SplitRequest {
+    /// The shares, 100 % in sum.
+    split: Vec<TrafficShare>,
+    /// The revisions that were live before, the last one at the end. Rolling back goes to it.
+    before: Vec<u64>,
+    /// While traffic is divided: the revision that had all of it when the division began.
+    whole_before: Option<u64>,
+    /// Whether another cell runs the function's schedules and subscriptions.
+    elsewhere: bool,
+}
 
 /// Splits a function's traffic over its revisions.
 ///
@@ -453,29 +571,13 @@ mod tests {
     #[test]
     fn every_path_is_documented() {
         let document: serde_json::Value = serde_json::from_str(&super::document()).unwrap();
-        for path in [
-            crate::paths::STATUS,
-            crate::paths::DOCTOR,
-            crate::paths::FUNCTIONS,
-            crate::paths::FUNCTION,
-            crate::paths::REVISIONS,
-            crate::paths::TRAFFIC,
-            crate::paths::ROLLBACK,
-            crate::paths::INVOKE,
-            crate::paths::SCALE,
-            crate::paths::LOGS,
-            crate::paths::SCHEDULES,
-            crate::paths::SECRETS,
-            crate::paths::SECRET,
-            crate::paths::KV,
-            crate::paths::KV_NAMESPACE,
-            crate::paths::KV_ENTRY,
-            crate::paths::OPENWHISK,
-            crate::paths::OPENAPI,
-            crate::paths::LIVEZ,
-            crate::paths::READYZ,
-            crate::paths::METRICS,
-        ] {
+        // The test reads the constants of all paths, so a new one cannot be forgotten.
+        let paths = include_str!("paths.rs").lines().filter_map(|line| {
+            let (_, value) = line.split_once(": &str = \"")?;
+            value.strip_suffix("\";").filter(|value| value.starts_with('/'))
+        });
+        assert!(paths.clone().count() > 20);
+        for path in paths {
             assert!(document["paths"][path].is_object(), "{path}");
         }
     }

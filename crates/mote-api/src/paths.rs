@@ -4,12 +4,25 @@
 pub const STATUS: &str = "/v1/status";
 /// `GET`: the checks of this machine.
 pub const DOCTOR: &str = "/v1/doctor";
+/// `GET`, `PUT` (replaces the list): the other cells of the cluster.
+pub const CELLS: &str = "/v1/cells";
+/// `GET`: the journals of accepted invocations that the node runs, if it keeps them in NATS.
+pub const JOURNALS: &str = "/v1/journals";
+/// `PUT` (takes it over and runs it), `DELETE` (gives it back): one of them.
+pub const JOURNAL: &str = "/v1/journals/{name}";
+/// `GET`, `PUT` (replaces the list): the pods of the cluster that wait for functions.
+pub const PODS: &str = "/v1/pods";
 /// `GET`: all functions.
 pub const FUNCTIONS: &str = "/v1/functions";
 /// `GET`, `PUT` (deploy), `DELETE`: one function.
 pub const FUNCTION: &str = "/v1/functions/{name}";
 /// `GET`: its stored revisions.
 pub const REVISIONS: &str = "/v1/functions/{name}/revisions";
+/// `PUT`: stores an archive as the revision of this number, without traffic. For the agent of a
+/// cluster, which numbers revisions itself.
+pub const REVISION: &str = "/v1/functions/{name}/revisions/{number}";
+/// `PUT`: sets the whole split, history included, as a cluster has decided it.
+pub const SPLIT: &str = "/v1/functions/{name}/split";
 /// `PUT`: splits its traffic over revisions.
 pub const TRAFFIC: &str = "/v1/functions/{name}/traffic";
 /// `POST`: sends all traffic back to an earlier revision.

@@ -6,9 +6,7 @@ use bytes::Bytes;
 use mote_compat::journal::Runner;
 use mote_compat::queue::Later;
 use mote_core::accept::Accept as _;
-use mote_journal::Journal;
-use mote_journal::replica::Replication;
-use mote_journal_nats::NatsLog;
+use mote_journal::{Journal, Journals};
 use mote_nats_client::Nats;
 use mote_outgoing::Outgoing;
 use mote_store::Store;
@@ -20,24 +18,25 @@ use crate::config::Config;
 /// The file of the journal in the data directory.
 pub(crate) const FILE_NAME: &str = "journal.db";
 
-/// The journal of a node: on disk, or in NATS if it has a name. Nothing is opened yet.
-pub(crate) fn journal(
+/// The folder of the files of journals that the node runs in place of others.
+const OTHERS: &str = "journals";
+
+/// The journals of a node: its own is on disk, or in NATS if it has a name. Nothing is opened yet.
+pub(crate) fn journals(
     config: &Config,
     store: &Store,
     outgoing: Outgoing,
     nats: Option<&Nats>,
     management: &Runtime,
-) -> Journal {
+) -> Journals {
     let path = store.root().join(FILE_NAME);
-    let (Some(name), Some(nats)) = (config.journal_name.clone(), nats.cloned()) else {
-        return Journal::new(path, outgoing);
+    let (Some(own), Some(nats)) = (config.journal_name.clone(), nats.cloned()) else {
+        return Journals::new(Journal::new(path, outgoing), None);
     };
-    let runtime = management.handle().clone();
-    let replication = Replication {
-        log: Box::new(move || Box::new(NatsLog::new(nats.clone(), runtime.clone(), &name))),
-        node: title(config),
-    };
-    Journal::replicated(path, outgoing, replication)
+    let (runtime, folder) = (management.handle().clone(), store.root().join(OTHERS));
+    let named = mote_journal_nats::named(nats, runtime, own, folder, title(config));
+    let journal = Journal::replicated(path, outgoing, (named.replication)(&named.own));
+    Journals::new(journal, Some(named))
 }
 
 /// What other nodes say about this one: its machine and the address of its HTTP front.

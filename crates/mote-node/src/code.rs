@@ -37,7 +37,8 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
     let packed = tokio::task::spawn_blocking(move || pack(deploy, on_node))
         .await
         .map_err(|error| internal(&error))??;
-    let options = node_deploy::Options { dry_run: false, no_traffic: false, tag: None };
+    let options =
+        node_deploy::Options { dry_run: false, no_traffic: false, tag: None, place: None };
     node_deploy::deploy(node, name.as_str(), Cursor::new(packed), &options).await?;
     Ok(())
 }

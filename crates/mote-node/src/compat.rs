@@ -160,7 +160,7 @@ impl Listeners {
             .enable_all()
             .build()
             .context("cannot start a runtime for other platforms")?;
-        let (journal, outgoing) = (Arc::new(node.journal.clone()), node.outgoing.clone());
+        let (journal, outgoing) = (Arc::new(node.journals.clone()), node.outgoing.clone());
         let front = Arc::new(PlatformNode { node, management });
         let queue = Queue::new(front.clone(), journal, outgoing);
         let resumed = queue.resumed().await;
@@ -272,7 +272,7 @@ async fn bind(key: &'static str, address: SocketAddr) -> Result<Bound> {
 
 /// Logs a warning when accepted activations wait for OpenWhisk's API, which is now off.
 pub(super) async fn warn_of_activations(node: &Node) {
-    match node.journal.activations().await {
+    match node.journals.own().activations().await {
         Ok(activations) if activations.is_empty() => {}
         Ok(activations) => tracing::warn!(
             activations = activations.len(),
@@ -431,12 +431,12 @@ impl Logs for PlatformNode {
 
 impl KeptCalls for PlatformNode {
     fn keep_call(&self, record: Vec<u8>) -> BoxFuture<'static, Result<u64, Problem>> {
-        let journal = self.node.journal.clone();
+        let journal = self.node.journals.own();
         async move { journal.keep_activation(record).await.map_err(|e| problem_of(&e, Reader::Caller)) }.boxed()
     }
 
     fn kept_call(&self, number: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
-        let journal = self.node.journal.clone();
+        let journal = self.node.journals.own();
         async move { journal.activation(number).await.map_err(|e| problem_of(&e, Reader::Caller)) }
             .boxed()
     }
@@ -446,7 +446,7 @@ impl KeptCalls for PlatformNode {
         number: u64,
         progress: Vec<u8>,
     ) -> BoxFuture<'static, Result<(), Problem>> {
-        let journal = self.node.journal.clone();
+        let journal = self.node.journals.own();
         async move {
             journal
                 .note_progress(number, progress)
@@ -457,13 +457,13 @@ impl KeptCalls for PlatformNode {
     }
 
     fn progress(&self, number: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
-        let journal = self.node.journal.clone();
+        let journal = self.node.journals.own();
         async move { journal.progress(number).await.map_err(|e| problem_of(&e, Reader::Caller)) }
             .boxed()
     }
 
     fn forget_call(&self, number: u64) -> BoxFuture<'static, Result<(), Problem>> {
-        let journal = self.node.journal.clone();
+        let journal = self.node.journals.own();
         async move {
             journal.forget_activation(number).await.map_err(|e| problem_of(&e, Reader::Caller))
         }
@@ -471,7 +471,7 @@ impl KeptCalls for PlatformNode {
     }
 
     fn kept_calls(&self) -> BoxFuture<'static, Result<Vec<(u64, u64)>, Problem>> {
-        let journal = self.node.journal.clone();
+        let journal = self.node.journals.own();
         async move { journal.activations().await.map_err(|e| problem_of(&e, Reader::Caller)) }
             .boxed()
     }

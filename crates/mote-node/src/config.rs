@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use mote_api::quantity::parse_size;
 use mote_compat::Reach;
+use mote_core::destination::ClosedNetworks;
 use mote_core::fault::bytes_text;
 use mote_core::spec::MEMORY_BYTES_MIN;
 
@@ -47,8 +48,15 @@ pub struct Config {
     pub nats: Option<NatsServers>,
     /// Name under which accepted invocations are kept in NATS; `None` keeps them on disk alone.
     pub journal_name: Option<String>,
+    /// The journal in NATS that accepts the runs of schedules; schedules run while this node runs that
+    /// journal. `None` for its own one.
+    pub schedule_journal: Option<String>,
+    /// What makes the node a cell of a cluster; `None` for a node by itself.
+    pub cell: Option<CellSettings>,
     /// The destinations that the node's own requests may reach.
     pub outgoing: Reach,
+    /// Networks that functions reach only if their manifest names the host.
+    pub closed_networks: ClosedNetworks,
 }
 
 /// Addresses of the APIs of other platforms; `None` switches one off.
@@ -92,6 +100,17 @@ pub struct OwnBroker {
     pub tls: Option<(SocketAddr, PathBuf, PathBuf)>,
     /// Which clients need no user name: `off`, `loopback` or `all`.
     pub anonymous: &'static str,
+}
+
+/// The node as a cell: nodes that forward invocations to each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CellSettings {
+    /// The address at which it listens for other cells.
+    pub listen: SocketAddr,
+    /// The file with the key that all cells share.
+    pub key: PathBuf,
+    /// The other cells that are known at the start.
+    pub others: Vec<SocketAddr>,
 }
 
 /// NATS servers with JetStream.

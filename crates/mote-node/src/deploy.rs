@@ -52,6 +52,19 @@ pub(crate) struct Options {
     pub(crate) no_traffic: bool,
     /// As `no_traffic`, and callers reach the revision by this tag.
     pub(crate) tag: Option<String>,
+    /// The revision is one that a cluster has numbered.
+    pub(crate) place: Option<Place>,
+}
+
+/// A revision that a cluster places on each of its cells. It receives no traffic until
+/// [`rollout::set_split`] names it.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// Its number.
+    pub(crate) number: u64,
+    /// Whether one of its instances must become ready. Off for a revision that is in use on other
+    /// cells, so that a new cell need not start each function once.
+    pub(crate) warm: bool,
 }
 
 impl Options {
@@ -109,7 +122,10 @@ async fn attempt(
     // This applies to every outcome: a failed deploy leaves code that no revision names.
     let _collect = CollectAfter(node);
     let mut steps = Steps { steps: Vec::new(), since: Instant::now() };
-    let now = placed(node, &name, options).await?;
+    let now = match options.place {
+        Some(_) => None,
+        None => placed(node, &name, options).await?,
+    };
     let staged = with_store(node, |store| {
         let limits = ArchiveLimits {
             set_aside: Some(mote_api::SPEC_ENTRY.to_owned()),
@@ -165,6 +181,24 @@ async fn attempt(
         }
         return Ok(DeployResult { steps: steps.steps, warnings, ..result });
     }
+    if let Some(place) = options.place {
+        let wanted = name.clone();
+        let stored = with_store(node, move |store| store.revisions(&wanted)).await?;
+        if let Some(stored) = stored.iter().find(|stored| stored.revision == place.number) {
+            result.revision = place.number;
+            if stored.code_hash == staged.hash && stored.spec == spec {
+                // It is stored although it did not become ready.
+                if place.warm {
+                    rollout::shown(node, stored).await?;
+                }
+                return Ok(DeployResult { steps: steps.steps, warnings, ..result });
+            }
+            let text = format!("{name}@{} is stored with other code or settings", place.number);
+            return Err(Problem::new(409, "M1405", text)
+                .with_field("number")
+                .with_hint("a revision never changes: deploy the change under a new number"));
+        }
+    }
     let packages = if spec.runtime == Runtime::Go {
         Some(golang::build(node, &spec, &staged).await?)
     } else {
@@ -175,7 +209,12 @@ async fn attempt(
         steps.done(step, packages.detail.clone());
     }
     let (revision, created_at_ms) =
-        start(node, spec, &staged, packages.as_ref(), &mut steps).await?;
+        start(node, spec, &staged, packages.as_ref(), &mut steps, options.place).await?;
+    if options.place.is_some() {
+        node.engine.discard(&revision);
+        result.revision = revision.number;
+        return Ok(DeployResult { steps: steps.steps, warnings, ..result });
+    }
     let split = publish(node, &revision, created_at_ms, now.as_ref(), options).await?;
     result.revision = revision.number;
     result.traffic = rollout::shares(&split);
@@ -329,19 +368,25 @@ async fn start(
     staged: &StagedCode,
     packages: Option<&packages::Installed>,
     steps: &mut Steps,
+    place: Option<Place>,
 ) -> Result<(Arc<Revision>, u64), Problem> {
     let (store, stored_spec) = (node.store.clone(), spec.clone());
     let hash = staged.hash.clone();
     let key = packages.map(|packages| packages.key.clone());
-    let row = tokio::task::spawn_blocking(move || {
-        store.add_revision(&stored_spec, &hash, key.as_deref())
-    })
-    .await
-    .map_err(|error| internal(&error))?
-    .map_err(|error| store_problem(&error))?;
+    let add = move || match place {
+        Some(place) => store.place_revision(&stored_spec, &hash, key.as_deref(), place.number),
+        None => store.add_revision(&stored_spec, &hash, key.as_deref()),
+    };
+    let row = tokio::task::spawn_blocking(add)
+        .await
+        .map_err(|error| internal(&error))?
+        .map_err(|error| store_problem(&error))?;
     let packages_dir = packages.map(|packages| packages.path.clone());
     let revision = node.engine.revision(spec, row.revision, staged.path.clone(), packages_dir);
     node.trees.keep(&revision);
+    if place.is_some_and(|place| !place.warm) {
+        return Ok((revision, row.created_at_ms));
+    }
     if let Err(problem) = rollout::warm(node, &revision).await {
         node.engine.discard(&revision);
         return Err(problem);

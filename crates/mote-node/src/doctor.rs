@@ -1,11 +1,9 @@
 //! Checks what works on this machine, and says how to fix what does not.
 
 use mote_api::types::{Check, CheckState, DoctorReport};
-use mote_core::accept::AcceptError;
 use mote_sandbox::State;
 
 use super::mqtt::BROKER_PROGRAM;
-use super::shims::CHAIN;
 use super::{Node, interpreters, memory, nats};
 
 /// Checks of a running node.
@@ -27,24 +25,10 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
     if let Some(nats) = &node.nats {
         checks.push(nats::check(nats).await);
     }
-    if let Some(state) = node.journal.log_state() {
-        checks.push(of_journal(node.config.journal_name.as_deref().unwrap_or_default(), state));
-    }
+    checks.extend(node.journals.status().await.checks());
+    checks.extend(node.cells.iter().flat_map(|cells| cells.checks()));
     checks.extend(node.compat.iter().map(|(platform, address)| of_platform(platform, address)));
     DoctorReport { checks }
-}
-
-/// Reports whether the journal of this name can accept and run work.
-fn of_journal(name: &str, state: Result<(), AcceptError>) -> Check {
-    let (state, detail, hint) = match state {
-        Ok(()) => (CheckState::Ok, format!("{name} is open; its records are in NATS"), None),
-        Err(error) => {
-            let problem = mote_journal::problem_of(&error, mote_journal::Reader::Owner);
-            let hint = format!("see: mote explain {}", problem.code);
-            (CheckState::Fail, format!("{name}: {error}"), Some(hint))
-        }
-    };
-    Check { name: "journal".into(), state, detail, hint }
 }
 
 /// Reports the address of another platform's API, and who may manage functions through it.
@@ -118,7 +102,7 @@ fn of_sandbox(uid_base: u32) -> Vec<Check> {
 /// The programs that are installed beside this one.
 fn of_programs() -> Vec<Check> {
     let programs = [
-        ("chains", CHAIN, "chains cannot be deployed"),
+        ("chains", mote_shims::CHAIN, "chains cannot be deployed"),
         ("own broker", BROKER_PROGRAM, "the setting mqtt cannot be on"),
         ("link to NATS", nats::PROGRAM, "the setting nats cannot be on"),
     ];

@@ -1,189 +1,22 @@
-//! Finds Python and Node on this machine, and the folders that a sandbox must show for them.
+//! The commands with which the engine starts interpreters.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+pub(crate) use mote_interpreters::{Found, Interpreter, find};
 
-use serde::Deserialize;
-use tokio::process::Command;
-
-/// Oldest versions the shims run on.
-const PYTHON_MIN: (u32, u32) = (3, 9);
-const NODE_MIN: (u32, u32) = (18, 0);
-const GO_MIN: (u32, u32) = (1, 21);
-/// An interpreter that has not printed its version by then is not used.
-const ASK_TIMEOUT: Duration = Duration::from_secs(10);
-/// Search path inside sandboxes, after the folders of the interpreters that were found.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// One interpreter.
-#[derive(Debug, Clone)]
-pub(crate) struct Interpreter {
-    /// The real program, with links resolved.
-    pub(crate) program: PathBuf,
-    /// `3.11.2`.
-    pub(crate) version: String,
-    /// The folder under which it was installed.
-    pub(crate) prefix: PathBuf,
-}
-
-/// The interpreter that was found for each language, or the reason why there is none.
-#[derive(Debug, Clone)]
-pub(crate) struct Found {
-    pub(crate) python: Result<Interpreter, String>,
-    pub(crate) node: Result<Interpreter, String>,
-    /// Go builds functions and does not run them, so sandboxes of functions do not show it.
-    pub(crate) go: Result<Interpreter, String>,
-}
-
-#[derive(Deserialize)]
-struct Facts {
-    program: PathBuf,
-    version: String,
-    prefix: PathBuf,
-}
-
-/// Asks `python3` and `node` on `PATH` for their versions; takes as long as the slower of them
-/// needs to start.
-pub(crate) async fn find() -> Found {
-    let python = ask(
-        "python3",
-        &[
-            "-c",
-            "import json, os, platform, sys; print(json.dumps({'program': \
-             os.path.realpath(sys.executable), 'version': platform.python_version(), 'prefix': \
-             os.path.realpath(sys.base_prefix)}))",
-        ],
-        PYTHON_MIN,
-    );
-    let node = ask(
-        "node",
-        &[
-            "-p",
-            "JSON.stringify({program: fs.realpathSync(process.execPath), version: \
-             process.versions.node, prefix: path.dirname(path.dirname(fs.realpathSync(\
-             process.execPath)))})",
-        ],
-        NODE_MIN,
-    );
-    let (python, node, go) = tokio::join!(python, node, go());
-    Found { python, node, go }
-}
-
-#[derive(Deserialize)]
-struct GoFacts {
-    #[serde(rename = "GOROOT")]
-    root: PathBuf,
-    #[serde(rename = "GOVERSION")]
-    version: String,
-}
-
-async fn go() -> Result<Interpreter, String> {
-    let text = output("go", &["env", "-json", "GOROOT", "GOVERSION"]).await?;
-    let facts: GoFacts =
-        serde_json::from_slice(&text).map_err(|_| "go does not start: go env".to_owned())?;
-    let version = facts.version.trim_start_matches("go").to_owned();
-    recent("go", &version, GO_MIN)?;
-    Ok(Interpreter { program: facts.root.join("bin/go"), version, prefix: facts.root })
-}
-
-async fn ask(name: &str, args: &[&str], min: (u32, u32)) -> Result<Interpreter, String> {
-    let text = output(name, args).await?;
-    let facts: Facts =
-        serde_json::from_slice(&text).map_err(|_| format!("{name} does not start"))?;
-    recent(name, &facts.version, min)?;
-    Ok(Interpreter { program: facts.program, version: facts.version, prefix: facts.prefix })
-}
-
-fn recent(name: &str, found: &str, min: (u32, u32)) -> Result<(), String> {
-    if version(found) < Some(min) {
-        return Err(format!(
-            "{name} is version {found}, but {}.{} or newer is required",
-            min.0, min.1
-        ));
-    }
-    Ok(())
-}
-
-/// The output of a program that is run with these arguments.
-async fn output(name: &str, args: &[&str]) -> Result<Vec<u8>, String> {
-    let output = Command::new(name).args(args).kill_on_drop(true).output();
-    let output = match tokio::time::timeout(ASK_TIMEOUT, output).await {
-        Ok(Ok(output)) => output,
-        Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(format!("{name} is not installed"));
-        }
-        Ok(Err(error)) => return Err(format!("{name} cannot be started: {error}")),
-        Err(_) => return Err(format!("{name} did not answer in {} s", ASK_TIMEOUT.as_secs())),
+/// The shims lie under `/mote` in the sandbox.
+pub(super) fn for_engine(found: &Found) -> mote_engine::Interpreters {
+    let command = |interpreter: &Result<Interpreter, String>, args: &[&str]| {
+        interpreter.as_ref().ok().map(|interpreter| {
+            std::iter::once(interpreter.program.to_string_lossy().into_owned())
+                .chain(args.iter().map(|arg| (*arg).to_owned()))
+                .collect()
+        })
     };
-    if !output.status.success() {
-        return Err(format!("{name} does not start: exit {}", output.status));
-    }
-    Ok(output.stdout)
-}
-
-fn version(text: &str) -> Option<(u32, u32)> {
-    let mut parts = text.split('.');
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
-}
-
-impl Found {
-    /// Folders outside the system's own that sandboxes must show.
-    pub(crate) fn prefixes(&self) -> Vec<PathBuf> {
-        [&self.python, &self.node]
-            .into_iter()
-            .flatten()
-            .map(|interpreter| interpreter.prefix.clone())
-            .filter(|prefix| !is_system(prefix))
-            .collect()
-    }
-
-    /// `PATH` inside sandboxes.
-    pub(crate) fn path(&self) -> String {
-        let mut path = String::new();
-        for interpreter in [&self.python, &self.node].into_iter().flatten() {
-            if let Some(folder) = interpreter.program.parent()
-                && !is_system(folder)
-            {
-                path.push_str(&folder.to_string_lossy());
-                path.push(':');
-            }
-        }
-        path + PATH
-    }
-
-    /// The commands with which the engine starts them; the shims lie under `/mote` in the sandbox.
-    pub(crate) fn for_engine(&self) -> mote_engine::Interpreters {
-        let command = |interpreter: &Result<Interpreter, String>, args: &[&str]| {
-            interpreter.as_ref().ok().map(|interpreter| {
-                std::iter::once(interpreter.program.to_string_lossy().into_owned())
-                    .chain(args.iter().map(|arg| (*arg).to_owned()))
-                    .collect()
-            })
-        };
-        mote_engine::Interpreters {
-            // -s and -E ignore a user's site folder and PYTHON* variables; -u turns output
-            // buffering off; -B writes no bytecode, because the code folder is read-only.
-            python: command(&self.python, &["-sSEuB", "/mote/python/mote_shim.py"]),
-            node: command(&self.node, &["/mote/node/mote_shim.mjs"]),
-            path: self.path(),
-        }
-    }
-}
-
-/// Whether every sandbox shows this path.
-fn is_system(path: &Path) -> bool {
-    ["/usr", "/bin", "/lib"].iter().any(|system| path.starts_with(system))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions() {
-        assert_eq!(version("3.11.2"), Some((3, 11)));
-        assert!(version("3.8.9") < Some(PYTHON_MIN));
-        assert!(version("18.0.0") >= Some(NODE_MIN));
-        assert!(version("garbage") < Some(NODE_MIN));
+    mote_engine::Interpreters {
+        python: command(
+            &found.python,
+            &[mote_shims::PYTHON_OPTIONS, &format!("/mote/{}", mote_shims::PYTHON_SHIM)],
+        ),
+        node: command(&found.node, &[&format!("/mote/{}", mote_shims::NODE_SHIM)]),
+        path: found.path(),
     }
 }

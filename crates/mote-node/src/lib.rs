@@ -7,6 +7,7 @@
 
 mod accepted;
 mod admin;
+mod cells;
 mod code;
 mod compat;
 mod config;
@@ -31,16 +32,14 @@ mod runs;
 mod schedules;
 mod secrets;
 mod services;
-mod shims;
 mod spec_check;
 mod store_work;
-mod token;
 mod trees;
 mod turns;
 mod unusable;
 mod up;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -51,15 +50,16 @@ use mote_api::types::{NodeBudget, NodeStatus, Urls};
 use mote_core::FunctionName;
 use mote_core::gathering::Gathering;
 use mote_engine::{Engine, Revision};
-use mote_journal::{Deferring, Journal};
+use mote_journal::{Deferring, Journals};
 use mote_outgoing::Outgoing;
 use mote_sandbox::ProcessBackend;
 use mote_store::Store;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-pub use config::{Config, NatsServers, OwnBroker, PlatformApis, Share, TinyFaas};
+pub use config::{CellSettings, Config, NatsServers, OwnBroker, PlatformApis, Share, TinyFaas};
 pub use mote_journal_nats::is_name as is_journal_name;
+pub use mote_nats_client::{WrongAddress as WrongNatsAddress, address as nats_address};
 pub use mote_outgoing::Reach;
 pub use mote_sandbox::UID_BASE_DEFAULT;
 pub use up::run;
@@ -72,7 +72,7 @@ pub(crate) struct Node {
     pub(crate) invoker: Deferring<Engine>,
     pub(crate) store: Arc<Store>,
     /// Invocations that run after their callers were answered.
-    pub(crate) journal: Journal,
+    pub(crate) journals: Journals,
     /// The runs of chains.
     pub(crate) runs: runs::Runs,
     /// The rule for requests that the node itself sends.
@@ -83,6 +83,10 @@ pub(crate) struct Node {
     pub(crate) state: Arc<dyn mote_core::state::State>,
     /// The connection to NATS, if the node shares anything with others.
     pub(crate) nats: Option<mote_nats_client::Nats>,
+    /// The other cells of the cluster, if the node is one.
+    pub(crate) cells: Option<mote_cells::Cells>,
+    /// The pods that wait for functions, if the node is a cell.
+    pub(crate) pods: Option<mote_pods::Pods>,
     pub(crate) backend: Arc<ProcessBackend>,
     pub(crate) interpreters: interpreters::Found,
     pub(crate) deploying: turns::Deploying,
@@ -94,7 +98,7 @@ pub(crate) struct Node {
     pub(crate) http: Option<SocketAddr>,
     pub(crate) coap: Option<SocketAddr>,
     pub(crate) coap_tcp: Option<SocketAddr>,
-    pub(crate) token: Option<token::Token>,
+    pub(crate) token: Option<mote_compat::token::Token>,
     /// The APIs for other platforms' clients: platform and address.
     pub(crate) compat: Vec<(&'static str, String)>,
     /// Accepts manifests of OpenWhisk, if its API is on.
@@ -120,6 +124,8 @@ pub(crate) struct Node {
     started: Instant,
     ready: AtomicBool,
     created_at_ms: Mutex<HashMap<FunctionName, u64>>,
+    /// Functions whose schedules and subscriptions run on another cell of the cluster.
+    pub(crate) elsewhere: Mutex<HashSet<FunctionName>>,
     random: RandomState,
     counter: AtomicU64,
 }
@@ -195,6 +201,7 @@ impl Node {
     /// Forgets a removed function.
     pub(crate) fn forget(&self, name: &FunctionName) {
         self.created_at_ms.lock().remove(name);
+        self.elsewhere.lock().remove(name);
     }
 
     /// Random bits for ids; unique, not secret.

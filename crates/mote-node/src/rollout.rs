@@ -72,7 +72,28 @@ pub(crate) async fn set_traffic(
         .map(|TrafficEdit { revision, percent, tag }| Edit { revision, percent, tag })
         .collect();
     let split = now.split.edited(&edits).map_err(|error| not_a_split(&error))?;
-    change(node, name, &now, now.moved(split), "traffic").await
+    change(node, name, Some(&now), now.moved(split), "traffic", true).await
+}
+
+/// Gives `name` the traffic that a cluster has decided. All its revisions are stored. The new ones
+/// must start first if `warm` is set.
+pub(crate) async fn set_split(
+    node: &Arc<Node>,
+    name: &FunctionName,
+    then: Traffic,
+    warm: bool,
+) -> Result<TrafficResult, Problem> {
+    let _turn = turn(node, name)?;
+    let is_first = node.engine.serving(name.as_str()).is_none();
+    let now = if is_first { None } else { Some(traffic(node, name).await?) };
+    if is_first {
+        node.created(name, clock::unix_ms());
+    }
+    let changed = change(node, name, now.as_ref(), then, "cluster", warm).await;
+    if changed.is_err() && is_first {
+        node.forget(name);
+    }
+    changed
 }
 
 /// Sends all traffic to `revision`, or to the revision that was live before.
@@ -88,7 +109,7 @@ pub(crate) async fn rollback(
             .with_hint(format!("list the revisions: mote revisions {name}"))
     })?;
     let then = now.rolled_back(revision).map_err(|error| not_a_split(&error))?;
-    change(node, name, &now, then, "rollback").await
+    change(node, name, Some(&now), then, "rollback", true).await
 }
 
 /// The current traffic split: the one in force, with the history from the store.
@@ -98,7 +119,7 @@ pub(super) async fn traffic(node: &Node, name: &FunctionName) -> Result<Traffic,
     let stored = with_store(node, move |store| store.traffic(&wanted)).await?;
     Ok(match stored {
         Some(stored) => Traffic { split, ..stored },
-        None => Traffic { split, before: Vec::new(), whole_before: None },
+        None => Traffic::new(split),
     })
 }
 
@@ -113,50 +134,56 @@ fn serving(node: &Node, name: &FunctionName) -> Result<Serving, Problem> {
 async fn change(
     node: &Arc<Node>,
     name: &FunctionName,
-    now: &Traffic,
+    now: Option<&Traffic>,
     then: Traffic,
     why: &str,
+    warm: bool,
 ) -> Result<TrafficResult, Problem> {
     let started = Instant::now();
-    let (revisions, fresh) = ready(node, name, &now.split, &then.split).await?;
+    let was = now.map(|now| &now.split);
+    let (revisions, fresh) = ready(node, name, was, &then.split, warm).await?;
     let mut steps = Vec::new();
     if !fresh.is_empty() {
         let titles: Vec<_> = fresh.iter().map(|revision| revision.title()).collect();
         let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         steps.push(DeployStep { name: "start".to_owned(), detail: titles.join(", "), ms });
     }
-    switch(node, name, Some(now), &then, &revisions, why).await.inspect_err(|_| {
+    switch(node, name, now, &then, &revisions, why).await.inspect_err(|_| {
         fresh.iter().for_each(|revision| node.engine.discard(revision));
     })?;
     Ok(TrafficResult {
         function: name.to_string(),
         revision: then.split.main(),
-        previous: now.split.main(),
+        previous: now.map_or(then.split.main(), |now| now.split.main()),
         traffic: shares(&then.split),
         steps,
     })
 }
 
-/// Every revision that `then` reaches, each with an instance that was ready, and those of them that
-/// did not serve before. When one of them does not become ready, all of the new ones are stopped.
+/// Every revision that `then` reaches, and those of them that did not serve before. With `warm` each
+/// of them has had an instance that was ready; when one of them does not become ready, all of the
+/// new ones are stopped.
 async fn ready(
     node: &Arc<Node>,
     name: &FunctionName,
-    now: &Split,
+    now: Option<&Split>,
     then: &Split,
+    is_warmed: bool,
 ) -> Result<(Vec<Arc<Revision>>, Vec<Arc<Revision>>), Problem> {
-    let serving = serving(node, name)?;
+    let serving = node.engine.serving(name.as_str());
     let wanted = name.clone();
     let stored = with_store(node, move |store| store.revisions(&wanted)).await?;
     let (mut all, mut fresh) = (Vec::new(), Vec::new());
     let mut result = Ok(());
     for share in then.shares() {
-        if let Some(revision) = serving.revision(share.revision) {
+        let serves = serving.as_ref().and_then(|serving| serving.revision(share.revision));
+        if let Some(revision) = serves {
             all.push(revision.clone());
             // A revision that only a tag reached may have no running instance.
-            let takes_more = share.percent > 0 && now.percent(share.revision) == 0;
-            if takes_more && revision.status().instances.is_empty() {
-                result = warm(node, revision).await.map(|_| ());
+            let before = now.map_or(0, |now| now.percent(share.revision));
+            let takes_more = share.percent > 0 && before == 0;
+            if is_warmed && takes_more && revision.status().instances.is_empty() {
+                result = warm(node, revision).await;
             }
         } else {
             let found = stored.iter().find(|stored| stored.revision == share.revision);
@@ -165,7 +192,7 @@ async fn ready(
                 Ok(revision) => {
                     all.push(revision.clone());
                     fresh.push(revision.clone());
-                    warm(node, &revision).await.map(|_| ())
+                    if is_warmed { warm(node, &revision).await } else { Ok(()) }
                 }
                 Err(problem) => Err(problem),
             };
@@ -190,6 +217,14 @@ fn revive(node: &Node, stored: &StoredRevision) -> Result<Arc<Revision>, Problem
     );
     node.trees.keep(&revision);
     Ok(revision)
+}
+
+/// Starts an instance of a stored revision, waits until it is ready, and stops it.
+pub(super) async fn shown(node: &Arc<Node>, stored: &StoredRevision) -> Result<(), Problem> {
+    let revision = revive(node, stored)?;
+    let warmed = warm(node, &revision).await;
+    node.engine.discard(&revision);
+    warmed
 }
 
 /// Starts an instance of a revision and waits until it is ready. On failure the error contains the
@@ -302,8 +337,15 @@ pub(super) async fn switch(
     with_store(node, move |store| store.set_traffic(&wanted, &stored)).await?;
     let live = serving.live().clone();
     node.engine.publish(serving);
+    let topics = &live.spec.publishing.topics;
+    if to.elsewhere {
+        node.elsewhere.lock().insert(name.clone());
+        node.mqtt.apply(name, &[], topics);
+    } else {
+        node.elsewhere.lock().remove(name);
+        node.mqtt.apply(name, &live.spec.mqtt, topics);
+    }
     schedules::publish(node, &live).await;
-    node.mqtt.apply(name, &live.spec.mqtt, &live.spec.publishing.topics);
     let was = from.map_or_else(String::new, |from| format!(", was {}", from.split));
     let text = format!("traffic ({why}): {}{was}", to.split);
     live.log.platform(LogLevel::Info, live.number, 0, &text);

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use mote_api::exit;
-use mote_engine::{Config as EngineConfig, Engine, Serving};
+use mote_compat::token::Token;
+use mote_engine::{Config as EngineConfig, Engine, Revision, Serving};
 use mote_gateway::http;
 use mote_journal::Deferring;
 use mote_outgoing::Outgoing;
@@ -28,10 +29,9 @@ use super::front_limits::{HTTP_FILES_SHARE, http_config};
 use super::journal_metrics::JournalMetrics;
 use super::notice_metrics::NoticeMetrics;
 use super::services::NodeServices;
-use super::token::Token;
 use super::unusable::{busy, unusable};
 use super::{
-    Node, accepted, compat, interpreters, memory, mqtt, nats, runs, schedules, secrets, shims,
+    Node, accepted, cells, compat, interpreters, memory, mqtt, nats, runs, schedules, secrets,
     trees,
 };
 use crate::admin;
@@ -97,7 +97,7 @@ async fn serve(
     let data_dir = config.data.clone();
     let opening = management.spawn_blocking(move || -> Result<_> {
         let store = Store::open(&data_dir)?;
-        let shims = shims::unpack(store.root())
+        let shims = mote_shims::unpack(store.root())
             .with_context(|| format!("cannot write the shims below {}", data_dir.display()))?;
         Ok((store, shims))
     });
@@ -119,11 +119,13 @@ async fn serve(
     let engine_config = EngineConfig {
         instances_max_default: cores_max,
         budget,
-        interpreters: found.for_engine(),
+        interpreters: interpreters::for_engine(&found),
         busy_poll: config.polling && cores > 1,
         prewarm_bytes,
+        closed_networks: config.closed_networks.clone(),
     };
-    let engine = Engine::new(engine_config, backend.clone(), Handle::current());
+    let pods = cells::pods(config.cell.as_ref())?;
+    let engine = Engine::new(engine_config, cells::backend(&pods, &backend), Handle::current());
     let nats = match &config.nats {
         Some(servers) => Some(nats::start(servers, config.uid_base, &Handle::current())?),
         None => None,
@@ -153,6 +155,10 @@ async fn serve(
         }
         None => None,
     };
+    let cells = match &config.cell {
+        Some(settings) => Some(cells::start(settings, &engine).await?),
+        None => None,
+    };
     let platforms = compat::Listeners::bind(&config.compat).await?;
     let token = if config.admin.is_some() || !config.compat.is_off() {
         let path = config.data.join("admin.token");
@@ -171,15 +177,18 @@ async fn serve(
             .ports()
             .chain(http_address.map(|at| at.port()))
             .chain(admin_port)
+            .chain(cells.iter().map(|cells| cells.address().port()))
             .chain(coap_listener.iter().filter_map(|tcp| Some(tcp.local_addr().ok()?.port())))
             .collect(),
     };
-    let journal = accepted::journal(&config, &store, outgoing.clone(), nats.as_ref(), management);
+    let journals = accepted::journals(&config, &store, outgoing.clone(), nats.as_ref(), management);
     let schedules = {
-        let (store, accept, runtime) =
-            (store.clone(), Arc::new(journal.clone()), management.handle().clone());
-        let opening =
-            management.spawn_blocking(move || schedules::open(store, accept, runtime)).await;
+        let shared = config.schedule_journal.clone();
+        let (store, journals, runtime) =
+            (store.clone(), journals.clone(), management.handle().clone());
+        let opening = management
+            .spawn_blocking(move || schedules::open(store, &journals, shared, runtime))
+            .await;
         opening.context("cannot read the store")??
     };
     let own_broker = match &config.mqtt {
@@ -194,7 +203,7 @@ async fn serve(
         config.data.clone(),
         config.mqtt_broker.clone(),
         own_broker.clone(),
-        Arc::new(journal.clone()),
+        Arc::new(journals.clone()),
         Handle::current(),
     );
     let node = Arc::new(Node {
@@ -206,15 +215,17 @@ async fn serve(
         coap_tcp: coap_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
         config,
         engine: engine.clone(),
-        invoker: Deferring::new(engine.clone(), journal.clone()),
+        invoker: Deferring::new(engine.clone(), journals.clone()),
         store: store.clone(),
-        journal: journal.clone(),
-        runs: runs::Runs::new(journal.clone()),
+        journals: journals.clone(),
+        runs: runs::Runs::new(journals.clone()),
         schedules: schedules.clone(),
         outgoing,
         notices: Default::default(),
         state: state.clone(),
         nats: nats.clone(),
+        cells: cells.clone(),
+        pods,
         backend,
         interpreters: found,
         deploying: Default::default(),
@@ -231,23 +242,25 @@ async fn serve(
         ready: AtomicBool::new(false),
         gathering: mote_core::gathering::Gathering::default(),
         created_at_ms: Mutex::default(),
+        elsewhere: Mutex::default(),
         random: Default::default(),
         counter: Default::default(),
     });
     node.engine.set_own_apis(platforms.own_apis(node.http));
-    let accept = Arc::new(journal.clone());
+    let accept = Arc::new(journals.clone());
     let runs = node.runs.clone();
     let notices = node.notices.clone();
     let publish = Arc::new(publisher.clone());
-    journal.set_publish(publish.clone());
+    journals.set_publish(publish.clone());
     let services = NodeServices::new(engine.clone(), state, accept, runs, notices.clone(), publish);
     engine.set_services(Arc::new(services));
     secrets::bring_back(&node).await?;
     bring_back(&node, management).await?;
-    accepted::take_up(&journal, &store).await;
-    engine.metrics().add(JournalMetrics(journal.clone()));
+    accepted::take_up(&journals.own(), &store).await;
+    engine.metrics().add(JournalMetrics(journals.clone()));
     engine.metrics().add(NoticeMetrics(notices.clone()));
-    let mut background = tokio::spawn(mote_journal::run(journal.clone(), engine.clone()));
+    let (running, data_path) = (engine.clone(), Handle::current());
+    journals.run(move |journal| data_path.spawn(mote_journal::run(journal, running.clone())));
     let invoker = node.invoker.clone();
 
     let stopper = http::Stopper::default();
@@ -271,7 +284,9 @@ async fn serve(
     }
     for revision in engine.list() {
         let spec = &revision.spec;
-        node.mqtt.apply(&spec.name, &spec.mqtt, &spec.publishing.topics);
+        let is_here = !node.elsewhere.lock().contains(&spec.name);
+        let triggers = if is_here { &spec.mqtt[..] } else { &[] };
+        node.mqtt.apply(&spec.name, triggers, &spec.publishing.topics);
     }
     let (stop_admin, admin_stopped) = tokio::sync::watch::channel(false);
     let fronts_of_others =
@@ -313,13 +328,19 @@ async fn serve(
         ),
     }
     let stopping = async {
+        cells.iter().for_each(|cells| cells.drain());
         stopper.stop();
         let _ = stop_coap.send(true);
         // What is due from here on is missed.
         let _ = tokio::task::spawn_blocking(move || schedules.stop()).await;
         let all_served = async {
             let all_served = async { while fronts.join_next().await.is_some() {} };
-            tokio::join!(all_served, node.mqtt.stop(STOP_GRACE));
+            let guests = async {
+                if let Some(cells) = &cells {
+                    cells.drained().await;
+                }
+            };
+            tokio::join!(all_served, node.mqtt.stop(STOP_GRACE), guests);
         };
         let all_served = waiting_for(&engine, "calls of HTTP, CoAP and MQTT clients", all_served);
         if tokio::time::timeout(STOP_GRACE, all_served).await.is_err() {
@@ -332,10 +353,10 @@ async fn serve(
             let _ = waiting_for(&engine, "the APIs of other platforms", joined).await;
         }
         // Attempts that do not end in time are repeated by the next start.
-        journal.stop();
-        let ended = tokio::time::timeout(BACKGROUND_GRACE, &mut background);
+        journals.stop();
+        let ended = tokio::time::timeout(BACKGROUND_GRACE, journals.all_ended());
         let _ = waiting_for(&engine, "accepted invocations that run", ended).await;
-        waiting_for(&engine, "the stream of the journal", journal.flush()).await;
+        waiting_for(&engine, "the stream of the journal", journals.flush()).await;
         let stopped = engine.stop(Duration::from_secs(3));
         waiting_for(&engine, "instances to end", stopped).await;
         waiting_for(&engine, "messages to MQTT brokers", publisher.stop(PUBLISH_GRACE)).await;
@@ -464,6 +485,9 @@ async fn bring_back(node: &Arc<Node>, management: &tokio::runtime::Runtime) -> R
     for StoredFunction { live, traffic, others } in inventory.functions {
         let name = live.spec.name.clone();
         created.insert(name.clone(), live.function_created_at_ms);
+        if traffic.elsewhere {
+            node.elsewhere.lock().insert(name.clone());
+        }
         let engine = &node.engine;
         let revisions: Vec<_> = [live]
             .into_iter()
@@ -484,7 +508,9 @@ async fn bring_back(node: &Arc<Node>, management: &tokio::runtime::Runtime) -> R
     drop(created);
     let live: Vec<_> = functions.iter().map(|serving| serving.live().clone()).collect();
     node.engine.publish_all(functions);
-    for revision in live.iter().filter(|live| !live.spec.schedules.is_empty()) {
+    let elsewhere = node.elsewhere.lock().clone();
+    let is_here = |live: &&Arc<Revision>| !elsewhere.contains(&live.spec.name);
+    for revision in live.iter().filter(is_here).filter(|live| !live.spec.schedules.is_empty()) {
         schedules::bring_back(node, revision);
     }
     trees::warn_of(&node.store.recovery().left);
@@ -569,6 +595,9 @@ fn announce(node: &Node) {
         let local = node.own_broker.as_ref().and_then(|broker| broker.local());
         let port = local.map_or(broker.listen.port(), |local| local.address.port());
         text.push_str(&format!("  mqtt   mqtt://{}:{port}\n", broker.listen.ip()));
+    }
+    if let Some(cells) = &node.cells {
+        text.push_str(&format!("  cell   {}\n", cells.address()));
     }
     if let Some(nats) = &node.config.nats {
         text.push_str(&format!("  nats   {}\n", nats.servers.join(", ")));

@@ -9,7 +9,7 @@ use mote_core::accept::AcceptError;
 use mote_core::invocation::{Head, headers};
 use mote_core::services::{Answer, Begun, Caller, Status, records_answer};
 use mote_core::spec::Runtime;
-use mote_journal::Journal;
+use mote_journal::Journals;
 use parking_lot::Mutex;
 
 use crate::Node;
@@ -20,7 +20,7 @@ const STEP_FIELD: &[u8] = b"mote-step";
 /// The records of runs, and their steps that run now.
 #[derive(Clone)]
 pub(crate) struct Runs {
-    journal: Journal,
+    journals: Journals,
     running: Arc<Mutex<HashMap<InvocationId, Vec<String>>>>,
 }
 
@@ -46,8 +46,8 @@ impl Drop for RunningStep {
 }
 
 impl Runs {
-    pub(crate) fn new(journal: Journal) -> Self {
-        Self { journal, running: Arc::default() }
+    pub(crate) fn new(journals: Journals) -> Self {
+        Self { journals, running: Arc::default() }
     }
 
     /// Notes that a chain calls a function. `None` if the caller is no chain.
@@ -74,9 +74,9 @@ impl Runs {
         if caller.spec.runtime != Runtime::Chain {
             return Begun::Done(denied());
         }
-        let (journal, id) = (self.journal.clone(), caller.invocation);
+        let (journals, id) = (self.journals.clone(), caller.invocation);
         Begun::Later(Box::pin(async move {
-            match journal.step_page(id, after).await {
+            match journals.step_page(id, after).await {
                 Ok(Some(page)) => records_answer(page.began_ms, &page.steps, page.more),
                 // Somebody waits for this run, and it is not journalled.
                 Ok(None) => Answer::new(Status::NotFound, Vec::new(), Bytes::new()),
@@ -90,9 +90,9 @@ impl Runs {
         if caller.spec.runtime != Runtime::Chain {
             return Begun::Done(denied());
         }
-        let (journal, id) = (self.journal.clone(), caller.invocation);
+        let (journals, id) = (self.journals.clone(), caller.invocation);
         Begun::Later(Box::pin(async move {
-            match journal.keep_step(id, key, value).await {
+            match journals.keep_step(id, key, value).await {
                 Ok(()) => Answer::new(Status::Done, Vec::new(), Bytes::new()),
                 Err(error) => refused(&error),
             }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use mote_api::types::{Schedule, ScheduleList, ScheduleOutcome, ScheduleRun};
 use mote_api::{Problem, Timestamp};
-use mote_core::accept::Accept;
+use mote_core::accept::AcceptError;
 use mote_core::spec::When;
 use mote_core::{FunctionName, FunctionSpec};
 use mote_engine::Revision;
-use mote_journal::{Reader, view};
-use mote_schedule::{Last, Listed, Marks, Outcome, Schedules, Times, UnixMs, expression};
+use mote_journal::{Journal, Journals, Reader, view};
+use mote_schedule::{Known, Last, Listed, Marks, Outcome, Schedules, Times, UnixMs, expression};
 use mote_store::{Store, StoreError};
 use tokio::runtime::Handle;
 
@@ -20,14 +20,26 @@ const MARK: &str = "schedules";
 /// Most last runs whose state a list looks up in the journal.
 const STATES_MAX: usize = 1_000;
 
-/// The schedules of a node that has none yet. Reads the store, so it blocks.
+/// The schedules of a node that has none yet; their runs go into the journal `shared`, or into the
+/// own one. Reads the store, so it blocks.
 pub(super) fn open(
     store: Arc<Store>,
-    accept: Arc<dyn Accept>,
+    journals: &Journals,
+    shared: Option<String>,
     runtime: Handle,
 ) -> Result<Schedules, StoreError> {
+    if shared.is_some() {
+        return Ok(Schedules::new(journals.accepting(shared), Arc::new(Unmarked), None, runtime));
+    }
     let mark = store.mark(MARK)?;
-    Ok(Schedules::new(accept, Arc::new(InStore(store)), mark, runtime))
+    Ok(Schedules::new(journals.accepting(None), Arc::new(InStore(store)), mark, runtime))
+}
+
+/// The progress is in the journal that several nodes share.
+struct Unmarked;
+
+impl Marks for Unmarked {
+    fn keep(&self, _: UnixMs) {}
 }
 
 struct InStore(Arc<Store>);
@@ -63,10 +75,25 @@ pub(super) fn check(spec: &FunctionSpec) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Drives the schedules of the revision that has become the live one.
+/// Drives the schedules of the revision that has become the live one, if they run on this node.
 pub(super) async fn publish(node: &Node, live: &Arc<Revision>) {
+    let name = live.spec.name.as_str();
+    let seed = seed(node, live);
+    if let Some(shared) = &node.config.schedule_journal {
+        let published = match node.journals.named(shared) {
+            Some(journal) if !live.spec.schedules.is_empty() => match known(&journal, name).await {
+                Ok(known) => node.schedules.publish_after(name, &live.spec.schedules, seed, &known),
+                // The journal has just been lost to another node.
+                Err(_) => return forget(node, &live.spec.name),
+            },
+            _ => return forget(node, &live.spec.name),
+        };
+        return report(live, published);
+    }
+    if node.elsewhere.lock().contains(&live.spec.name) {
+        return forget(node, &live.spec.name);
+    }
     let (schedules, live) = (node.schedules.clone(), live.clone());
-    let seed = seed(node, &live);
     // It may store the progress of the schedules.
     let published = tokio::task::spawn_blocking(move || {
         let published = schedules.publish(live.spec.name.as_str(), &live.spec.schedules, seed);
@@ -75,8 +102,32 @@ pub(super) async fn publish(node: &Node, live: &Arc<Revision>) {
     let _ = published.await;
 }
 
-/// Drives the schedules of a function that the node had before it was started.
+/// What the nodes before this one have left of the schedules of a function.
+async fn known(journal: &Journal, function: &str) -> Result<Vec<Known>, AcceptError> {
+    let runs = journal.schedule_runs(function).await?.into_iter();
+    let known = runs.map(|run| Known {
+        identity: run.identity,
+        handled: run.newest_due_ms,
+        running: run.waiting,
+    });
+    Ok(known.collect())
+}
+
+/// Looks at all schedules again, because this node has begun or ended to run a journal.
+pub(crate) async fn moved(node: &Node, journal: &str) {
+    if node.config.schedule_journal.as_deref() == Some(journal) {
+        for live in node.engine.list() {
+            publish(node, &live).await;
+        }
+    }
+}
+
+/// Drives the schedules of a function that the node had before it was started. Those of a journal
+/// that nodes share begin when the node runs that journal.
 pub(super) fn bring_back(node: &Node, live: &Revision) {
+    if node.config.schedule_journal.is_some() {
+        return;
+    }
     let name = live.spec.name.as_str();
     report(live, node.schedules.bring_back(name, &live.spec.schedules, seed(node, live)));
 }
@@ -121,7 +172,7 @@ pub(crate) async fn list(node: &Node) -> ScheduleList {
             && looked_up < STATES_MAX
         {
             looked_up += 1;
-            let shown = node.journal.show(id).await.ok().flatten();
+            let shown = node.journals.show(id).await.ok().flatten();
             last.state = shown.map(|shown| view(&shown, Reader::Owner).state);
         }
         schedules.push(schedule);

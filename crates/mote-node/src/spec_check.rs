@@ -12,13 +12,19 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     if let Some(error) = spec.check().into_iter().next() {
         return Err(Problem::new(422, "M0303", error.to_string()).with_field(error.field));
     }
+    if spec.pod_kind().is_some() && !node.pods.as_ref().is_some_and(|pods| pods.are_known()) {
+        let text = format!("{}: this node has no pods", spec.name);
+        return Err(Problem::new(422, "M0417", text)
+            .with_field("isolation")
+            .with_hint("leave isolation out: the function then runs in a sandbox"));
+    }
     let missing = match spec.runtime {
         mote_core::spec::Runtime::Python => node.interpreters.python.as_ref().err(),
         mote_core::spec::Runtime::Node => node.interpreters.node.as_ref().err(),
         _ => None,
     };
     let chain = match spec.runtime {
-        mote_core::spec::Runtime::Chain => crate::shims::unpack_chain(node.store.root()).err(),
+        mote_core::spec::Runtime::Chain => mote_shims::unpack_chain(node.store.root()).err(),
         _ => None,
     };
     if let Some(reason) = missing.or(chain.as_ref()) {

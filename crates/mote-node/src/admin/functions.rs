@@ -24,7 +24,7 @@ use mote_engine::{InstanceStatus, PoolStatus, Revision, clock};
 use serde::Deserialize;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
-use super::Refused;
+use super::{Refused, to_the_end};
 use crate::functions::{self as node_functions, find};
 use crate::{Node, deploy as node_deploy, rollout, schedules};
 
@@ -190,19 +190,23 @@ pub(super) async fn deploy(
     Query(query): Query<DeployQuery>,
     request: Request,
 ) -> Result<(StatusCode, Json<DeployResult>), Refused> {
+    let DeployQuery { dry_run, no_traffic, tag } = query;
+    let options = node_deploy::Options { dry_run, no_traffic, tag, place: None };
+    let status = if dry_run { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(upload(node, name, request, options).await?)))
+}
+
+/// Deploys the archive in the body of `request`. A client that disconnects must not leave a deploy
+/// half done, so the deploy runs in a task of its own.
+pub(super) async fn upload(
+    node: Arc<Node>,
+    name: String,
+    request: Request,
+    options: node_deploy::Options,
+) -> Result<DeployResult, Refused> {
     let stream = request.into_body().into_data_stream().map_err(std::io::Error::other);
     let reader = SyncIoBridge::new(StreamReader::new(stream));
-    // A client that disconnects must not leave a deploy half done, so the deploy runs in a task of
-    // its own.
-    let DeployQuery { dry_run, no_traffic, tag } = query;
-    let options = node_deploy::Options { dry_run, no_traffic, tag };
-    let deploying =
-        tokio::spawn(async move { node_deploy::deploy(&node, &name, reader, &options).await });
-    let result = deploying.await.map_err(|_| {
-        Problem::new(500, "M0599", "the node could not deploy the function; see its log")
-    })??;
-    let status = if dry_run { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(result)))
+    to_the_end(async move { node_deploy::deploy(&node, &name, reader, &options).await }).await
 }
 
 pub(super) async fn remove(

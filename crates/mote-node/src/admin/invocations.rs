@@ -50,7 +50,7 @@ pub(super) async fn list(
         (None, true) => Some(node.chains()),
         (None, false) => None,
     };
-    let listed = node.journal.list(functions, kept, before, limit).await;
+    let listed = node.journals.list(functions, kept, before, limit).await;
     let invocations = listed
         .map_err(refused)?
         .iter()
@@ -65,10 +65,10 @@ pub(super) async fn show(
     Path(text): Path<String>,
 ) -> Result<Json<AcceptedInvocation>, Refused> {
     let id = id(&text)?;
-    let shown = node.journal.show(id).await.map_err(refused)?;
+    let shown = node.journals.show(id).await.map_err(refused)?;
     let shown = shown.ok_or_else(|| unknown(&text))?;
     let mut view = view(&shown, Reader::Owner);
-    let recorded = node.journal.steps(id).await.map_err(refused)?;
+    let recorded = node.journals.steps(id).await.map_err(refused)?;
     view.steps = mote_journal::steps(&recorded, node.runs.steps_of(id));
     Ok(Json(view))
 }
@@ -78,7 +78,7 @@ pub(super) async fn cancel(
     Path(text): Path<String>,
 ) -> Result<Json<CancelledInvocation>, Refused> {
     let id = id(&text)?;
-    let was_running = match node.journal.cancel(id).await.map_err(refused)? {
+    let was_running = match node.journals.cancel(id).await.map_err(refused)? {
         Cancelled::Waiting => false,
         Cancelled::Running => true,
         Cancelled::Ended => {
@@ -95,10 +95,10 @@ pub(super) async fn retry(
     Path(text): Path<String>,
 ) -> Result<StatusCode, Refused> {
     let id = id(&text)?;
-    if node.journal.retry(id).await.map_err(refused)? {
+    if node.journals.retry(id).await.map_err(refused)? {
         return Ok(StatusCode::NO_CONTENT);
     }
-    if node.journal.show(id).await.map_err(refused)?.is_none() {
+    if node.journals.show(id).await.map_err(refused)?.is_none() {
         return Err(unknown(&text));
     }
     let detail = format!("invocation {id} is not a dead letter");
@@ -114,7 +114,7 @@ pub(super) async fn delete_dead_letters(
     State(node): State<Arc<Node>>,
     Query(query): Query<DeleteQuery>,
 ) -> Result<Json<DeletedDeadLetters>, Refused> {
-    let deleted = node.journal.delete_dead(None, query.function.as_deref()).await;
+    let deleted = node.journals.delete_dead(None, query.function.as_deref()).await;
     Ok(Json(DeletedDeadLetters { deleted: deleted.map_err(refused)? }))
 }
 
@@ -122,7 +122,7 @@ pub(super) async fn delete_dead_letter(
     State(node): State<Arc<Node>>,
     Path(text): Path<String>,
 ) -> Result<StatusCode, Refused> {
-    match node.journal.delete_dead(Some(id(&text)?), None).await.map_err(refused)? {
+    match node.journals.delete_dead(Some(id(&text)?), None).await.map_err(refused)? {
         0 => {
             let detail = format!("no dead letter has the id {}", shortened(&text));
             Err(Problem::new(404, "M0517", detail).into())

@@ -4,13 +4,16 @@
 //! data path.
 
 mod access;
+mod cells;
 mod functions;
 mod invocations;
+mod journals;
 mod kv;
 mod logs;
 mod mqtt;
 mod node_routes;
 mod openwhisk;
+mod pods;
 mod rollout;
 mod scale;
 mod secrets;
@@ -59,12 +62,18 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::DOCTOR, get(node_routes::doctor))
         .route(paths::OPENAPI, get(node_routes::openapi))
         .route(paths::METRICS, get(node_routes::metrics))
+        .route(paths::CELLS, get(cells::list).put(cells::put))
+        .route(paths::JOURNALS, get(journals::list))
+        .route(paths::JOURNAL, put(journals::take).delete(journals::give_back))
+        .route(paths::PODS, get(pods::list).put(pods::put))
         .route(paths::FUNCTIONS, get(functions::list))
         .route(
             paths::FUNCTION,
             get(functions::describe).put(functions::deploy).delete(functions::remove),
         )
         .route(paths::REVISIONS, get(rollout::revisions))
+        .route(paths::REVISION, put(rollout::place))
+        .route(paths::SPLIT, put(rollout::split))
         .route(paths::TRAFFIC, put(rollout::traffic))
         .route(paths::ROLLBACK, post(rollout::rollback))
         .route(paths::INVOKE, post(functions::invoke))

@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::StatusCode;
 use bytes::Bytes;
 use mote_api::Problem;
-use mote_api::types::{RevisionList, TrafficRequest, TrafficResult};
+use mote_api::types::{DeployResult, RevisionList, TrafficRequest, TrafficResult};
 use mote_core::FunctionName;
+use mote_core::rollout::Traffic;
 use serde::Deserialize;
 
+use super::functions::upload;
 use super::{Refused, to_the_end};
 use crate::functions::find;
-use crate::{Node, rollout};
+use crate::{Node, deploy, rollout};
 
 pub(super) async fn revisions(
     State(node): State<Arc<Node>>,
@@ -32,6 +35,40 @@ pub(super) async fn traffic(
         Problem::new(400, "M1403", format!("traffic: {error}")).with_field("shares")
     })?;
     let moved = to_the_end(async move { rollout::set_traffic(&node, &name, wish.shares).await });
+    Ok(Json(moved.await?))
+}
+
+/// How an agent places what its cluster has decided.
+#[derive(Deserialize)]
+pub(super) struct PlaceQuery {
+    /// Whether an instance of each new revision must become ready first.
+    #[serde(default)]
+    warm: bool,
+}
+
+pub(super) async fn place(
+    State(node): State<Arc<Node>>,
+    Path((name, number)): Path<(String, u64)>,
+    Query(PlaceQuery { warm }): Query<PlaceQuery>,
+    request: Request,
+) -> Result<(StatusCode, Json<DeployResult>), Refused> {
+    let place = Some(deploy::Place { number, warm });
+    let options = deploy::Options { dry_run: false, no_traffic: true, tag: None, place };
+    Ok((StatusCode::CREATED, Json(upload(node, name, request, options).await?)))
+}
+
+pub(super) async fn split(
+    State(node): State<Arc<Node>>,
+    Path(name): Path<String>,
+    Query(PlaceQuery { warm }): Query<PlaceQuery>,
+    body: Bytes,
+) -> Result<Json<TrafficResult>, Refused> {
+    let name = FunctionName::new(&name)
+        .map_err(|error| Problem::new(422, "M0303", error.to_string()).with_field("name"))?;
+    let then: Traffic = serde_json::from_slice(&body).map_err(|error| {
+        Problem::new(400, "M1403", format!("split: {error}")).with_field("split")
+    })?;
+    let moved = to_the_end(async move { rollout::set_split(&node, &name, then, warm).await });
     Ok(Json(moved.await?))
 }
 

@@ -21,7 +21,9 @@ pub(super) async fn scale(
     let revision = functions::find(&node.engine, &name)?;
     let wish: ScaleRequest = serde_json::from_slice(&body)
         .map_err(|error| Problem::new(422, "M0303", format!("scale: {error}")))?;
-    let bounds = bounds(&revision, &wish, node.cores)?;
+    // A cell may leave a function to the others.
+    let max_least = u32::from(node.cells.is_none());
+    let bounds = bounds(&revision, &wish, node.cores, max_least)?;
     if wish.reset || bounds != revision.bounds() {
         functions::set_bounds(&node, &revision, bounds).await?;
     }
@@ -53,7 +55,12 @@ pub(super) async fn scale(
 }
 
 /// The bounds that apply after `wish`, if its numbers are consistent.
-fn bounds(revision: &Revision, wish: &ScaleRequest, cores: u32) -> Result<ScaleOverride, Problem> {
+fn bounds(
+    revision: &Revision,
+    wish: &ScaleRequest,
+    cores: u32,
+    max_least: u32,
+) -> Result<ScaleOverride, Problem> {
     let refuse = |field: &str, text: String| {
         Err(Problem::new(422, "M0303", format!("{field}: {text}")).with_field(field))
     };
@@ -65,7 +72,7 @@ fn bounds(revision: &Revision, wish: &ScaleRequest, cores: u32) -> Result<ScaleO
     let scale = &revision.spec.scale;
     let max = bounds.max.or(scale.max).unwrap_or(cores);
     let min = bounds.min.unwrap_or(scale.min);
-    for (field, number, least) in [("min", wish.min, 0), ("max", wish.max, 1)] {
+    for (field, number, least) in [("min", wish.min, 0), ("max", wish.max, max_least)] {
         if number.is_some_and(|number| !(least..=INSTANCES_MAX).contains(&number)) {
             return refuse(field, format!("{least} to {INSTANCES_MAX}"));
         }

@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mote_compat::node::Admission;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
+
+use crate::node::Admission;
 
 /// Wrong tokens from one address within [`GUESS_WINDOW`] before it must wait.
 const GUESSES_MAX: u32 = 30;
@@ -18,14 +19,14 @@ const ADDRESSES_MAX: usize = 4_096;
 
 /// The token of the TCP address. Only its hash is kept, so that a comparison takes the same time
 /// for a similar token.
-pub(crate) struct Token {
+pub struct Token {
     hash: [u8; 32],
     guesses: Mutex<HashMap<IpAddr, (u32, Instant)>>,
 }
 
 impl Token {
     /// Reads the token file, or makes one with 256 random bits that only its owner can read.
-    pub(crate) fn load_or_create(path: &Path) -> std::io::Result<Self> {
+    pub fn load_or_create(path: &Path) -> std::io::Result<Self> {
         use std::os::unix::fs::OpenOptionsExt;
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text.trim().to_owned(),
@@ -54,7 +55,7 @@ impl Token {
     }
 
     /// Whether `given`, sent from `address`, is the token; counts wrong ones.
-    pub(crate) fn admits(&self, address: IpAddr, given: Option<&str>) -> Admission {
+    pub fn admits(&self, address: IpAddr, given: Option<&str>) -> Admission {
         if given.is_some_and(|given| given.len() <= 1_024 && self.is(given.trim())) {
             Admission::Admitted
         } else if self.may_guess(address, true) {

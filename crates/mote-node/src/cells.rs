@@ -1,0 +1,44 @@
+//! The node as a cell: the settings of its connections to other cells, and their start.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use mote_cells::{CellAddress, CellKey, Cells};
+use mote_core::backend::Backend;
+use mote_engine::Engine;
+use mote_pods::{PodBackend, Pods};
+use mote_sandbox::ProcessBackend;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+
+use super::unusable::{busy, unusable};
+use crate::config::CellSettings;
+
+/// Starts to listen for other cells.
+pub(super) async fn start(settings: &CellSettings, engine: &Engine) -> Result<Cells> {
+    let key =
+        CellKey::read(&settings.key).map_err(|error| unusable("cell_key", error.to_string()))?;
+    let listener = TcpListener::bind(settings.listen).await;
+    let listener = listener.map_err(|error| busy("cell", settings.listen, error))?;
+    let cells = Cells::start(listener, key, Arc::new(engine.clone()), Handle::current())?;
+    let place = |address| CellAddress { name: String::new(), address };
+    let others: Vec<_> = settings.others.iter().copied().map(place).collect();
+    cells.set("", &others).map_err(|error| unusable("cells", error.to_string()))?;
+    engine.set_elsewhere(Arc::new(cells.clone()));
+    engine.metrics().add(cells.clone());
+    Ok(cells)
+}
+
+/// The pods that a cell may claim. None are known yet.
+pub(super) fn pods(settings: Option<&CellSettings>) -> Result<Option<Pods>> {
+    let pods = settings.map(|settings| Pods::read(&settings.key)).transpose();
+    pods.map_err(|error| unusable("cell_key", error.to_string()))
+}
+
+/// What starts instances: in a cell, some of them are pods.
+pub(super) fn backend(pods: &Option<Pods>, sandboxes: &Arc<ProcessBackend>) -> Arc<dyn Backend> {
+    match pods {
+        Some(pods) => Arc::new(PodBackend::new(pods.clone(), sandboxes.clone())),
+        None => sandboxes.clone(),
+    }
+}
