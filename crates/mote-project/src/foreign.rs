@@ -24,6 +24,7 @@ use super::found::implied;
 use super::mistakes::{escaped, mistake, unreadable};
 
 mod chain;
+pub mod cluster;
 mod fission;
 mod knative;
 mod kubeless;
@@ -325,6 +326,12 @@ fn runtime_of(written: &str) -> Option<RuntimeName> {
     }
 }
 
+/// The error about a function whose object has an image instead of code.
+fn only_an_image(file: &str, name: &str) -> Mistakes {
+    let hint = format!("name the folder of its code: --source {name}=FOLDER");
+    not_offered(file, name, "a function that is only an image", &hint)
+}
+
 fn not_offered(file: &str, name: &str, what: &str, hint: &str) -> Mistakes {
     mistake("M0305", format!("{file}: {name}: {what} is not supported"), Some(hint.to_owned()))
 }
@@ -395,6 +402,53 @@ pub fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
         return Ok(Some(found));
     }
     nuclio::inline_in(path)
+}
+
+/// The functions in a file with objects of a cluster: of several platforms, or with images whose
+/// code is in `sources`. `None` if the file is none of these, so that [`read`] reads it.
+pub fn read_cluster_file(
+    path: &Path,
+    sources: &BTreeMap<String, PathBuf>,
+) -> Result<Option<Foreign>, Mistakes> {
+    let is_yaml =
+        path.extension().is_some_and(|end| end == "yml" || end == "yaml" || end == "json");
+    if !path.is_file() || !is_yaml {
+        return Ok(None);
+    }
+    let shown = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
+    let source = fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+    let all = match serde_json::from_str::<Value>(&source) {
+        Ok(value) => items(value),
+        Err(_) if sources.is_empty() && !source.contains("apiVersion") => return Ok(None),
+        Err(_) => documents(&shown, &source)?,
+    };
+    let mut groups: Vec<&str> = all.iter().map(group).filter(|group| is_platform(group)).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    if sources.is_empty() && groups.len() < 2 && !groups.contains(&cluster::OPENFAAS) {
+        return Ok(None);
+    }
+    cluster::read(&shown, all, sources, path.parent().unwrap_or(Path::new("."))).map(Some)
+}
+
+/// The objects of a list, or the object itself.
+pub fn items(mut value: Value) -> Vec<Value> {
+    let is_list = value["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
+    match value["items"].take() {
+        Value::Array(items) if is_list => items,
+        items => {
+            if !items.is_null() {
+                value["items"] = items;
+            }
+            vec![value]
+        }
+    }
+}
+
+fn is_platform(group: &str) -> bool {
+    cluster::RESOURCES
+        .iter()
+        .any(|resource| resource.split_once('.').is_some_and(|(_, known)| known == group))
 }
 
 fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
@@ -572,7 +626,7 @@ fn documents(file: &str, source: &str) -> Result<Vec<Value>, Mistakes> {
             Value::deserialize(document).map_err(unreadable)?
         };
         // kubectl prints several objects as a list.
-        let is_list = value["kind"] == "List" || value["kind"] == "FunctionList";
+        let is_list = value["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
         if let Some(items) = value["items"].as_array().filter(|_| is_list) {
             found.extend(items.iter().cloned());
         } else if let Some(functions) = nuclio::exported(&value) {

@@ -19,6 +19,7 @@ pub mod foreign;
 mod found;
 mod golang;
 mod guess;
+mod isolation;
 mod mistakes;
 mod network;
 mod plan;

@@ -5,11 +5,14 @@
 
 mod args;
 mod bench;
+mod cluster;
 mod completion;
 mod config_verb;
 mod deploy;
 mod explain;
+mod export;
 mod failure;
+mod fleet;
 mod functions;
 mod import;
 mod input;
@@ -19,6 +22,7 @@ mod kv;
 mod logs;
 mod mqtt;
 mod node;
+mod nodes;
 mod output;
 mod rollout;
 mod scale;
@@ -27,6 +31,7 @@ mod secret;
 mod simulate;
 mod top;
 
+use std::pin::Pin;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -50,9 +55,11 @@ pub(crate) fn run() -> ExitCode {
             Err(failure) => Err(failure),
         },
         Verb::Config(verb) => config_verb::run(&verb, &output),
+        Verb::Cluster { arguments } => cluster::run(&arguments),
         Verb::Explain { code } => explain::run(&code, &output),
         Verb::Completion { shell } => completion::run(shell),
-        Verb::Import { path } => import::run(&path, &output),
+        Verb::Export(export) => export::run(&export.to, &output),
+        Verb::Import(args) => import::run(&args, &output),
         Verb::Simulate(args) => simulate::run(&args, output),
         Verb::Bench(bench) => bench::run(&bench, &args.global, &output),
         Verb::Version => output.version(),
@@ -67,15 +74,31 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
+/// A future behind a pointer. The runtime contains the code of a future that it runs several times,
+/// and the verbs are large.
+fn boxed<'a, T>(future: impl Future<Output = T> + 'a) -> Pin<Box<dyn Future<Output = T> + 'a>> {
+    Box::pin(future)
+}
+
 /// Verbs that send requests to a node; Ctrl-C ends them at once.
 fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new("M0103", format!("cannot start: {error}")))?;
-    let client = node::client(global)?;
+    let all = match verb {
+        Verb::Nodes => Vec::new(),
+        _ if fleet::takes(&verb) => nodes::chosen(global)?,
+        _ => vec![nodes::only(global)?],
+    };
+    let one = match all.as_slice() {
+        [one] if !fleet::needs(&verb) => one,
+        // A change of several nodes ends itself on Ctrl-C, to tell what is true of each node.
+        _ => return runtime.block_on(boxed(fleet::run(&all, &verb, global, output))),
+    };
+    let client = one.client.clone();
     let result = runtime.block_on(async {
-        let work = async {
+        let work = boxed(async {
             match verb {
                 Verb::Deploy(args) => deploy::run(&client, &args, output).await,
                 Verb::Invoke(args) => invoke::run(&client, &args, output).await,
@@ -100,16 +123,19 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                 Verb::Kv(args) => kv::run(&client, &args.verb, output).await,
                 Verb::Mqtt(args) => mqtt::run(&client, &args.verb, output).await,
                 Verb::Doctor => node::doctor(&client, global, output).await,
-                Verb::Up(_)
+                Verb::Nodes
+                | Verb::Up(_)
                 | Verb::Config(_)
+                | Verb::Cluster { .. }
                 | Verb::Explain { .. }
                 | Verb::Completion { .. }
-                | Verb::Import { .. }
+                | Verb::Export(_)
+                | Verb::Import(_)
                 | Verb::Simulate(_)
                 | Verb::Bench(_)
                 | Verb::Version => Ok(()),
             }
-        };
+        });
         tokio::select! {
             result = work => result,
             _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),

@@ -10,9 +10,11 @@ use std::path::{Path, PathBuf};
 
 use mote_api::quantity::parse_size;
 use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
+use mote_core::destination::ClosedNetworks;
 use mote_core::spec::mqtt::{Broker, LOCAL};
 use mote_node::{Config, OwnBroker, Reach, Share, UID_BASE_DEFAULT};
 
+mod cells;
 mod journal;
 mod nats;
 mod platforms;
@@ -32,7 +34,7 @@ pub(crate) struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub(crate) const SETTINGS: [Setting; 31] = [
+pub(crate) const SETTINGS: [Setting; 36] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -184,9 +186,34 @@ pub(crate) const SETTINGS: [Setting; 31] = [
         text: "Name under which the node keeps its accepted invocations in NATS (`nats`), so that they outlive the machine: 1 to 64 letters, digits, `-` and `_`. A node that is started elsewhere with this name continues them, and the former node accepts none any more, so two nodes that work at the same time need different names. Without a name, accepted invocations are on the disk of this machine alone.",
     },
     Setting {
+        key: "schedule_journal",
+        default: "none",
+        text: "Name of a journal in NATS that keeps the runs of schedules, for nodes that share their schedules (`journal_name` is needed too). Schedules run on the node that runs this journal; `PUT /v1/journals/NAME` of the management API lets a node run it. Each time of a schedule is accepted once, also if the journal moves to another node. Without a name, each node runs its own schedules.",
+    },
+    Setting {
+        key: "cell",
+        default: "`off`",
+        text: "Address at which the node listens for other nodes of its cluster, which are called cells and forward invocations to each other that they cannot run: `ADDRESS:PORT`, or `off`. Needs `cell_key`.",
+    },
+    Setting {
+        key: "cell_key",
+        default: "none",
+        text: "File with the key that all cells of a cluster share: 32 to 4,096 bytes that nobody can guess, for example from `head -c 32 /dev/urandom | base64`. Cells prove to each other that they have it, and encrypt what they send.",
+    },
+    Setting {
+        key: "cells",
+        default: "none",
+        text: "The other cells: `ADDRESS:PORT`, several with commas. `PUT /v1/cells` of the management API replaces the list while the node runs.",
+    },
+    Setting {
         key: "outgoing",
         default: "`public`",
         text: "Addresses that the node may reach on behalf of a caller: callbacks of OpenFaaS's API and archives of tinyFaaS's `/uploadURL`. `public` is the internet, `network` adds private networks, `machine` adds this machine. The node's own ports are never reached.",
+    },
+    Setting {
+        key: "closed_networks",
+        default: "none",
+        text: "Networks that `*` in `[allow] net` does not open: networks such as `10.0.0.0/8`, addresses, and `private` for all private networks, separated by commas. A function reaches a host there only if its manifest names this host. `mote cluster install` closes the networks of the cluster.",
     },
 ];
 
@@ -309,15 +336,18 @@ impl Given {
         if let Some(path) = self.env("MOTE_CONFIG") {
             return (path.into(), true);
         }
-        let folder = if self.is_root {
-            PathBuf::from("/etc/mote")
-        } else {
-            match self.env("XDG_CONFIG_HOME") {
-                Some(dir) => Path::new(dir).join("mote"),
-                None => self.home().join(".config/mote"),
-            }
-        };
-        (folder.join(FILE_NAME), false)
+        (self.folder().join(FILE_NAME), false)
+    }
+
+    /// The folder of this user's configuration.
+    fn folder(&self) -> PathBuf {
+        if self.is_root {
+            return "/etc/mote".into();
+        }
+        match self.env("XDG_CONFIG_HOME") {
+            Some(dir) => Path::new(dir).join("mote"),
+            None => self.home().join(".config/mote"),
+        }
     }
 }
 
@@ -326,6 +356,14 @@ pub(crate) fn default_socket(given: &Given) -> PathBuf {
     match given.env("MOTE_SOCKET") {
         Some(path) => path.into(),
         None => given.socket_default(&given.data_default()),
+    }
+}
+
+/// The file with the names of nodes, and whether it must exist.
+pub(crate) fn nodes_file(given: &Given) -> (PathBuf, bool) {
+    match given.env("MOTE_NODES") {
+        Some(path) => (path.into(), true),
+        None => (given.folder().join(mote_fleet::names::FILE_NAME), false),
     }
 }
 
@@ -358,13 +396,18 @@ impl Loaded {
         let mqtt_broker = check.mqtt_broker(mqtt.is_some());
         let nats = check.nats();
         let journal_name = check.journal_name(nats.is_some());
+        let schedule_journal = check.schedule_journal(journal_name.as_deref());
+        let cell = check.cells();
         let outgoing = check.outgoing();
+        let closed_networks = check.closed_networks();
         let data = check.path("data", given.data_default());
         let socket = check.path("socket", given.socket_default(&data));
         if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             check.fault("socket", &format!("at most {SOCKET_PATH_BYTES_MAX} bytes"), None);
         }
-        check.distinct(&[("http", http), ("coap_tcp", coap_tcp), ("admin", admin)], &compat);
+        let cell_at = cell.as_ref().map(|cell| cell.listen);
+        let own = [("http", http), ("coap_tcp", coap_tcp), ("admin", admin), ("cell", cell_at)];
+        check.distinct(&own, &compat);
         if mistakes.is_empty() {
             let config = Config {
                 data,
@@ -384,7 +427,10 @@ impl Loaded {
                 mqtt_broker,
                 nats,
                 journal_name,
+                schedule_journal,
+                cell,
                 outgoing,
+                closed_networks,
             };
             Ok(Self { config, origins })
         } else {
@@ -577,6 +623,18 @@ impl Check<'_> {
         };
         self.settle(key, value.to_string());
         value
+    }
+
+    fn closed_networks(&mut self) -> ClosedNetworks {
+        let key = "closed_networks";
+        let Some(given) = self.given(key) else {
+            self.settle(key, "none".to_owned());
+            return ClosedNetworks::default();
+        };
+        ClosedNetworks::parse(&given).unwrap_or_else(|_| {
+            self.fault(key, "private, or networks such as 10.0.0.0/8, separated by commas", None);
+            ClosedNetworks::default()
+        })
     }
 
     fn threads(&mut self) -> usize {

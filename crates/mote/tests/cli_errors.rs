@@ -115,6 +115,38 @@ const COMMANDS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "several nodes",
+        &[
+            "mote nodes",
+            "mote --node both,gone nodes -o name",
+            "mote --node bth list",
+            "mote --node here, list",
+            "mote --node both,far list",
+            "mote --node both logs hello",
+            "mote --node here describe termo",
+            "mote --node both list",
+            "mote --node both list -o name",
+            "mote --node both,gone list -q",
+            "mote --node both describe termo",
+            "mote --node both,gone deploy hello.py",
+            "mote --node both deploy hello.py",
+            "mote --node both deploy hello.py -o jsonl",
+            "mote --node both deploy hello.py --dry-run",
+            "mote --node both deploy hello.py --tag next",
+            "mote --node both deploy hello.py --name busy",
+            "mote --node both deploy hello.py --tag next --on-failure rollback",
+            "mote --node both deploy hello.py --parallel 0",
+            "mote --node both rollback hello",
+            "mote --node both rollback hello 9",
+            "mote --node both rollback hello 2 -o json",
+            "mote --node both remove hello --yes",
+            "mote --node both remove hello termo --yes",
+            "mote --node both remove hello",
+            "mote --node both secret list",
+            "mote --node both secret remove termo --yes",
+        ],
+    ),
+    (
         "functions that cannot be deployed",
         &[
             "mote deploy missing.py",
@@ -319,6 +351,7 @@ fn mote(root: &Path) -> Command {
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("MOTE_CONFIG", "good.toml")
         .env("MOTE_DATA", "/srv/mote")
+        .env("MOTE_NODES", "nodes.toml")
         .current_dir(root)
         .stdin(Stdio::null());
     command
@@ -398,6 +431,11 @@ fn write_fixtures(root: &Path) {
         ),
         ("two/m.py", handle),
         ("good.toml", "coap = \"off\"\n"),
+        (
+            "nodes.toml",
+            "[nodes]\nhere = \"node.sock\"\nthere = \"./node.sock\"\ngone = \"none.sock\"\n\
+             far = \"http://192.0.2.1:1\"\n[groups]\nboth = [\"here\", \"there\"]\n",
+        ),
         ("typo.toml", "\nhtp = \":1\"\n"),
         ("calls.csv", "time_s,function,service_ms\n0,a,100\n0.5,b,100\n1,a,100\n"),
         ("badline.csv", "# by hand\n0.5,a\n1;a\n"),

@@ -1,11 +1,14 @@
 //! Knative: a `Service` object next to the program that its image would hold, and `func.yaml`.
 
+use std::path::Path;
+
 use mote_api::manifest::{PlatformName, PolicyName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
 use serde_json::Value;
 
 use super::{
-    Described, Foreign, count, group, implied, not_offered, object_name, secret_key, set, text,
+    Described, Foreign, Source, count, group, implied, not_offered, object_name, secret_key, set,
+    text,
 };
 
 pub(super) fn services(file: &str, all: &[Value]) -> Result<Foreign, Mistakes> {
@@ -21,6 +24,46 @@ pub(super) fn services(file: &str, all: &[Value]) -> Result<Foreign, Mistakes> {
 }
 
 fn service(file: &str, document: &Value) -> Result<Described, Mistakes> {
+    service_with(file, document, true)
+}
+
+/// A service of a cluster. If it is only an image, `source` has its code: a folder with a
+/// `func.yaml`, or a program whose runtime is guessed.
+pub(super) fn service_of(
+    file: &str,
+    document: &Value,
+    source: Option<&Path>,
+) -> Result<Described, Mistakes> {
+    let name = text(&document["metadata"]["name"]).unwrap_or_default();
+    let has_command = document["spec"]["template"]["spec"]["containers"][0]["command"].is_array();
+    let Some(folder) = source else {
+        return Err(super::only_an_image(file, &name));
+    };
+    let mut to = service_with(file, document, has_command)?;
+    if !has_command {
+        match super::read(folder)?.and_then(|found| found.functions.into_iter().next()) {
+            Some(own) => {
+                let function = own.function;
+                to.function.compat = function.compat;
+                to.function.runtime = function.runtime;
+                to.function.entry = function.entry;
+                to.function.template = function.template;
+                to.function.command = function.command;
+                to.warnings.extend(own.warnings);
+                to.notes.extend(own.notes);
+            }
+            // What a folder without a manifest contains is guessed when it is deployed.
+            None => {
+                to.function.compat = None;
+                to.notes.remove("compat");
+            }
+        }
+    }
+    to.source = Source::At(folder.to_owned());
+    Ok(to)
+}
+
+fn service_with(file: &str, document: &Value, has_program: bool) -> Result<Described, Mistakes> {
     let name = text(&document["metadata"]["name"]).unwrap_or_default();
     let mut to = Described::new(&name, PlatformName::Knative);
     let template = &document["spec"]["template"];
@@ -31,15 +74,17 @@ fn service(file: &str, document: &Value) -> Result<Described, Mistakes> {
         list.filter_map(text).collect::<Vec<_>>()
     };
     let command: Vec<String> = words("command").into_iter().chain(words("args")).collect();
-    if words("command").is_empty() {
+    if has_program && words("command").is_empty() {
         let hint = "mote runs programs, not images: put the program next to the manifest and name \
                     it in spec.template.spec.containers[0].command";
         return Err(not_offered(file, &name, "a service that is only an image", hint));
     }
-    set(&mut to.function.runtime, RuntimeName::Server);
-    set(&mut to.function.command, command);
     to.note("compat", "apiVersion: serving.knative.dev/v1");
-    to.note("command", "containers[0].command and args");
+    if has_program {
+        set(&mut to.function.runtime, RuntimeName::Server);
+        set(&mut to.function.command, command);
+        to.note("command", "containers[0].command and args");
+    }
     if let Some(port) = count(&container["ports"][0]["containerPort"]) {
         to.function.port = u16::try_from(port).ok().and_then(implied);
         to.note("port", "containers[0].ports[0].containerPort");

@@ -109,7 +109,12 @@ pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreig
     Ok(found)
 }
 
-fn function(file: &str, name: &str, entry: &Value, folder: &Path) -> Result<Described, Mistakes> {
+pub(super) fn function(
+    file: &str,
+    name: &str,
+    entry: &Value,
+    folder: &Path,
+) -> Result<Described, Mistakes> {
     let mut to = Described::new(name, PlatformName::OpenFaas);
     environment(&mut to, entry, folder);
     language(&mut to, file, name, entry)?;

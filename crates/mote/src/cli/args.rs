@@ -1,12 +1,21 @@
 //! Verbs and flags.
 
+mod cells;
+mod deploy;
+mod export;
+mod import;
 mod mqtt;
 mod nats;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
+pub(super) use self::cells::CellFlags;
+pub(super) use self::deploy::{Deploy, OnFailure};
+pub(super) use self::export::{Export as ExportVerb, ExportKubernetes, ExportTo};
+pub(super) use self::import::Import;
 pub(super) use self::mqtt::{Mqtt, MqttUsersVerb, MqttVerb};
 pub(super) use self::nats::NatsFlags;
 
@@ -17,6 +26,8 @@ Environment:
   MOTE_TOKEN   Token for a node that is reached over TCP: the text in the file admin.token of its
                data folder
   MOTE_SOCKET  Management socket of the node on this machine
+  MOTE_NODES   File with the names of nodes [default: nodes.toml in ~/.config/mote, for root in
+               /etc/mote]
   NO_COLOR     Print no colours";
 
 /// A function platform for the edge in one binary.
@@ -42,10 +53,12 @@ pub(super) struct Global {
         help_heading = "Everywhere"
     )]
     pub(super) output: Format,
-    /// Node to talk to: http://HOST:PORT or the path of a socket [env: MOTE_NODE]
+    /// Node to talk to: http://HOST:PORT, the path of a socket, or a name [env: MOTE_NODE]
     ///
     /// A node that is reached over TCP asks for its token: set it in MOTE_TOKEN. It is the text in
-    /// the file admin.token of the node's data folder.
+    /// the file admin.token of the node's data folder. The file nodes.toml gives names to nodes and
+    /// groups of nodes, with a file for each token. Some verbs take several nodes, with commas
+    /// between them.
     #[arg(long, global = true, value_name = "NODE", help_heading = "Everywhere")]
     pub(super) node: Option<String>,
     /// Seconds to wait for the node
@@ -84,17 +97,17 @@ pub(super) enum Verb {
     Up(Up),
     /// Deploy functions from folders or files
     Deploy(Deploy),
-    /// Convert another platform's manifest to a mote.toml
-    Import {
-        /// Folder or manifest: stack.yml, function.yaml, manifest.yaml, a Kubernetes object
-        #[arg(value_name = "PATH")]
-        path: PathBuf,
-    },
+    /// Convert functions of another platform to a mote.toml each
+    Import(Import),
+    /// Write functions as files for another platform
+    Export(ExportVerb),
     /// Run a function once
     Invoke(Invoke),
     /// List functions
     #[command(visible_alias = "ls")]
     List,
+    /// Show the state of the nodes that nodes.toml names, or of those of --node
+    Nodes,
     /// Show one function
     Describe {
         /// Its name
@@ -147,6 +160,13 @@ pub(super) enum Verb {
     Bench(Bench),
     /// Compare scaling policies in simulated time; needs no node
     Simulate(Simulate),
+    /// Install mote in a Kubernetes cluster, or remove it
+    #[command(disable_help_flag = true)]
+    Cluster {
+        /// What mote-cluster is to do, for example install --dry-run
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
+        arguments: Vec<OsString>,
+    },
     /// Check or show the node's configuration
     Config(Config),
     /// Explain an error code
@@ -250,9 +270,14 @@ pub(super) struct NodeFlags {
     pub(super) mqtt_broker: Option<String>,
     #[command(flatten)]
     pub(super) nats: NatsFlags,
+    #[command(flatten)]
+    pub(super) cells: CellFlags,
     /// What callbacks may reach: public, network, or machine [default: public]
     #[arg(long, value_name = "REACH")]
     pub(super) outgoing: Option<String>,
+    /// Networks that * in [allow] net does not open: private, or 10.0.0.0/8,… [default: none]
+    #[arg(long, value_name = "NETWORKS")]
+    pub(super) closed_networks: Option<String>,
     /// Configuration file
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
@@ -265,37 +290,6 @@ pub(super) struct Up {
     /// Folders or files to deploy at start
     #[arg(value_name = "PATH")]
     pub(super) deploy: Vec<PathBuf>,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(super) struct Deploy {
-    /// Folders or files
-    #[arg(value_name = "PATH", required = true)]
-    pub(super) paths: Vec<PathBuf>,
-    /// Name of the function, for one path
-    #[arg(long)]
-    pub(super) name: Option<String>,
-    /// Run it once afterwards and print its answer
-    #[arg(long, conflicts_with = "dry_run")]
-    pub(super) invoke: bool,
-    /// Check everything, change nothing
-    #[arg(long)]
-    pub(super) dry_run: bool,
-    /// Send no traffic to the new revision; NAME@TAG reaches it
-    #[arg(long, value_name = "TAG")]
-    pub(super) tag: Option<String>,
-    /// Let the functions reach these destinations too: HOST:PORT, *:PORT, or * for any host
-    ///
-    /// For functions of other platforms, whose manifests have no such setting. A mote.toml has it in
-    /// [allow] net.
-    #[arg(long, value_name = "DESTINATION", value_delimiter = ',')]
-    pub(super) allow_net: Vec<String>,
-    /// Only these functions of another platform's manifest; * matches any characters
-    #[arg(long, value_name = "NAME")]
-    pub(super) filter: Option<String>,
-    /// Send no traffic to the new revision
-    #[arg(long, conflicts_with = "invoke")]
-    pub(super) no_traffic: bool,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -41,7 +41,12 @@ pub(super) fn load(flags: &NodeFlags) -> Result<Loaded, Failure> {
         ("nats_ca", &flags.nats.nats_ca),
         ("nats_replicas", &flags.nats.nats_replicas),
         ("journal_name", &flags.nats.journal_name),
+        ("schedule_journal", &flags.nats.schedule_journal),
+        ("cell", &flags.cells.cell),
+        ("cell_key", &flags.cells.cell_key),
+        ("cells", &flags.cells.cells),
         ("outgoing", &flags.outgoing),
+        ("closed_networks", &flags.closed_networks),
     ] {
         if let Some(value) = value {
             given.push((key, value.clone()));

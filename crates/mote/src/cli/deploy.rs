@@ -14,6 +14,7 @@ use mote_api::toml_reader::Mistakes;
 use mote_api::types::{DeployResult, InvokeRequest};
 use mote_core::FunctionSpec;
 use mote_core::spec::Egress;
+use mote_project::foreign::LeftOut;
 use mote_project::{Options, Planned};
 
 use super::args::Deploy;
@@ -24,9 +25,25 @@ use super::output::{Output, harmless};
 /// The code of a node's answer when its OpenWhisk API is off.
 const OPENWHISK_OFF: &str = "M0416";
 /// The signal that Ctrl-C sends to every process in the foreground.
-const SIGINT: i32 = 2;
+pub(super) const SIGINT: i32 = 2;
 
-pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Result<(), Failure> {
+/// What the paths of a deploy contain.
+pub(super) struct Projects<'a> {
+    /// Functions with the path of each.
+    pub(super) plans: Vec<(&'a Path, Planned)>,
+    /// Entities of OpenWhisk other than functions.
+    pub(super) manifests: Vec<WhiskManifest>,
+    /// Functions that cannot be deployed although others can.
+    pub(super) left_out: Vec<LeftOut>,
+}
+
+/// Builds and reads all projects before any is deployed, so that a mistake changes nothing. A node
+/// on another machine (not `is_local`) checks itself which programs it can run.
+pub(super) fn read<'a>(
+    args: &'a Deploy,
+    is_local: bool,
+    output: &Output,
+) -> Result<Projects<'a>, Failure> {
     if args.name.is_some() && args.paths.len() > 1 {
         let failure = Failure::new("M0101", "--name can be used with one path only");
         return Err(failure.with_hint("write name = \"…\" in each mote.toml instead"));
@@ -39,14 +56,12 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
         };
         allowed.push(Egress { host, port });
     }
-    // All projects are read before any is deployed, so that a mistake changes nothing.
-    let (mut plans, mut manifests, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
+    let mut all = Projects { plans: Vec::new(), manifests: Vec::new(), left_out: Vec::new() };
     for path in &args.paths {
         build(path, args.paths.len() > 1, output)?;
         let options = Options {
             name: args.name.as_deref(),
-            // A node on another machine checks itself which programs it can run.
-            check_machine: matches!(client.endpoint(), Endpoint::Unix(_)),
+            check_machine: is_local,
             foreign: true,
             filter: args.filter.as_deref(),
         };
@@ -54,17 +69,23 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
         for planned in &mut project.functions {
             mote_project::allow(planned, &allowed);
         }
-        left_out.extend(project.left_out);
-        plans.extend(project.functions.into_iter().map(|planned| (path.as_path(), planned)));
-        manifests.extend(project.whisk);
+        all.left_out.extend(project.left_out);
+        all.plans.extend(project.functions.into_iter().map(|planned| (path.as_path(), planned)));
+        all.manifests.extend(project.whisk);
     }
+    Ok(all)
+}
+
+pub(super) fn options(args: &Deploy) -> DeployOptions {
+    DeployOptions { dry_run: args.dry_run, no_traffic: args.no_traffic, tag: args.tag.clone() }
+}
+
+pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Result<(), Failure> {
+    let is_local = matches!(client.endpoint(), Endpoint::Unix(_));
+    let Projects { plans, manifests, left_out: omitted } = read(args, is_local, output)?;
     let mut failed = Vec::new();
     for (path, planned) in &plans {
-        let options = DeployOptions {
-            dry_run: args.dry_run,
-            no_traffic: args.no_traffic,
-            tag: args.tag.clone(),
-        };
+        let options = options(args);
         let steps = Steps { of: (plans.len() > 1).then(|| planned.spec.name.as_str()), output };
         let deployed = deploy(client, path, planned, &options, steps).await;
         let result = match deployed {
@@ -101,27 +122,33 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
     if let Some((_, exit)) = failed.first() {
         let names: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
         output.warn(&format!("not deployed: {}; see the reasons above", names.join(", ")));
-        if left_out.is_empty() {
+        if omitted.is_empty() {
             return made.and_then(|()| Err(Failure::quiet(*exit)));
         }
     }
-    if left_out.is_empty() {
-        return made;
+    match (left_out(omitted, output), made) {
+        (Err(reasons), Err(made)) => {
+            // Functions that were left out come first, because they usually explain why an entity
+            // could not be made.
+            output.failure(&reasons);
+            Err(made)
+        }
+        (reasons, made) => made.and(reasons),
     }
-    // The other functions are live; the exit code reports that the manifest is incomplete.
-    let names: Vec<&str> = left_out.iter().map(|one| one.name.as_str()).collect();
+}
+
+/// Names the functions that were left out. The others are live; the exit code reports that the
+/// manifest is incomplete.
+pub(super) fn left_out(all: Vec<LeftOut>, output: &Output) -> Result<(), Failure> {
+    if all.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
     output.warn(&format!(
         "left out: {}; --filter selects what is deployed",
         harmless(&names.join(", "))
     ));
-    let reasons = Mistakes(left_out.into_iter().flat_map(|one| one.mistakes.0).collect()).into();
-    if made.is_err() {
-        // Functions that were left out come first, because they usually explain why an entity could
-        // not be made.
-        output.failure(&reasons);
-        return made;
-    }
-    Err(reasons)
+    Err(Mistakes(all.into_iter().flat_map(|one| one.mistakes.0).collect()).into())
 }
 
 /// Applies the entities of an OpenWhisk manifest other than its functions, once the functions
@@ -168,39 +195,8 @@ async fn deploy(
     steps: Steps<'_>,
 ) -> Result<DeployResult, Failure> {
     let output = steps.output;
-    let spec = FunctionSpec { origin: origin(path, planned), ..planned.spec.clone() };
-    let name = spec.name.as_str();
-    let mut detail = match &planned.manifest {
-        Some(file) => format!("{}, {}", harmless(file), spec.runtime.as_str()),
-        None => spec.runtime.as_str().to_owned(),
-    };
-    if let (Some(compat), Some(_)) = (spec.compat, &planned.manifest) {
-        let template = spec.template.as_ref().map(|template| format!(" {}", harmless(template)));
-        detail.push_str(&format!(", compat {}{}", compat.as_str(), template.unwrap_or_default()));
-    }
-    if !planned.guesses.is_empty() {
-        detail.push_str(&format!("; guessed {}", planned.guesses.join(", ")));
-    }
-    steps.done("manifest", &detail, None);
-    for warning in &planned.warnings {
-        output.warn(&harmless(&format!("{name}: {warning}")));
-    }
-    let path = planned.code.as_ref().map_or(path, |code| code.path());
-
-    let json = mote_core::spec::to_json(&spec).into_bytes();
-    let packed = mote_store::pack::pack(path, Some((mote_api::SPEC_ENTRY, &json)))?;
-    let files = if packed.files == 1 { "file" } else { "files" };
-    let detail = format!("{} {files}, {}", packed.files, size_text(packed.bytes));
-    steps.done("pack", &detail, None);
-    if !packed.secret.is_empty() {
-        let files = packed.secret.join(", ");
-        output.warn(&harmless(&format!(
-            "{name}: not deployed, because it may hold secrets: {files}; pass the values as [env] or \
-             with mote secret, or write `!.env` into .moteignore"
-        )));
-    }
-
-    let result = client.deploy(name, Bytes::from(packed.tar), options).await?;
+    let tar = steps.pack(path, planned, true)?;
+    let result = client.deploy(planned.spec.name.as_str(), tar, options).await?;
     for step in &result.steps {
         steps.done(&step.name, &step.detail, Some(step.ms));
     }
@@ -208,6 +204,26 @@ async fn deploy(
         output.warn(&harmless(warning));
     }
     Ok(result)
+}
+
+/// Packs a function; the output names it if there are `several`.
+pub(super) fn pack(
+    path: &Path,
+    planned: &Planned,
+    several: bool,
+    output: &Output,
+) -> Result<Bytes, Failure> {
+    Steps { of: several.then_some(planned.spec.name.as_str()), output }.pack(path, planned, true)
+}
+
+/// Packs the code of a function alone.
+pub(super) fn pack_code(
+    path: &Path,
+    planned: &Planned,
+    several: bool,
+    output: &Output,
+) -> Result<Bytes, Failure> {
+    Steps { of: several.then_some(planned.spec.name.as_str()), output }.pack(path, planned, false)
 }
 
 /// Prints the steps of one deploy.
@@ -219,6 +235,49 @@ struct Steps<'a> {
 }
 
 impl Steps<'_> {
+    /// Tells what is deployed, and packs it, with its spec for a node.
+    fn pack(self, path: &Path, planned: &Planned, for_node: bool) -> Result<Bytes, Failure> {
+        let output = self.output;
+        let spec = FunctionSpec { origin: origin(path, planned), ..planned.spec.clone() };
+        let name = spec.name.as_str();
+        let mut detail = match &planned.manifest {
+            Some(file) => format!("{}, {}", harmless(file), spec.runtime.as_str()),
+            None => spec.runtime.as_str().to_owned(),
+        };
+        if let (Some(compat), Some(_)) = (spec.compat, &planned.manifest) {
+            let template =
+                spec.template.as_ref().map(|template| format!(" {}", harmless(template)));
+            detail.push_str(&format!(
+                ", compat {}{}",
+                compat.as_str(),
+                template.unwrap_or_default()
+            ));
+        }
+        if !planned.guesses.is_empty() {
+            detail.push_str(&format!("; guessed {}", planned.guesses.join(", ")));
+        }
+        self.done("manifest", &detail, None);
+        for warning in &planned.warnings {
+            output.warn(&harmless(&format!("{name}: {warning}")));
+        }
+        let path = planned.code.as_ref().map_or(path, |code| code.path());
+
+        let json = mote_core::spec::to_json(&spec).into_bytes();
+        let first = for_node.then_some((mote_api::SPEC_ENTRY, json.as_slice()));
+        let packed = mote_store::pack::pack(path, first)?;
+        let files = if packed.files == 1 { "file" } else { "files" };
+        let detail = format!("{} {files}, {}", packed.files, size_text(packed.bytes));
+        self.done("pack", &detail, None);
+        if !packed.secret.is_empty() {
+            let files = packed.secret.join(", ");
+            output.warn(&harmless(&format!(
+                "{name}: not deployed, because it may hold secrets: {files}; pass the values as [env] or \
+                 with mote secret, or write `!.env` into .moteignore"
+            )));
+        }
+        Ok(Bytes::from(packed.tar))
+    }
+
     fn done(self, name: &str, detail: &str, ms: Option<u64>) {
         match self.of {
             Some(function) => self.output.step(name, &format!("{function}: {detail}"), ms),

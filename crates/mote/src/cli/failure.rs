@@ -41,6 +41,50 @@ impl Failure {
         Self::new(code, format!("{shown}: {}", words.to_lowercase()))
     }
 
+    /// An error of a node's client, which is still needed afterwards.
+    pub(super) fn of_client(error: &ClientError) -> Self {
+        // Codes that only a newer node knows are shown under our general code, with the original
+        // code in the text.
+        let known = explain(error.code());
+        let code = known.map_or("M0202", |row| row.code);
+        let text = match known {
+            Some(_) => error.to_string(),
+            None => format!("{} ({})", error, error.code()),
+        };
+        let failure = Self::new(code, text);
+        match error {
+            ClientError::Unreachable { endpoint, reason } => {
+                failure.with_hint(unreachable_hint(endpoint, reason))
+            }
+            ClientError::Problem(problem) => match &problem.hint {
+                Some(hint) => failure.with_hint(hint.clone()),
+                None => failure,
+            },
+            ClientError::Address(_) => {
+                failure.with_hint("write http://HOST:PORT or the path of a socket")
+            }
+            _ => failure,
+        }
+    }
+
+    /// The same with the name of the node that it concerns.
+    pub(super) fn on_node(mut self, node: &str) -> Self {
+        for mistake in &mut self.mistakes {
+            mistake.text = format!("{node}: {}", mistake.text);
+        }
+        self
+    }
+
+    /// The error as part of a result.
+    pub(super) fn value(&self) -> serde_json::Value {
+        match self.mistakes.first() {
+            Some(Mistake { code, text, hint, .. }) => {
+                serde_json::json!({"code": code, "message": text, "hint": hint})
+            }
+            None => serde_json::Value::Null,
+        }
+    }
+
     /// Ends with `exit` and prints nothing more.
     pub(super) fn quiet(exit: u8) -> Self {
         Self { exit, mistakes: Vec::new() }
@@ -94,28 +138,7 @@ impl From<PackError> for Failure {
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
-        // Codes that only a newer node knows are shown under our general code, with the original
-        // code in the text.
-        let known = explain(error.code());
-        let code = known.map_or("M0202", |row| row.code);
-        let text = match known {
-            Some(_) => error.to_string(),
-            None => format!("{} ({})", error, error.code()),
-        };
-        let failure = Self::new(code, text);
-        match &error {
-            ClientError::Unreachable { endpoint, reason } => {
-                failure.with_hint(unreachable_hint(endpoint, reason))
-            }
-            ClientError::Problem(problem) => match &problem.hint {
-                Some(hint) => failure.with_hint(hint.clone()),
-                None => failure,
-            },
-            ClientError::Address(_) => {
-                failure.with_hint("write http://HOST:PORT or the path of a socket")
-            }
-            _ => failure,
-        }
+        Self::of_client(&error)
     }
 }
 

@@ -27,10 +27,8 @@ pub(super) async fn list(client: &Client, output: &Output) -> Result<(), Failure
         if list.functions.is_empty() {
             return String::new();
         }
-        let mut head = vec![
-            "NAME", "RUNTIME", "REV", "STATE", "INST", "REQUESTS", "ERRORS", "P50", "P99", "URL",
-        ];
-        let mut rows: Vec<Vec<String>> = list.functions.iter().map(row).collect();
+        let mut head = list_head();
+        let mut rows: Vec<Vec<String>> = list.functions.iter().map(list_row).collect();
         if list.functions.iter().any(|function| !function.schedules.is_empty()) {
             head.insert(head.len() - 1, "NEXT RUN");
             for (row, function) in rows.iter_mut().zip(&list.functions) {
@@ -43,7 +41,11 @@ pub(super) async fn list(client: &Client, output: &Output) -> Result<(), Failure
     })
 }
 
-fn row(function: &Function) -> Vec<String> {
+pub(super) fn list_head() -> Vec<&'static str> {
+    vec!["NAME", "RUNTIME", "REV", "STATE", "INST", "REQUESTS", "ERRORS", "P50", "P99", "URL"]
+}
+
+pub(super) fn list_row(function: &Function) -> Vec<String> {
     let time = |ms: Option<f64>| ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1} ms"));
     let url = function.urls.http.as_ref().or(function.urls.coap.as_ref());
     vec![
@@ -65,7 +67,7 @@ pub(super) async fn describe(client: &Client, name: &str, output: &Output) -> Re
     output.result(&function, &[&function.name], || describe_text(&function))
 }
 
-fn describe_text(function: &Function) -> String {
+pub(super) fn describe_text(function: &Function) -> String {
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {
         text.push_str(format!("{key:<12} {}", harmless(value)).trim_end());

@@ -1,22 +1,118 @@
-//! `mote import`: writes the `mote.toml` that corresponds to another platform's manifest.
+//! `mote import`: writes the `mote.toml` that corresponds to another platform's manifest, or to the
+//! objects of a cluster, which kubectl reads.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use mote_api::manifest::FILE_NAME;
 use mote_api::toml_reader::Mistakes;
-use mote_project::foreign::{self, Described, Source};
+use mote_project::foreign::{self, Described, Foreign, Source, cluster};
+use serde_json::Value;
 
+use super::args::Import;
+use super::deploy::SIGINT;
 use super::failure::Failure;
 use super::output::{Output, harmless};
 
-pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
+/// Bytes of kubectl's output that are read.
+const OBJECTS_BYTES_MAX: usize = 64 << 20;
+
+pub(super) fn run(args: &Import, output: &Output) -> Result<(), Failure> {
+    let mut sources = BTreeMap::new();
+    for text in &args.source {
+        match text.split_once('=') {
+            Some((name, folder)) if Path::new(folder).is_dir() => {
+                sources.insert(name.to_owned(), PathBuf::from(folder));
+            }
+            Some((_, folder)) => {
+                let text = format!("--source: {folder}: not a folder");
+                return Err(Failure::new("M0102", text));
+            }
+            None => {
+                let text = format!("--source: `{}`", text.escape_debug());
+                return Err(Failure::new("M0101", text).with_hint("write NAME=FOLDER"));
+            }
+        }
+    }
+    let path = args.path.as_deref().unwrap_or(Path::new("."));
+    if args.from_cluster {
+        if !path.is_dir() {
+            let text = format!("{}: not a folder", path.display());
+            return Err(Failure::new("M0102", text).with_hint("create it, or leave PATH out"));
+        }
+        let found = cluster::read("cluster", objects(args, output)?, &sources, path)?;
+        return place_all(found, path, output);
+    }
+    if let Some(found) = foreign::read_cluster_file(path, &sources)? {
+        return place_all(found, path, output);
+    }
     let Some(found) = foreign::read(path)? else {
         let text = format!("{}: not a manifest of a supported platform", path.display());
         let hint = "supported: OpenFaaS stack.yml, Nuclio function.yaml, Kubeless Function, Knative \
                     Service, OpenWhisk manifest.yaml";
         return Err(Failure::new("M0102", text).with_hint(hint));
     };
+    place_all(found, path, output)
+}
+
+/// The objects of all functions in a cluster. Only kinds that the cluster knows are asked for.
+fn objects(args: &Import, output: &Output) -> Result<Vec<Value>, Failure> {
+    let kinds = kubectl(args, &["api-resources", "--verbs=list", "-o", "name"])?;
+    let kinds = String::from_utf8_lossy(&kinds).into_owned();
+    let known: Vec<&str> =
+        kinds.lines().filter(|kind| cluster::RESOURCES.contains(&kind.trim())).collect();
+    if known.is_empty() {
+        let text = "the cluster has no functions of Knative, OpenFaaS, Kubeless, Nuclio or Fission";
+        return Err(Failure::new("M0102", text).with_hint("choose another: --context NAME"));
+    }
+    output.step("cluster", &known.join(", "), None);
+    let json = kubectl(args, &["get", &known.join(","), "-o", "json"])?;
+    let list = serde_json::from_slice(&json)
+        .map_err(|error| Failure::new("M0102", format!("kubectl: not JSON: {error}")))?;
+    let found = foreign::items(list);
+    if found.is_empty() {
+        let hint = "choose the namespace: --namespace NAME";
+        return Err(Failure::new("M0102", "the namespace has no functions").with_hint(hint));
+    }
+    Ok(found)
+}
+
+/// Runs kubectl; returns its output.
+fn kubectl(args: &Import, words: &[&str]) -> Result<Vec<u8>, Failure> {
+    let mut command = Command::new("kubectl");
+    command.args(words).stdin(Stdio::null());
+    if let Some(context) = &args.context {
+        command.arg(format!("--context={context}"));
+    }
+    if let Some(namespace) = &args.namespace {
+        command.arg(format!("--namespace={namespace}"));
+    }
+    let ended = command.output().map_err(|error| {
+        let failure = Failure::of_file("M0102", "kubectl", &error);
+        failure.with_hint(
+            "install it, or write the objects to a file elsewhere: kubectl get KIND -o yaml",
+        )
+    })?;
+    if ended.status.signal() == Some(SIGINT) {
+        return Err(Failure::interrupted());
+    }
+    if !ended.status.success() {
+        let said = String::from_utf8_lossy(&ended.stderr);
+        let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("failed");
+        return Err(Failure::new("M0102", format!("kubectl: {}", harmless(last))));
+    }
+    if ended.stdout.len() > OBJECTS_BYTES_MAX {
+        let text = format!("kubectl: more than {} MiB of objects", OBJECTS_BYTES_MAX >> 20);
+        return Err(Failure::new("M0102", text).with_hint("choose a namespace: --namespace NAME"));
+    }
+    Ok(ended.stdout)
+}
+
+/// Writes what was read, each function into its folder.
+fn place_all(found: Foreign, path: &Path, output: &Output) -> Result<(), Failure> {
     for warning in &found.warnings {
         output.warn(&harmless(&format!("{}: {warning}", found.file)));
     }

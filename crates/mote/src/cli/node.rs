@@ -1,31 +1,13 @@
-//! Finds the node to send requests to, and checks its condition.
+//! Checks the condition of a node.
 
-use std::time::Duration;
-
-use mote_api::client::{Client, ClientError, Endpoint};
+use mote_api::client::{Client, ClientError};
 use mote_api::exit;
 use mote_api::types::CheckState;
 
 use super::args::Global;
 use super::failure::Failure;
 use super::output::{Mark, Output, harmless};
-use crate::config::{self, Given, Loaded};
-
-/// A client of the node that flags and environment name: `--node`, `MOTE_NODE`, `MOTE_SOCKET`, or
-/// this user's own node.
-pub(super) fn client(global: &Global) -> Result<Client, Failure> {
-    let given = Given::from_process(Vec::new(), None);
-    let named = global.node.clone().or_else(|| std::env::var("MOTE_NODE").ok());
-    let endpoint = match named.filter(|node| !node.is_empty()) {
-        Some(node) => Endpoint::parse(&node, std::env::var("MOTE_TOKEN").ok())?,
-        None => Endpoint::Unix(config::default_socket(&given)),
-    };
-    let client = Client::new(endpoint);
-    Ok(match global.timeout {
-        Some(seconds) => client.with_timeout(Duration::from_secs(seconds)),
-        None => client,
-    })
-}
+use crate::config::{Given, Loaded};
 
 /// `mote doctor`: the node's report about its machine. If no node runs, a report of what this
 /// machine would offer to a node started by this user.

@@ -4,6 +4,9 @@ use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 
+pub(super) use mote_api::harmless;
+use mote_api::text::is_bidirectional_control;
+
 use super::args::{Format, Global, When};
 use super::failure::Failure;
 
@@ -284,14 +287,7 @@ fn blocks(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// The text without characters that control a terminal or change the order in which text is shown:
-/// control characters (C0 and C1) and Unicode's bidirectional controls.
-pub(super) fn harmless(text: &str) -> String {
-    let steers = |c: char| (c.is_control() && c != '\t') || is_bidirectional_control(c);
-    text.chars().map(|c| if steers(c) { '?' } else { c }).collect()
-}
-
-/// The same for a text of several lines.
+/// [`harmless`] for a text of several lines.
 fn harmless_lines(text: &str) -> String {
     text.lines().map(harmless).collect::<Vec<_>>().join("\n")
 }
@@ -305,10 +301,6 @@ pub(super) fn escaped(json: &str) -> String {
     }
     let escape = |c: char| if steers(c) { format!("\\u{:04x}", c as u32) } else { c.to_string() };
     json.chars().map(escape).collect()
-}
-
-fn is_bidirectional_control(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

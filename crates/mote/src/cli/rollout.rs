@@ -113,7 +113,7 @@ fn edit(text: &str) -> Result<TrafficEdit, Failure> {
 }
 
 /// A revision's number, with or without its `@`.
-fn number(text: &str) -> Result<u64, Failure> {
+pub(super) fn number(text: &str) -> Result<u64, Failure> {
     let digits = text.strip_prefix('@').unwrap_or(text);
     digits.parse().ok().filter(|number| *number > 0).ok_or_else(|| {
         let shown: String = text.chars().take(64).flat_map(char::escape_debug).collect();

@@ -21,7 +21,8 @@ pub(super) async fn run(
     }
 }
 
-async fn set(client: &Client, args: &SecretSet, output: &Output) -> Result<(), Failure> {
+/// The value of a secret that is to be set.
+pub(super) async fn value(args: &SecretSet) -> Result<String, Failure> {
     let mut value = input::read(args.file.as_deref(), || no_value(&args.name)).await?;
     if !args.exact {
         // The line end that an editor or `echo` adds is rarely part of the value.
@@ -31,6 +32,11 @@ async fn set(client: &Client, args: &SecretSet, output: &Output) -> Result<(), F
     if value.is_empty() {
         return Err(no_value(&args.name));
     }
+    Ok(value)
+}
+
+async fn set(client: &Client, args: &SecretSet, output: &Output) -> Result<(), Failure> {
+    let value = value(args).await?;
     let secret = client.put_secret(&args.name, value).await?;
     output.result(&secret, &[&secret.name], || {
         let name = harmless(&secret.name);

@@ -1,21 +1,18 @@
 //! `mote simulate`: compares policies against a virtual clock. Needs no node.
 //!
-//! [`choice`] reads the scenarios and policies, [`comparison`] finds the best policy for each
-//! measure and prints the tables, [`plot`] draws them.
+//! [`choice`] reads the scenarios and policies; `mote-lab` compares and draws the results.
 
 mod choice;
-mod comparison;
-mod plot;
 
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use mote_core::policy::Policy;
-use mote_lab::{Report, Scenario, experiments, families};
+use mote_lab::comparison::{self, Comparison, Run};
+use mote_lab::{Report, Scenario, experiments, families, plot};
 
 use self::choice::{Choice, NamedPolicy, Settings};
-use self::comparison::{Comparison, Run};
 use super::args::{Format, Simulate};
 use super::failure::Failure;
 use super::output::{Output, harmless, table};

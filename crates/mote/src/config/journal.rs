@@ -18,4 +18,20 @@ impl Check<'_> {
         }
         Some(name)
     }
+
+    /// The journal in NATS that keeps the runs of schedules.
+    pub(super) fn schedule_journal(&mut self, own: Option<&str>) -> Option<String> {
+        let key = "schedule_journal";
+        let Some(name) = self.given(key) else {
+            self.settle(key, "none".to_owned());
+            return None;
+        };
+        if !mote_node::is_journal_name(&name) {
+            self.fault(key, "1 to 64 letters, digits, - and _", None);
+        } else if own.is_none_or(|own| own == name) {
+            let hint = "give the node's own journal another name: --journal-name NAME";
+            self.fault(key, "needs journal_name, with another name", Some(hint.to_owned()));
+        }
+        Some(name)
+    }
 }

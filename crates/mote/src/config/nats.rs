@@ -2,47 +2,12 @@
 
 use std::path::PathBuf;
 
-use mote_node::NatsServers;
+use mote_node::{NatsServers, WrongNatsAddress, nats_address};
 
 use super::Check;
 
 pub(super) const REPLICAS_MAX: u8 = 5;
-const PORT: u16 = 4222;
 const WANTED: &str = "nats://HOST:PORT, tls://HOST:PORT, several with commas, or off";
-
-/// Why an address is refused.
-#[derive(Debug, PartialEq, Eq)]
-enum Wrong {
-    Form,
-    /// Everybody who can list processes or read the settings would see them.
-    Credentials,
-}
-
-/// An address of a server with its port, for example `nats://10.0.0.1:4222`.
-fn server(text: &str) -> Result<String, Wrong> {
-    let text = text.trim();
-    let (scheme, rest) = text.split_once("://").ok_or(Wrong::Form)?;
-    if rest.contains('@') {
-        return Err(Wrong::Credentials);
-    }
-    let rest = rest.strip_suffix('/').unwrap_or(rest);
-    // The colons of an IPv6 address are in brackets.
-    let port_at = match rest.rfind(']') {
-        Some(end) => rest[end..].find(':').map(|at| end + at),
-        None => rest.find(':'),
-    };
-    let (host, port) = match port_at {
-        Some(at) => (&rest[..at], rest[at + 1..].parse().map_err(|_| Wrong::Form)?),
-        None => (rest, PORT),
-    };
-    let is_host = !host.is_empty()
-        && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._[]:".contains(c))
-        && (host.starts_with('[') == host.ends_with(']'));
-    if !["nats", "tls"].contains(&scheme) || !is_host || port == 0 {
-        return Err(Wrong::Form);
-    }
-    Ok(format!("{scheme}://{host}:{port}"))
-}
 
 impl Check<'_> {
     /// The NATS servers, if there are any.
@@ -69,7 +34,7 @@ impl Check<'_> {
             self.settle("nats", "off".to_owned());
             return None;
         };
-        let servers = given.split(',').map(server).collect::<Result<Vec<_>, _>>();
+        let servers = given.split(',').map(nats_address).collect::<Result<Vec<_>, _>>();
         match servers {
             Ok(servers) => {
                 self.settle("nats", servers.join(","));
@@ -77,7 +42,7 @@ impl Check<'_> {
             }
             Err(wrong) => {
                 // The text may have a password, which is not repeated.
-                let hint = (wrong == Wrong::Credentials).then(|| {
+                let hint = (wrong == WrongNatsAddress::Credentials).then(|| {
                     self.settle("nats", "an address with credentials".to_owned());
                     "put USER:PASSWORD into a file, and its path into nats_credentials".to_owned()
                 });
@@ -85,24 +50,5 @@ impl Check<'_> {
                 None
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_have_a_scheme_a_host_and_a_port() {
-        let ok = |text: &str| server(text).expect("an address");
-        assert_eq!(ok("nats://10.0.0.1"), "nats://10.0.0.1:4222");
-        assert_eq!(ok(" tls://nats.example:4443/"), "tls://nats.example:4443");
-        assert_eq!(ok("nats://[::1]:4222"), "nats://[::1]:4222");
-        assert_eq!(ok("nats://[::1]"), "nats://[::1]:4222");
-        for wrong in ["", "a:4222", "http://a", "nats://", "nats://a:b", "nats://a:0", "nats://a b"]
-        {
-            assert_eq!(server(wrong), Err(Wrong::Form), "{wrong}");
-        }
-        assert_eq!(server("nats://user:secret@a"), Err(Wrong::Credentials));
     }
 }

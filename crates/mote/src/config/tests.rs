@@ -103,7 +103,12 @@ fn flags_win_over_environment_over_file() {
             "nats_ca the system's certificates default",
             "nats_replicas 1 default",
             "journal_name none default",
+            "schedule_journal none default",
+            "cell off default",
+            "cell_key none default",
+            "cells none default",
             "outgoing public default",
+            "closed_networks none default",
         ]
     );
 }
@@ -235,6 +240,29 @@ fn nats_servers_are_checked_without_repeating_a_password() {
     assert!(error.contains("nats_credentials") && !error.contains("hunter2"), "{error}");
     let (_dir, file) = with_file("nats = \"nats://a\"\nnats_replicas = 5\n");
     assert_eq!(Loaded::load(&file).unwrap().config.nats.unwrap().replicas, 5);
+}
+
+#[test]
+fn a_cell_needs_a_key_and_other_cells_need_an_address() {
+    let all = [("cell", "10.0.0.1:8095"), ("cell_key", "/k"), ("cells", "10.0.0.2:1, [::1]:2")];
+    let cell = load(&given(&[], &all)).unwrap().cell.unwrap();
+    assert_eq!(cell.listen.to_string(), "10.0.0.1:8095");
+    assert_eq!(cell.key.to_str(), Some("/k"));
+    assert_eq!(
+        cell.others.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["10.0.0.2:1", "[::1]:2"]
+    );
+    assert_eq!(load(&given(&[], &[("cell", "off")])).unwrap().cell, None);
+    for (flags, wanted) in [
+        (&[("cell", "127.0.0.1:8095")][..], "cell: needs cell_key"),
+        (&[("cells", "127.0.0.1:8095")][..], "cells: needs cell"),
+        (&[("cell", "somewhere"), ("cell_key", "/k")][..], "cell: ADDRESS:PORT"),
+        (&[("cell", ":1"), ("cell_key", "/k"), ("cells", "b:1")][..], "cells: ADDRESS:PORT"),
+        (&[("cell", ":7"), ("cell_key", "/k"), ("http", ":7")][..], "cell: not the address"),
+    ] {
+        let error = load(&given(&[], flags)).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
+    }
 }
 
 #[test]

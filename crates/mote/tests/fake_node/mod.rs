@@ -123,6 +123,11 @@ fn answer(method: &str, target: &str, body: &str) -> (u16, &'static str, String)
         ("DELETE", "termo", _) if path.starts_with("/v1/secrets/") => {
             problem(404, "M0415", "no secret named termo", "list the secrets: mote secret list")
         }
+        _ if path == "/v1/status" => (
+            200,
+            JSON,
+            r#"{"version":"0.1.0","pid":42,"uptime_ms":1,"lan":false,"data_dir":"/srv/mote","functions":2,"instances":1,"memory_bytes":8388608}"#.to_owned(),
+        ),
         _ if path == "/v1/doctor" => (
             200,
             JSON,

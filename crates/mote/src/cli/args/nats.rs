@@ -19,4 +19,7 @@ pub(in crate::cli) struct NatsFlags {
     /// Name under which accepted invocations are kept in NATS [default: none, on disk alone]
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) journal_name: Option<String>,
+    /// Journal in NATS for the runs of schedules that several nodes share [default: none]
+    #[arg(long, value_name = "NAME")]
+    pub(in crate::cli) schedule_journal: Option<String>,
 }

@@ -9,7 +9,7 @@ use mote_load::{Limit, Load, Plan, Report, Request, Target};
 
 use super::super::args::{self, BenchVia};
 use super::super::failure::Failure;
-use super::super::{invoke, node};
+use super::super::{invoke, nodes};
 
 const DURATION: Duration = Duration::from_secs(10);
 const WARMUP: Duration = Duration::from_secs(1);
@@ -139,7 +139,7 @@ pub(super) async fn target(
         }
         name.to_owned()
     } else {
-        let function = invoke::function(&node::client(global)?, name).await?;
+        let function = invoke::function(&nodes::only(global)?.client, name).await?;
         let (front, url) = match via {
             BenchVia::Http => ("HTTP", function.urls.http),
             BenchVia::Coap => ("CoAP", function.urls.coap),

@@ -1,0 +1,164 @@
+//! The objects of mote in a Kubernetes cluster, from one source.
+//!
+//! `objects.yaml` and `crds.yaml` are the source. `render` fills in values for the command, and
+//! `chart` and `kustomization` write the same objects for Helm and for Kustomize (the folder
+//! `deploy/`; a test keeps it up to date). `command.rs` installs and removes them through kubectl.
+//! This crate must not know what runs in the pods.
+
+mod command;
+mod values;
+
+pub use command::{Cluster, Command, Failure, Install, Uninstall, run};
+pub use values::{VALUES, Value};
+
+/// The definitions of the resources.
+pub const CRDS: &str = include_str!("crds.yaml");
+const OBJECTS: &str = include_str!("objects.yaml");
+
+/// A text of the source that is not used as the source says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownValue(pub String);
+
+impl std::fmt::Display for UnknownValue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let known: Vec<_> = VALUES.iter().map(|value| value.name).collect();
+        write!(f, "there is no value {}; known: {}", self.0, known.join(", "))
+    }
+}
+
+impl std::error::Error for UnknownValue {}
+
+/// The objects with these values, and with the defaults of all others.
+pub fn render(given: &[(String, String)]) -> Result<String, UnknownValue> {
+    if let Some((name, _)) = given.iter().find(|(name, _)| default(name).is_none()) {
+        return Err(UnknownValue(name.clone()));
+    }
+    let of = |name: &str| {
+        let given = given.iter().rev().find(|(key, _)| key == name);
+        given.map(|(_, text)| text.clone()).or_else(|| default(name).map(str::to_owned))
+    };
+    let (mut all, mut leaves_out) = (String::new(), false);
+    for line in body() {
+        match directive(line) {
+            Some(Directive::Begin { name, wanted }) => {
+                let is_set = !matches!(of(name).as_deref(), None | Some("" | "false"));
+                leaves_out = is_set != wanted;
+            }
+            Some(Directive::End) => leaves_out = false,
+            None if leaves_out => {}
+            None => all += &filled(line, |name| of(name).unwrap_or_default()),
+        }
+    }
+    Ok(all)
+}
+
+/// The files of the Helm chart: path and text.
+pub fn chart() -> Vec<(&'static str, String)> {
+    let mut objects = String::from(GENERATED);
+    for line in body() {
+        match directive(line) {
+            Some(Directive::Begin { name, wanted }) => {
+                let not = if wanted { "" } else { "not " };
+                objects += &format!("{{{{- if {not}.Values.{name} }}}}\n");
+            }
+            Some(Directive::End) => objects += "{{- end }}\n",
+            None => objects += &filled(line, in_chart),
+        }
+    }
+    let mut values = String::from(GENERATED);
+    for value in VALUES {
+        values += &format!("\n# {}\n{}: {}\n", value.text, value.name, literal(value.default));
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    let description = "Functions at the edge: a cell on each machine, and a controller";
+    let about = format!(
+        "{GENERATED}apiVersion: v2\nname: mote\ndescription: {description:?}\ntype: application\n\
+         version: {version}\nappVersion: {version:?}\nkubeVersion: \">=1.30.0-0\"\n"
+    );
+    vec![
+        ("Chart.yaml", about),
+        ("values.yaml", values),
+        ("crds/crds.yaml", CRDS.to_owned()),
+        ("templates/objects.yaml", objects),
+    ]
+}
+
+/// The files of the Kustomize base: path and text.
+pub fn kustomization() -> Vec<(&'static str, String)> {
+    let list = format!(
+        "{GENERATED}apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n\
+         resources: [crds.yaml, objects.yaml]\n"
+    );
+    let objects = render(&[]).unwrap_or_default();
+    vec![
+        ("kustomization.yaml", list),
+        ("crds.yaml", CRDS.to_owned()),
+        ("objects.yaml", format!("{GENERATED}{objects}")),
+    ]
+}
+
+const GENERATED: &str =
+    "# Made from crates/mote-cluster-install by its test; MOTE_BLESS=1 makes it again.\n";
+
+fn default(name: &str) -> Option<&'static str> {
+    VALUES.iter().find(|value| value.name == name).map(|value| value.default)
+}
+
+/// The source without its head, which is about the source.
+fn body() -> impl Iterator<Item = &'static str> {
+    OBJECTS.lines().skip_while(|line| line.starts_with('#'))
+}
+
+enum Directive<'a> {
+    Begin { name: &'a str, wanted: bool },
+    End,
+}
+
+fn directive(line: &str) -> Option<Directive<'_>> {
+    if line == "#end" {
+        return Some(Directive::End);
+    }
+    if let Some(name) = line.strip_prefix("#ifnot ") {
+        return Some(Directive::Begin { name, wanted: false });
+    }
+    line.strip_prefix("#if ").map(|name| Directive::Begin { name, wanted: true })
+}
+
+/// The line with its `$NAME$` replaced. `$(NAME)` belongs to Kubernetes.
+fn filled(line: &str, value: impl Fn(&str) -> String) -> String {
+    let mut all = String::new();
+    let mut rest = line;
+    while let Some((before, after)) = rest.split_once('$') {
+        let name = after.split_once('$').filter(|(name, _)| default(name).is_some());
+        match name {
+            Some((name, after)) => {
+                all += before;
+                all += &value(name);
+                rest = after;
+            }
+            None => {
+                all += before;
+                all.push('$');
+                rest = after;
+            }
+        }
+    }
+    all + rest + "\n"
+}
+
+/// A value in the chart's language.
+fn in_chart(name: &str) -> String {
+    match default(name) {
+        Some(NONE) => format!("{{{{ .Values.{name} | toJson }}}}"),
+        _ => format!("{{{{ .Values.{name} }}}}"),
+    }
+}
+
+/// The default of a value that is a map.
+const NONE: &str = "{}";
+
+/// A default as YAML: numbers, maps and booleans as such, so that the chart can test them.
+fn literal(text: &str) -> String {
+    let plain = text.parse::<u32>().is_ok() || ["true", "false", NONE].contains(&text);
+    if plain { text.to_owned() } else { format!("{text:?}") }
+}

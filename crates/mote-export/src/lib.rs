@@ -1,0 +1,89 @@
+//! Functions for people who leave: plain Kubernetes objects, and images in which the unchanged
+//! function answers over HTTP without `mote`.
+//!
+//! Everything here is pure: a spec in, texts out. It does not know how a project is read and writes
+//! no files. [`objects`] has the Kubernetes objects, [`image`] the parts of an image; both add to the
+//! list of what cannot be carried over, which is as important as the rest.
+
+pub mod image;
+pub mod objects;
+mod times;
+
+use mote_core::FunctionSpec;
+use mote_core::spec::{Protocol, Runtime};
+
+/// The reason for which a function cannot be exported at all.
+pub fn refusal(spec: &FunctionSpec) -> Option<String> {
+    match spec.runtime {
+        Runtime::Chain => Some(
+            "a chain needs the engine of mote; call the functions one after another in a program \
+             of your own"
+                .to_owned(),
+        ),
+        Runtime::Go => Some(
+            "a Go function has no program of its own; add a func main that serves it with \
+             net/http on $PORT, and set runtime = \"server\""
+                .to_owned(),
+        ),
+        Runtime::Exec if spec.compat.is_some() => Some(
+            "a program in the contract of another platform needs that platform or mote".to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+/// What of a function has no counterpart in the objects and the image, in words.
+pub fn lost(spec: &FunctionSpec) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut add = |is_lost: bool, text: &str| {
+        if is_lost {
+            all.push(text.to_owned());
+        }
+    };
+    add(
+        true,
+        "the path: callers use http://NAME/ in the cluster, without the function's name as the \
+         first segment; an Ingress or HTTPRoute of yours makes it public",
+    );
+    add(
+        spec.scale.floor() == 0,
+        "scale to zero: Deployments keep at least one replica, and an HPA scales by CPU; KEDA or \
+         Knative scale to zero",
+    );
+    let coap = &spec.coap;
+    add(
+        coap.title.is_some() || coap.resource_type.is_some() || coap.content_format.is_some(),
+        "CoAP: the function answers over HTTP only",
+    );
+    add(
+        !spec.mqtt.is_empty(),
+        "MQTT triggers: a program of yours has to call the function for each message",
+    );
+    add(
+        matches!(spec.runtime, Runtime::Python | Runtime::Node) || spec.services,
+        "what the function asks of a node, if it does: state (ctx.kv), calls (ctx.call), messages \
+         (ctx.publish, ctx.notify); use a database, http://NAME/ of Services, and a client library",
+    );
+    let background = &spec.background;
+    add(
+        background.on_success.is_some()
+            || background.on_failure.is_some()
+            || background.attempts.is_some()
+            || background.concurrency.is_some(),
+        "asynchronous invocations (Prefer: respond-async, attempts, recipients of results)",
+    );
+    add(
+        matches!(spec.runtime, Runtime::Python | Runtime::Node),
+        "WebSockets of ASGI applications and of fetch functions, if it uses them",
+    );
+    add(
+        spec.protocol == Protocol::H2c,
+        "balance of gRPC calls: a Service balances connections, not calls",
+    );
+    add(
+        spec.egress.iter().any(|to| to.port != 0 || to.host != "*"),
+        "names of permitted hosts: a NetworkPolicy knows addresses only, so any host is reachable \
+         on the permitted ports",
+    );
+    all
+}

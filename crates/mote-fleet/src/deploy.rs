@@ -1,0 +1,173 @@
+//! A deploy to one node of several, and the way back.
+
+use bytes::Bytes;
+use mote_api::client::{Client, ClientError, DeployOptions};
+use mote_api::exit;
+use mote_api::openwhisk::WhiskManifest;
+use mote_api::types::{DeployResult, InvokeRequest, TrafficEdit, TrafficRequest, TrafficShare};
+
+/// The code of a node's answer when its OpenWhisk API is off.
+const OPENWHISK_OFF: &str = "M0416";
+
+/// What is deployed to each node: read and packed once.
+#[derive(Debug)]
+pub struct Change {
+    /// Names of functions and their archives.
+    pub functions: Vec<(String, Bytes)>,
+    /// Manifests with entities of OpenWhisk other than functions.
+    pub whisk: Vec<WhiskManifest>,
+    /// The options of each deploy.
+    pub options: DeployOptions,
+    /// Whether each function is called once, and must answer without an error.
+    pub invoke: bool,
+}
+
+/// What a node has done.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// The functions that it has deployed.
+    pub functions: Vec<DeployResult>,
+    /// What should be known.
+    pub notes: Vec<String>,
+}
+
+/// A node on which the change failed.
+#[derive(Debug)]
+pub struct Stopped {
+    /// The functions that it had deployed before.
+    pub applied: Applied,
+    /// The function that failed: its deploy, or its first call.
+    pub function: Option<String>,
+    /// The reason.
+    pub reason: Reason,
+}
+
+/// The reason for which a change failed on a node.
+#[derive(Debug)]
+pub enum Reason {
+    /// The node refused it or could not be asked.
+    Node(ClientError),
+    /// The deployed function answered its first call with an error.
+    Answer {
+        /// The function.
+        function: String,
+        /// The status of its answer.
+        status: u16,
+        /// The code of the platform's fault, if it was one.
+        fault: Option<String>,
+    },
+}
+
+impl Reason {
+    /// Whether the node may have done what it was asked although the command does not know.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Self::Node(ClientError::Timeout { .. } | ClientError::Lost { .. }))
+    }
+}
+
+/// Deploys all functions of a change to one node, in order, and stops at the first that fails.
+pub async fn apply(client: &Client, change: &Change) -> Result<Applied, Stopped> {
+    let mut applied = Applied::default();
+    for (name, tar) in &change.functions {
+        let function = Some(name.clone());
+        match client.deploy(name, tar.clone(), &change.options).await {
+            Ok(result) => applied.functions.push(result),
+            Err(error) => return Err(Stopped { applied, function, reason: Reason::Node(error) }),
+        }
+        if change.invoke
+            && let Err(reason) = call(client, name, change.options.tag.as_deref()).await
+        {
+            return Err(Stopped { applied, function: Some(name.clone()), reason });
+        }
+    }
+    for manifest in &change.whisk {
+        match client.apply_openwhisk(manifest).await {
+            Ok(made) => applied.notes.extend(made.notes),
+            Err(ClientError::Problem(problem)) if problem.code == OPENWHISK_OFF => {
+                let text = "the OpenWhisk API is off, so nothing but functions was created; start \
+                            the node with mote up --openwhisk on";
+                applied.notes.push(text.to_owned());
+            }
+            Err(error) => {
+                return Err(Stopped { applied, function: None, reason: Reason::Node(error) });
+            }
+        }
+    }
+    Ok(applied)
+}
+
+/// Calls a function once; an error of the function is a reason to stop.
+async fn call(client: &Client, name: &str, tag: Option<&str>) -> Result<(), Reason> {
+    let request = InvokeRequest {
+        method: "GET".to_owned(),
+        path: "/".to_owned(),
+        headers: Vec::new(),
+        body: Vec::new(),
+    };
+    let name = tag.map_or_else(|| name.to_owned(), |tag| format!("{name}@{tag}"));
+    let answer = client.invoke(&name, request).await.map_err(Reason::Node)?;
+    match answer.fault.is_some() || answer.status >= 400 {
+        true => Err(Reason::Answer { function: name, status: answer.status, fault: answer.fault }),
+        false => Ok(()),
+    }
+}
+
+/// How the traffic of a function went before a change; `None` if there was no such function.
+pub type Before = Option<Vec<TrafficShare>>;
+
+/// How the traffic of these functions goes now.
+pub async fn before(client: &Client, functions: &[String]) -> Result<Vec<Before>, ClientError> {
+    let mut all = Vec::new();
+    for name in functions {
+        all.push(traffic(client, name).await?);
+    }
+    Ok(all)
+}
+
+async fn traffic(client: &Client, name: &str) -> Result<Before, ClientError> {
+    match client.function(name).await {
+        Ok(function) if function.traffic.is_empty() => {
+            let revision = function.revision;
+            Ok(Some(vec![TrafficShare { revision, percent: 100, tag: None }]))
+        }
+        Ok(function) => Ok(Some(function.traffic)),
+        Err(error) if error.exit_code() == exit::NO_FUNCTION => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What the way back came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Back {
+    /// The change had not reached the function.
+    Unchanged,
+    /// Traffic goes as before; this revision has the largest share.
+    At(u64),
+    /// The function did not exist before, so it was removed.
+    Removed,
+}
+
+/// Brings a function back to where it was before the change, whatever of the change had happened.
+pub async fn take_back(client: &Client, name: &str, before: &Before) -> Result<Back, ClientError> {
+    let now = traffic(client, name).await?;
+    if now == *before {
+        return Ok(Back::Unchanged);
+    }
+    let Some(before) = before else {
+        client.remove(name).await?;
+        return Ok(Back::Removed);
+    };
+    let live = before.iter().max_by_key(|share| share.percent).map_or(0, |share| share.revision);
+    if before.iter().any(|share| share.percent == 100) {
+        client.rollback(name, Some(live)).await?;
+    } else {
+        let edit = |share: &TrafficShare| TrafficEdit {
+            revision: share.revision,
+            percent: Some(share.percent),
+            tag: None,
+        };
+        let shares = before.iter().filter(|share| share.percent > 0).map(edit).collect();
+        client.traffic(name, &TrafficRequest { shares }).await?;
+    }
+    Ok(Back::At(live))
+}

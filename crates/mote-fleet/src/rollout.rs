@@ -1,0 +1,178 @@
+//! The order in which a change reaches nodes: the first node alone, then the others in waves. A wave
+//! begins only if every node before it has succeeded.
+
+use std::future::Future;
+
+use tokio::task::JoinSet;
+
+/// Nodes of a wave, unless the user says otherwise.
+pub const PARALLEL_DEFAULT: usize = 4;
+
+/// What became of the change on one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome<T, E> {
+    /// It was made.
+    Done(T),
+    /// It was not made, or not completely, or nobody knows.
+    Failed(E),
+    /// The command was interrupted while the node worked on it.
+    Interrupted,
+    /// It was not begun, because another node failed or the command was interrupted.
+    NotBegun,
+}
+
+impl<T, E> Outcome<T, E> {
+    /// The result, if it was made.
+    pub fn done(&self) -> Option<&T> {
+        match self {
+            Self::Done(value) => Some(value),
+            _ => None,
+        }
+    }
+}
+
+/// Makes a change on `count` nodes, which are numbers here: `change` makes it on one of them, and
+/// `report` hears of each result as soon as it is there. Nodes of the same wave as one that fails
+/// are not interrupted: what they do is complete or has failed when this function returns. Once
+/// `interrupt` is ready, nothing is waited for any more.
+pub async fn run<T, E, F>(
+    count: usize,
+    parallel: usize,
+    change: impl Fn(usize) -> F,
+    mut report: impl FnMut(usize, &Result<T, E>),
+    interrupt: impl Future<Output = ()>,
+) -> Vec<Outcome<T, E>>
+where
+    T: Send + 'static,
+    E: Send + 'static,
+    F: Future<Output = Result<T, E>> + Send + 'static,
+{
+    let mut outcomes: Vec<Outcome<T, E>> = (0..count).map(|_| Outcome::NotBegun).collect();
+    let mut interrupt = std::pin::pin!(interrupt);
+    for wave in waves(count, parallel) {
+        let mut running = JoinSet::new();
+        for at in wave {
+            let future = change(at);
+            running.spawn(async move { (at, future.await) });
+            outcomes[at] = Outcome::Interrupted;
+        }
+        let mut has_failed = false;
+        loop {
+            let ended = tokio::select! {
+                ended = running.join_next() => ended,
+                () = &mut interrupt => return outcomes,
+            };
+            // A task that panicked leaves `Interrupted`, which is true of its node.
+            let Some(ended) = ended else { break };
+            let Ok((at, result)) = ended else {
+                has_failed = true;
+                continue;
+            };
+            report(at, &result);
+            outcomes[at] = match result {
+                Ok(value) => Outcome::Done(value),
+                Err(error) => {
+                    has_failed = true;
+                    Outcome::Failed(error)
+                }
+            };
+        }
+        if has_failed {
+            break;
+        }
+    }
+    outcomes
+}
+
+/// The nodes of each wave: the first alone, then `parallel` at a time.
+fn waves(count: usize, parallel: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let parallel = parallel.max(1);
+    let first = (count > 0).then_some(0..1);
+    let rest = (1..count).step_by(parallel).map(move |at| at..count.min(at + parallel));
+    first.into_iter().chain(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn the_first_node_is_a_wave_of_its_own() {
+        let of = |count, parallel| waves(count, parallel).collect::<Vec<_>>();
+        assert_eq!(of(0, 4), vec![]);
+        assert_eq!(of(2, 4), [0..1, 1..2]);
+        assert_eq!(of(6, 4), [0..1, 1..5, 5..6]);
+        assert_eq!(of(3, 0), [0..1, 1..2, 2..3]);
+    }
+
+    /// A run over 6 nodes in waves of 2, in which one node fails: `d` for done, `f` for failed, `-`
+    /// for not begun.
+    async fn outcome(failing: usize) -> String {
+        let change = move |at: usize| async move { if at == failing { Err(()) } else { Ok(()) } };
+        let outcomes = run(6, 2, change, |_, _| {}, std::future::pending()).await;
+        outcomes
+            .iter()
+            .map(|outcome| match outcome {
+                Outcome::Done(()) => 'd',
+                Outcome::Failed(()) => 'f',
+                Outcome::Interrupted => 'i',
+                Outcome::NotBegun => '-',
+            })
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn nothing_begins_after_a_failure_and_a_wave_ends_as_a_whole() {
+        assert_eq!(outcome(0).await, "f-----");
+        assert_eq!(outcome(1).await, "dfd---");
+        assert_eq!(outcome(3).await, "dddfd-");
+        assert_eq!(outcome(9).await, "dddddd");
+    }
+
+    #[tokio::test]
+    async fn a_wave_runs_at_the_same_time_and_no_wider() {
+        // Each node of a wave waits for the others of its wave, so a narrower one would never end.
+        let barrier = Arc::new(tokio::sync::Barrier::new(3));
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let change = |at: usize| {
+            let (barrier, now, most) = (barrier.clone(), now.clone(), most.clone());
+            async move {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                if at > 0 {
+                    barrier.wait().await;
+                }
+                now.fetch_sub(1, Ordering::SeqCst);
+                Ok::<(), ()>(())
+            }
+        };
+        let outcomes = run(7, 3, change, |_, _| {}, std::future::pending()).await;
+        assert!(outcomes.iter().all(|outcome| outcome.done().is_some()));
+        assert_eq!(most.load(Ordering::SeqCst), 3);
+    }
+
+    #[tokio::test]
+    async fn an_interrupt_tells_which_nodes_were_at_work() {
+        let change = |at: usize| async move {
+            match at {
+                2 => std::future::pending().await,
+                _ => Ok::<(), ()>(()),
+            }
+        };
+        let (ended, both) = tokio::sync::oneshot::channel::<()>();
+        let mut ended = Some(ended);
+        let report = |at: usize, _: &Result<(), ()>| {
+            if at == 1 {
+                drop(ended.take());
+            }
+        };
+        let interrupt = async move {
+            let _ = both.await;
+        };
+        let outcomes = run(4, 2, change, report, interrupt).await;
+        let (done, interrupted) = (Outcome::Done(()), Outcome::Interrupted);
+        assert_eq!(outcomes, [done.clone(), done, interrupted, Outcome::NotBegun]);
+    }
+}

@@ -1,0 +1,51 @@
+//! The flags of `mote deploy`.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, ValueEnum};
+
+#[derive(Debug, ClapArgs)]
+pub(in crate::cli) struct Deploy {
+    /// Folders or files
+    #[arg(value_name = "PATH", required = true)]
+    pub(in crate::cli) paths: Vec<PathBuf>,
+    /// Name of the function, for one path
+    #[arg(long)]
+    pub(in crate::cli) name: Option<String>,
+    /// Run it once afterwards and print its answer
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(in crate::cli) invoke: bool,
+    /// Check everything, change nothing
+    #[arg(long)]
+    pub(in crate::cli) dry_run: bool,
+    /// Send no traffic to the new revision; NAME@TAG reaches it
+    #[arg(long, value_name = "TAG")]
+    pub(in crate::cli) tag: Option<String>,
+    /// Let the functions reach these destinations too: HOST:PORT, *:PORT, or * for any host
+    ///
+    /// For functions of other platforms, whose manifests have no such setting. A mote.toml has it in
+    /// [allow] net.
+    #[arg(long, value_name = "DESTINATION", value_delimiter = ',')]
+    pub(in crate::cli) allow_net: Vec<String>,
+    /// Only these functions of another platform's manifest; * matches any characters
+    #[arg(long, value_name = "NAME")]
+    pub(in crate::cli) filter: Option<String>,
+    /// Send no traffic to the new revision
+    #[arg(long, conflicts_with = "invoke")]
+    pub(in crate::cli) no_traffic: bool,
+    /// With several nodes: how many are changed at the same time, after the first
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(in crate::cli) parallel: u16,
+    /// With several nodes: what to do with the changed ones when one fails [default: stop]
+    #[arg(long, value_enum, default_value = "stop", hide_default_value = true, conflicts_with_all = ["dry_run", "no_traffic", "tag"])]
+    pub(in crate::cli) on_failure: OnFailure,
+}
+
+/// What happens to the nodes that a deploy has changed when it fails on another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum OnFailure {
+    /// Change nothing more; the changed nodes keep the new revision
+    Stop,
+    /// Return the changed nodes to where they were
+    Rollback,
+}

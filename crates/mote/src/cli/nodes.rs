@@ -1,0 +1,229 @@
+//! The nodes that `--node` and `MOTE_NODE` name, and `mote nodes`.
+
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use mote_api::client::{Client, ClientError, Endpoint};
+use mote_api::exit;
+use mote_api::quantity::size_text;
+use mote_api::types::NodeStatus;
+use mote_fleet::names::{Named, Names};
+use mote_fleet::{Node, ask_all};
+use serde_json::json;
+
+use super::args::Global;
+use super::failure::Failure;
+use super::output::{Output, harmless, table};
+use crate::config::{self, Given};
+
+/// Bytes of a file with names of nodes, or a token, that are read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The nodes that flags and environment name: `--node`, `MOTE_NODE`, `MOTE_SOCKET`, or this user's
+/// own node.
+pub(super) fn chosen(global: &Global) -> Result<Vec<Node>, Failure> {
+    let given = Given::from_process(Vec::new(), None);
+    let named = global.node.clone().or_else(|| std::env::var("MOTE_NODE").ok());
+    let Some(list) = named.filter(|node| !node.is_empty()) else {
+        let endpoint = Endpoint::Unix(config::default_socket(&given));
+        return Ok(vec![Node { name: endpoint.to_string(), client: client(endpoint, global) }]);
+    };
+    let names = read(&given)?;
+    let is_socket =
+        |path: &str| std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+    let all = names.resolve(&list, is_socket).map_err(|error| {
+        let failure = Failure::new("M0101", error.text);
+        let file = config::nodes_file(&given).0;
+        failure.with_hint(error.hint.unwrap_or_else(|| {
+            format!(
+                "write http://HOST:PORT or the path of a socket, or name it in {}",
+                file.display()
+            )
+        }))
+    })?;
+    connect(&all, global, true)
+}
+
+/// The only node that flags and environment name.
+pub(super) fn only(global: &Global) -> Result<Node, Failure> {
+    let all = chosen(global)?;
+    match <[Node; 1]>::try_from(all) {
+        Ok([node]) => Ok(node),
+        Err(all) => {
+            let text = format!("this command takes one node, and --node names {}", all.len());
+            let hint = "several nodes are possible with deploy, list, describe, rollback, remove, \
+                        secret and nodes";
+            Err(Failure::new("M0101", text).with_hint(hint))
+        }
+    }
+}
+
+/// Reads the file of names; without one there are none.
+fn read(given: &Given) -> Result<Names, Failure> {
+    let (path, required) = config::nodes_file(given);
+    let shown = path.display().to_string();
+    match bounded(&path) {
+        Ok(text) => Ok(Names::parse(&path, &text)?),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !required => {
+            Ok(Names::default())
+        }
+        Err(error) => Err(Failure::of_file("M0102", &shown, &error)),
+    }
+}
+
+fn bounded(path: &Path) -> std::io::Result<String> {
+    use std::io::Read;
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Clients of these nodes, each with its own token. If it `is_strict`, a node whose token is not
+/// known is an error; otherwise the node itself asks for it.
+fn connect(all: &[Named], global: &Global, is_strict: bool) -> Result<Vec<Node>, Failure> {
+    let mut nodes = Vec::new();
+    for node in all {
+        let token = match &node.token_file {
+            Some(path) => Some(token(&node.name, path, global)?),
+            // A token belongs to one node and must not be sent to others.
+            None if all.len() == 1 => std::env::var("MOTE_TOKEN").ok(),
+            None => None,
+        };
+        let endpoint = Endpoint::parse(&node.address, token)?;
+        if let (Endpoint::Tcp { token: None, .. }, true) = (&endpoint, is_strict && all.len() > 1) {
+            let text = format!("{}: no token is known", harmless(&node.name));
+            let file = config::nodes_file(&Given::from_process(Vec::new(), None)).0;
+            let hint = format!(
+                "with several nodes, each needs a token_file in {}; MOTE_TOKEN is for one node",
+                file.display()
+            );
+            return Err(Failure::new("M0206", text).with_hint(hint));
+        }
+        nodes.push(Node { name: node.name.clone(), client: client(endpoint, global) });
+    }
+    Ok(nodes)
+}
+
+fn token(name: &str, path: &Path, global: &Global) -> Result<String, Failure> {
+    let shown = path.display().to_string();
+    let failed = |error: &std::io::Error| Failure::of_file("M0102", &shown, error).on_node(name);
+    let metadata = std::fs::metadata(path).map_err(|error| failed(&error))?;
+    if metadata.permissions().mode() & 0o077 != 0 {
+        let text = format!("{name}: other users can read the token: chmod 600 {shown}");
+        Output::new(global).warn(&text);
+    }
+    Ok(bounded(path).map_err(|error| failed(&error))?.trim().to_owned())
+}
+
+fn client(endpoint: Endpoint, global: &Global) -> Client {
+    let client = Client::new(endpoint);
+    match global.timeout {
+        Some(seconds) => client.with_timeout(Duration::from_secs(seconds)),
+        None => client,
+    }
+}
+
+/// `mote nodes`: the state of the nodes that `--node` names, or of all in the file.
+pub(super) async fn list(global: &Global, output: &Output) -> Result<(), Failure> {
+    let given = Given::from_process(Vec::new(), None);
+    let is_named = global.node.is_some() || std::env::var_os("MOTE_NODE").is_some();
+    let nodes = if is_named {
+        chosen(global)?
+    } else {
+        let all: Vec<Named> = read(&given)?.nodes().cloned().collect();
+        if all.is_empty() {
+            let file = config::nodes_file(&given).0;
+            output.say(&format!("no nodes are named yet; write [nodes] into {}", file.display()));
+        }
+        connect(&all, global, false)?
+    };
+    let answers = ask_all(&nodes, |client| async move { client.status().await }).await;
+    let mut worst = None;
+    let mut rows = Vec::new();
+    let mut values = Vec::new();
+    for (node, answer) in nodes.iter().zip(answers) {
+        let address = node.client.endpoint().to_string();
+        let mut value = json!({"node": node.name, "address": address});
+        let mut row = vec![node.name.clone(), address];
+        match answer {
+            Some(Ok(status)) => {
+                value["state"] = "up".into();
+                value["status"] = serde_json::to_value(&status).unwrap_or_default();
+                row.extend(up(&status));
+            }
+            Some(Err(error)) => {
+                let failure = Failure::from(error).on_node(&node.name);
+                value["state"] = "failed".into();
+                value["error"] = failure.value();
+                row.extend(["failed", "-", "-", "-", "-"].map(str::to_owned));
+                output.failure(&failure);
+                worst.get_or_insert(failure.exit);
+            }
+            None => worst = Some(exit::FAILED),
+        }
+        rows.push(row);
+        values.push(value);
+    }
+    let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+    output.results(&json!({"nodes": values}), &values, &names, || match rows.is_empty() {
+        true => String::new(),
+        false => table(
+            &["NODE", "ADDRESS", "STATE", "VERSION", "FUNCTIONS", "INSTANCES", "MEMORY"],
+            &rows,
+        ),
+    })?;
+    worst.map_or(Ok(()), |exit| Err(Failure::quiet(exit)))
+}
+
+fn up(status: &NodeStatus) -> Vec<String> {
+    vec![
+        "up".to_owned(),
+        status.version.clone(),
+        status.functions.to_string(),
+        status.instances.to_string(),
+        size_text(status.memory_bytes),
+    ]
+}
+
+/// Asks all nodes for their state before anything is changed. Reports every node that does not
+/// answer, and warns if versions differ.
+pub(super) async fn all_answer(nodes: &[Node], output: &Output) -> Result<(), Failure> {
+    let answers = ask_all(nodes, |client| async move { client.status().await }).await;
+    let mut versions: Vec<(String, Vec<&str>)> = Vec::new();
+    let mut silent = Vec::new();
+    let mut exit = None;
+    for (node, answer) in nodes.iter().zip(answers) {
+        match answer.unwrap_or_else(|| Err(ClientError::Request("the question failed".to_owned())))
+        {
+            Ok(status) => match versions.iter_mut().find(|(known, _)| *known == status.version) {
+                Some((_, names)) => names.push(&node.name),
+                None => versions.push((status.version, vec![&node.name])),
+            },
+            Err(error) => {
+                let failure = Failure::from(error).on_node(&node.name);
+                output.failure(&failure);
+                exit.get_or_insert(failure.exit);
+                silent.push(node.name.as_str());
+            }
+        }
+    }
+    if let Some(exit) = exit {
+        let text = format!(
+            "{} of {} nodes cannot take part, so nothing was changed: {}",
+            silent.len(),
+            nodes.len(),
+            silent.join(", ")
+        );
+        let failure = Failure::new("M0206", text);
+        output.failure(&failure.with_hint("correct them, or leave them out of --node"));
+        return Err(Failure::quiet(exit));
+    }
+    if versions.len() > 1 {
+        let each =
+            versions.iter().map(|(version, names)| format!("{version} ({})", names.join(", ")));
+        let each: Vec<String> = each.collect();
+        output.warn(&format!("the nodes run different versions: {}", each.join(", ")));
+    }
+    Ok(())
+}
