@@ -1,0 +1,442 @@
+//! Compares what the cell has with what the resources ask for, and changes the difference. It runs
+//! when a resource changes, when something failed before, and once at the start, when it also
+//! removes what no resource asks for.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use kube::api::PartialObjectMeta;
+use kube::{Api, ResourceExt as _};
+use mote_api::ClientError;
+use mote_api::cells::{CELLS_MAX, CellPlace, CellsRequest};
+use mote_api::types::ScaleRequest;
+use mote_core::rollout::{Traffic, sticky_key};
+use parking_lot::Mutex;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::UnixStream;
+
+use super::{Agent, WORKERS};
+use crate::keys;
+use crate::resources::{
+    Bounds, Cell, CellFunction, Function, FunctionRevision, READY, revision_name,
+};
+use crate::source;
+
+/// The entry of the queue that stands for the secrets of functions. No function has this name.
+pub(super) const SECRETS: &str = "_secrets";
+/// The same for the other cells.
+pub(super) const CELLS: &str = "_cells";
+
+/// The pause before the agent asks a cell again that does not answer.
+const NODE_PAUSE: Duration = Duration::from_millis(500);
+
+/// What the cell is known to hold.
+#[derive(Default)]
+pub(super) struct Held {
+    functions: Mutex<HashMap<String, HeldFunction>>,
+    /// Whether the cell can forward invocations to others.
+    forwards: AtomicBool,
+}
+
+#[derive(Default, Clone)]
+struct HeldFunction {
+    /// The uid of the resource: a function that was removed and made again begins anew.
+    uid: Option<String>,
+    revisions: BTreeSet<u64>,
+    traffic: Option<Traffic>,
+    /// The bounds of instances that were set since the traffic changed.
+    bounds: Option<Bounds>,
+}
+
+/// Why a function is not as it should be.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Cell(#[from] ClientError),
+    #[error("the API server: {0}")]
+    Cluster(#[from] kube::Error),
+    #[error("{0}")]
+    Code(String),
+}
+
+impl Failure {
+    /// The failure as the status of the cell shows it.
+    fn text(&self) -> String {
+        match self {
+            Failure::Cell(ClientError::Problem(problem)) => match &problem.hint {
+                Some(hint) => format!("{}: {} ({hint})", problem.code, problem.detail),
+                None => format!("{}: {}", problem.code, problem.detail),
+            },
+            other => other.to_string(),
+        }
+    }
+}
+
+/// Keeps the cell as the resources ask, for the rest of the process.
+pub(super) async fn keep(agent: Arc<Agent>) {
+    agent.functions.synced().await;
+    agent.secrets.synced().await;
+    agent.keys.synced().await;
+    // Functions need their secrets when they start.
+    if let Err(failure) = secrets(&agent).await {
+        tracing::warn!("the secrets of functions: {}", failure.text());
+        agent.work.again(SECRETS);
+    }
+    first(&agent).await;
+    tokio::spawn(follow_node(agent.clone()));
+    let mut workers = tokio::task::JoinSet::new();
+    // A function is handled by one worker at a time; true if it has changed since.
+    let busy: Arc<Mutex<HashMap<String, bool>>> = Arc::default();
+    for _ in 0..WORKERS {
+        let (agent, busy) = (agent.clone(), busy.clone());
+        workers.spawn(async move {
+            loop {
+                let name = agent.work.next().await;
+                if let Some(changed) = busy.lock().get_mut(&name) {
+                    *changed = true;
+                    continue;
+                }
+                // No other worker runs between the two, because all of them share one thread.
+                busy.lock().insert(name.clone(), false);
+                handle(&agent, &name).await;
+                if busy.lock().remove(&name) == Some(true) {
+                    agent.work.add(&name);
+                }
+            }
+        });
+    }
+    workers.join_all().await;
+}
+
+/// Begins anew when the cell's process was restarted: what it knew only in memory is gone. An open
+/// connection shows that, because it ends with the process; the cell also ends it after some time
+/// without a request.
+async fn follow_node(agent: Arc<Agent>) {
+    let mut before: Option<(u32, u64)> = None;
+    loop {
+        // It is opened before the question, so that no restart falls between the two.
+        let open = UnixStream::connect(&agent.options.socket).await;
+        let (Ok(open), Ok(status)) = (open, agent.node.status().await) else {
+            tokio::time::sleep(NODE_PAUSE).await;
+            continue;
+        };
+        let is_new =
+            before.is_some_and(|(pid, uptime)| pid != status.pid || status.uptime_ms < uptime);
+        before = Some((status.pid, status.uptime_ms));
+        if is_new {
+            tracing::info!("the cell was restarted");
+            agent.starts.fetch_add(1, Ordering::AcqRel);
+            agent.held.functions.lock().clear();
+            agent.work.add(SECRETS);
+            agent.work.add(CELLS);
+            agent.functions.names().iter().for_each(|name| agent.work.add(name));
+        }
+        ended(open).await;
+        // A cell that closes each connection at once must not make this a busy loop.
+        tokio::time::sleep(NODE_PAUSE).await;
+    }
+}
+
+/// Waits until the other side ends a connection on which it has nothing to say.
+async fn ended(mut open: UnixStream) {
+    let mut said = [0; 256];
+    while matches!(open.read(&mut said).await, Ok(count) if count > 0) {}
+}
+
+/// Handles all functions once, and those that only the cell has. From then on the cell is ready.
+async fn first(agent: &Arc<Agent>) {
+    let mut names: BTreeSet<String> = agent.functions.names().into_iter().collect();
+    // Without this list a function that was removed meanwhile would stay for ever.
+    let list = loop {
+        match agent.node.functions().await {
+            Ok(list) => break list,
+            Err(error) => tracing::warn!("the functions of the cell cannot be listed: {error}"),
+        }
+        tokio::time::sleep(NODE_PAUSE).await;
+    };
+    names.extend(list.functions.into_iter().map(|function| function.name));
+    let count = names.len();
+    for name in names {
+        handle(agent, &name).await;
+    }
+    agent.is_synced.store(true, Ordering::Release);
+    agent.report.synced(true);
+    tracing::info!("the cell has all functions, {count} in number");
+}
+
+async fn handle(agent: &Agent, name: &str) {
+    let handled = match name {
+        SECRETS => secrets(agent).await,
+        CELLS => cells(agent).await,
+        name => function(agent, name).await,
+    };
+    match handled {
+        Ok(()) => agent.work.done(name),
+        Err(failure) => {
+            let text = failure.text();
+            let pause = agent.work.again(name);
+            tracing::warn!("{name}: {text}; next attempt in {} ms", pause.as_millis());
+        }
+    }
+}
+
+/// Gives the cell what the resource `name` asks for.
+async fn function(agent: &Agent, name: &str) -> Result<(), Failure> {
+    let Some(wanted) = agent.functions.get(name) else { return removed(agent, name).await };
+    let uid = wanted.metadata.uid.clone();
+    let mut held = agent.held.functions.lock().get(name).cloned().unwrap_or_default();
+    if held.uid.is_some() && held.uid != uid {
+        removed(agent, name).await?;
+        held = HeldFunction::default();
+    }
+    held.uid = uid;
+    let status = wanted.status.as_ref();
+    let is_home = status.and_then(|status| status.home.as_ref()) == Some(&agent.options.pod);
+    let traffic = status.and_then(|status| status.traffic.clone());
+    let traffic = traffic.map(|traffic| Traffic { elsewhere: !is_home, ..traffic });
+    let bounds = status.and_then(|status| status.shares.get(&agent.options.pod).copied());
+    // A cell that forwards nothing must be able to start an instance.
+    let least = u32::from(!agent.held.forwards.load(Ordering::Relaxed));
+    let bounds = bounds.map(|part| Bounds { max: part.max.map(|max| max.max(least)), ..part });
+    let mut has = agent.report.told(name);
+    has.error = None;
+    if has.uid != held.uid {
+        has = CellFunction { uid: held.uid.clone(), ..CellFunction::default() };
+    }
+    let placed = place(agent, &wanted, traffic.as_ref(), &mut held, &mut has).await;
+    agent.held.functions.lock().insert(name.to_owned(), held.clone());
+    let switched = match &traffic {
+        Some(traffic) if placed_all(traffic, &held) && held.traffic.as_ref() != Some(traffic) => {
+            let switched = agent.node.set_split(name, traffic, agent.is_synced()).await;
+            if switched.is_ok() {
+                has.split = Some(traffic.split.to_string());
+                held.traffic = Some(traffic.clone());
+                held.bounds = None;
+            }
+            switched.map(|_| ())
+        }
+        _ => Ok(()),
+    };
+    let scaled = match bounds {
+        Some(bounds)
+            if held.bounds != Some(bounds) && switched.is_ok() && held.traffic.is_some() =>
+        {
+            // Without a maximum of its own, a cell has as many instances as cores.
+            let Bounds { min, max } = bounds;
+            let wish = ScaleRequest { min: Some(min), max, reset: true, ..ScaleRequest::default() };
+            let scaled = agent.node.scale(name, &wish).await;
+            held.bounds = scaled.is_ok().then_some(bounds);
+            has.bounds_error = match &scaled {
+                Err(ClientError::Problem(problem)) if problem.status == 422 => {
+                    Some(format!("{}: {}", problem.code, problem.detail))
+                }
+                _ => None,
+            };
+            scaled.map(|_| ())
+        }
+        _ => Ok(()),
+    };
+    if let Err(ClientError::Problem(problem)) = &switched
+        && problem.code == "M0412"
+    {
+        // The cell has removed old revisions that the cluster still has.
+        held.revisions.clear();
+    }
+    agent.held.functions.lock().insert(name.to_owned(), held);
+    let failure = placed.and(switched.map_err(Failure::from)).and(scaled.map_err(Failure::from));
+    has.error = failure.as_ref().err().map(Failure::text);
+    agent.report.tell(name, has);
+    failure
+}
+
+fn placed_all(traffic: &Traffic, held: &HeldFunction) -> bool {
+    traffic.split.shares().iter().all(|share| held.revisions.contains(&share.revision))
+}
+
+/// Stores the revisions that the resource asks for and the cell does not have. Returns the first
+/// failure after trying all.
+async fn place(
+    agent: &Agent,
+    wanted: &Function,
+    traffic: Option<&Traffic>,
+    held: &mut HeldFunction,
+    has: &mut CellFunction,
+) -> Result<(), Failure> {
+    let name = wanted.metadata.name.as_deref().unwrap_or_default();
+    let serving = |number: u64| traffic.is_some_and(|traffic| traffic.split.reaches(number));
+    let asked: BTreeSet<u64> = asked(wanted, traffic);
+    has.revisions.retain(|number, _| number.parse().is_ok_and(|number| asked.contains(&number)));
+    let mut outcome = Ok(());
+    for number in asked {
+        if held.revisions.contains(&number) {
+            has.revisions.insert(number.to_string(), READY.to_owned());
+            continue;
+        }
+        // A revision that serves on other cells has shown there that it starts.
+        let placed = one_revision(agent, name, number, !serving(number)).await;
+        let told = match &placed {
+            Ok(()) => {
+                held.revisions.insert(number);
+                READY.to_owned()
+            }
+            Err(failure) => failure.text(),
+        };
+        has.revisions.insert(number.to_string(), told);
+        outcome = outcome.and(placed);
+    }
+    outcome
+}
+
+/// The revisions that a cell must hold: those that serve, and those that are to serve.
+fn asked(wanted: &Function, traffic: Option<&Traffic>) -> BTreeSet<u64> {
+    let serving = traffic.into_iter().flat_map(|traffic| traffic.split.shares());
+    let named = wanted.spec.traffic.iter().flatten().filter_map(|share| share.revision);
+    let latest = wanted.status.as_ref().and_then(|status| status.latest);
+    serving.map(|share| share.revision).chain(named).chain(latest).collect()
+}
+
+async fn one_revision(agent: &Agent, name: &str, number: u64, warm: bool) -> Result<(), Failure> {
+    let revisions: Api<FunctionRevision> =
+        Api::namespaced(agent.client.clone(), &agent.options.place.functions_namespace);
+    let revision = revisions.get(&revision_name(name, number)).await?.spec;
+    // It is there until the cell has it.
+    let _large = match revision.bytes {
+        0..source::LARGE_BYTES => None,
+        _ => Some(agent.large.acquire().await.expect("it is never closed")),
+    };
+    let tar = match &revision.archive {
+        Some(text) => source::from_inline(text).map_err(Failure::Code)?.into(),
+        None => super::proxy::archive(agent, &revision.digest).await.map_err(Failure::Code)?,
+    };
+    source::check(&tar, &revision.digest).map_err(Failure::Code)?;
+    match agent.node.place(name, number, tar.clone(), warm).await {
+        // The cell has a function of this name that was removed while no agent was there.
+        Err(ClientError::Problem(problem)) if problem.field.as_deref() == Some("number") => {
+            removed(agent, name).await?;
+            agent.node.place(name, number, tar, warm).await?;
+        }
+        placed => placed.map(|_| ())?,
+    }
+    Ok(())
+}
+
+/// Removes a function that no resource asks for.
+async fn removed(agent: &Agent, name: &str) -> Result<(), Failure> {
+    match agent.node.remove(name).await {
+        Err(ClientError::Problem(problem)) if problem.status == 404 => {}
+        removed => removed?,
+    }
+    agent.held.functions.lock().remove(name);
+    agent.report.forget(name);
+    Ok(())
+}
+
+/// Tells the cell where the others are.
+async fn cells(agent: &Agent) -> Result<(), Failure> {
+    agent.cells.synced().await;
+    let own = &agent.options.pod;
+    if agent.cells.get(own).is_none() {
+        // Somebody has removed it. It is written again, with all that the cell has.
+        let journal = agent.journal.as_deref();
+        super::write_cell(&agent.cells_api, &agent.options, journal).await?;
+        agent.report.tell_all();
+    }
+    let place = |cell: &PartialObjectMeta<Cell>| {
+        let address: SocketAddr = super::place(cell)?.parse().ok()?;
+        Some(CellPlace { name: cell.name_any(), address: address.to_string() })
+    };
+    let others = agent.cells.all();
+    let others = others.iter().filter(|cell| cell.name_any() != *own);
+    let places = chosen(own, others.filter_map(|cell| place(cell)).collect());
+    let wish = CellsRequest { name: own.clone(), cells: places };
+    match agent.node.set_cells(&wish).await {
+        // The cell was started without the setting `cell`: it forwards nothing.
+        Err(ClientError::Problem(problem)) if problem.status == 409 => Ok(()),
+        set => {
+            set?;
+            if !agent.held.forwards.swap(true, Ordering::Relaxed) {
+                agent.functions.names().iter().for_each(|name| agent.work.add(name));
+            }
+            Ok(())
+        }
+    }
+}
+
+/// As many other cells as a cell can know. In a larger cluster, each cell knows others.
+fn chosen(own: &str, mut others: Vec<CellPlace>) -> Vec<CellPlace> {
+    if others.len() > CELLS_MAX {
+        others.sort_by_cached_key(|other| sticky_key(format!("{own} {}", other.name).as_bytes()));
+        others.truncate(CELLS_MAX);
+    }
+    others
+}
+
+/// Gives the cell the secrets of functions, and removes those that the Secret does not have.
+async fn secrets(agent: &Agent) -> Result<(), Failure> {
+    let wanted = agent.secrets.get(keys::FUNCTIONS);
+    let wanted: BTreeMap<String, String> = wanted
+        .iter()
+        .flat_map(|secret| secret.data.iter().flatten())
+        .filter_map(|(name, value)| {
+            let text = String::from_utf8(value.0.clone());
+            if text.is_err() {
+                tracing::warn!("the Secret {}: {name} is not text", keys::FUNCTIONS);
+            }
+            Some((name.clone(), text.ok()?))
+        })
+        .collect();
+    let there = agent.node.secrets().await?;
+    for secret in &there.secrets {
+        if !wanted.contains_key(&secret.name) {
+            agent.node.remove_secret(&secret.name).await?;
+        }
+    }
+    let mut outcome = Ok(());
+    for (name, value) in wanted {
+        outcome = outcome.and(agent.node.put_secret(&name, value).await.map(|_| ()));
+    }
+    // A function that failed for want of a secret can be tried again.
+    for name in agent.functions.names() {
+        if agent.report.told(&name).error.is_some() {
+            agent.work.add(&name);
+        }
+    }
+    Ok(outcome?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_a_large_cluster_every_cell_is_known_to_some() {
+        let all: Vec<_> = (0..300)
+            .map(|number| CellPlace { name: format!("cell-{number}"), address: String::new() })
+            .collect();
+        let mut known = BTreeSet::new();
+        for own in &all {
+            let others = all.iter().filter(|other| other.name != own.name).cloned().collect();
+            let chosen = chosen(&own.name, others);
+            assert_eq!(chosen.len(), CELLS_MAX);
+            known.extend(chosen.into_iter().map(|other| other.name));
+        }
+        assert_eq!(known.len(), all.len());
+        assert_eq!(chosen("a", all[..10].to_vec()).len(), 10);
+    }
+
+    #[test]
+    fn a_cell_holds_what_serves_and_what_is_to_serve() {
+        let wanted: Function = serde_json::from_value(serde_json::json!({
+            "apiVersion": "mote.dev/v1alpha1", "kind": "Function", "metadata": {"name": "a"},
+            "spec": {"traffic": [{"revision": 2, "percent": 100}, {"latest": true, "tag": "next"}]},
+            "status": {"latest": 5, "traffic": {"split": [{"revision": 4, "percent": 100}]}},
+        }))
+        .unwrap();
+        let traffic = wanted.status.as_ref().unwrap().traffic.clone();
+        assert_eq!(asked(&wanted, traffic.as_ref()), BTreeSet::from([2, 4, 5]));
+        assert_eq!(asked(&wanted, None), BTreeSet::from([2, 5]));
+    }
+}

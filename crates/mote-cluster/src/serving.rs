@@ -1,0 +1,64 @@
+//! The HTTP servers of the controller and of the agents. Every pod of the cluster may connect to
+//! them, so their connections are bounded in number, and a client that is silent is sent away.
+
+use std::io;
+use std::time::Duration;
+
+use axum::Router;
+use mote_compat::connection::{Places, http1};
+use mote_core::shares::Share;
+use tokio::net::{TcpListener, TcpStream};
+
+/// Connections of a port at once; one address may have half of them.
+const CONNECTIONS_MAX: usize = 512;
+/// A socket without free file descriptors fails at once, again and again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A listening socket with a bounded number of connections.
+pub(crate) struct Port {
+    listener: TcpListener,
+    places: Places,
+}
+
+/// The place of a connection, which is free again when this is dropped.
+pub(crate) type Place = Share<std::net::IpAddr>;
+
+impl Port {
+    /// Listens at the address.
+    pub(crate) async fn bind(address: std::net::SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await.map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"))
+        })?;
+        Ok(Self { listener, places: Places::new(CONNECTIONS_MAX) })
+    }
+
+    /// The next connection that there is a place for.
+    pub(crate) async fn next(&self) -> (TcpStream, std::net::SocketAddr, Place) {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, peer)) => {
+                    if let Some(place) = self.places.take(&stream, peer.ip()) {
+                        return (stream, peer, place);
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!("a connection cannot be accepted: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Serves the routes for the rest of the process.
+    pub(crate) async fn serve(&self, routes: Router) {
+        loop {
+            let (stream, peer, place) = self.next().await;
+            let routes = routes.clone();
+            tokio::spawn(async move {
+                let _place = place;
+                // The client went away; nobody needs to know why.
+                let _ = http1(stream, peer, routes, std::future::pending()).await;
+            });
+        }
+    }
+}

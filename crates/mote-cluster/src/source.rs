@@ -1,0 +1,254 @@
+//! From the files and settings of a `Function` to the archive that a cell takes.
+
+use std::io::Read as _;
+use std::io::Write as _;
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use mote_api::toml_reader::Mistakes;
+use mote_core::FunctionSpec;
+use mote_core::spec::Runtime;
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+
+use crate::pods::PodNeeds;
+use crate::resources::{Bounds, FunctionSpec as Wanted};
+
+/// Archives that are larger after compression are not part of their resource: the API server
+/// refuses requests above 1.5 MiB.
+pub(crate) const INLINE_BYTES_MAX: usize = 700 << 10;
+/// Largest archive: the controller and the agents hold it in memory.
+pub(crate) const ARCHIVE_BYTES_MAX: u64 = 64 << 20;
+/// The controller and an agent hold one archive above this size at a time, so that their pods'
+/// limits of memory are enough.
+pub(crate) const LARGE_BYTES: u64 = 2 << 20;
+
+/// The archive of a revision.
+pub(crate) struct Archive {
+    /// The tar, with the spec as its first entry.
+    pub(crate) tar: Bytes,
+    /// SHA-256 of `tar`, as text.
+    pub(crate) digest: String,
+    /// The word of the runtime.
+    pub(crate) runtime: String,
+    /// The bounds of instances, for the whole cluster.
+    pub(crate) bounds: Bounds,
+    /// What it needs of its pods, if its instances are pods.
+    pub(crate) pods: Option<PodNeeds>,
+}
+
+/// Packs the files of a function with its settings, which are those of `mote.toml`. The error is
+/// what its owner has to mend.
+pub(crate) fn archive(name: &str, wanted: &Wanted) -> Result<Archive, String> {
+    let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
+    // Texts about the folder name it like the function, so that they are the same at each look.
+    let root = folder.path().join(name);
+    let files = wanted.files.as_ref().ok_or("the function has no files")?;
+    for (path, content) in files {
+        write(&root, path, content)?;
+    }
+    let has_settings = !wanted.settings.is_empty();
+    if has_settings && files.contains_key("mote.toml") {
+        return Err(
+            "spec.files has a mote.toml, and spec has settings too: give them in one place"
+                .to_owned(),
+        );
+    }
+    if has_settings {
+        let mut settings = wanted.settings.clone();
+        // The bounds hold for the cluster and not for a revision: kubectl scale makes no new one.
+        if let Some(Value::Object(scale)) = settings.get_mut("scale") {
+            scale.remove("min");
+            scale.remove("max");
+        }
+        write(&root, "mote.toml", &manifest(name, &settings)?)?;
+    }
+    let options = mote_project::Options { name: Some(name), ..mote_project::Options::default() };
+    let project = mote_project::read(&root, options)
+        .map_err(|mistakes| told(&mistakes).replace(&root.display().to_string(), "spec.files"))?;
+    let [planned] = project.functions.as_slice() else {
+        return Err(format!("the files describe {} functions, not one", project.functions.len()));
+    };
+    if planned.spec.name.as_str() != name {
+        return Err(format!("the files describe the function {}, not {name}", planned.spec.name));
+    }
+    check_runtime(&planned.spec)?;
+    let json = mote_core::spec::to_json(&planned.spec).into_bytes();
+    let packed = mote_store::pack::pack(&root, Some((mote_api::SPEC_ENTRY, &json)))
+        .map_err(|error| error.to_string())?;
+    Ok(of_tar(packed.tar.into(), &planned.spec))
+}
+
+/// The mistakes in the words of the resource: nobody has seen the manifest that it was turned into.
+fn told(mistakes: &Mistakes) -> String {
+    let one = |mistake: &mote_api::toml_reader::Mistake| {
+        let text = mistake.text.replace("mote.toml", "spec");
+        let text = text.rsplit_once(" (line ").map_or(text.as_str(), |(text, _)| text);
+        match &mistake.hint {
+            Some(hint) => format!("{}: {text} ({hint})", mistake.code),
+            None => format!("{}: {text}", mistake.code),
+        }
+    };
+    mistakes.0.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+/// Whether cells can run a function: they check its settings as this does, and have no compiler.
+pub(crate) fn check_runtime(spec: &FunctionSpec) -> Result<(), String> {
+    if let Some(error) = spec.check().first() {
+        return Err(error.to_string());
+    }
+    if spec.runtime != Runtime::Go {
+        return Ok(());
+    }
+    Err("functions in Go cannot be deployed to a cluster, because its cells have no compiler: build \
+         the program and deploy it with the runtime exec or server"
+        .to_owned())
+}
+
+/// An archive that was packed elsewhere. Its digest takes a moment for a large one.
+pub(crate) fn of_tar(tar: Bytes, spec: &FunctionSpec) -> Archive {
+    let digest = digest(&tar);
+    let bounds = Bounds { min: spec.scale.min, max: spec.scale.max };
+    let pods = PodNeeds::of(spec);
+    Archive { tar, digest, runtime: spec.runtime.as_str().to_owned(), bounds, pods }
+}
+
+fn write(folder: &Path, path: &str, content: &str) -> Result<(), String> {
+    // The schema admits only relative paths whose parts do not begin with a dot.
+    let is_plain = path.split('/').all(|part| !part.is_empty() && !part.starts_with('.'));
+    if !is_plain {
+        return Err(format!("spec.files: {path:?} is not a relative path without dots"));
+    }
+    let whole = folder.join(path);
+    let failed = |error: std::io::Error| format!("spec.files: {path}: {error}");
+    if let Some(parent) = whole.parent() {
+        std::fs::create_dir_all(parent).map_err(failed)?;
+    }
+    std::fs::write(whole, content).map_err(failed)
+}
+
+/// The settings as a `mote.toml`.
+fn manifest(name: &str, settings: &Map<String, Value>) -> Result<String, String> {
+    let mut table = toml::Table::new();
+    table.insert("version".to_owned(), 1.into());
+    table.insert("name".to_owned(), name.into());
+    for (key, value) in settings {
+        let value = toml::Value::try_from(value).map_err(|error| format!("spec.{key}: {error}"))?;
+        table.insert(key.clone(), value);
+    }
+    toml::to_string(&table).map_err(|error| format!("spec: {error}"))
+}
+
+/// SHA-256 as text.
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The archive as it stands in its resource; `None` if it is too large for that. Blocks for a moment.
+pub(crate) fn inline(tar: &[u8]) -> Option<String> {
+    let mut encoder = GzEncoder::new(Bounded(Vec::new()), Compression::default());
+    encoder.write_all(tar).ok()?;
+    Some(STANDARD.encode(encoder.finish().ok()?.0))
+}
+
+/// Refuses what goes beyond [`INLINE_BYTES_MAX`].
+struct Bounded(Vec<u8>);
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0.len() + bytes.len() > INLINE_BYTES_MAX {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The archive of a resource. Its digest is checked by [`check`].
+pub(crate) fn from_inline(text: &str) -> Result<Vec<u8>, String> {
+    let compressed = STANDARD.decode(text).map_err(|error| format!("its archive: {error}"))?;
+    let mut tar = Vec::new();
+    GzDecoder::new(compressed.as_slice())
+        .take(ARCHIVE_BYTES_MAX + 1)
+        .read_to_end(&mut tar)
+        .map_err(|error| format!("its archive: {error}"))?;
+    if tar.len() as u64 > ARCHIVE_BYTES_MAX {
+        return Err(format!("its archive is larger than {} MiB", ARCHIVE_BYTES_MAX >> 20));
+    }
+    Ok(tar)
+}
+
+/// Whether an archive is the one that was asked for.
+pub(crate) fn check(tar: &[u8], wanted: &str) -> Result<(), String> {
+    let found = digest(tar);
+    if found == wanted {
+        Ok(())
+    } else {
+        Err(format!("its archive is sha256:{found}, not sha256:{wanted}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(json: Value) -> Wanted {
+        serde_json::from_value(json).expect("a spec")
+    }
+
+    #[test]
+    fn files_and_settings_become_an_archive_with_its_spec() {
+        let wanted = wanted(serde_json::json!({
+            "files": {"app.py": "def handle(request):\n    return 'hi'\n"},
+            "runtime": "python", "entry": "app:handle",
+            "limits": {"memory": "96MiB"}, "env": {"A": "1", "B": {"secret": "db"}},
+            "trigger": [{"cron": "0 5 * * *"}],
+        }));
+        let first = archive("hello", &wanted).unwrap();
+        assert_eq!(first.runtime, "python");
+        // The same resource gives the same revision.
+        assert_eq!(archive("hello", &wanted).unwrap().digest, first.digest);
+        let text = inline(&first.tar).unwrap();
+        assert_eq!(from_inline(&text).unwrap(), first.tar);
+        assert!(check(&first.tar, &first.digest).is_ok());
+        assert!(check(b"x", &first.digest).is_err());
+    }
+
+    #[test]
+    fn a_mistake_has_the_same_text_at_each_look() {
+        let wanted = wanted(serde_json::json!({"files": {"hello.txt": ""}}));
+        let text = || archive("hello", &wanted).err().expect("a mistake");
+        assert_eq!(text(), text());
+        assert!(!text().contains("/tmp"), "{}", text());
+    }
+
+    #[test]
+    fn mistakes_name_the_field() {
+        let cases = [
+            (serde_json::json!({"files": {"a.py": ""}, "limits": {"memry": "1MiB"}}), "memry"),
+            (serde_json::json!({"files": {"a.py": ""}, "limits": {"timeout": "9000h"}}), "timeout"),
+            (serde_json::json!({"files": {"../a.py": ""}}), "../a.py"),
+            (serde_json::json!({"files": {"a.txt": ""}}), "runtime"),
+            (
+                serde_json::json!({
+                    "files": {"run.sh": ""}, "runtime": "exec", "command": ["sh", "run.sh"],
+                    "isolation": "pod",
+                }),
+                "python and node",
+            ),
+        ];
+        for (json, word) in cases {
+            let error = archive("hello", &wanted(json.clone())).err().unwrap_or_default();
+            assert!(error.contains(word), "{json}: {error}");
+        }
+    }
+}
