@@ -1,5 +1,5 @@
 # Every verb is a script or a plain command of the language's own tools; this file only names them.
-.PHONY: build demo deny simulate test test-long test-mqtt test-zero experiments soak bench-accept bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-kv bench-calls bench-mqtt bench-schedules bench-warm profile-warm fuzz lab charts docs recording lint
+.PHONY: build image test-cluster bench-cell bench-cluster-scale bench-control-plane demo deny simulate test test-long test-mqtt test-zero experiments soak bench-accept bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-kv bench-calls bench-mqtt bench-schedules bench-spill bench-warm profile-warm fuzz lab charts docs recording lint
 
 build:
 	scripts/setup.sh build
@@ -7,7 +7,13 @@ build:
 	cargo build --release -p mote-broker
 	cargo build --release -p mote-nats
 
-demo deny lab lint test test-long test-mqtt test-zero experiments soak bench-accept bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-kv bench-calls bench-mqtt bench-schedules bench-warm profile-warm fuzz:
+# The images of a cell and of a controller, in target/images.
+image: build
+	cargo build --release -p mote-cluster
+	cargo build --release -p mote-pod
+	scripts/image.sh
+
+test-cluster bench-cell bench-cluster-scale bench-control-plane demo deny lab lint test test-long test-mqtt test-zero experiments soak bench-accept bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-kv bench-calls bench-mqtt bench-schedules bench-warm profile-warm fuzz bench-spill:
 	scripts/$@.sh
 
 # The pictures of README.md, and the documentation as a site in target/book.

@@ -4,25 +4,34 @@
 # process namespaces, and its end removes everything. Its addresses are in ranges for benchmarks
 # (RFC 2544).
 #
-# Usage: scripts/cluster.sh build          builds the programs, once
+# Usage: scripts/cluster.sh build [PROGRAM…]   builds all programs, or only these, once; kine and
+#                                              metrics-server are built only if they are named
 #        scripts/cluster.sh up             a control plane and the node node1
 #        scripts/cluster.sh join           one more node: node2, node3 …
 #        scripts/cluster.sh kill NODE      ends a node at once, as if its machine had failed
+#        scripts/cluster.sh metrics        starts metrics-server, so that HPAs see processor time
+#        scripts/cluster.sh restart-etcd       ends the store at once and starts it again
 #        scripts/cluster.sh load FILE…     loads images (docker archives) into all nodes
 #        scripts/cluster.sh run COMMAND…   runs a command where the cluster can be reached
 #        scripts/cluster.sh kubectl ARG…   kubectl as the administrator
 #        scripts/cluster.sh down           ends everything
 #
-# CLUSTER_DIR has the files of the running cluster (default: /tmp/mote-cluster).
+# CLUSTER_STORE=kine keeps the objects in SQLite instead of etcd.
+# CLUSTER_DIR has the files of the running cluster (default: /tmp/mote-cluster). Clusters with folders
+# of different names run side by side: each has all of its addresses in namespaces of its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 VERSION=v1.36.3
 DIR=${CLUSTER_DIR:-/tmp/mote-cluster}
+# Control groups of a node have this name in front of its own.
+NAME=$(basename "$DIR")
 PROGRAMS=$PWD/.cache/kubernetes-$VERSION
 API=198.18.0.1
 PODS=198.18.128.0/17
 SERVICES=198.19.0.0/20
+# The store: etcd, or kine with SQLite, which is what K3s uses.
+STORE=${CLUSTER_STORE:-etcd}
 # Every wait ends after so many seconds.
 PATIENCE=${CLUSTER_PATIENCE:-120}
 
@@ -75,22 +84,42 @@ install_packages() {
 
 build() {
   install_packages
-  local program
-  for program in kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl node; do
-    [ -x "$PROGRAMS/$program" ] || break
+  local program package packages=()
+  local all=(kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl node)
+  [ $# -gt 0 ] || set -- "${all[@]}"
+  for program in "$@"; do
+    [ ! -x "$PROGRAMS/$program" ] || continue
+    case $program in
+      # The store of K3s: SQLite behind the protocol of etcd.
+      kine) build_module kine 1 github.com/k3s-io/kine@v0.16.4 && continue ;;
+      metrics-server)
+        build_module metrics-server 0 sigs.k8s.io/metrics-server/cmd/metrics-server@v0.9.0 && continue
+        ;;
+    esac
+    package=k8s.io/kubernetes/cmd/$program
+    [ "$program" != node ] || package=./node
+    packages+=("$package")
   done
-  [ -x "$PROGRAMS/$program" ] && return
+  [ ${#packages[@]} -gt 0 ] || return 0
   command -v go >/dev/null || fail "needs Go 1.26 to build Kubernetes"
-  say "building Kubernetes $VERSION; this takes about ten minutes of processor time, once"
+  say "building $* of Kubernetes $VERSION; all of it takes ten minutes of processor time, once"
   mkdir -p "$PROGRAMS"
   local version="-X k8s.io/component-base/version.gitVersion=$VERSION"
   version+=" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36"
   (
     cd tests/kubernetes
     export CGO_ENABLED=0
-    nice -n 10 go build -trimpath -tags grpcnotrace -ldflags "-s -w $version" -o "$PROGRAMS/" tool
-    nice -n 10 go build -trimpath -ldflags "-s -w" -o "$PROGRAMS/" ./node
+    nice -n 10 go build -trimpath -tags grpcnotrace -ldflags "-s -w $version" -o "$PROGRAMS/" "${packages[@]}"
   )
+}
+
+# build_module NAME CGO PACKAGE@VERSION: a program that is a module of its own.
+build_module() {
+  command -v go >/dev/null || fail "needs Go 1.26 to build $1"
+  say "building $1; it takes some minutes, once"
+  mkdir -p "$PROGRAMS"
+  (cd /tmp && GOBIN=$PROGRAMS CGO_ENABLED=$2 nice -n 10 go install -trimpath -ldflags "-s -w" "$3") ||
+    fail "$1 cannot be built"
 }
 
 # The image of a pod's first process, and images of single static programs in general.
@@ -123,14 +152,33 @@ PY
 
 # Settings of the whole machine that the kubelet changes; `down` puts them back.
 MACHINE="vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes"
+# Each running cluster has a copy here, all with the values from before the first of them.
+SAVED=/run/mote-clusters
 save_machine() {
-  local key
-  for key in $MACHINE; do echo "$key $(cat "/proc/sys/$key")"; done >"$DIR/machine"
+  local key other
+  mkdir -p "$SAVED"
+  exec 9>"$SAVED/.lock"
+  flock 9
+  other=$(find "$SAVED" -maxdepth 1 -name '*.machine' | head -1)
+  if [ -n "$other" ]; then
+    cp "$other" "$SAVED/$NAME.machine"
+  else
+    for key in $MACHINE; do echo "$key $(cat "/proc/sys/$key")"; done >"$SAVED/$NAME.machine"
+  fi
+  exec 9>&-
 }
 restore_machine() {
-  local key value
-  [ -f "$DIR/machine" ] || return 0
-  while read -r key value; do echo "$value" >"/proc/sys/$key" || true; done <"$DIR/machine"
+  local key value last
+  [ -f "$SAVED/$NAME.machine" ] || return 0
+  exec 9>"$SAVED/.lock"
+  flock 9
+  last=$(mktemp)
+  mv "$SAVED/$NAME.machine" "$last"
+  if [ -z "$(find "$SAVED" -maxdepth 1 -name '*.machine')" ]; then
+    while read -r key value; do echo "$value" >"/proc/sys/$key" || true; done <"$last"
+  fi
+  rm -f "$last"
+  exec 9>&-
 }
 
 # token USER ID GROUPS: a line of the token file, and a kubeconfig.
@@ -177,8 +225,8 @@ start_node() {
     mkdir -p "$folder"
     inside "$node" mount -t tmpfs tmpfs "$folder"
   done
-  ip link add "mote$number" type veth peer name node0 netns "$(holder "$node")"
-  ip link set "mote$number" netns "$(holder switch)"
+  nsenter -t "$(holder switch)" -n \
+    ip link add "mote$number" type veth peer name node0 netns "$(holder "$node")"
   nsenter -t "$(holder switch)" -n ip link set "mote$number" master br0 up
   inside "$node" ip link set lo up
   inside "$node" ip link set node0 up
@@ -189,12 +237,12 @@ start_node() {
   inside "$node" sysctl -q -w net.bridge.bridge-nf-call-iptables=1 2>/dev/null || true
   for group in /sys/fs/cgroup/*/; do
     case $group in */unified/ | */systemd/) continue ;; esac
-    mkdir -p "${group}mote-$node"
+    mkdir -p "${group}$NAME-$node"
     [ -e "${group}cpuset.cpus" ] || continue
-    cat "${group}cpuset.cpus" >"${group}mote-$node/cpuset.cpus"
-    cat "${group}cpuset.mems" >"${group}mote-$node/cpuset.mems"
+    cat "${group}cpuset.cpus" >"${group}$NAME-$node/cpuset.cpus"
+    cat "${group}cpuset.mems" >"${group}$NAME-$node/cpuset.mems"
   done
-  mkdir -p "/sys/fs/cgroup/systemd/mote-$node" 2>/dev/null || true
+  mkdir -p "/sys/fs/cgroup/systemd/$NAME-$node" 2>/dev/null || true
 }
 
 # Addresses of the pods of a node: one part of 64 each.
@@ -247,7 +295,7 @@ apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 failCgroupV1: false
 cgroupDriver: cgroupfs
-cgroupRoot: /mote-$node
+cgroupRoot: /$NAME-$node
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
@@ -278,6 +326,19 @@ YAML
 # The API server knows tokens from its start on, so tokens of nodes that may join are made then.
 NODES_MAX=4
 
+start_etcd() {
+  if [ "$STORE" = kine ]; then
+    mkdir -p "$DIR/node1/etcd"
+    daemon node1 etcd "$PROGRAMS/kine" --metrics-bind-address 0 \
+      --endpoint "sqlite://$DIR/node1/etcd/state.db?_journal=WAL&cache=shared&_busy_timeout=30000" \
+      --listen-address tcp://127.0.0.1:2379
+    return
+  fi
+  daemon node1 etcd etcd --data-dir "$DIR/node1/etcd/data" --unsafe-no-fsync \
+    --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
+    --listen-peer-urls http://127.0.0.1:2380
+}
+
 start_control_plane() {
   local here=$DIR/node1 number
   openssl genrsa -out "$DIR/accounts.key" 2048 2>/dev/null
@@ -289,9 +350,7 @@ start_control_plane() {
   user system:kube-scheduler scheduler ""
   user system:kube-proxy proxy ""
   for number in $(seq "$NODES_MAX"); do user "system:node:node$number" "node-node$number" system:nodes; done
-  daemon node1 etcd etcd --data-dir "$here/etcd/data" --unsafe-no-fsync \
-    --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
-    --listen-peer-urls http://127.0.0.1:2380
+  start_etcd
   daemon node1 apiserver "$PROGRAMS/kube-apiserver" --etcd-servers=http://127.0.0.1:2379 \
     --advertise-address="$API" --secure-port=6443 --service-cluster-ip-range="$SERVICES" \
     --cert-dir="$DIR/pki" --token-auth-file="$DIR/tokens.csv" --authorization-mode=Node,RBAC \
@@ -318,6 +377,46 @@ start_control_plane() {
   wait_for "the service account" kubectl get serviceaccount default
 }
 
+# Processor time and memory of pods, for the API group metrics.k8s.io. It runs beside the API server
+# as a process of node1, so it needs no image.
+start_metrics() {
+  build metrics-server
+  kubectl apply -f - >/dev/null <<YAML
+apiVersion: v1
+kind: Service
+metadata: {name: metrics-server, namespace: kube-system}
+spec: {ports: [{name: https, port: 443, targetPort: 4443}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: metrics-server
+  namespace: kube-system
+  labels: {kubernetes.io/service-name: metrics-server}
+addressType: IPv4
+endpoints: [{addresses: [$API], conditions: {ready: true}}]
+ports: [{name: https, port: 4443}]
+---
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1beta1.metrics.k8s.io}
+spec:
+  service: {name: metrics-server, namespace: kube-system}
+  group: metrics.k8s.io
+  version: v1beta1
+  insecureSkipTLSVerify: true
+  groupPriorityMinimum: 100
+  versionPriority: 100
+YAML
+  daemon node1 metrics-server "$PROGRAMS/metrics-server" --secure-port=4443 \
+    --cert-dir="$DIR/metrics-server" --kubeconfig="$DIR/admin.kubeconfig" \
+    --authentication-kubeconfig="$DIR/admin.kubeconfig" \
+    --authorization-kubeconfig="$DIR/admin.kubeconfig" --kubelet-insecure-tls \
+    --kubelet-preferred-address-types=InternalIP --metric-resolution=15s \
+    --kubelet-request-timeout=5s
+  wait_for "the metrics of node1" kubectl top node node1
+}
+
 ready() { [ "$(kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" = True ]; }
 
 join_node() {
@@ -338,6 +437,7 @@ up() {
   [ "$(id -u)" = 0 ] || fail "needs root, for namespaces and control groups"
   [ ! -e "$DIR" ] || fail "$DIR exists; run scripts/cluster.sh down first"
   build
+  [ "$STORE" = etcd ] || build "$STORE"
   mkdir -m 700 "$DIR"
   mkdir "$DIR/pki"
   save_machine
@@ -362,7 +462,7 @@ kill_node() {
   [ -e "$DIR/$node/pid" ] || fail "there is no node $node"
   kill -9 "$(holder "$node")" 2>/dev/null || true
   rm -f "$DIR/$node/pid"
-  for group in /sys/fs/cgroup/*/"mote-$node"; do
+  for group in /sys/fs/cgroup/*/"$NAME-$node"; do
     [ -d "$group" ] || continue
     local end=$((SECONDS + 10))
     until find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || [ $SECONDS -ge $end ]; do
@@ -390,13 +490,18 @@ load() {
 verb=${1:-}
 [ $# -gt 0 ] && shift
 case $verb in
-  build) build ;;
+  build) build "$@" ;;
   up) up ;;
   join) join ;;
   kill) kill_node "${1:?a node}" ;;
+  metrics) start_metrics ;;
+  restart-etcd)
+    inside node1 pkill -9 -x "$STORE"
+    start_etcd
+    ;;
   load) load "$@" ;;
   run) inside node1 "$@" ;;
   kubectl) kubectl "$@" ;;
   down) down ;;
-  *) sed -n '2,16s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+  *) sed -n '2,24s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
 esac

@@ -4,12 +4,15 @@
 //! The binary is `$MOTE_BIN`, or `mote` in the folder of the built tests. A test that needs
 //! something that the machine does not have calls [`skip`] and is not counted as a result.
 
+pub mod cluster;
 pub mod compat;
+pub mod kubernetes;
 pub mod load;
 pub mod log;
 pub mod mqtt;
 #[path = "../../crates/mote-nats/tests/server/process.rs"]
 pub mod nats;
+pub mod pods;
 pub mod schedule;
 
 use std::io::{Read, Write};
@@ -309,6 +312,32 @@ impl Node {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{args:?}: {error}: {text}"))
     }
 
+    /// GET of the management API over its socket; the answer must be JSON.
+    pub fn management(&self, path: &str) -> serde_json::Value {
+        let socket = self.dir.path().join("s");
+        let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("the socket");
+        // The answer to a request of HTTP/1.0 ends with the connection.
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: node\r\n\r\n").expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        let (_, body) = text.split_once("\r\n\r\n").expect("a head");
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    /// Any request of the management API over its socket: status and body.
+    pub fn manage(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let socket = self.dir.path().join("s");
+        let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("the socket");
+        let length = body.len();
+        let head = format!("{method} {path} HTTP/1.0\r\nHost: node\r\nContent-Length: {length}");
+        write!(stream, "{head}\r\n\r\n{body}").expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let (_, body) = text.split_once("\r\n\r\n").expect("a head");
+        (status.expect("a status"), body.to_owned())
+    }
+
     /// GET over a fresh connection.
     pub fn get(&self, path: &str) -> Answer {
         self.call("GET", path, &[], b"")
@@ -467,6 +496,19 @@ impl Connection {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> std::io::Result<Answer> {
+        // A refused body may be answered, and the connection closed, before all of it is sent.
+        let sent = self.send(method, path, headers, body);
+        self.read_answer(method == "HEAD").map_err(|error| sent.err().unwrap_or(error))
+    }
+
+    /// Sends a request without waiting for its answer.
+    pub fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> std::io::Result<()> {
         let mut request = format!("{method} {path} HTTP/1.1\r\n");
         if !headers.iter().any(|(name, _)| *name == "host") {
             request.push_str("host: test\r\n");
@@ -480,9 +522,7 @@ impl Connection {
         request.push_str("\r\n");
         let mut bytes = request.into_bytes();
         bytes.extend_from_slice(body);
-        // A refused body may be answered, and the connection closed, before all of it is sent.
-        let sent = self.stream.write_all(&bytes);
-        self.read_answer(method == "HEAD").map_err(|error| sent.err().unwrap_or(error))
+        self.stream.write_all(&bytes)
     }
 
     fn fill(&mut self) -> std::io::Result<()> {
@@ -519,7 +559,8 @@ impl Connection {
         }
     }
 
-    fn read_answer(&mut self, bodiless: bool) -> std::io::Result<Answer> {
+    /// Reads the answer to the last request; one to HEAD is `bodiless`.
+    pub fn read_answer(&mut self, bodiless: bool) -> std::io::Result<Answer> {
         let status_line = self.line()?;
         let status = status_line
             .split(' ')

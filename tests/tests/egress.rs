@@ -410,6 +410,40 @@ fn any_host_is_reached_where_the_manifest_says_so_and_the_node_never() {
 }
 
 #[test]
+fn closed_networks_are_reached_only_by_name_and_not_by_any_host() {
+    let Some(own) = own_address() else {
+        return mote_tests::skip("closed networks", "this machine has no address but loopback");
+    };
+    let node = Node::start_with(&[&format!("--closed-networks=private,{own}")]);
+    let listener = TcpListener::bind((own, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = stream.unwrap().write_all(b"from outside");
+        }
+    });
+    let code = "import socket\n\
+        def handle(event, ctx):\n    \
+            host, _, port = event.text.rpartition(':')\n    \
+            try:\n        \
+                with socket.create_connection((host, int(port)), 10) as s:\n            \
+                    return s.recv(100) or 'closed'\n    \
+            except OSError as error:\n        \
+                return 'refused ' + str(error)\n";
+    let ask = |name: &str, net: &str, to: &str| {
+        let manifest = format!("version = 1\n[allow]\nnet = [\"{net}\"]\n");
+        node.deploy_ok(name, &[("app.py", code), ("mote.toml", &manifest)]);
+        node.post(&format!("/{name}"), format!("{to}:{port}").as_bytes()).text()
+    };
+    let by_any_host = ask("any", &format!("*:{port}"), &own.to_string());
+    assert!(by_any_host.starts_with("refused"), "{by_any_host}");
+    mote_tests::wait_for("the reason in the log", || {
+        node.ok(&["logs", "any"]).contains("in a network that * does not open").then_some(())
+    });
+    assert_eq!(ask("named", &format!("{own}:{port}"), DOOR), "from outside");
+}
+
+#[test]
 fn a_failed_look_up_is_logged_with_the_cure() {
     let node = Node::start();
     let code = "import socket\ndef handle(event, ctx):\n    socket.gethostbyname('api.example')\n";

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Measures invocations that other cells run; see bench/README.md for the output.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup.sh build test
+export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+cargo build --release -p mote -p mote-chain
+exec python3 -B bench/spill.py "$@"

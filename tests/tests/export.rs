@@ -1,0 +1,176 @@
+//! `mote export kubernetes`: what it writes works without mote, and a Kubernetes API server accepts
+//! it.
+
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use mote_tests::kubernetes::ApiServer;
+use mote_tests::{call_at, mote_binary, repository};
+use serde_json::Value;
+
+fn export(path: &Path, out: &Path, more: &[&str]) -> Output {
+    Command::new(mote_binary())
+        .args(["export", "kubernetes"])
+        .arg(path)
+        .arg("--out")
+        .arg(out)
+        .args(more)
+        .output()
+        .expect("the binary starts")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A function as its container runs it, with the folders of the image at another place.
+struct Container {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Container {
+    fn start(folder: &Path) -> Self {
+        let code = folder.join("function");
+        std::fs::create_dir(&code).expect("folder");
+        let mut untar = Command::new("tar");
+        untar.arg("xf").arg(folder.join("function.tar")).arg("-C").arg(&code);
+        assert!(untar.status().expect("tar").success());
+        let path = folder.join("function.json");
+        let text = std::fs::read_to_string(&path).expect("file");
+        let text = text
+            .replace("\"/server/", &format!("\"{}/server/", folder.display()))
+            .replace("\"/function\"", &format!("\"{}\"", code.display()));
+        std::fs::write(&path, text).expect("file");
+        let free = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let address = free.local_addr().expect("bound");
+        drop(free);
+        let mut child = Command::new("python3")
+            .arg(folder.join("server/standalone/serve.py"))
+            .arg(&path)
+            .env("LISTEN_PORT", address.port().to_string())
+            .env("LEAVING_SECONDS", "0")
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("python3");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let first = lines.next().expect("a line").expect("UTF-8");
+        assert!(first.starts_with("serving "), "{first}");
+        Self { child, address }
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn exported_functions_answer_without_mote() {
+    let dir = tempfile::tempdir().expect("temp folder");
+    for (example, body, expected) in [
+        ("hello-python", "", "mote"),
+        ("echo-node", "körper", "körper"),
+        ("echo-shell", "in", "in"),
+        ("hello-server", "", "mote"),
+    ] {
+        let out = dir.path().join(example);
+        let output = export(&repository().join("examples").join(example), &out, &[]);
+        assert!(output.status.success(), "{}", said(&output));
+        let container = Container::start(&out.join(example));
+        let answer = call_at(container.address, "POST", "/", &[], body.as_bytes());
+        assert_eq!((answer.status, answer.text().as_str()), (200, expected), "{example}");
+    }
+    // Nothing is overwritten.
+    let again = export(&repository().join("examples/hello-shell"), dir.path(), &[]);
+    assert!(said(&again).contains("already exists"), "{}", said(&again));
+}
+
+const THERMO: &str = r#"version = 1
+name = "thermo"
+runtime = "python"
+entry = "app:handle"
+secrets = ["api-key"]
+[env]
+UNIT = "C $(X)"
+TOKEN = { secret = "Token_2" }
+[limits]
+cpu = 0.5
+[scale]
+max = 4
+[allow]
+net = ["influx.local:8086", "*:443"]
+[[trigger]]
+cron = "*/5 * * * *"
+timezone = "Europe/Berlin"
+path = "/tidy?all=$(X)"
+[[trigger]]
+every = "10s"
+[[trigger]]
+mqtt = "sensors/+"
+"#;
+
+#[test]
+fn an_api_server_accepts_the_objects() {
+    let Some(server) = ApiServer::start("objects of exported functions") else { return };
+    let dir = tempfile::tempdir().expect("temp folder");
+    let project = dir.path().join("thermo");
+    std::fs::create_dir(&project).expect("folder");
+    std::fs::write(project.join("mote.toml"), THERMO).expect("file");
+    std::fs::write(project.join("app.py"), "def handle(event, ctx):\n    return 'x'\n")
+        .expect("file");
+    std::fs::write(project.join("requirements.txt"), "six\n").expect("file");
+    let out = dir.path().join("out");
+    let more = ["--registry", "registry.local:5000/shop", "--tag", "v2", "--namespace", "default"];
+    let output = export(&project, &out, &more);
+    assert!(output.status.success(), "{}", said(&output));
+    for lost in
+        ["MQTT triggers", "every 10 s", "scale to zero", "names of permitted hosts", "ctx.kv"]
+    {
+        assert!(said(&output).contains(lost), "{lost}: {}", said(&output));
+    }
+    let folder = out.join("thermo");
+    let objects = std::fs::read_to_string(folder.join("objects.yaml")).expect("file");
+    assert!(objects.contains("# - the schedule every 10 s: a CronJob cannot express it"));
+    let file = std::fs::read_to_string(folder.join("Containerfile")).expect("file");
+    assert!(file.contains("pip install --no-cache-dir --target /packages"), "{file}");
+
+    let made = server.ok(&["apply", "--validate=strict", "-f", "-"], &objects);
+    for kind in [
+        "configmap",
+        "deployment",
+        "service",
+        "horizontalpodautoscaler",
+        "networkpolicy",
+        "cronjob",
+    ] {
+        assert!(made.contains(kind), "{kind}: {made}");
+    }
+    let get = |what: &str| -> Value {
+        serde_json::from_str(&server.ok(&["get", what, "-o", "json"], "")).expect("JSON")
+    };
+    let deployment = get("deployment/thermo");
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["image"], "registry.local:5000/shop/thermo:v2");
+    assert_eq!(container["resources"]["limits"]["cpu"], "500m");
+    assert_eq!(container["env"][0]["valueFrom"]["secretKeyRef"]["key"], "Token_2");
+    assert_eq!(get("configmap/thermo-env")["data"]["UNIT"], "C $(X)");
+    let cron = get("cronjob/thermo-0");
+    assert_eq!(cron["spec"]["timeZone"], "Europe/Berlin");
+    let call = &cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(call["args"][1], "http://thermo/tidy?all=$$(X)");
+
+    // Every example passes the server's own checks.
+    for example in ["echo-node", "echo-shell", "hello-server", "thermo-python"] {
+        let out = dir.path().join(example);
+        let output = export(&repository().join("examples").join(example), &out, &[]);
+        assert!(output.status.success(), "{}", said(&output));
+        let folder = std::fs::read_dir(&out).expect("folder").next().expect("one").expect("entry");
+        let objects = std::fs::read_to_string(folder.path().join("objects.yaml")).expect("file");
+        server.ok(&["apply", "--dry-run=server", "--validate=strict", "-f", "-"], &objects);
+    }
+}
