@@ -17,6 +17,7 @@ from typing import Any
 
 from motelab.assembly import Manifest, assemble
 from motelab.catalog import Workload
+from motelab.cluster import Controller
 from motelab.node import KEEPER, Node
 from motelab.processes import Failed, Program
 from motelab.services import INSIDE, Services
@@ -55,7 +56,7 @@ class Target(ABC):
 
     name: str
     #: What experiments may ask of it: `zero`, `instances`, `phases`, `coap`, `processes`,
-    #: `policies`, `programs`.
+    #: `policies` (the lab chooses the scaling rules), `scales` (by its own rule), `programs`.
     offers: frozenset[str] = frozenset()
 
     @abstractmethod
@@ -85,21 +86,19 @@ class Target(ABC):
         return
 
 
-class Mote(Target):
-    """A node of ours that the lab starts. With `contract` the same node, and functions written
-    for another platform."""
+class Deployed(Target):
+    """A platform that takes functions as folders with a manifest of ours."""
 
-    offers = frozenset({"zero", "instances", "phases", "coap", "processes", "policies", "programs"})
-
-    def __init__(self, node: Node, services: Services, work: Path, contract: str = "mote") -> None:
-        self.node, self.services, self.work = node, services, work
-        self.contract = contract
-        self.name = contract
+    services: Services
+    #: The contract that the functions are written for.
+    contract: str
+    #: Where the lab's servers are for the platform, and for a function on it.
+    outside, inside = "127.0.0.1", INSIDE
 
     def manifest(self, workload: Workload, profile: str, wish: Wish, name: str) -> Manifest:
         """What it is given beside its code."""
         of = workload.profiles[profile]
-        env, net = self.services.environment(workload, profile, INSIDE)
+        env, net = self.services.environment(workload, profile, self.inside, self.outside)
         scale = {"max": wish.instances_max, **wish.scale}
         if wish.instances_min:
             scale["min"] = wish.instances_min
@@ -124,10 +123,26 @@ class Mote(Target):
             compat=None if self.contract == "mote" else self.contract,
         )
 
+
+class Mote(Deployed):
+    """A node of ours that the lab starts. With `contract` the same node, and functions written
+    for another platform."""
+
+    offers = frozenset({"zero", "instances", "phases", "coap", "processes", "policies", "programs"})
+    #: Of the names of its functions, where two targets share a platform.
+    ending = ""
+
+    def __init__(
+        self, node: Node | Controller, services: Services, work: Path, contract: str = "mote"
+    ) -> None:
+        self.node, self.services, self.work = node, services, work
+        self.contract = contract
+        self.name = contract
+
     def deploy(self, workload: Workload, profile: str, wish: Wish) -> Function:
         """Assembles and deploys it; packages are installed by the node, once per list."""
         suffix = "" if wish.runtime == "python" else f"-{wish.runtime}"
-        name = f"{workload.name}{suffix}"
+        name = f"{workload.name}{suffix}{self.ending}"
         if wish.runtime == "rust" and self.contract != "mote":
             raise NotOffered(f"the Rust workloads are servers, not handlers of {self.contract}")
         if wish.runtime == "python" and workload.packages:

@@ -154,21 +154,22 @@ class Services:
         return self._static[profile]
 
     def environment(
-        self, workload: Workload, profile: str, host: str
+        self, workload: Workload, profile: str, host: str, outside: str = "127.0.0.1"
     ) -> tuple[dict[str, str], tuple[str, ...]]:
-        """What a workload finds in its environment, seen from `host`, and where it may connect."""
+        """What a workload finds in its environment, and where it may connect: the servers are at
+        `host` for the workload, and at `outside` for the platform that connects it."""
         env, net = {}, []
         if "s3" in workload.needs:
             store = self.store()
             store.put(datasets.make_object(self.cache, workload.name, profile))
             env["S3_ENDPOINT"] = f"http://{host}:{store.port}"
             env["S3_ACCESS_KEY"], env["S3_SECRET_KEY"] = store.access_key, store.secret_key
-            net.append(f"127.0.0.1:{store.port}")
+            net.append(f"{outside}:{store.port}")
         if "static" in workload.needs:
             port = self.static(profile).port
             env["PAGES_URL"] = f"http://{host}:{port}/"
             env["JSON_LINK"] = f"http://{host}:{port}/{datasets.STATIC[0].format(profile)}"
-            net.append(f"127.0.0.1:{port}")
+            net.append(f"{outside}:{port}")
         return env, tuple(net)
 
     def stop(self) -> None:

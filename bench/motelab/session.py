@@ -8,14 +8,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from motelab import kubernetes
 from motelab.catalog import ROOT, Workload
 from motelab.client import Call, Load, bench, call, required
+from motelab.cluster import Cluster
 from motelab.node import Node
 from motelab.platforms import Function, Mote, Native, Remote, Target, Wish
 from motelab.processes import Failed
 from motelab.services import Services
 
-TARGETS = ("mote", "native", "openfaas", "http")
+TARGETS = ("mote", "native", "openfaas", "http", *kubernetes.NAMES)
 PROFILE_SIZES = {"smoke": 0, "edge": 1, "paper": 2}
 
 
@@ -50,6 +52,9 @@ class Lab:
         self.logs = self.cache / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self.services = Services(self.cache, self.binaries, self.logs)
+        # Everything else starts in the network of the cluster, and so after it.
+        is_wanted = any(name in kubernetes.NAMES for name in self.target_names)
+        self.cluster = Cluster(self.binaries) if is_wanted else None
 
     @property
     def mote(self) -> Path:
@@ -79,6 +84,10 @@ class Lab:
             return Mote(self.node, self.services, work, name)
         if name == "native":
             return Native(self.services, work, self.logs)
+        if name in kubernetes.NAMES:
+            if self.cluster is None:
+                raise Failed(f"{name} must be among the lab's targets from the start")
+            return kubernetes.target(name, self.cluster, self.mote, self.services, work)
         if name in TARGETS and self.url:
             return Remote(name, f"{self.url}/function" if name == "openfaas" else self.url)
         if name in TARGETS:
@@ -121,6 +130,9 @@ class Lab:
             self.node.stop()
             del self.__dict__["node"]
         self.services.stop()
+        if self.cluster:
+            self.cluster.close()
+            self.cluster = None
 
     def __enter__(self) -> Lab:
         return self

@@ -1,4 +1,4 @@
-"""Scaling experiments: on the simulated clock in smoke, on a live node otherwise.
+"""Scaling experiments: on the simulated clock in smoke, on live platforms otherwise.
 
 Load is a schedule with the number of clients as its rate, so that what should have been sent is
 known and latency counts from then; the studies' tool sends less when answers are late.
@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import pandas as pd
 from motelab.catalog import workloads
 from motelab.client import Load
 from motelab.environment import machine_ticks
-from motelab.platforms import Function, Mote, Wish
+from motelab.platforms import Function, NotOffered, Target, Wish
 from motelab.processes import Failed
 from motelab.results import Outcome, nothing
 from motelab.session import Lab
@@ -142,10 +142,24 @@ def run(lab: Lab, name: str) -> Outcome:
     """The experiment of a name."""
     if lab.profile == "smoke":
         return simulated(lab, name)
-    target = next((one for one in lab.targets if isinstance(one, Mote)), None)
-    if target is None:
-        return nothing(["no target lets the lab choose scaling rules"])
-    return live(lab, name, target)
+    missing = []
+    targets = []
+    for target in lab.targets:
+        if "policies" in target.offers or "scales" in target.offers:
+            targets.append(target)
+        else:
+            missing.append(f"{target.name} does not change its number of instances")
+    if not targets:
+        return nothing(["no target lets the lab choose scaling rules", *missing])
+    return live(lab, name, targets, missing)
+
+
+def rules(target: Target, case: Case) -> Mapping[str, Mapping[str, object]]:
+    """The scaling rules to measure on a target, by their name in results."""
+    if "policies" in target.offers:
+        return case.policies
+    # It has one rule of its own, of which the case may set the goal.
+    return {"its own": case.policies.get("hpa", {})}
 
 
 def simulated(lab: Lab, name: str) -> Outcome:
@@ -206,7 +220,7 @@ def _reached(policy: object, of: Any) -> dict[str, Any]:
 class Sampler:
     """Looks at a function's instances and at the machine while load runs."""
 
-    def __init__(self, target: Mote, function: Function) -> None:
+    def __init__(self, target: Target, function: Function) -> None:
         self.target, self.function = target, function
         self.rows: list[dict[str, Any]] = []
         self.served: list[dict[str, Any]] = []
@@ -237,27 +251,40 @@ class Sampler:
         self._thread.join()
 
 
-def live(lab: Lab, name: str, target: Mote) -> Outcome:
-    """The same on a node, a policy after the other."""
+def live(lab: Lab, name: str, targets: Sequence[Target], missing: Sequence[str] = ()) -> Outcome:
+    """The same on real platforms, a policy after the other."""
     case = CASES[name]
     steps = case.steps[1 if lab.profile == "paper" else 0]
     tables: dict[str, list[Any]] = {"rows": [], "samples": [], "served": [], "steps": []}
     table = []
-    for policy, settings in case.policies.items():
+    missing = list(missing)
+    planned = [
+        (target, rule, settings)
+        for target in targets
+        for rule, settings in rules(target, case).items()
+    ]
+    for target, rule, settings in planned:
+        policy = rule if len(targets) == 1 else f"{target.name}, {rule}"
         lab.say(f"{name}: {policy}, {sum(step.seconds for step in steps):.0f} s")
-        found = _one_policy(lab, target, case, policy, settings, steps)
+        try:
+            found = _one_policy(lab, target, case, settings, steps)
+        except NotOffered as why:
+            missing.append(f"{case.workload} on {target.name}: {why}")
+            continue
         for key, frame in found.items():
             tables[key].append(frame.assign(policy=policy))
         samples, rows = found["samples"], found["rows"]
         entry = _live_entry(policy, samples, rows, steps)
         table.append(entry)
+    if not table:
+        return nothing(missing)
     joined = {
         key: pd.concat(frames, ignore_index=True)
         for key, frames in tables.items()
         if frames and any(len(frame) for frame in frames)
     }
     head = {"table": table, "clock": "live", "axis": case.axis, "shares": case.shares}
-    return Outcome(joined, head)
+    return Outcome(joined, head, missing)
 
 
 def _live_entry(policy: str, samples: Any, rows: Any, steps: list[Step]) -> dict[str, Any]:
@@ -278,9 +305,8 @@ def _live_entry(policy: str, samples: Any, rows: Any, steps: list[Step]) -> dict
 
 def _one_policy(
     lab: Lab,
-    target: Mote,
+    target: Target,
     case: Case,
-    policy: str,
     settings: Mapping[str, object],
     steps: list[Step],
 ) -> dict[str, Any]:
