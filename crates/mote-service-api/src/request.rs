@@ -301,7 +301,8 @@ impl<'a> Query<'a> {
 
 /// A text without percent-encoding; in a query, `+` is a space.
 fn decoded(text: &str, is_query: bool) -> Result<Cow<'_, str>, Refusal> {
-    if !text.contains('%') && !(is_query && text.contains('+')) {
+    let is_encoded = text.contains('%') || is_query && text.contains('+');
+    if !is_encoded {
         return Ok(Cow::Borrowed(text));
     }
     let wrong = || invalid(format!("{text:?} is not percent-encoded UTF-8"));

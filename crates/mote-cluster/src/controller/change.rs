@@ -107,7 +107,8 @@ pub(super) async fn deploy(
         let tar = std::mem::take(&mut wish.tar);
         let pack = tokio::task::spawn_blocking(move || source::of_tar(tar, &spec)).await;
         let archive = pack.map_err(|error| Problem::new(500, "M0599", error.to_string()))?;
-        let added = controller.add_revision(&function, archive).await?;
+        let highest = Controller::highest(&function, &controller.known(name));
+        let added = controller.add_revision(&function, archive, highest).await?;
         drop(wish.large.take());
         (function, added.number)
     };

@@ -109,17 +109,24 @@ impl Controller {
         known
     }
 
-    /// Makes the next revision of a function. The number is above every number that it ever had.
+    /// The highest number that a revision of a function ever had, as far as the watches have brought
+    /// it.
+    pub(super) fn highest(function: &Function, known: &[Known]) -> Option<u64> {
+        let told = function.status.as_ref().and_then(|status| status.highest);
+        known.first().map(|newest| newest.number).max(told)
+    }
+
+    /// Makes the next revision of a function after `highest`, which is the number that the caller
+    /// has looked at. A revision that the watches bring in the meantime may be the very one that the
+    /// caller wants, and is then returned.
     pub(super) async fn add_revision(
         &self,
         function: &Function,
         archive: Archive,
+        highest: Option<u64>,
     ) -> Result<Known, kube::Error> {
         let name = function.name_any();
-        let status = self.functions.get(&name).and_then(|function| function.status.clone());
-        let latest = status.and_then(|status| status.highest).unwrap_or(0);
-        let mut number =
-            self.known(&name).first().map_or(0, |newest| newest.number).max(latest) + 1;
+        let mut number = highest.unwrap_or(0) + 1;
         let bytes = archive.tar.len() as u64;
         let (archives, digest, tar) =
             (self.archives.clone(), archive.digest.clone(), archive.tar.clone());
@@ -278,14 +285,14 @@ async fn latest(
         Err(text) => return Ok(Err(text)),
     };
     // Settings that were changed and changed back, or another controller's work.
-    let newest = known.first().map(|newest| newest.number).max(before.highest);
-    if let Some(number) = newest
+    let highest = Controller::highest(function, known);
+    if let Some(number) = highest
         && let Some(newest) = controller.revision(function, known, number).await?
         && newest.digest == archive.digest
     {
         return Ok(Ok(newest));
     }
-    Ok(Ok(controller.add_revision(function, archive).await?))
+    Ok(Ok(controller.add_revision(function, archive, highest).await?))
 }
 
 /// The split that the resource asks for.
