@@ -11,24 +11,30 @@ fi
 # Tests that do not depend on the user are left to the run as root.
 sandbox=(escape instances)
 nodes=(first_light deploys faults egress secrets management rollout scale_to_zero worker_death installation)
+# The executables of a crate's tests, from the build of the whole workspace.
 binaries() { # crate, test…
-  local crate=$1 tests=()
-  shift
-  for test in "$@"; do tests+=(--test "$test"); done
-  cargo test -p "$crate" "${tests[@]}" --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$/\1/p'
+  cargo test --workspace --tests --no-run --message-format=json 2>/dev/null | python3 -B -c '
+import json, sys
+crate, *tests = sys.argv[1:]
+for built in map(json.loads, filter(lambda line: line.startswith("{"), sys.stdin)):
+    if built.get("executable") and built["target"]["kind"] == ["test"]:
+        folder = built["manifest_path"].split("/")[-2]
+        if folder == crate and built["target"]["name"] in tests:
+            print(built["executable"])
+' "$@"
 }
 
 folder=$(mktemp -d "${TMPDIR:-/tmp}/mote-as-user.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 chmod 755 "$folder"
 mkdir "$folder/sandbox" "$folder/nodes"
-bin=${MOTE_BIN:-target/quick/mote}
+bin=${MOTE_BIN:-target/debug/mote}
 cp "$bin" "$folder/mote"
 cp "$(dirname "$bin")/mote-chain" "$folder/mote-chain"
 export MOTE_BIN=$folder/mote
 mapfile -t built < <(binaries mote-sandbox "${sandbox[@]}")
 cp "${built[@]}" "$folder/sandbox/"
-mapfile -t built < <(binaries mote-tests "${nodes[@]}")
+mapfile -t built < <(binaries tests "${nodes[@]}")
 cp "${built[@]}" "$folder/nodes/"
 if ! scripts/as-user.sh "$folder/look" test -r "$PWD/tests/Cargo.toml"; then
   echo "SKIPPED: tests as an ordinary user: $PWD cannot be read by others, and has the fixtures"

@@ -14,9 +14,18 @@ target=${CARGO_TARGET_DIR:-$target}
 failed=()
 log=$(mktemp)
 trap 'rm -f "$log" "$log.kubernetes"' EXIT
+# A suite writes to a file and not into a pipe: a process that a test leaves behind would hold the
+# pipe, and everything would wait for that process.
 suite() { # name, command…
+  local part pid
   printf '\n== %s\n' "$1"
-  "${@:2}" 2>&1 | tee -a "$log" || failed+=("$1")
+  part=$(mktemp)
+  "${@:2}" >"$part" 2>&1 &
+  pid=$!
+  tail -n +1 -f --pid="$pid" "$part"
+  wait "$pid" || failed+=("$1")
+  cat "$part" >>"$log"
+  rm -f "$part"
 }
 in_folder() { (cd "$1" && shift && "$@"); }
 
@@ -29,14 +38,10 @@ in_folder() { (cd "$1" && shift && "$@"); }
 ) &
 kubernetes=$!
 
-printf '\n== build of the binary under test\n'
-cargo build --profile quick -p mote -p mote-chain -p mote-bench-peers --bin mote --bin mote-chain --bin bench_static
-# By itself: together with mote, the features of shared dependencies would grow the binary of mote.
-cargo build --profile quick -p mote-broker
-cargo build --profile quick -p mote-nats
-cargo build --profile quick -p mote-cluster
-cargo build --profile quick -p mote-pod
-export MOTE_BIN=$target/quick/mote
+printf '\n== build\n'
+# One build with one profile, in which programs and tests share everything (decision 0052).
+cargo build --workspace --bins --tests
+export MOTE_BIN=$target/debug/mote
 
 suite "Python shim" python3 -B -m unittest discover -s shims/python
 suite "standalone server" python3 -B -m unittest discover -s shims/standalone
@@ -48,17 +53,14 @@ for folder in examples/*/; do
   fi
 done
 if scripts/lab-setup.sh twins; then
-  export MOTE_BENCH_PROFILE=quick CARGO_TARGET_DIR=$target
+  export MOTE_BENCH_PROFILE=debug CARGO_TARGET_DIR=$target
   suite "lab" in_folder bench ../.cache/lab-venv/bin/python -m pytest -q -rs
 else
   echo "SKIPPED: lab: scripts/lab-setup.sh could not set it up" | tee -a "$log"
 fi
-# What only one program needs of Kubernetes is compiled once, with that program.
-suite "Rust" cargo test --workspace --exclude mote-tests --exclude mote-cluster --no-fail-fast
-suite "Rust, cluster" cargo test --profile quick -p mote-cluster --no-fail-fast
 wait "$kubernetes" || true
 suite "ordinary user" scripts/test-as-user.sh
-suite "end to end" cargo test -p mote-tests --tests --no-fail-fast
+suite "Rust, end to end" cargo test --workspace --no-fail-fast
 [ ${#failed[@]} -eq 0 ] || printf '\nFAILED: %s\n' "${failed[*]}"
 echo
 python3 -B scripts/test-summary.py "$log"

@@ -32,5 +32,5 @@ def lab(lab_cache: Path):
 @pytest.fixture(scope="session")
 def mote() -> Path:
     path = binary_folder() / "mote"
-    require(path, "cargo build --profile quick -p mote, and MOTE_BENCH_PROFILE=quick")
+    require(path, "cargo build -p mote, and MOTE_BENCH_PROFILE=debug")
     return path

@@ -67,8 +67,13 @@ class Running:
         return self
 
     def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
+        # A server that is killed leaves its function's processes behind.
+        self.process.terminate()
+        try:
+            self.process.wait(SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         shutil.rmtree(self.dir)
 
     def connect(self):
