@@ -45,7 +45,7 @@ pub const VALUES: [Value; 25] = [
     value(
         "closedNetworks",
         "private",
-        "Networks that functions reach only if their manifest names the host: add the networks of pods, Services and machines if they are not private ones.",
+        "Networks that functions reach only if their manifest names the host: add the networks of pods, Services and machines if they are not private ones. Functions in pods do not follow it.",
     ),
     value(
         "nats",
@@ -64,7 +64,7 @@ pub const VALUES: [Value; 25] = [
         "Whether functions may have isolation = \"pod\"; needs spillOver, for the key of the cells.",
     ),
     value("podsNamespace", "mote-functions", "The namespace of these pods."),
-    value("waitingPods", "2", "How many pods of each kind wait for functions."),
+    value("waitingPods", "2", "How many pods of each kind wait for functions: 1 or more."),
     value(
         "podNodes",
         "",

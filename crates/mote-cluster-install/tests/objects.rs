@@ -190,6 +190,35 @@ fn only_the_agent_and_the_controller_have_a_token_and_no_pod_shares_anything_wit
     assert_eq!(mounts_token, ["agent", "controller"]);
 }
 
+/// The PodMonitor, the adapter's rule and the HPA of `deploy/autoscaling` fit each other and the
+/// objects of the command.
+#[test]
+fn the_example_with_an_hpa_has_the_metric_that_it_follows() {
+    let read = |path: &str| {
+        let path = deploy().join("autoscaling").join(path);
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let made = objects(&printed(&["podMonitor=true"]));
+    let monitor = objects(&read("metrics/pod-monitor.yaml"));
+    let name = "PodMonitor mote-system/mote-cell";
+    assert_eq!(monitor.get(name), made.get(name));
+
+    let hpa = objects(&read("hpa.yaml"));
+    let hpa = &hpa["HorizontalPodAutoscaler mote-system/mote-cell"]["spec"];
+    let adapter: Value = yaml_serde::from_str(&read("metrics/adapter-values.yaml")).unwrap();
+    let rule = &adapter["rules"]["custom"][0];
+    assert_eq!(rule["name"]["as"], hpa["metrics"][0]["pods"]["metric"]["name"]);
+    let series = rule["seriesQuery"].as_str().unwrap();
+    assert!(series.starts_with("mote_request_duration_seconds_sum{"), "{series}");
+
+    let cell = &made["DaemonSet mote-system/mote-cell"];
+    let policy = objects(&read("metrics/network-policy.yaml"));
+    let policy = &policy["NetworkPolicy mote-system/mote-prometheus"]["spec"];
+    assert_eq!(policy["podSelector"], cell["spec"]["selector"]);
+    let agent = &cell["spec"]["template"]["spec"]["containers"][1]["ports"][0];
+    assert_eq!(policy["ingress"][0]["ports"][0]["port"], agent["containerPort"]);
+}
+
 #[test]
 fn an_unknown_value_is_refused() {
     let error = mote_cluster_install::render(&[("memory".to_owned(), "1Gi".to_owned())]);

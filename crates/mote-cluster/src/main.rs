@@ -2,9 +2,10 @@
 //!
 //! This program has two long-running parts. The *controller* (`controller/`) runs once in a cluster:
 //! it makes immutable revisions of `Function` resources, decides which of them receive traffic, and
-//! offers the management API of `mote` for the whole cluster. The *agent* (`agent/`) runs beside each
+//! offers the management API of `mote` for the whole cluster. The *agent* (`agent/`) runs next to each
 //! cell: it follows the resources and gives its cell what they ask for, over the cell's management
-//! socket. Neither is on the path of an invocation. `resources.rs` has the resources. The program must not know how a function runs.
+//! socket. Neither is on the path of an invocation. `resources.rs` has the resources. The program must
+//! not know how a function runs.
 
 mod agent;
 mod controller;

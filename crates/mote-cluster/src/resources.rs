@@ -105,7 +105,7 @@ pub(crate) struct FunctionStatus {
     /// Instances that are kept ready.
     #[serde(default)]
     pub(crate) instances: u32,
-    /// The cell that runs the schedules and MQTT subscriptions.
+    /// The cell that runs the MQTT subscriptions, and without NATS the schedules too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) home: Option<String>,
     /// By cell: its part of the bounds of instances.

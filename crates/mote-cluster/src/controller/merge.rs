@@ -212,7 +212,8 @@ fn add(sum: &mut Function, other: Function) {
     }
 }
 
-/// The schedules of all cells: each function has those of its home.
+/// The schedules of all cells. Without NATS, those of a function are on its home; with NATS, those of
+/// all functions are on the cell that runs their journal.
 pub(super) async fn schedules(
     State(controller): State<Arc<Controller>>,
 ) -> Result<Json<ScheduleList>, Refused> {

@@ -407,8 +407,8 @@ fn shares(name: &str, bounds: Bounds, live: &[Arc<Cell>]) -> BTreeMap<String, Bo
     (0..).zip(cells).map(|(index, cell)| (cell.name_any(), bounds.part(index, count))).collect()
 }
 
-/// The cell that runs the schedules and subscriptions of a function: the one that did before, or
-/// one that the names choose, so that functions spread over the cells.
+/// The cell that runs the MQTT subscriptions of a function, and without NATS its schedules: the one
+/// that did before, or one that the names choose, so that functions spread over the cells.
 fn home(name: &str, before: Option<&str>, live: &[Arc<Cell>]) -> Option<String> {
     let names = || live.iter().map(|cell| cell.name_any());
     let stays = before.and_then(|before| names().find(|cell| cell == before));
