@@ -16,7 +16,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::records::{Claim, PAYLOAD_BYTES_MAX, RecordError, RecordKind, VERSION, put, split};
 use crate::waiting::WaitingPod;
-use crate::{Pods, files, instance};
+use crate::{Held, Pods, files, instance};
 
 /// A pod on a machine that works answers within a millisecond or two. The next one is tried soon.
 const CONNECT: Duration = Duration::from_millis(500);
@@ -72,6 +72,8 @@ pub(crate) async fn claim(
     let shaking = tokio::time::timeout(HANDSHAKE, connector.connect(no_name(), tcp)).await;
     let mut stream =
         shaking.map_err(io::Error::from).and_then(identity).map_err(Failure::Handshake)?;
+    // From here on the pod is this node's, before anything is sent to it.
+    let held = Held::new(&pods.0, &pod.name);
     let mut input = BytesMut::new();
     let speaks = async {
         send(&mut stream, request).await?;
@@ -79,7 +81,7 @@ pub(crate) async fn claim(
     };
     let speaks = tokio::time::timeout(FIRST_WORD, speaks).await;
     let first = speaks.map_err(|late| Failure::Lost(late.into()))??;
-    instance::run(pods, pod, stream, input, first).map_err(Failure::Lost)
+    instance::run(pods, held, stream, input, first).map_err(Failure::Lost)
 }
 
 /// Sets the options of the socket, at both ends. A kernel that refuses one only notices later that
