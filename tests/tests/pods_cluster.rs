@@ -127,6 +127,12 @@ spec:
     kubelet.wait("two waiting pods", |kubelet| {
         (kubelet.count("waiting") == 2 && kubelet.count("claimed") == 1).then_some(())
     });
+    kubelet.wait("the report of the claim", |kubelet| {
+        let pod = kubelet.list().into_iter().find(|pod| pod["metadata"]["name"] == claimed)?;
+        let conditions = pod["status"]["conditions"].as_array()?;
+        let is_claim = |it: &&Value| it["type"] == "mote.dev/Claimed" && it["status"] == "True";
+        conditions.iter().find(is_claim).map(|_| ())
+    });
     let secrets = ["get", "secrets", "-n", NAMESPACE, "-o", "name"];
     kubelet.wait("no secrets", |_| cluster.kubectl(&secrets).is_empty().then_some(()));
     for pod in kubelet.list() {

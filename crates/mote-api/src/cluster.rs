@@ -70,6 +70,11 @@ impl Client {
         self.send_json(Method::PUT, paths::PODS, wish, self.timeout).await
     }
 
+    /// The pods that wait, and those that a cell has claimed.
+    pub async fn pods(&self) -> Result<PodList, ClientError> {
+        self.get(paths::PODS).await
+    }
+
     /// The body at `path`, if the answer is a success; at most
     /// [`ANSWER_BYTES_MAX`](crate::client::ANSWER_BYTES_MAX).
     pub async fn bytes(&self, path: &str) -> Result<Bytes, ClientError> {

@@ -42,6 +42,9 @@ pub struct PodList {
     pub claimed: u64,
     /// Claims that failed: another cell was faster, or the pod was gone.
     pub in_vain: u64,
+    /// The names of the pods that this node is claiming or that are its instances.
+    #[serde(default)]
+    pub held: Vec<String>,
 }
 
 /// A pod of the list.
@@ -55,4 +58,7 @@ pub struct WaitingPod {
     pub shape: String,
     /// Whether this node has tried to claim it.
     pub tried: bool,
+    /// How often that was in vain.
+    #[serde(default)]
+    pub failed: u32,
 }

@@ -10,14 +10,21 @@ use serde::{Deserialize, Serialize};
 
 /// The label with [`PodKind::shape`].
 pub(crate) const SHAPE: &str = "mote.dev/shape";
-/// The label with what a pod does: [`STARTING`], [`WAITING`] or [`CLAIMED`]. A pod never goes back.
+/// The label with what a pod does: [`STARTING`], [`WAITING`], [`WITHDRAWN`] or [`CLAIMED`]. No pod
+/// waits again that has waited once.
 pub(crate) const STATE: &str = "mote.dev/state";
 /// Its interpreter starts.
 pub(crate) const STARTING: &str = "starting";
 /// It waits for a cell.
 pub(crate) const WAITING: &str = "waiting";
+/// No cell may claim it any more. It is removed if none has.
+pub(crate) const WITHDRAWN: &str = "withdrawn";
 /// A cell has claimed it, or it has failed.
 pub(crate) const CLAIMED: &str = "claimed";
+/// The condition of a pod that the agent of the cell writes that has claimed it.
+pub(crate) const HAS_CELL: &str = "mote.dev/Claimed";
+/// The condition of a pod that the agent of a cell writes that has tried to claim it several times.
+pub(crate) const IN_VAIN: &str = "mote.dev/ClaimFailed";
 /// The annotation with the pod's public key.
 pub(crate) const KEY: &str = "mote.dev/key";
 /// The annotation of a revision with its [`PodNeeds`], if its instances are pods.
@@ -68,6 +75,20 @@ impl PodNeeds {
     }
 }
 
+/// The settings of a function that have no effect in pods. Values that are the defaults do not count.
+pub(crate) fn without_effect(spec: &FunctionSpec) -> Vec<String> {
+    if spec.pod_kind().is_none() {
+        return Vec::new();
+    }
+    let limits = &spec.limits;
+    let set = [
+        ("limits.disk", limits.disk_bytes != mote_core::spec::DISK_BYTES_DEFAULT),
+        ("limits.pids", limits.pids != mote_core::spec::PIDS_DEFAULT),
+    ];
+    let named = set.into_iter().filter(|(_, is_set)| *is_set);
+    named.map(|(field, _)| format!("{field} has no effect on instances that are pods")).collect()
+}
+
 /// The kind of a pod, if it is one of these.
 pub(crate) fn kind(pod: &Pod) -> Option<PodKind> {
     let label = |name: &str| pod.labels().get(name).cloned();
@@ -81,14 +102,19 @@ pub(crate) fn state(pod: &Pod) -> &str {
 
 /// Whether the kubelet says that it is ready, which it is for as long as its port is open.
 pub(crate) fn is_ready(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_none() && has(pod, "Ready")
+}
+
+/// Whether a condition of a pod is true.
+pub(crate) fn has(pod: &Pod, type_: &str) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
-    pod.metadata.deletion_timestamp.is_none() && ready.any(|ready| ready.status == "True")
+    let mut of_type = conditions.filter(|condition| condition.type_ == type_);
+    of_type.any(|condition| condition.status == "True")
 }
 
 /// Where a cell finds a pod that waits; `None` if it does not wait.
 pub(crate) fn place(pod: &Pod) -> Option<PodPlace> {
-    if state(pod) != WAITING || !is_ready(pod) {
+    if state(pod) != WAITING || !is_ready(pod) || has(pod, HAS_CELL) {
         return None;
     }
     let kind = kind(pod)?;
@@ -106,6 +132,19 @@ pub(crate) fn place(pod: &Pod) -> Option<PodPlace> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn limits_without_effect_are_named() {
+        let name = mote_core::FunctionName::new("f").unwrap();
+        let python = mote_core::spec::Runtime::Python;
+        let mut spec = FunctionSpec::with_defaults(name, python, "app:handle");
+        spec.limits.pids += 1;
+        assert!(without_effect(&spec).is_empty(), "in a sandbox it has one");
+        spec.isolation = mote_core::spec::Isolation::Pod;
+        assert_eq!(without_effect(&spec), ["limits.pids has no effect on instances that are pods"]);
+        spec.limits.disk_bytes += 1;
+        assert_eq!(without_effect(&spec).len(), 2);
+    }
 
     #[test]
     fn only_a_pod_that_waits_and_is_ready_has_a_place() {
@@ -129,11 +168,17 @@ mod tests {
         // A function could open the port again after it has taken over its pod.
         for other in [
             pod(CLAIMED, "True", false),
+            pod(WITHDRAWN, "True", false),
             pod(STARTING, "True", false),
             pod(WAITING, "False", false),
             pod(WAITING, "True", true),
         ] {
             assert_eq!(place(&other), None);
         }
+        // The controller has not seen yet that a cell has claimed it.
+        let mut claimed = pod(WAITING, "True", false);
+        let more = serde_json::from_value(json!({"type": HAS_CELL, "status": "True"})).unwrap();
+        claimed.status.as_mut().unwrap().conditions.as_mut().unwrap().push(more);
+        assert_eq!(place(&claimed), None);
     }
 }

@@ -16,7 +16,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::records::{Claim, PAYLOAD_BYTES_MAX, RecordError, RecordKind, VERSION, put, split};
 use crate::waiting::WaitingPod;
-use crate::{Pods, files, instance};
+use crate::{Held, Pods, files, instance};
 
 /// A pod on a machine that works answers within a millisecond or two. The next one is tried soon.
 const CONNECT: Duration = Duration::from_millis(500);
@@ -27,9 +27,13 @@ const HANDSHAKE: Duration = Duration::from_secs(2);
 const FIRST_WORD: Duration = Duration::from_secs(60);
 /// The kernel gives up a connection whose bytes were not acknowledged for as long, also those of
 /// its own questions for a sign of life.
-const UNACKNOWLEDGED_MS: u32 = 1_500;
+const UNACKNOWLEDGED_MS: u32 = 5_000;
 /// Silence until the kernel asks for a sign of life. No process wakes up for this.
-const KEEPALIVE: Duration = Duration::from_secs(1);
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
+/// The pause after each question.
+const KEEPALIVE_PAUSE: Duration = Duration::from_secs(1);
+/// Questions without an answer until the connection is given up: one lost packet means nothing.
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// Why a pod was not claimed.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +72,8 @@ pub(crate) async fn claim(
     let shaking = tokio::time::timeout(HANDSHAKE, connector.connect(no_name(), tcp)).await;
     let mut stream =
         shaking.map_err(io::Error::from).and_then(identity).map_err(Failure::Handshake)?;
+    // From here on the pod is this node's, before anything is sent to it.
+    let held = Held::new(&pods.0, &pod.name);
     let mut input = BytesMut::new();
     let speaks = async {
         send(&mut stream, request).await?;
@@ -75,7 +81,7 @@ pub(crate) async fn claim(
     };
     let speaks = tokio::time::timeout(FIRST_WORD, speaks).await;
     let first = speaks.map_err(|late| Failure::Lost(late.into()))??;
-    instance::run(pods, pod, stream, input, first).map_err(Failure::Lost)
+    instance::run(pods, held, stream, input, first).map_err(Failure::Lost)
 }
 
 /// Sets the options of the socket, at both ends. A kernel that refuses one only notices later that
@@ -84,9 +90,9 @@ pub fn prepare(tcp: &TcpStream) {
     let _ = sockopt::set_tcp_nodelay(tcp, true);
     let _ = sockopt::set_tcp_user_timeout(tcp, UNACKNOWLEDGED_MS);
     let _ = sockopt::set_socket_keepalive(tcp, true);
-    let _ = sockopt::set_tcp_keepidle(tcp, KEEPALIVE);
-    let _ = sockopt::set_tcp_keepintvl(tcp, KEEPALIVE);
-    let _ = sockopt::set_tcp_keepcnt(tcp, 1);
+    let _ = sockopt::set_tcp_keepidle(tcp, KEEPALIVE_IDLE);
+    let _ = sockopt::set_tcp_keepintvl(tcp, KEEPALIVE_PAUSE);
+    let _ = sockopt::set_tcp_keepcnt(tcp, KEEPALIVE_PROBES);
 }
 
 async fn send(stream: &mut TlsStream<TcpStream>, request: &InstanceRequest) -> Result<(), Failure> {
@@ -136,5 +142,24 @@ async fn first_word(
         if stream.read_buf(input).await.map_err(Failure::Lost)? == 0 {
             return Err(Failure::Lost(io::ErrorKind::UnexpectedEof.into()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_lost_packet_or_a_short_stall_ends_no_connection() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        prepare(&tcp);
+        let probes = sockopt::tcp_keepcnt(&tcp).unwrap();
+        assert!(sockopt::socket_keepalive(&tcp).unwrap() && probes >= 3, "{probes} probes");
+        let idle = sockopt::tcp_keepidle(&tcp).unwrap();
+        let silence = idle + probes * sockopt::tcp_keepintvl(&tcp).unwrap();
+        assert_eq!(silence, Duration::from_secs(5));
+        // The kernel goes by the shorter one of both times.
+        assert_eq!(sockopt::tcp_user_timeout(&tcp).unwrap(), 5_000);
     }
 }

@@ -15,9 +15,8 @@ use tokio::net::{TcpStream, unix};
 use tokio::sync::watch;
 use tokio_rustls::client::TlsStream;
 
-use crate::Pods;
 use crate::records::{DATA_BYTES_MAX, Ended, RecordKind, put, split};
-use crate::waiting::WaitingPod;
+use crate::{Held, Pods};
 
 /// SIGKILL: how an instance ends of which nothing was heard.
 const KILLED: Exit = Exit { status: None, signal: Some(9), out_of_memory: false };
@@ -26,7 +25,7 @@ const KILLED: Exit = Exit { status: None, signal: Some(9), out_of_memory: false 
 /// arrived after it.
 pub(crate) fn run(
     pods: &Pods,
-    pod: &WaitingPod,
+    held: Held,
     stream: TlsStream<TcpStream>,
     input: BytesMut,
     first: (RecordKind, Bytes),
@@ -39,10 +38,10 @@ pub(crate) fn run(
     let printed = pipe::Sender::from_owned_fd(printed)?;
     let (ended, exit) = watch::channel(None);
     let (kill, killed) = watch::channel(false);
-    let (name, shared) = (pod.name.clone(), pods.0.clone());
+    let shared = pods.0.clone();
     shared.running.fetch_add(1, Ordering::Relaxed);
     tokio::spawn(async move {
-        let exit = drive(stream, input, first, inside, printed, killed, &name).await;
+        let exit = drive(stream, input, first, inside, printed, killed, &held.name).await;
         shared.running.fetch_sub(1, Ordering::Relaxed);
         // Nobody may wait for it any more.
         let _ = ended.send(Some(exit));

@@ -18,6 +18,7 @@ pub mod records;
 mod view;
 mod waiting;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,6 +82,27 @@ struct Shared {
     claimed: AtomicU64,
     in_vain: AtomicU64,
     running: AtomicU64,
+    /// The names of the pods that are being claimed or are instances.
+    held: Mutex<BTreeSet<String>>,
+}
+
+/// A pod that this node has: it is in [`Shared::held`] until this is dropped.
+struct Held {
+    shared: Arc<Shared>,
+    name: String,
+}
+
+impl Held {
+    fn new(shared: &Arc<Shared>, name: &str) -> Self {
+        shared.held.lock().insert(name.to_owned());
+        Self { shared: shared.clone(), name: name.to_owned() }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.shared.held.lock().remove(&self.name);
+    }
 }
 
 impl Pods {
@@ -98,6 +120,7 @@ impl Pods {
             claimed: AtomicU64::new(0),
             in_vain: AtomicU64::new(0),
             running: AtomicU64::new(0),
+            held: Mutex::default(),
         })))
     }
 
@@ -115,7 +138,7 @@ impl Pods {
             let seen = *lists.borrow_and_update();
             while let Some(pod) = {
                 let mut waiting = self.0.waiting.lock();
-                waiting.take(&kind)
+                waiting.take(&kind, Instant::now())
             } {
                 match claim::claim(&self, &pod, &request).await {
                     Ok(started) => {
@@ -127,14 +150,17 @@ impl Pods {
                     }
                     Err(failure) => {
                         self.0.in_vain.fetch_add(1, Ordering::Relaxed);
+                        self.0.waiting.lock().failed(pod.key, Instant::now());
                         tracing::debug!(pod = pod.name, "not claimed: {failure}");
                         last = Some(format!("{}: {failure}", pod.name));
                     }
                 }
             }
-            let rest = until.saturating_duration_since(Instant::now());
+            let now = Instant::now();
+            let again = self.0.waiting.lock().next(&kind).map_or(until, |next| next.min(until));
             let newer = lists.wait_for(|lists| *lists != seen);
-            if tokio::time::timeout(rest, newer).await.is_err() {
+            let rest = again.saturating_duration_since(now);
+            if tokio::time::timeout(rest, newer).await.is_err() && Instant::now() >= until {
                 return Err(StartError::Unavailable(none_waits(&kind, last)));
             }
         }

@@ -45,11 +45,12 @@ impl Pods {
 
     /// The list for the management API.
     pub fn list(&self) -> PodList {
-        let shown = |(pod, tried): (&WaitingPod, bool)| Shown {
+        let shown = |(pod, tried, failed): (&WaitingPod, bool, u32)| Shown {
             name: pod.name.clone(),
             address: pod.address.to_string(),
             shape: pod.kind.shape.clone(),
             tried,
+            failed,
         };
         let shared = &self.0;
         PodList {
@@ -57,6 +58,7 @@ impl Pods {
             pods: shared.waiting.lock().all().map(shown).collect(),
             running: shared.running.load(Ordering::Relaxed),
             claimed: shared.claimed.load(Ordering::Relaxed),
+            held: shared.held.lock().iter().cloned().collect(),
             in_vain: shared.in_vain.load(Ordering::Relaxed),
         }
     }

@@ -86,7 +86,7 @@ pub(super) async fn deploy(
         traffic: Vec::new(),
         held_back: wish.held_back,
         steps: Vec::new(),
-        warnings: Vec::new(),
+        warnings: crate::pods::without_effect(&spec),
         urls: urls(controller, name),
     };
     if wish.dry_run {

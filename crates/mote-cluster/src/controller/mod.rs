@@ -19,7 +19,7 @@ mod pools;
 pub(crate) mod pulse;
 mod reconcile;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -88,6 +88,8 @@ struct Controller {
     lost: Mutex<HashSet<String>>,
     /// Cells whose pulse this controller has heard.
     heard: Mutex<HashSet<String>>,
+    /// By function: why no pods can be made for it.
+    pods_refused: Mutex<BTreeMap<String, String>>,
     /// Since when pods are not ready.
     not_ready: Mutex<HashMap<String, Instant>>,
     archives: archives::Archives,
@@ -238,6 +240,7 @@ pub(crate) async fn run(options: Options) -> Result<(), Box<dyn std::error::Erro
         pods_api,
         lost: Mutex::default(),
         heard: Mutex::default(),
+        pods_refused: Mutex::default(),
         not_ready: Mutex::default(),
         archives,
         recorder: Recorder::new(client.clone(), reporter),

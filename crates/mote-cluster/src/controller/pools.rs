@@ -1,19 +1,23 @@
 //! Keeps pods waiting for the functions whose instances are pods.
 //!
-//! For each kind of pod that a serving or starting revision needs, a number of pods waits. A pod
-//! whose port has closed was claimed, and another one takes its place; the API server knows all of
-//! this, so a new controller goes on where the last one was. What the pods may reach follows the
-//! manifests.
+//! For each kind of pod that a serving or starting revision needs, a number of pods waits. A pod that
+//! a cell has reported or whose port has closed was claimed, and another one takes its place; the API
+//! server knows all of this, so a new controller goes on where the last one was. What the pods may
+//! reach follows the manifests.
+//!
+//! A claim does not wait for its report, so a pod that cells know is not removed at once. It is
+//! withdrawn first: cells are no longer told of it, and claims from before are reported meanwhile.
+//! Every change and removal holds only for the version of the object that the decision was about.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 use mote_core::destination::is_local;
@@ -26,7 +30,8 @@ use super::pod_objects::{self, Template};
 use crate::keys;
 use crate::mirror::{Mirror, follow};
 use crate::pods::{
-    CLAIMED, LABEL_FUNCTION, NEEDS, PodNeeds, STARTING, STATE, WAITING, is_ready, kind, state,
+    CLAIMED, HAS_CELL, IN_VAIN, LABEL_FUNCTION, NEEDS, PodNeeds, STARTING, STATE, WAITING,
+    WITHDRAWN, has, is_ready, kind, state,
 };
 
 /// The options of pods.
@@ -66,6 +71,9 @@ const LOOKUP: std::time::Duration = std::time::Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_secs(20);
 /// A pod that is not ready after this time is replaced: an image that cannot be pulled, for example.
 const START_SECONDS: i64 = 180;
+/// How long a withdrawn pod stays, in which a claim from before is reported. Agents ask their cells
+/// every second.
+const WITHDRAWAL: Duration = Duration::from_secs(5);
 /// Pods of all kinds that exist at once, so that a mistake does not fill a cluster.
 const PODS_MAX: usize = 500;
 
@@ -78,6 +86,10 @@ struct Pools {
     policies_api: Api<NetworkPolicy>,
     pods: Mirror<Pod>,
     policies: Mirror<NetworkPolicy>,
+    /// Since when this controller has seen that a pod is withdrawn, by uid.
+    withdrawn: BTreeMap<String, Instant>,
+    /// What was said of the kinds whose pods are refused.
+    refused: BTreeMap<PodKind, String>,
 }
 
 /// Keeps the pools for the rest of the process. Does nothing if the installation has none.
@@ -104,7 +116,7 @@ pub(super) async fn keep(controller: Arc<Controller>, client: kube::Client) {
     });
     let policies_api: Api<NetworkPolicy> = Api::namespaced(client.clone(), &namespace);
     let policies = follow("network policies", watcher(policies_api.clone(), ours()), |_, _| {});
-    let pools = Pools {
+    let mut pools = Pools {
         template,
         waiting: waiting_pods,
         pods_api,
@@ -113,6 +125,8 @@ pub(super) async fn keep(controller: Arc<Controller>, client: kube::Client) {
         pods,
         policies,
         controller,
+        withdrawn: BTreeMap::new(),
+        refused: BTreeMap::new(),
     };
     pools.pods.synced().await;
     pools.policies.synced().await;
@@ -125,61 +139,105 @@ pub(super) async fn keep(controller: Arc<Controller>, client: kube::Client) {
         tokio::select! {
             () = changed.notified() => {}
             _ = changes.changed() => {}
-            () = tokio::time::sleep(AGAIN) => {}
+            () = tokio::time::sleep(pools.pause()) => {}
         }
     }
 }
 
 impl Pools {
-    async fn look(&self) -> Result<(), kube::Error> {
+    /// Until when nothing has to be done unless something changes.
+    fn pause(&self) -> Duration {
+        let first = self.withdrawn.values().min();
+        let rest = first.map(|since| WITHDRAWAL.saturating_sub(since.elapsed()));
+        // One that cannot be removed must not make this a busy loop.
+        rest.map_or(AGAIN, |rest| rest.clamp(Duration::from_secs(1), AGAIN))
+    }
+
+    async fn look(&mut self) -> Result<(), kube::Error> {
         let needs = self.needs();
+        let mut refused = Refused::new();
         // The network is closed or open before the pods exist.
-        self.follow_policies(&needs).await?;
+        self.follow_policies(&needs, &mut refused).await?;
         let mut waiting: BTreeMap<PodKind, usize> = BTreeMap::new();
         let lost = self.lost_machines();
         let pods = self.pods.all();
+        let is_withdrawn = |pod: &&Arc<Pod>| {
+            let is_gone = pod.metadata.deletion_timestamp.is_some();
+            state(pod) == WITHDRAWN && !has(pod, HAS_CELL) && !is_gone
+        };
+        let uids: BTreeSet<String> =
+            pods.iter().filter(is_withdrawn).filter_map(|pod| pod.uid()).collect();
+        self.withdrawn.retain(|uid, _| uids.contains(uid));
         for pod in &pods {
             let next = next(pod, &lost);
             let kind = kind(pod).filter(|kind| needs.contains_key(kind));
             match (next, kind) {
                 (Next::Gone, _) => {}
                 (Next::Remove, _) => self.remove(pod).await?,
-                (Next::Is(CLAIMED), _) if state(pod) != CLAIMED => {
-                    self.write_state(pod, CLAIMED).await?;
-                }
-                (Next::Is(CLAIMED), _) => {}
+                (Next::Is(CLAIMED), _) => self.write_state(pod, CLAIMED).await?,
+                (Next::Is(WITHDRAWN), _) => self.withdraw(pod).await?,
                 // It waits for nobody, or for those of an earlier version.
-                (Next::Is(_), None) => self.remove(pod).await?,
-                (Next::Is(_), Some(_)) if !self.is_current(pod) => self.remove(pod).await?,
+                (Next::Is(_), None) => self.withdraw(pod).await?,
+                (Next::Is(_), Some(_)) if !self.is_current(pod) => self.withdraw(pod).await?,
                 (Next::Is(state), Some(kind)) => {
                     let count = waiting.entry(kind).or_default();
                     *count += 1;
                     if *count > self.waiting {
-                        self.remove(pod).await?;
-                    } else if state != crate::pods::state(pod) {
+                        self.withdraw(pod).await?;
+                    } else {
                         self.write_state(pod, state).await?;
                     }
                 }
             }
         }
         let mut room = PODS_MAX.saturating_sub(pods.len());
-        for (kind, needs) in &needs {
+        'kinds: for (kind, needed) in &needs {
             let there = waiting.get(kind).copied().unwrap_or(0);
-            for _ in there..self.waiting {
+            // Without its policy, a pod would not reach what its function needs.
+            let missing = if refused.contains_key(kind) { 0 } else { self.waiting };
+            for _ in there..missing {
                 if room == 0 {
                     tracing::warn!("no further pods: there are {PODS_MAX}");
-                    return Ok(());
+                    break 'kinds;
                 }
                 room -= 1;
-                self.make(needs, &lost).await?;
+                if let Err(error) = self.make(&needed.pod, &lost).await {
+                    // The others of this kind would be refused as well, but not those of other kinds.
+                    refused.insert(kind.clone(), refusal(error)?);
+                    break;
+                }
             }
         }
+        self.tell_refused(&needs, refused);
         Ok(())
     }
 
+    /// Logs each new refusal once, and has it written where the owners of functions look.
+    fn tell_refused(&mut self, needs: &BTreeMap<PodKind, Needed>, refused: Refused) {
+        for (kind, text) in &refused {
+            if self.refused.get(kind) != Some(text) {
+                tracing::warn!("no pods {} can be made: {text}", kind.shape);
+            }
+        }
+        let mut by_function = BTreeMap::new();
+        for (kind, text) in &refused {
+            let functions = needs.get(kind).into_iter().flat_map(|needed| &needed.functions);
+            by_function.extend(functions.map(|name| (name.clone(), text.clone())));
+        }
+        self.refused = refused;
+        let before = {
+            let mut told = self.controller.pods_refused.lock();
+            std::mem::replace(&mut *told, by_function.clone())
+        };
+        let names = before.keys().chain(by_function.keys());
+        names
+            .filter(|name| before.get(*name) != by_function.get(*name))
+            .for_each(|name| self.controller.work.add(name));
+    }
+
     /// What the revisions need that serve or are to serve, by kind of pod.
-    fn needs(&self) -> BTreeMap<PodKind, PodNeeds> {
-        let mut all: BTreeMap<PodKind, PodNeeds> = BTreeMap::new();
+    fn needs(&self) -> BTreeMap<PodKind, Needed> {
+        let mut all: BTreeMap<PodKind, Needed> = BTreeMap::new();
         for revision in self.controller.revisions.all() {
             let Some(needs) = revision.annotations().get(NEEDS) else { continue };
             let Ok(needs) = serde_json::from_str::<PodNeeds>(needs) else { continue };
@@ -195,11 +253,14 @@ impl Pools {
             if !serves && status.latest.is_some_and(|latest| number < latest) {
                 continue;
             }
-            let held = all.entry(needs.kind()).or_insert_with(|| needs.clone());
+            let held = all
+                .entry(needs.kind())
+                .or_insert_with(|| Needed { pod: needs.clone(), functions: BTreeSet::new() });
+            held.functions.insert(name);
             // Two revisions of a function share the rules of both while both serve.
-            held.net.extend(needs.net);
-            held.net.sort();
-            held.net.dedup();
+            held.pod.net.extend(needs.net);
+            held.pod.net.sort();
+            held.pod.net.dedup();
         }
         all
     }
@@ -232,17 +293,43 @@ impl Pools {
         // The kubelet waits for it. It belongs to the pod, so it cannot exist before.
         let secret = pod_objects::secret(&made, &secret);
         if let Err(error) = self.secrets_api.create(&PostParams::default(), &secret).await {
-            self.remove(&made).await?;
+            // The scheduler may have changed it meanwhile, but no cell has been told of it.
+            let params = DeleteParams::default();
+            absent(self.pods_api.delete(&name, &params).await.map(drop))?;
             return Err(error);
         }
         Ok(())
     }
 
+    /// Takes a pod out of those that cells may claim, and removes it when no claim of it was reported
+    /// for a while. One that cells have never been told of is removed at once.
+    async fn withdraw(&mut self, pod: &Pod) -> Result<(), kube::Error> {
+        if state(pod) == STARTING {
+            return self.remove(pod).await;
+        }
+        if state(pod) != WITHDRAWN {
+            return self.write_state(pod, WITHDRAWN).await;
+        }
+        let Some(uid) = pod.uid() else { return Ok(()) };
+        let since = *self.withdrawn.entry(uid).or_insert_with(Instant::now);
+        if since.elapsed() < WITHDRAWAL {
+            return Ok(());
+        }
+        self.remove(pod).await
+    }
+
+    /// Writes what a pod does, unless that is written already or the pod has changed meanwhile.
     async fn write_state(&self, pod: &Pod, state: &str) -> Result<(), kube::Error> {
+        if crate::pods::state(pod) == state {
+            return Ok(());
+        }
         let name = pod.name_any();
         // Nobody needs the secret any more: the pod has read it, and its containers do not restart.
         absent(self.secrets_api.delete(&name, &DeleteParams::default()).await.map(drop))?;
-        let patch = Patch::Merge(json!({"metadata": {"labels": {STATE: state}}}));
+        // The API server refuses a patch for another version.
+        let version = &pod.metadata.resource_version;
+        let metadata = json!({"resourceVersion": version, "labels": {STATE: state}});
+        let patch = Patch::Merge(json!({"metadata": metadata}));
         absent(self.pods_api.patch(&name, &PatchParams::default(), &patch).await.map(drop))
     }
 
@@ -250,18 +337,22 @@ impl Pools {
         if pod.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }
-        let params = DeleteParams::default();
+        let params = DeleteParams::default().preconditions(Preconditions {
+            uid: pod.metadata.uid.clone(),
+            resource_version: pod.metadata.resource_version.clone(),
+        });
         absent(self.pods_api.delete(&pod.name_any(), &params).await.map(drop))
     }
 
     /// Writes the policy of each function that reaches other hosts, and removes those of others.
     async fn follow_policies(
         &self,
-        needs: &BTreeMap<PodKind, PodNeeds>,
+        needs: &BTreeMap<PodKind, Needed>,
+        refused: &mut Refused,
     ) -> Result<(), kube::Error> {
         let mut wanted: BTreeMap<&str, BTreeSet<&(String, u16)>> = BTreeMap::new();
-        for needs in needs.values().filter(|needs| !needs.function.is_empty()) {
-            wanted.entry(&needs.function).or_default().extend(&needs.net);
+        for Needed { pod, .. } in needs.values().filter(|it| !it.pod.function.is_empty()) {
+            wanted.entry(&pod.function).or_default().extend(&pod.net);
         }
         for (function, net) in &wanted {
             let mut resolved = Vec::new();
@@ -274,7 +365,12 @@ impl Pools {
                 continue;
             }
             let params = PatchParams::apply("mote-controller").force();
-            self.policies_api.patch(&policy.name_any(), &params, &Patch::Apply(&policy)).await?;
+            let patch = Patch::Apply(&policy);
+            if let Err(error) = self.policies_api.patch(&policy.name_any(), &params, &patch).await {
+                let text = format!("its network policy: {}", refusal(error)?);
+                let kinds = needs.keys().filter(|kind| kind.function == *function);
+                refused.extend(kinds.map(|kind| (kind.clone(), text.clone())));
+            }
         }
         for policy in self.policies.all() {
             let Some(function) = policy.labels().get(LABEL_FUNCTION) else { continue };
@@ -311,11 +407,35 @@ async fn addresses(host: &str) -> Vec<IpAddr> {
     found
 }
 
-/// What was to be removed or changed may be gone.
+/// What was to be removed or changed may be gone, or have changed: then it is looked at again when
+/// the change arrives.
 fn absent(done: Result<(), kube::Error>) -> Result<(), kube::Error> {
     match done {
-        Err(kube::Error::Api(error)) if error.code == 404 => Ok(()),
+        Err(kube::Error::Api(error)) if matches!(error.code, 404 | 409) => Ok(()),
         done => done,
+    }
+}
+
+/// What the functions of one kind of pod need.
+struct Needed {
+    pod: PodNeeds,
+    functions: BTreeSet<String>,
+}
+
+/// The kinds whose objects the API server refuses, each with its reason.
+type Refused = BTreeMap<PodKind, String>;
+
+/// Why the API server refuses an object. If it does not answer, or asks for patience, that is an
+/// error: it would not take others either.
+fn refusal(error: kube::Error) -> Result<String, kube::Error> {
+    match error {
+        kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429 => {
+            // The name of the pod is another one each time, and is at the front of the text.
+            let text = status.message.strip_prefix("pods \"");
+            let text = text.and_then(|text| text.split_once("\" "));
+            Ok(text.map_or(status.message.clone(), |(_, text)| format!("the pod {text}")))
+        }
+        error => Err(error),
     }
 }
 
@@ -340,12 +460,20 @@ fn next(pod: &Pod, lost: &BTreeSet<String>) -> Next {
     }
     let machine = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
     let is_lost = machine.is_some_and(|machine| lost.contains(machine));
+    if has(pod, HAS_CELL) {
+        // The function in it may open the port again.
+        return Next::Is(CLAIMED);
+    }
     match (state(pod), is_ready(pod)) {
-        // A claimed pod has no open port. Either it was not claimed after all, because a probe of the
-        // kubelet failed on a busy machine, or the function has opened the port again.
-        (CLAIMED, true) => Next::Remove,
+        // A claimed pod has no open port. It was not claimed after all if no cell says so: a probe of
+        // the kubelet failed on a busy machine.
+        (CLAIMED, true) => Next::Is(WITHDRAWN),
         (CLAIMED, false) => Next::Is(CLAIMED),
-        (_, _) if is_lost => Next::Remove,
+        (STARTING, _) if is_lost => Next::Remove,
+        (_, _) if is_lost => Next::Is(WITHDRAWN),
+        (WITHDRAWN, true) => Next::Is(WITHDRAWN),
+        (WITHDRAWN, false) => Next::Is(CLAIMED),
+        (WAITING, true) if has(pod, IN_VAIN) => Next::Is(WITHDRAWN),
         (WAITING, true) | (STARTING, true) => Next::Is(WAITING),
         (WAITING, false) => Next::Is(CLAIMED),
         _ if age_seconds(pod) > START_SECONDS => Next::Remove,
@@ -364,16 +492,22 @@ mod tests {
 
     #[test]
     fn a_pod_goes_from_starting_to_waiting_to_claimed_and_never_back() {
-        let pod = |state: &str, ready: bool, phase: &str, machine: &str| -> Pod {
+        let with = |state: &str, ready: bool, phase: &str, machine: &str, more: &str| -> Pod {
             serde_json::from_value(json!({
                 "metadata": {"name": "p", "labels": {STATE: state}},
                 "spec": {"containers": [], "nodeName": machine},
                 "status": {
                     "phase": phase,
-                    "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}],
+                    "conditions": [
+                        {"type": "Ready", "status": if ready { "True" } else { "False" }},
+                        {"type": more, "status": "True"},
+                    ],
                 },
             }))
             .unwrap()
+        };
+        let pod = |state: &str, ready, phase: &str, machine: &str| {
+            with(state, ready, phase, machine, "Initialized")
         };
         let lost = BTreeSet::from(["lost".to_owned()]);
         let cases = [
@@ -381,9 +515,13 @@ mod tests {
             (STARTING, true, "Running", "m", Next::Is(WAITING)),
             (WAITING, true, "Running", "m", Next::Is(WAITING)),
             (WAITING, false, "Running", "m", Next::Is(CLAIMED)),
-            (CLAIMED, true, "Running", "m", Next::Remove),
+            // No cell has reported the claim, so a probe has failed.
+            (CLAIMED, true, "Running", "m", Next::Is(WITHDRAWN)),
+            (WITHDRAWN, true, "Running", "m", Next::Is(WITHDRAWN)),
+            (WITHDRAWN, false, "Running", "m", Next::Is(CLAIMED)),
             (CLAIMED, false, "Succeeded", "m", Next::Remove),
-            (WAITING, true, "Running", "lost", Next::Remove),
+            (STARTING, false, "Running", "lost", Next::Remove),
+            (WAITING, true, "Running", "lost", Next::Is(WITHDRAWN)),
             // Its instance may go on there.
             (CLAIMED, false, "Running", "lost", Next::Is(CLAIMED)),
         ];
@@ -394,5 +532,34 @@ mod tests {
                 "{state} {ready}"
             );
         }
+        // A function that opens the port again before the kubelet has seen it closed is no waiting
+        // pod, and it is not removed.
+        for state in [WAITING, WITHDRAWN, CLAIMED] {
+            for ready in [true, false] {
+                let claimed = with(state, ready, "Running", "m", HAS_CELL);
+                assert_eq!(next(&claimed, &lost), Next::Is(CLAIMED), "{state} {ready}");
+            }
+        }
+        let claimed = with(CLAIMED, true, "Succeeded", "m", HAS_CELL);
+        assert_eq!(next(&claimed, &lost), Next::Remove);
+        // Cells have tried to claim it several times.
+        let broken = with(WAITING, true, "Running", "m", IN_VAIN);
+        assert_eq!(next(&broken, &lost), Next::Is(WITHDRAWN));
+    }
+
+    #[test]
+    fn a_refusal_is_the_same_for_each_pod_and_silence_is_none() {
+        let error = |code: u16, text: &str| {
+            let status = json!({"status": "Failure", "message": text, "reason": "", "code": code});
+            kube::Error::Api(serde_json::from_value(status).unwrap())
+        };
+        let text = |name: &str| {
+            let text = format!("pods \"{name}\" is forbidden: exceeded quota: small");
+            refusal(error(403, &text)).unwrap()
+        };
+        assert_eq!(text("python-0a"), "the pod is forbidden: exceeded quota: small");
+        assert_eq!(text("python-0a"), text("python-0b"));
+        assert!(refusal(error(503, "not now")).is_err());
+        assert!(refusal(error(429, "too many requests")).is_err());
     }
 }

@@ -467,6 +467,9 @@ async fn write(
     let is_told = before.is_some_and(|it| it.reason == ready.reason && it.message == ready.message);
     status.conditions.retain(|condition| condition.type_ != "Ready");
     status.conditions.push(ready.clone());
+    let refused = pods_condition(controller, function);
+    status.conditions.retain(|condition| condition.type_ != PODS);
+    status.conditions.extend(refused.clone());
     if function.status.as_ref() == Some(&status) {
         return Ok(());
     }
@@ -485,21 +488,46 @@ async fn write(
     }
     let is_final = ready.status != "Unknown";
     if is_final && !is_told {
-        let type_ = if ready.status == "True" { EventType::Normal } else { EventType::Warning };
-        let note = ready.message.chars().take(1_000).collect();
-        let event = Event {
-            type_,
-            reason: ready.reason,
-            note: Some(note),
-            action: "Reconcile".to_owned(),
-            secondary: None,
-        };
-        // An event is a help for people; nothing depends on it.
-        if let Err(error) = controller.recorder.publish(&event, &function.object_ref(&())).await {
-            tracing::warn!("{name}: the event cannot be written: {error}");
+        tell(controller, function, ready).await;
+    }
+    if let Some(refused) = refused {
+        let before = function.status.iter().flat_map(|status| &status.conditions);
+        let mut before = before.filter(|condition| condition.type_ == PODS);
+        if !before.any(|before| before.message == refused.message) {
+            tell(controller, function, refused).await;
         }
     }
     Ok(())
+}
+
+/// The condition of a function for which no pods can be made.
+const PODS: &str = "PodsWaiting";
+
+fn pods_condition(controller: &Controller, function: &Function) -> Option<Condition> {
+    let text = controller.pods_refused.lock().get(&function.name_any()).cloned()?;
+    let mut now = Condition { type_: PODS.to_owned(), ..condition("False", "PodsRefused", text) };
+    let mut before = function.status.iter().flat_map(|status| &status.conditions);
+    if let Some(before) = before.rfind(|condition| condition.type_ == PODS) {
+        now.last_transition_time = before.last_transition_time.clone();
+    }
+    Some(now)
+}
+
+/// Writes an event with what a condition says. It is a help for people; nothing depends on it.
+async fn tell(controller: &Controller, function: &Function, condition: Condition) {
+    let type_ = if condition.status == "True" { EventType::Normal } else { EventType::Warning };
+    let note = condition.message.chars().take(1_000).collect();
+    let event = Event {
+        type_,
+        reason: condition.reason,
+        note: Some(note),
+        action: "Reconcile".to_owned(),
+        secondary: None,
+    };
+    if let Err(error) = controller.recorder.publish(&event, &function.object_ref(&())).await {
+        let name = function.name_any();
+        tracing::warn!("{name}: the event cannot be written: {error}");
+    }
 }
 
 /// Removes revisions that nothing needs any more.
