@@ -62,9 +62,24 @@ daemon() {
 }
 kubectl() { inside env KUBECONFIG="$DIR/kubeconfig" "$PROGRAMS/kubectl" "$@"; }
 
-# A port that nothing listens on at this moment.
-free_port() {
-  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+# Three ports that nothing listens on at this moment. They lie below the range that the kernel takes
+# the near ends of connections from, so they are still free when the servers bind them.
+free_ports() {
+  python3 - <<'PYTHON'
+import random, socket
+
+free = []
+while len(free) < 3:
+    port = random.randrange(12000, 16000)
+    with socket.socket() as listener:
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+    if port not in free:
+        free.append(port)
+print(*free)
+PYTHON
 }
 
 # start_store CLIENT_PORT PEER_PORT
@@ -96,7 +111,7 @@ up() {
   [ "$STORE" = kine ] || command -v etcd >/dev/null || fail "needs etcd: apt-get install etcd-server"
   mkdir -m 700 "$DIR" && mkdir "$DIR/pki"
   if [ "${1:-}" = --here ]; then
-    client=$(free_port) peer=$(free_port) port=$(free_port)
+    read -r client peer port <<<"$(free_ports)"
   else
     [ "$(id -u)" = 0 ] || fail "needs root, for a network namespace, or --here"
     unshare --net sleep infinity </dev/null >/dev/null 2>&1 &

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::{Node, mote_binary, repository, signal, wait_for};
+use crate::{Node, free_port, mote_binary, repository, signal, wait_for};
 
 /// The namespace of functions.
 pub const NAMESPACE: &str = "default";
@@ -79,11 +79,6 @@ fn program() -> PathBuf {
     let path = mote_binary().with_file_name("mote-cluster");
     assert!(path.exists(), "build it first: cargo build -p mote-cluster");
     path
-}
-
-fn free_port() -> u16 {
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
-    socket.local_addr().expect("bound").port()
 }
 
 /// What the machine lacks for these tests, if anything.

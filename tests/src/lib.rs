@@ -16,9 +16,10 @@ pub mod pods;
 pub mod schedule;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest time for any single step of a test; the machine is shared.
@@ -71,12 +72,31 @@ pub struct Node {
     env: Vec<(String, String)>,
 }
 
-/// Two free ports of loopback, TCP and UDP. Another process may bind one first; the node then fails
-/// to start and reports it.
-fn free_ports() -> (u16, u16) {
-    let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
-    let udp = UdpSocket::bind("127.0.0.1:0").expect("loopback");
-    (tcp.local_addr().expect("bound").port(), udp.local_addr().expect("bound").port())
+/// The ports that tests give to servers. The kernel takes none of them for the near end of a
+/// connection (`net.ipv4.ip_local_port_range` begins at 32,768), so a port that is free when it is
+/// chosen is still free when the server binds it.
+const PORTS: std::ops::Range<u16> = 16_000..32_000;
+
+/// A port of loopback that is free for TCP and UDP. A process gets each port only once; test programs
+/// that run at the same time begin at different ports.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let count = u32::from(PORTS.end - PORTS.start);
+    let first = std::process::id().wrapping_mul(97);
+    for _ in PORTS {
+        let offset = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % count;
+        let port = PORTS.start + u16::try_from(offset).expect("less than the count");
+        let tcp = TcpListener::bind(("127.0.0.1", port));
+        if tcp.is_ok() && UdpSocket::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no port from {} to {} is free", PORTS.start, PORTS.end - 1)
+}
+
+/// An address of loopback with a [`free_port`].
+pub fn free_address() -> SocketAddr {
+    ([127, 0, 0, 1], free_port()).into()
 }
 
 impl Node {
@@ -106,9 +126,7 @@ impl Node {
     }
 
     fn start_in_env(dir: tempfile::TempDir, flags: &[&str], env: Vec<(String, String)>) -> Self {
-        let (tcp, udp) = free_ports();
-        let http: SocketAddr = ([127, 0, 0, 1], tcp).into();
-        let coap: SocketAddr = ([127, 0, 0, 1], udp).into();
+        let (http, coap) = (free_address(), free_address());
         let out = std::fs::File::create(dir.path().join("up.out")).expect("log file");
         let err = std::fs::File::create(dir.path().join("up.err")).expect("log file");
         let started = Instant::now();

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::{signal, wait_for};
+use crate::{free_port, signal, wait_for};
 
 /// Whether Mosquitto and its clients are installed.
 pub fn is_there() -> bool {
@@ -50,15 +50,13 @@ impl Broker {
         let folder = tempfile::Builder::new().prefix("mote-broker").tempdir().expect("a folder");
         prepare(folder.path());
         let dir = folder.path().display();
-        let free = TcpListener::bind("127.0.0.1:0").expect("loopback");
-        let port = free.local_addr().expect("bound").port();
+        let port = free_port();
         let config = format!(
             "user root\nlistener {port} 127.0.0.1\npersistence true\npersistence_location {dir}/\n\
              max_queued_messages 0\nmax_inflight_messages 100\nsys_interval 1\n{}",
             lines.replace("DIR", &dir.to_string())
         );
         std::fs::write(folder.path().join("mosquitto.conf"), config).expect("a file");
-        drop(free);
         let mut broker = Self { child: None, folder, port };
         broker.start_again();
         broker

@@ -6,7 +6,9 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use mote_tests::mqtt::{self, Subscriber};
-use mote_tests::{Node, PATIENCE, is_root, mote_binary, programs, signal, skip, wait_for};
+use mote_tests::{
+    Node, PATIENCE, free_address, is_root, mote_binary, programs, signal, skip, wait_for,
+};
 
 macro_rules! needs_clients {
     () => {
@@ -608,9 +610,7 @@ fn devices_connect_with_tls() {
     if !made.is_ok_and(|made| made.status.success()) {
         return skip("TLS", "openssl makes no certificates here");
     }
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
-    let tls = free.local_addr().expect("bound");
-    drop(free);
+    let tls = free_address();
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (ca, certificate, key) = (file("ca.pem"), file("server.pem"), file("server.key"));
     let flags = ["--mqtt-certificate", &certificate, "--mqtt-key", &key];

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mote_tests::{Answer, Connection, Node, is_root, mote_binary, signal, skip, wait_for};
+use mote_tests::{
+    Answer, Connection, Node, free_address, is_root, mote_binary, signal, skip, wait_for,
+};
 use serde_json::{Value, json};
 
 /// Answers with the name of the cell that runs it. It sleeps for `s` seconds, but only on the cell
@@ -37,11 +39,6 @@ struct Cell {
 
 /// The key that most tests use.
 const KEY: &str = "0123456789abcdef0123456789abcdef";
-
-fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
-    listener.local_addr().expect("bound")
-}
 
 impl Cell {
     fn start(name: &'static str) -> Self {

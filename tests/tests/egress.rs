@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
-use mote_tests::Node;
+use mote_tests::{Node, free_port};
 
 /// The address inside of the first destination in a manifest.
 const DOOR: &str = "127.77.0.2";
@@ -149,7 +149,7 @@ fn a_reset_does_not_look_like_an_end() {
 
 #[test]
 fn a_destination_that_is_not_there_resets() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let node = Node::start();
     let code = "def handle(event, ctx):
     try:

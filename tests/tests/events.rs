@@ -84,7 +84,7 @@ fn a_client_that_leaves_ends_the_function() {
     for (name, ..) in SHAPES {
         deploy(&node, name, "timeout = \"5s\"\n");
         drop(open(&node, name));
-        wait_for("the function to end", || {
+        wait_for(&format!("the end of {name}"), || {
             (node.get(&format!("/{name}/state")).text() == "ended").then_some(())
         });
     }
@@ -117,7 +117,7 @@ fn silence_ends_a_stream_without_its_end_mark() {
         deploy(&node, name, "stream_idle = \"300ms\"\n");
         let rest = rest(open(&node, name));
         assert!(!rest.contains("two") && !rest.contains("0\r\n\r\n"), "{name}: {rest}");
-        wait_for("the function to end", || {
+        wait_for(&format!("the end of {name}"), || {
             (node.get(&format!("/{name}/state")).text() == "ended").then_some(())
         });
     }

@@ -2,12 +2,12 @@
 //! it.
 
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use mote_tests::kubernetes::ApiServer;
-use mote_tests::{call_at, mote_binary, repository};
+use mote_tests::{call_at, free_address, mote_binary, repository};
 use serde_json::Value;
 
 fn export(path: &Path, out: &Path, more: &[&str]) -> Output {
@@ -44,9 +44,7 @@ impl Container {
             .replace("\"/server/", &format!("\"{}/server/", folder.display()))
             .replace("\"/function\"", &format!("\"{}\"", code.display()));
         std::fs::write(&path, text).expect("file");
-        let free = TcpListener::bind("127.0.0.1:0").expect("loopback");
-        let address = free.local_addr().expect("bound");
-        drop(free);
+        let address = free_address();
         let mut child = Command::new("python3")
             .arg(folder.join("server/standalone/serve.py"))
             .arg(&path)

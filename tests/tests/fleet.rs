@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use mote_tests::{Node, mote_binary, programs, signal, wait_for};
+use mote_tests::{Node, free_address, mote_binary, programs, signal, wait_for};
 use serde_json::Value;
 
 const ONE: &str = "def handle(event, ctx):\n    return 'one'\n";
@@ -22,9 +22,7 @@ struct Fleet {
 impl Fleet {
     fn start() -> Self {
         let dir = tempfile::tempdir().expect("temp folder");
-        let port = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
-        let admin = port.local_addr().expect("bound").to_string();
-        drop(port);
+        let admin = free_address().to_string();
         let nodes = vec![Node::start(), Node::start_with(&["--admin", &admin]), Node::start()];
         let socket = |node: &Node| node.dir.path().join("s").display().to_string();
         std::fs::write(dir.path().join("b.token"), nodes[1].token()).expect("file");

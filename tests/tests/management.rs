@@ -3,12 +3,10 @@
 
 use std::net::SocketAddr;
 
-use mote_tests::{Connection, Node};
+use mote_tests::{Connection, Node, free_address};
 
 fn admin_node() -> (Node, SocketAddr, String) {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    let address = free_address();
     let node = Node::start_with(&["--admin", &address.to_string()]);
     let token = std::fs::read_to_string(node.dir.path().join("data/admin.token")).unwrap();
     (node, address, token.trim().to_owned())

@@ -2,14 +2,14 @@
 //! over, and the former node cannot write any more (reliability: T-KILL-NATS).
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use mote_tests::{Answer, Connection, Node, is_long, signal, skip, wait_for};
+use mote_tests::{Answer, Connection, Node, free_port, is_long, signal, skip, wait_for};
 use serde_json::{Value, json};
 
 const ASYNC: (&str, &str) = ("prefer", "respond-async");
@@ -46,9 +46,7 @@ impl Server {
             return None;
         }
         let folder = tempfile::tempdir().expect("a folder");
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        let port = free.local_addr().expect("bound").port();
-        drop(free);
+        let port = free_port();
         let store = folder.path().join("store");
         let config = format!(
             "listen: \"127.0.0.1:{port}\"\n\

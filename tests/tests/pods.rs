@@ -2,11 +2,11 @@
 //! user without rights. `tests/kubernetes/pods.py` has the same on a real cluster.
 
 use std::io::Read as _;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use mote_tests::pods::{Pod, key_of_cells, tell};
-use mote_tests::{Node, signal, wait_for};
+use mote_tests::{Node, free_address, signal, wait_for};
 
 const PYTHON: &str = "python-67108864";
 const NODE: &str = "node-134217728";
@@ -28,10 +28,6 @@ def handle(event, ctx):
         print("a line of the function")
     return f"{os.getuid()} {os.getppid()} {os.environ.get('A', '')}"
 "#;
-
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("loopback")
-}
 
 /// A cell without other cells.
 fn cell() -> Node {

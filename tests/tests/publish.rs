@@ -1,9 +1,7 @@
 //! Functions that publish, and results that go to a topic, against a real Mosquitto.
 
-use std::net::TcpListener;
-
 use mote_tests::mqtt::{self, Broker, Relay, Subscriber};
-use mote_tests::{Node, skip, wait_for};
+use mote_tests::{Node, free_address, skip, wait_for};
 
 macro_rules! needs_mosquitto {
     () => {
@@ -140,9 +138,7 @@ fn a_broker_that_refuses_or_is_away_is_an_error() {
     let broker = Broker::start_with("allow_anonymous true\nacl_file DIR/acl\n", |dir| {
         std::fs::write(dir.join("acl"), "topic write out/good\ntopic read #\n").expect("a file")
     });
-    let closed = TcpListener::bind("127.0.0.1:0").expect("loopback");
-    let address = closed.local_addr().expect("bound");
-    drop(closed);
+    let address = free_address();
     let node = Node::start_with(&["--mqtt-broker", &broker.url()]);
     let away =
         format!("{ALLOW}[mqtt]\nbroker = \"mqtt://{address}\"\n[limits]\ntimeout = \"60s\"\n");

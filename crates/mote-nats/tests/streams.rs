@@ -6,7 +6,7 @@ mod server;
 
 use async_nats::HeaderMap;
 use mote_nats_client::{NatsError, PageOf, Publishing, Settings};
-use server::{Server, connect};
+use server::{Server, connect, free_port};
 
 fn page(from: u64, most: u32) -> PageOf {
     PageOf { stream: "T".into(), subjects: None, from, most }
@@ -83,9 +83,7 @@ async fn a_server_that_is_gone_for_a_moment_delays_requests_only() {
 
 #[tokio::test]
 async fn what_is_wrong_with_the_server_is_said_in_time() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port();
-    drop(free);
+    let port = free_port();
     let to = |server: String, credentials: Option<&str>| Settings {
         servers: vec![server],
         credentials: credentials.map(str::to_owned),

@@ -2,6 +2,7 @@
 
 #![allow(
     dead_code,
+    unused_imports,
     clippy::unwrap_used,
     missing_docs,
     unreachable_pub,
@@ -15,7 +16,7 @@ use mote_core::state::{
 };
 use mote_nats_client::{Launch, Nats, NatsState, Settings};
 
-pub use process::Server;
+pub use process::{Server, free_port};
 
 impl Server {
     pub fn settings(&self) -> Settings {

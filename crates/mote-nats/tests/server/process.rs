@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// The server that `scripts/nats-server.sh` installs.
@@ -27,6 +28,20 @@ pub fn program() -> Option<PathBuf> {
     found
 }
 
+/// A port of loopback that is free. The kernel takes none of the range for the near end of a
+/// connection, so the port is still free when the server binds it.
+pub fn free_port() -> u16 {
+    const FIRST: u16 = 16_000;
+    const COUNT: u16 = 16_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Test programs that run at the same time begin at different ports.
+    let begin = (std::process::id() * 97 % u32::from(COUNT)) as u16;
+    let mut ports = std::iter::repeat_with(|| {
+        FIRST + (begin + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT
+    });
+    ports.find(|&port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()).expect("no end")
+}
+
 /// A running server, which is killed when it is dropped.
 #[derive(Debug)]
 pub struct Server {
@@ -42,9 +57,7 @@ impl Server {
     pub fn start(lines: &str) -> Option<Self> {
         let program = program()?;
         let folder = tempfile::tempdir().expect("a folder");
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        let port = free.local_addr().expect("bound").port();
-        drop(free);
+        let port = free_port();
         let store = folder.path().join("store");
         let config = format!(
             "listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: {store:?}, sync_interval: always }}\n{lines}\n",
