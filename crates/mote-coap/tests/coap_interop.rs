@@ -182,10 +182,10 @@ impl Libcoap<'_> {
         let file = std::env::temp_dir().join(format!("mote-interop-{}", std::process::id()));
         std::fs::write(&file, &whole).unwrap();
         self.server.fake.take_saw();
-        self.call("put", "echo", &["-b", size, "-f", file.to_str().unwrap()]);
+        let (_, errors) = self.call("put", "echo", &["-b", size, "-f", file.to_str().unwrap()]);
         std::fs::remove_file(&file).unwrap();
         let saw = self.server.fake.take_saw();
-        assert_eq!(saw.len(), 1, "the upload ran {} times", saw.len());
+        assert_eq!(saw.len(), 1, "the upload ran {} times: {errors}", saw.len());
         assert!(saw[0].body.as_ref().is_ok_and(|body| *body == whole), "the upload differs");
     }
 }

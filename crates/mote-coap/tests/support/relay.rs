@@ -51,8 +51,9 @@ async fn relay(
 ) {
     front.set_nonblocking(true).unwrap();
     let front = tokio::net::UdpSocket::from_std(front).unwrap();
-    // One client at a time: the socket towards the server belongs to the client that sent last.
-    let back = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    // One client at a time. Each has a socket towards the server of its own: with one for all, a
+    // client could begin with message ids of an earlier one, and get the answers to those.
+    let mut back = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let mut random = Random::new(seed);
     let mut client = server;
     let mut held: Option<(Vec<u8>, bool)> = None;
@@ -61,7 +62,11 @@ async fn relay(
         let (datagram, inward) = tokio::select! {
             received = front.recv_from(&mut one) => {
                 let Ok((length, from)) = received else { continue };
-                client = from;
+                if from != client {
+                    client = from;
+                    held = None;
+                    back = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+                }
                 (one[..length].to_vec(), true)
             }
             received = back.recv_from(&mut two) => {
