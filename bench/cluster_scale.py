@@ -15,8 +15,11 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
@@ -28,13 +31,27 @@ from motelab.cluster import SYSTEM, images, until  # noqa: E402
 from motelab.platforms import Function, Target, Wish  # noqa: E402
 from motelab.session import Lab  # noqa: E402
 
+
+@dataclass(frozen=True)
+class Load:
+    """What the callers call, and where."""
+
+    workload: str
+    params: dict[str, str]
+    targets: tuple[str, ...]
+
+
 INSTANCES = 10
 LEVELS = (2, 5, INSTANCES)
 #: Callers that send the next call after each answer: twice as many as there may be instances.
 CLIENTS = 20
-PARAMS = "number=100000"
-LOOK_S = 0.1
+LOOK_S = 0.05
 GIVE_UP_S = 240.0
+LOADS = (
+    # The HPA measures processor time, of which this uses almost none, so it would add no pod.
+    Load("wait", {"milliseconds": "90"}, ("mote-cluster",)),
+    Load("float-operation", {"number": "100000"}, ("mote-cluster", "kubernetes-hpa")),
+)
 #: metrics-server and the HPA controller look every 15 s.
 METRIC_S_MAX = 120.0
 
@@ -51,16 +68,16 @@ def ready(target: Target, function: Function) -> int:
     return sum(one["state"] == "ready" for one in target.instances(function))
 
 
-def measure(lab: Lab, target: Target) -> dict[str, Any]:
+def measure(lab: Lab, target: Target, kind: Load) -> dict[str, Any]:
     """The time from the first call of the load until so many instances are ready."""
-    workload = workloads()["float-operation"]
+    workload = workloads()[kind.workload]
     wish = Wish(instances_min=1, instances_max=INSTANCES, scale={"queue": 1_000})
     function = target.deploy(workload, "smoke", wish)
-    required(call(function.url, {"number": "1000"}), target.name)
+    required(call(function.url, kind.params), target.name)
     if target.name == "kubernetes-hpa":
         until("the HPA's metric", METRIC_S_MAX, lambda: metric_is_known(lab, function.name))
     until("one instance", 60, lambda: ready(target, function) == 1)
-    url = f"{function.url}?{PARAMS}"
+    url = f"{function.url}?{urlencode(kind.params)}"
     command = [str(lab.mote), "bench", url, "-c", str(CLIENTS), "--timeout", "30", "-q"]
     command += ["--warmup", "0", "--duration", f"{GIVE_UP_S:.0f}s"]
     quiet = subprocess.DEVNULL
@@ -104,11 +121,13 @@ def main() -> int:
                 lab.cluster.script("join")
                 lab.cluster.script("load", str(images() / "cell.tar"))
                 until("the second cell", 120, lambda: cells_live(lab) == 2)
-            for number in range(options.rounds):
+            for kind, number in product(LOADS, range(options.rounds)):
                 for target in targets if number % 2 == 0 else targets[::-1]:
+                    if target.name not in kind.targets:
+                        continue
                     what = "cells" if target.name == "mote-cluster" else "pods with an HPA"
-                    name = f"{what}, {machines} machine{'s' * (machines > 1)}"
-                    one = measure(lab, target)
+                    name = f"{kind.workload}, {what}, {machines} machine{'s' * (machines > 1)}"
+                    one = measure(lab, target, kind)
                     found.setdefault(name, []).append(one)
                     print(f"{name}: {one}", flush=True)
     for name, runs in found.items():
@@ -116,10 +135,11 @@ def main() -> int:
             times = [run["reached_s"][str(level)] for run in runs]
             known = [one for one in times if one is not None]
             middle = f"{statistics.median(known):8.2f} s" if known else "   never"
-            print(f"{name:32} 1 to {level:2}: {middle}  ({len(known)} of {len(times)})")
+            print(f"{name:45} 1 to {level:2}: {middle}  ({len(known)} of {len(times)})")
     if options.no_save:
         return 0
-    result = {"environment": described, "clients": CLIENTS, "params": PARAMS, "runs": found}
+    loads = [asdict(one) for one in LOADS]
+    result = {"environment": described, "clients": CLIENTS, "loads": loads, "runs": found}
     path = HERE / "results" / f"cluster-scale-{at.replace(':', '')}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(path)
