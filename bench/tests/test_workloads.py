@@ -29,7 +29,7 @@ CHECKS = {
     "s3-download-speed": "9cea9aed6dd2d156891a21a8beed8395",
     "json-dumps-loads": {"records": 57, "length": 86122},
 }
-TEXTS = {"hello": "hello", "http-fetch": "page", "sieve": "168"}
+TEXTS = {"hello": "hello", "http-fetch": "page", "sieve": "168", "wait": "9"}
 OWN_FIELDS = {"test_name", "start_time", "uuid", "workload_version", "start_ns", "end_ns", "worker"}
 CASES = [(one.name, run) for one in catalog.workloads().values() for run in one.runtimes]
 

@@ -59,19 +59,14 @@ async fn relay(
     let mut held: Option<(Vec<u8>, bool)> = None;
     let (mut one, mut two) = (vec![0; 4_096], vec![0; 4_096]);
     while !over.load(Ordering::SeqCst) {
-        let (datagram, inward) = tokio::select! {
+        let (datagram, sender) = tokio::select! {
             received = front.recv_from(&mut one) => {
                 let Ok((length, from)) = received else { continue };
-                if from != client {
-                    client = from;
-                    held = None;
-                    back = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
-                }
-                (one[..length].to_vec(), true)
+                (one[..length].to_vec(), Some(from))
             }
             received = back.recv_from(&mut two) => {
                 let Ok((length, _)) = received else { continue };
-                (two[..length].to_vec(), false)
+                (two[..length].to_vec(), None)
             }
             () = tokio::time::sleep(Duration::from_millis(50)) => {
                 // No other datagram arrived to swap it with, so it is sent.
@@ -81,6 +76,12 @@ async fn relay(
                 continue;
             }
         };
+        let inward = sender.is_some();
+        if let Some(from) = sender.filter(|from| *from != client) {
+            client = from;
+            held = None;
+            back = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        }
         match random.below(100) {
             0..5 => {
                 dropped.fetch_add(1, Ordering::SeqCst);
