@@ -46,6 +46,8 @@ LEVELS = (2, 5, INSTANCES)
 #: Callers that send the next call after each answer: twice as many as there may be instances.
 CLIENTS = 20
 LOOK_S = 0.05
+#: After a deploy, in which the cell replaces the interpreter that the first instance took.
+SETTLE_S = 2.0
 GIVE_UP_S = 240.0
 LOADS = (
     # The HPA measures processor time, of which this uses almost none, so it would add no pod.
@@ -77,6 +79,7 @@ def measure(lab: Lab, target: Target, kind: Load) -> dict[str, Any]:
     if target.name == "kubernetes-hpa":
         until("the HPA's metric", METRIC_S_MAX, lambda: metric_is_known(lab, function.name))
     until("one instance", 60, lambda: ready(target, function) == 1)
+    time.sleep(SETTLE_S)
     url = f"{function.url}?{urlencode(kind.params)}"
     command = [str(lab.mote), "bench", url, "-c", str(CLIENTS), "--timeout", "30", "-q"]
     command += ["--warmup", "0", "--duration", f"{GIVE_UP_S:.0f}s"]
