@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing to build, test and show mote on Debian 12 or Ubuntu; quick and silent
-# when nothing is. Usage: scripts/setup.sh [build] [test] [demo] [bench] [check] [profile] [fuzz] [lint]   (default: build test demo)
+# when nothing is. Usage: scripts/setup.sh [build] [test] [demo] [bench] [check] [profile] [fuzz] [lint] [dist]   (default: build test demo)
 set -euo pipefail
 
 RUST_MIN=1.89 # the broker needs 1.89, mote itself 1.88
@@ -31,6 +31,15 @@ need_python() {
 need_node() {
   have node || want nodejs
   have npm || want npm
+}
+# What scripts/dist.sh makes packages with, and scripts/test-dist.sh tests them with.
+need_dist() {
+  have dpkg-deb || want dpkg
+  have rpmbuild || want rpm
+  have objcopy || want binutils
+  have python3 || want python3
+  have minisign || want minisign
+  have debootstrap || [ -x /usr/sbin/debootstrap ] || want debootstrap
 }
 need_process_tools() {
   have pgrep || want procps
@@ -66,8 +75,9 @@ for group in "${groups[@]}"; do
     cold) have crun || want crun; have cc || want gcc libc6-dev ;;
     profile) have perf || want linux-perf ;;
     fuzz) need_build; have clang || want clang ;;
+    dist) need_dist ;;
     lint) need_build; need_python; need_node; have shellcheck || want shellcheck ;;
-    *) say "unknown group $group; there are build, test, demo, bench, check, cold, profile, fuzz, lint"; exit 2 ;;
+    *) say "unknown group $group; there are build, test, demo, bench, check, cold, profile, fuzz, lint, dist"; exit 2 ;;
   esac
 done
 

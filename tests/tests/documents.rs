@@ -459,6 +459,7 @@ documents! {
     moving_from_tinyfaas: "docs/guides/moving-from-tinyfaas.md",
     kubernetes: "docs/guides/kubernetes.md",
     pods: "docs/guides/pods.md",
+    installing: "docs/guides/installing.md",
     operating: "docs/guides/operating.md",
     rollout: "docs/guides/rollout.md",
     scaling: "docs/guides/scaling.md",

@@ -1,0 +1,125 @@
+#!/bin/sh
+# Removes what install.sh has installed: the files and folders that the receipt names, and no others.
+#
+# Usage: uninstall.sh [--prefix DIR] [--purge]
+#   --prefix DIR  where mote is installed; the default is the prefix from which this script runs
+#   --purge       also remove the data of the node (/var/lib/mote) and its settings (/etc/mote)
+#
+# A file that was changed after the installation is kept, and named.
+set -eu
+export LC_ALL=C
+
+prefix=
+purge=no
+
+say() { printf 'uninstall: %s\n' "$*"; }
+fail() {
+  printf 'uninstall: error: %s\n' "$1" >&2
+  [ -z "${2:-}" ] || printf 'uninstall: %s\n' "$2" >&2
+  exit 1
+}
+while [ $# -gt 0 ]; do
+  case $1 in
+    --prefix)
+      if [ $# -lt 2 ] || [ -z "$2" ]; then fail "--prefix needs a value" "Run uninstall.sh --help for its flags."; fi
+      prefix=$2
+      shift
+      ;;
+    --prefix=*) prefix=${1#*=} ;;
+    --purge) purge=yes ;;
+    -h | --help) sed -n '4,6s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    *) fail "$1 is not a flag of uninstall.sh" "Run uninstall.sh --help for its flags." ;;
+  esac
+  shift
+done
+if [ -z "$prefix" ]; then
+  here=$(cd "$(dirname "$0")" && pwd)
+  case $here in
+    */share/mote) prefix=${here%/share/mote} ;;
+    *) prefix=/usr/local ;;
+  esac
+fi
+case $prefix in
+  /*) ;;
+  *) fail "--prefix $prefix is not an absolute path" "Give a path that begins with a slash." ;;
+esac
+while [ "$prefix" != / ] && [ "${prefix%/}" != "$prefix" ]; do prefix=${prefix%/}; done
+state=$prefix/share/mote
+receipt=$state/receipt
+
+# An installation that was ended before its receipt existed leaves only this folder.
+existing=$prefix/share
+while [ ! -d "$existing" ]; do existing=$(dirname "$existing"); done
+if [ ! -e "$receipt" ] && [ -d "$existing/.mote-install.new" ]; then
+  rm -rf "$existing/.mote-install.new"
+  say "the begun installation in $prefix is removed"
+  exit 0
+fi
+[ -f "$receipt" ] ||
+  fail "mote is not installed in $prefix: $receipt does not exist" "Name the --prefix of the installation. A package is removed with apt or rpm."
+case $(head -n 1 "$receipt") in
+  'mote '*' complete' | 'mote '*' incomplete') ;;
+  *) fail "$receipt is damaged: its first line is not that of a receipt" "Restore it, or remove the files of mote below $prefix yourself." ;;
+esac
+! grep -vE '^(mote .*|file [0-9a-f]{64} /.*|dir /.*|service mote\.service)$' "$receipt" | grep -q . ||
+  fail "$receipt is damaged: it has a line that install.sh does not write" "Restore it, or remove the files of mote below $prefix yourself."
+! grep -q '/\.\.\(/\|$\)' "$receipt" ||
+  fail "$receipt is damaged: it names a path with .." "Restore it, or remove the files of mote below $prefix yourself."
+if grep -q '^service ' "$receipt" && [ "$(id -u)" != 0 ]; then
+  fail "root installed mote with a service, and only root can remove it" "Run uninstall.sh with sudo."
+fi
+[ -w "$state" ] || fail "you may not write to $state" "Run uninstall.sh with sudo."
+[ $purge = no ] || [ "$(id -u)" = 0 ] || fail "only root can remove /var/lib/mote" "Run uninstall.sh with sudo, or leave out --purge."
+
+if grep -q '^service ' "$receipt" && command -v systemctl >/dev/null 2>&1; then
+  systemctl disable --now mote.service >/dev/null 2>&1 || true
+fi
+for exe in /proc/[0-9]*/exe; do
+  case $(readlink "$exe" 2>/dev/null) in
+    "$prefix/bin/mote" | "$prefix/bin/mote (deleted)")
+      pid=${exe#/proc/}
+      fail "a node still runs as process ${pid%/exe}" "Stop it first: kill ${pid%/exe}"
+      ;;
+  esac
+done
+
+sum_of() { sha256sum <"$1" | cut -d' ' -f1; }
+kept=0
+paths=$(grep '^file ' "$receipt" | cut -c71- | sort -u)
+while IFS= read -r path; do
+  [ -n "$path" ] || continue
+  rm -f "$path.mote-new"
+  [ -e "$path" ] || [ -L "$path" ] || continue
+  if [ -f "$path" ] && grep -qxF "file $(sum_of "$path") $path" "$receipt"; then
+    rm -f "$path"
+  else
+    say "$path was changed after the installation and is kept"
+    kept=$((kept + 1))
+  fi
+done <<TXT
+$paths
+TXT
+if grep -q '^service ' "$receipt" && command -v systemctl >/dev/null 2>&1; then
+  systemctl daemon-reload >/dev/null 2>&1 || true
+  systemctl reset-failed mote.service >/dev/null 2>&1 || true
+fi
+
+dirs=$(sed -n 's/^dir //p' "$receipt" | sort -ru)
+rm -f "$receipt" "$receipt.new"
+while IFS= read -r path; do
+  [ -z "$path" ] || [ ! -d "$path" ] || rmdir "$path" 2>/dev/null || true
+done <<TXT
+$dirs
+TXT
+
+if [ $purge = yes ]; then
+  rm -rf /var/lib/mote /run/mote /etc/mote
+  say "the data of the node in /var/lib/mote is removed"
+elif [ -d /var/lib/mote ]; then
+  say "the data of the node is kept in /var/lib/mote; --purge removes it"
+fi
+if [ "$kept" -gt 0 ]; then
+  say "mote is removed from $prefix, except for $kept changed files"
+else
+  say "mote is removed from $prefix"
+fi

@@ -1,0 +1,216 @@
+#!/usr/bin/env bash
+# Builds the packages of a release into target/dist: an archive with an installer, a Debian package,
+# an RPM, the symbols of the programs, a list of the crates in them (CycloneDX), what they were made
+# from, and the SHA-256 sums of all of these.
+#
+# Usage: scripts/dist.sh [--programs DIR]
+#   --programs DIR  packs the programs of this folder instead of building them
+#
+# The same commit makes the same bytes in every folder and at every time: paths are replaced in the
+# programs, all times are that of the commit (or $SOURCE_DATE_EPOCH), and all files have fixed owners
+# and a fixed order. $DIST is the folder of the results. $MOTE_SIGNING_KEY names a secret key of
+# minisign, with which the sums are signed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PROGRAMS=(mote mote-chain mote-broker mote-nats)
+TARGET=x86_64-unknown-linux-gnu
+KERNEL_MIN=5.12 # README.md, "Machines"
+OUT=$(realpath -m "${DIST:-target/dist}")
+VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+bin=
+
+say() { echo "dist: $*" >&2; }
+fail() {
+  say "$*"
+  exit 1
+}
+
+while [ $# -gt 0 ]; do
+  case $1 in
+    --programs)
+      [ $# -ge 2 ] || fail "--programs needs the folder of the programs"
+      bin=$(realpath -m "$2")
+      shift
+      ;;
+    *) sed -n '6,7s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+  esac
+  shift
+done
+case $TARGET in
+  x86_64-*) MACHINE=x86_64 DEB_ARCH=amd64 ELF_MACHINE=62 ;;
+  *) fail "there are no packages for $TARGET" ;;
+esac
+NAME=mote-$VERSION-$MACHINE-linux-gnu
+[ -z "${MOTE_SIGNING_KEY:-}" ] || [ -r "$MOTE_SIGNING_KEY" ] ||
+  fail "MOTE_SIGNING_KEY names $MOTE_SIGNING_KEY, which cannot be read"
+
+scripts/setup.sh build dist
+export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+export LC_ALL=C TZ=UTC
+umask 022
+
+commit=${MOTE_COMMIT:-$(git rev-parse HEAD 2>/dev/null)} || fail "this folder is not a clone: set MOTE_COMMIT and SOURCE_DATE_EPOCH"
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export MOTE_COMMIT=$commit
+modified=false
+if [ -n "$(git status --porcelain 2>/dev/null)" ]; then
+  modified=true
+  say "the working tree differs from the commit, so that these packages are not those of $commit"
+fi
+
+# build: compiles the programs, each with the features that it needs, as `make build` does. The
+# packages have stripped programs; the symbols are taken out of them below.
+build() {
+  local cargo_home=${CARGO_HOME:-$HOME/.cargo} rustup_home=${RUSTUP_HOME:-$HOME/.rustup} separator=$'\x1f'
+  export CARGO_TARGET_DIR=$PWD/target/dist-build CARGO_PROFILE_RELEASE_STRIP=none CARGO_INCREMENTAL=0
+  export CARGO_ENCODED_RUSTFLAGS=--remap-path-prefix=$cargo_home=/cargo$separator--remap-path-prefix=$rustup_home=/rustup$separator--remap-path-prefix=$PWD=/mote
+  export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/mote"
+  unset RUSTFLAGS
+  cargo build --locked --release --target "$TARGET" -p mote -p mote-chain
+  cargo build --locked --release --target "$TARGET" -p mote-broker
+  cargo build --locked --release --target "$TARGET" -p mote-nats
+  bin=$CARGO_TARGET_DIR/$TARGET/release
+}
+[ -n "$bin" ] || build
+for program in "${PROGRAMS[@]}"; do
+  [ -x "$bin/$program" ] || fail "$bin has no program $program"
+  [ "$(od -An -tu1 -j18 -N1 "$bin/$program" | tr -d ' ')" = $ELF_MACHINE ] ||
+    fail "$bin/$program is not a program for $MACHINE"
+done
+
+# Only a folder that this script made is emptied.
+if [ -d "$OUT" ] && [ -n "$(ls -A "$OUT")" ]; then
+  [ -e "$OUT/mote-$VERSION-provenance.json" ] || [ -e "$OUT/SHA256SUMS" ] ||
+    fail "$OUT has files that are not packages: empty it, or set DIST to another folder"
+  rm -rf "$OUT"
+fi
+mkdir -p "$OUT"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root symbols=$work/$NAME-symbols
+
+# --- The files, as the packages install them ----------------------------------------------------
+
+mkdir -p "$root"/usr/bin "$root"/etc/mote "$root"/usr/lib/systemd/system "$symbols" \
+  "$root"/usr/share/{bash-completion/completions,zsh/site-functions,fish/vendor_completions.d,man/man1}
+for program in "${PROGRAMS[@]}"; do
+  objcopy --only-keep-debug "$bin/$program" "$symbols/$program.debug"
+  objcopy --strip-all "$bin/$program" "$root/usr/bin/$program"
+  # gdb finds the symbols by this name and checks them by their checksum.
+  (cd "$symbols" && objcopy --add-gnu-debuglink="$program.debug" "$root/usr/bin/$program")
+  chmod 755 "$root/usr/bin/$program"
+  chmod 644 "$symbols/$program.debug"
+done
+"$root/usr/bin/mote" completion bash >"$root/usr/share/bash-completion/completions/mote"
+"$root/usr/bin/mote" completion zsh >"$root/usr/share/zsh/site-functions/_mote"
+"$root/usr/bin/mote" completion fish >"$root/usr/share/fish/vendor_completions.d/mote.fish"
+cp docs/man/*.1 "$root/usr/share/man/man1/"
+gzip --no-name --best "$root"/usr/share/man/man1/*.1
+install -m 644 deploy/systemd/mote.service "$root/usr/lib/systemd/system/mote.service"
+install -m 644 deploy/packages/mote-node.toml "$root/etc/mote/mote-node.toml"
+
+# The newest version of the C library whose symbols the programs use.
+glibc=$(for program in "${PROGRAMS[@]}"; do objdump -T "$root/usr/bin/$program"; done |
+  grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
+glibc=${glibc#GLIBC_}
+
+set_times() { find "$1" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +; }
+archive() { # folder below $work, file
+  set_times "$work/$1"
+  tar --create --directory "$work" --sort=name --format=gnu --owner=0 --group=0 --numeric-owner \
+    --mtime="@$SOURCE_DATE_EPOCH" "$1" | gzip --no-name --best >"$2"
+}
+sign() { # file
+  minisign -S -s "$MOTE_SIGNING_KEY" -m "$1" -t "mote $VERSION" -c "signature of mote" >/dev/null ||
+    fail "minisign could not sign with $MOTE_SIGNING_KEY"
+}
+
+# --- The archive --------------------------------------------------------------------------------
+
+tree=$work/$NAME
+mkdir -p "$tree/share/mote" "$tree/systemd"
+cp -a "$root/usr/bin" "$tree/bin"
+cp -a "$root/usr/share/." "$tree/share/"
+mkdir -p "$tree/share/doc/mote"
+install -m 644 deploy/packages/mote-node.toml LICENSE "$tree/share/doc/mote/"
+install -m 644 LICENSE "$tree/LICENSE"
+install -m 644 deploy/systemd/mote.service "$tree/systemd/mote.service"
+install -m 755 deploy/packages/install.sh "$tree/install.sh"
+install -m 755 deploy/packages/uninstall.sh "$tree/share/mote/uninstall.sh"
+printf 'version=%s\narchitecture=%s\nkernel=%s\nglibc=%s\n' "$VERSION" "$MACHINE" "$KERNEL_MIN" "$glibc" >"$tree/requirements"
+(cd "$tree" && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs -d '\n' sha256sum >"$work/sums" && mv "$work/sums" SHA256SUMS)
+[ -z "${MOTE_SIGNING_KEY:-}" ] || sign "$tree/SHA256SUMS"
+archive "$NAME" "$OUT/$NAME.tar.gz"
+archive "$NAME-symbols" "$OUT/$NAME-symbols.tar.gz"
+
+# --- The Debian package -------------------------------------------------------------------------
+
+deb=$work/deb
+mkdir -p "$deb/DEBIAN" "$deb/usr/share/doc/mote"
+cp -a "$root/." "$deb/"
+install -m 644 LICENSE "$deb/usr/share/doc/mote/copyright"
+install -m 755 deploy/packages/deb/* "$deb/DEBIAN/"
+echo /etc/mote/mote-node.toml >"$deb/DEBIAN/conffiles"
+(cd "$deb" && find usr -type f | sort | xargs -d '\n' md5sum >DEBIAN/md5sums)
+cat >"$deb/DEBIAN/control" <<TXT
+Package: mote
+Version: $VERSION
+Architecture: $DEB_ARCH
+Maintainer: The authors of mote <mote@example.invalid>
+Installed-Size: $(du -k --apparent-size --summarize "$root" | cut -f1)
+Depends: libc6 (>= $glibc), libgcc-s1
+Recommends: python3, ca-certificates
+Suggests: nodejs
+Section: admin
+Priority: optional
+Homepage: https://example.invalid/mote
+Description: function platform for the edge in one binary
+ mote runs functions in sandboxes on one Linux machine and answers for them over
+ HTTP and CoAP, for the messages of an MQTT broker, and by schedules. It needs no
+ container engine and no cluster.
+TXT
+set_times "$deb"
+dpkg-deb --root-owner-group -Zxz --build "$deb" "$OUT/mote_${VERSION}_$DEB_ARCH.deb" >/dev/null
+
+# --- The RPM ------------------------------------------------------------------------------------
+
+install -D -m 644 LICENSE "$root/usr/share/licenses/mote/LICENSE"
+set_times "$root"
+rpmbuild -bb --quiet --target "$MACHINE" \
+  --define "_topdir $work/rpm" --define "_tmppath $work" --define "_rpmdir $work/rpm" \
+  --define "mote_version $VERSION" --define "mote_files $root" \
+  --define "_buildhost mote" --define "use_source_date_epoch_as_buildtime 1" \
+  --define "clamp_mtime_to_source_date_epoch 1" \
+  deploy/packages/mote.spec >"$work/rpm.log" 2>&1 || { cat "$work/rpm.log" >&2; fail "rpmbuild failed"; }
+cp "$work/rpm/$MACHINE/mote-$VERSION-1.$MACHINE.rpm" "$OUT/"
+
+# --- What is in the programs, what they were made from, and the sums ----------------------------
+
+python3 -B scripts/sbom.py "$TARGET" "$SOURCE_DATE_EPOCH" "${PROGRAMS[@]}" >"$OUT/mote-$VERSION-sbom.cdx.json"
+python3 -B - "$OUT/mote-$VERSION-provenance.json" <<TXT
+import json, sys
+with open(sys.argv[1], "w") as file:
+    json.dump({
+        "commit": "$commit",
+        "modified": "$modified" == "true",
+        "version": "$VERSION",
+        "target": "$TARGET",
+        "rustc": "$(rustc --version)",
+        "cargo": "$(cargo --version)",
+        "date": "$(date --utc --date="@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)",
+        "source_date_epoch": $SOURCE_DATE_EPOCH,
+        "glibc_min": "$glibc",
+        "kernel_min": "$KERNEL_MIN",
+    }, file, indent=1)
+    file.write("\n")
+TXT
+(cd "$OUT" && sha256sum -- * >"$work/sums" && mv "$work/sums" SHA256SUMS)
+if [ -n "${MOTE_SIGNING_KEY:-}" ]; then
+  sign "$OUT/SHA256SUMS"
+  say "signed with $MOTE_SIGNING_KEY"
+else
+  say "UNSIGNED: set MOTE_SIGNING_KEY to a secret key of minisign to sign the sums"
+fi
+(cd "$OUT" && du --apparent-size --bytes -- * | awk '{ printf "%12d  %s\n", $1, $2 }')
+say "the packages are in $OUT"
