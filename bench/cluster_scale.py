@@ -3,7 +3,8 @@
 It uses the lab's targets, on one cluster whose second machine joins in the middle of the run. See
 bench/README.md.
 
-Usage: cluster_scale.py [--rounds N] [--no-save], with the lab's Python packages
+Usage: cluster_scale.py [--rounds N] [--workload wait|float-operation] [--no-save], with the lab's
+Python packages
 """
 
 from __future__ import annotations
@@ -112,8 +113,10 @@ def cells_live(lab: Lab) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workload", choices=[one.workload for one in LOADS])
     parser.add_argument("--no-save", action="store_true")
     options = parser.parse_args()
+    loads = [one for one in LOADS if options.workload in (None, one.workload)]
     at = environment.now()
     found: dict[str, list[dict[str, Any]]] = {}
     with Lab(target_names=["mote-cluster", "kubernetes-hpa"], quiet=True) as lab:
@@ -124,7 +127,7 @@ def main() -> int:
                 lab.cluster.script("join")
                 lab.cluster.script("load", str(images() / "cell.tar"))
                 until("the second cell", 120, lambda: cells_live(lab) == 2)
-            for kind, number in product(LOADS, range(options.rounds)):
+            for kind, number in product(loads, range(options.rounds)):
                 for target in targets if number % 2 == 0 else targets[::-1]:
                     if target.name not in kind.targets:
                         continue
@@ -141,8 +144,8 @@ def main() -> int:
             print(f"{name:45} 1 to {level:2}: {middle}  ({len(known)} of {len(times)})")
     if options.no_save:
         return 0
-    loads = [asdict(one) for one in LOADS]
-    result = {"environment": described, "clients": CLIENTS, "loads": loads, "runs": found}
+    described_loads = [asdict(one) for one in loads]
+    result = {"environment": described, "clients": CLIENTS, "loads": described_loads, "runs": found}
     path = HERE / "results" / f"cluster-scale-{at.replace(':', '')}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(path)
