@@ -107,7 +107,7 @@ done
 "$root/usr/bin/mote" completion fish >"$root/usr/share/fish/vendor_completions.d/mote.fish"
 cp docs/man/*.1 "$root/usr/share/man/man1/"
 gzip --no-name --best "$root"/usr/share/man/man1/*.1
-install -m 644 deploy/systemd/mote.service "$root/usr/lib/systemd/system/mote.service"
+install -m 644 deploy/systemd/mote*.service deploy/systemd/mote*.socket "$root/usr/lib/systemd/system/"
 install -m 644 deploy/packages/mote-node.toml "$root/etc/mote/mote-node.toml"
 
 # The newest version of the C library whose symbols the programs use.
@@ -129,13 +129,14 @@ sign() { # file
 # --- The archive --------------------------------------------------------------------------------
 
 tree=$work/$NAME
-mkdir -p "$tree/share/mote" "$tree/systemd"
+mkdir -p "$tree/share/mote/systemd" "$tree/systemd"
 cp -a "$root/usr/bin" "$tree/bin"
 cp -a "$root/usr/share/." "$tree/share/"
 mkdir -p "$tree/share/doc/mote"
 install -m 644 deploy/packages/mote-node.toml LICENSE "$tree/share/doc/mote/"
 install -m 644 LICENSE "$tree/LICENSE"
 install -m 644 deploy/systemd/mote.service "$tree/systemd/mote.service"
+install -m 644 deploy/systemd/mote*.socket "$tree/share/mote/systemd/"
 install -m 755 deploy/packages/install.sh "$tree/install.sh"
 install -m 755 deploy/packages/uninstall.sh "$tree/share/mote/uninstall.sh"
 printf 'version=%s\narchitecture=%s\nkernel=%s\nglibc=%s\n' "$VERSION" "$MACHINE" "$KERNEL_MIN" "$glibc" >"$tree/requirements"

@@ -290,6 +290,39 @@ assert opened and all(address.startswith("0100007F:") for address in opened), op
   check "$1: it starts again" answers
 }
 
+# Calls over new connections that are never repeated, while the service restarts again and again.
+RESTARTS='import subprocess, threading, urllib.request
+done, good, wrong = threading.Event(), [0], []
+def call():
+    while not done.is_set():
+        try:
+            answer = urllib.request.urlopen("http://127.0.0.1:6683/hello", data=b"edge", timeout=20).read()
+            assert answer == b"hello edge", answer
+            good[0] += 1
+        except Exception as error:
+            wrong.append(repr(error))
+threads = [threading.Thread(target=call) for _ in range(4)]
+[thread.start() for thread in threads]
+for _ in range(10):
+    subprocess.run(["systemctl", "restart", "mote.service"], check=True)
+done.set()
+[thread.join() for thread in threads]
+print(good[0], "calls,", len(wrong), "lost", *wrong[:3])
+raise SystemExit(0 if good[0] > 100 and not wrong else 1)'
+SOCKETS=(mote.socket mote-coap.socket mote-management.socket)
+without_loss() { # name, files or names of the socket units
+  local name=$1 calls
+  shift
+  check "$name: the sockets can be enabled" inside sh -c "systemctl stop mote.service && systemctl enable --now $* && systemctl start mote.service"
+  check "$name: the socket units are valid" inside systemd-analyze verify --man=no "${SOCKETS[@]}"
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  check "$name: the node has the sockets" inside sh -c 'tr "\0" "\n" </proc/$(systemctl show --property MainPID --value mote.service)/environ | grep -qx LISTEN_FDS=3'
+  if calls=$(inside python3 -c "$RESTARTS" 2>&1); then pass "$name: ten restarts, $calls"; else wrong "$name: ten restarts, $calls"; fi
+  check "$name: the management API answers after them" inside sh -c "PATH=/usr/local/bin:/usr/bin mote list"
+  check "$name: the service can be stopped alone" inside systemctl stop mote.service
+  check "$name: a call starts it again" answers
+}
+
 doctor() {
   # shellcheck disable=SC2016 # expanded by the inner shell
   inside sh -c 'n=0; until mote list >/dev/null 2>&1 || [ $n = 400 ]; do n=$((n + 1)); sleep 0.02; done; mote doctor' |
@@ -338,6 +371,7 @@ test_deb() {
   check "deb: installing again keeps the function" inside dpkg -i "/dist/$(basename "$deb")"
   check "deb: changed settings are kept" grep -q '^# mine$' "$root/etc/mote/mote-node.toml"
   check "deb: it answers after the update" answers
+  without_loss deb "${SOCKETS[@]}"
   check "deb: apt remove" inside apt-get remove -y -qq mote
   check "deb: the node is stopped" refuses_connections
   check "deb: the data and the settings are kept" inside test -e /var/lib/mote/mote.db -a -e /etc/mote/mote-node.toml
@@ -360,6 +394,7 @@ test_archive() {
   service_checks archive
   check "archive: installing again keeps the function" inside "/tmp/$unpacked/install.sh"
   check "archive: it answers after the update" answers
+  without_loss archive "${SOCKETS[@]/#//usr/local/share/mote/systemd/}"
   check "archive: uninstall.sh" inside /usr/local/share/mote/uninstall.sh
   check "archive: the node is stopped" refuses_connections
   check "archive: the data is kept" inside test -e /var/lib/mote/mote.db

@@ -72,7 +72,7 @@ fi
 [ $purge = no ] || [ "$(id -u)" = 0 ] || fail "only root can remove /var/lib/mote" "Run uninstall.sh with sudo, or leave out --purge."
 
 if grep -q '^service ' "$receipt" && command -v systemctl >/dev/null 2>&1; then
-  systemctl disable --now mote.service >/dev/null 2>&1 || true
+  systemctl disable --now mote.socket mote-coap.socket mote-management.socket mote.service >/dev/null 2>&1 || true
 fi
 for exe in /proc/[0-9]*/exe; do
   case $(readlink "$exe" 2>/dev/null) in

@@ -13,7 +13,9 @@ pub mod mqtt;
 #[path = "../../crates/mote-nats/tests/server/process.rs"]
 pub mod nats;
 pub mod pods;
+pub mod restarting;
 pub mod schedule;
+pub mod service_manager;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -476,6 +478,7 @@ impl Answer {
 pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
+    received: usize,
 }
 
 impl Connection {
@@ -484,7 +487,7 @@ impl Connection {
         let stream = TcpStream::connect(address).expect("the front listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
         stream.set_nodelay(true).expect("nodelay");
-        Self { stream, buffer: Vec::new() }
+        Self { stream, buffer: Vec::new(), received: 0 }
     }
 
     /// Connects, or returns the error.
@@ -492,7 +495,7 @@ impl Connection {
         let stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, buffer: Vec::new() })
+        Ok(Self { stream, buffer: Vec::new(), received: 0 })
     }
 
     /// One request and its answer.
@@ -556,7 +559,13 @@ impl Connection {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
         self.buffer.extend_from_slice(&piece[..count]);
+        self.received += count;
         Ok(())
+    }
+
+    /// Bytes that were received so far.
+    pub fn received(&self) -> usize {
+        self.received
     }
 
     fn take(&mut self, count: usize) -> std::io::Result<Vec<u8>> {

@@ -70,6 +70,8 @@ pub const CATALOGUE: &[Explanation] = &[
         "`mote deploy --invoke` to several nodes calls the function on each node after its deploy, and stops if the answer is an error. The function is live on that node. `mote logs NAME --node NODE` shows what it logged; `mote rollback NAME --node NODE` returns to the previous revision."),
     row("M0210", exit::CONFIG, "address is already in use",
         "Another program listens on the address. Stop that program, or give mote another address with --http, --coap or --admin."),
+    row("M0211", exit::CONFIG, "what the service manager gives cannot be used",
+        "The service manager that starts the node (systemd) gives it sockets, in LISTEN_FDS and LISTEN_FDNAMES, or an address for notifications, in NOTIFY_SOCKET. One of them cannot be used; the message names it. Each socket needs its own .socket unit with FileDescriptorName=http, coap, coap-tcp or management, the type that belongs to the name, and one Listen line. A socket that other machines reach needs lan = true in the configuration. docs/guides/operating.md describes the units."),
     row("M0301", exit::INVALID, "file is not valid TOML",
         "The file has a syntax error at the line shown. Strings need quotes, keys need `=`, sections are [limits] and [[trigger]]."),
     row("M0302", exit::INVALID, "unknown key",

@@ -24,8 +24,9 @@ use super::runs::{Panicked, Runs};
 use super::server::{Config, Finished, Server, Work};
 use crate::ids::now_ns;
 
-/// The longest time for which the node waits for running exchanges when it stops.
-pub(crate) const STOP_GRACE: Duration = Duration::from_secs(5);
+/// The longest time for which a front waits for running exchanges when it stops. The node itself
+/// waits no longer for its fronts.
+pub(crate) const STOP_GRACE: Duration = Duration::from_secs(30);
 /// Requested from the kernel for datagrams that wait to be read or sent: a datagram of a few bytes
 /// counts as about 1 KiB there, and thousands of clients may send at the same moment. The memory is
 /// used only while datagrams wait.
@@ -57,6 +58,8 @@ pub async fn serve<I: Invoker>(
         let full = poll_send(cx, &socket, &mut server.out)?.is_pending();
         let now = now_ns();
         runs.poll(cx, |id, result| server.finish(id, finished(result), now));
+        // What a stopping node has not read stays in the socket. If a service manager holds the
+        // socket, the next node reads it; otherwise the clients send it again.
         let more = !stopping && !full && poll_receive(cx, &socket, &mut inbox, &mut server, now)?;
         let mut works = std::mem::take(&mut server.work);
         for work in works.drain(..) {

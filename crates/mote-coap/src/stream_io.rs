@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::cutting::Frame;
 use super::exchange_io::{Alarm, STOP_GRACE, finished, run};
@@ -58,6 +59,10 @@ impl Default for StreamConfig {
     }
 }
 
+/// How long a connection of a stopping node is still read after Release. Its peer may have sent
+/// requests before it received that, and closes the connection when they are answered (RFC 8323,
+/// 5.5).
+const RELEASE_GRACE: Duration = Duration::from_secs(1);
 /// Requests of one connection under way at once; the next one is read when one has ended.
 const RUNNING_MAX: usize = 16;
 /// Nothing is read, and no notification sent, while so many bytes wait to be written.
@@ -189,12 +194,17 @@ impl<I: Invoker> Connection<I> {
         let mut stopped = pin!(stop.wait_for(|stop| *stop));
         let mut stopping = false;
         let mut grace = pin!(tokio::time::sleep(Duration::ZERO));
+        let mut release = pin!(tokio::time::sleep(Duration::ZERO));
         let turn = poll_fn(|cx| {
             if !stopping && stopped.as_mut().poll(cx).is_ready() {
                 stopping = true;
-                grace.as_mut().reset(tokio::time::Instant::now() + STOP_GRACE);
+                let now = Instant::now();
+                grace.as_mut().reset(now + STOP_GRACE);
+                release.as_mut().reset(now + RELEASE_GRACE);
                 stream::put_release(&mut self.output);
-                self.state = self.state.max_ending();
+            }
+            if stopping && self.state.is_read() && release.as_mut().poll(cx).is_ready() {
+                self.state = State::Ending;
             }
             let now = now_ns();
             runs.poll(cx, |id, result| self.server.finish(id, finished(result), now));
@@ -254,7 +264,7 @@ impl<I: Invoker> Connection<I> {
 
     /// Whether a further message may be taken.
     fn has_room(&self) -> bool {
-        matches!(self.state, State::Greeting | State::Open)
+        self.state.is_read()
             && self.server.running() < RUNNING_MAX
             && self.unsent() + self.server.out.len() < UNSENT_MAX
     }
@@ -428,11 +438,8 @@ impl<I: Invoker> Connection<I> {
 }
 
 impl State {
-    /// The state of a connection of a node that stops.
-    fn max_ending(self) -> Self {
-        match self {
-            State::Broken => State::Broken,
-            _ => State::Ending,
-        }
+    /// Whether messages of the peer are still read.
+    fn is_read(self) -> bool {
+        matches!(self, State::Greeting | State::Open)
     }
 }

@@ -429,6 +429,9 @@ fn a_node_that_stops_releases_its_connections() {
     node.fake.wait("the call", |state| state.calls.load(Ordering::SeqCst) > 0);
     node.stopper.stop();
     assert_eq!(peer.receive().code, RELEASE);
+    // A peer may send this before it has read that the node stops.
+    peer.send(&request(GET, 2, "number"));
+    assert_eq!(peer.receive().text(), "7");
     node.fake.permits.add_permits(1);
     assert_eq!(peer.receive().token, [0, 1]);
     assert_eq!(peer.next(), None);

@@ -566,6 +566,31 @@ fn a_thousand_streams_of_one_address_wait_and_are_answered() {
 }
 
 #[test]
+fn a_stop_answers_the_streams_that_cross_its_goaway() {
+    let mut server = Server::start(Config::default());
+    let mut raw = Raw::connect(&server);
+    raw.frame(6, 0, 0, &[7; 8]);
+    assert!(raw.next(&[6]).is_some());
+    server.begin_stop();
+    let (.., first) = raw.next(&[GOAWAY]).unwrap();
+    assert_eq!(first[..4], [0x7f, 0xff, 0xff, 0xff], "it leaves out no stream yet");
+    let (.., ping) = raw.next(&[6]).unwrap();
+    // A client that has not read these frames yet; after that one that ignores them.
+    raw.headers(1, true, &GET);
+    raw.frame(6, 1, 0, &ping);
+    raw.headers(3, true, &GET);
+    let (mut answered, mut last) = (Vec::new(), Vec::new());
+    while let Some((kind, stream, payload)) = raw.next(&[1, GOAWAY]) {
+        match kind {
+            GOAWAY => last = payload[..4].to_vec(),
+            _ => answered.push(stream),
+        }
+    }
+    assert_eq!((answered, last), (vec![1], vec![0, 0, 0, 1]));
+    server.stop();
+}
+
+#[test]
 fn a_stop_gives_up_streams_that_do_not_arrive() {
     let config = Config { arrival_grace: Duration::from_millis(300), ..Config::default() };
     let mut server = Server::start(config);

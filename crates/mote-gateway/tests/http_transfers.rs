@@ -334,23 +334,38 @@ fn two_thousand_idle_connections_are_closed_by_the_clock() {
 }
 
 #[test]
-fn stopping_ends_idle_connections_at_once_and_busy_ones_after_their_answer() {
-    let mut server = Server::start(Config::default());
-    let mut idle = server.client();
-    idle.call("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n");
+fn stopping_ends_connections_after_their_current_or_next_answer() {
+    let grace = Duration::from_secs(1);
+    let mut server = Server::start(Config { last_request_grace: grace, ..Config::default() });
+    const GET: &str = "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut fresh = server.client();
+    let [mut idle, mut late, mut pipelining] = [(); 3].map(|()| {
+        let mut kept = server.client();
+        assert!(!kept.call(GET).closes());
+        kept
+    });
     let mut busy = server.client();
     busy.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
-    server.fake.wait("both", |state| state.calls.load(Ordering::SeqCst) == 2);
-    let fake = server.fake.clone();
-    let waiter = std::thread::spawn(move || {
-        assert!(idle.is_over());
-        fake.permits.add_permits(1);
-        let answer = busy.answer(false).unwrap();
+    server.fake.wait("all", |state| state.calls.load(Ordering::SeqCst) == 4);
+    let since = Instant::now();
+    server.begin_stop();
+    // Each of them had sent its request before it could know that the node stops.
+    for client in [&mut late, &mut fresh] {
+        let answer = client.call(GET);
         assert_eq!((answer.status, answer.closes()), (200, true));
-        assert!(busy.is_over());
-    });
+        assert!(client.is_over());
+    }
+    pipelining.send(GET.repeat(3));
+    let answer = pipelining.answer(false).unwrap();
+    assert_eq!((answer.status, answer.closes()), (200, true));
+    assert!(pipelining.is_over());
+    assert!(idle.is_over());
+    assert!(since.elapsed() >= grace, "it had no time: {:?}", since.elapsed());
+    server.fake.permits.add_permits(1);
+    let answer = busy.answer(false).unwrap();
+    assert_eq!((answer.status, answer.closes()), (200, true));
+    assert!(busy.is_over());
     server.stop();
-    waiter.join().unwrap();
 }
 
 #[test]

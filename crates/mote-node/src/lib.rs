@@ -19,6 +19,7 @@ mod functions;
 mod golang;
 mod interpreters;
 mod journal_metrics;
+mod listeners;
 mod memory;
 mod mqtt;
 mod nats;

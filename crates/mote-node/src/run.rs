@@ -19,17 +19,18 @@ use mote_journal::Deferring;
 use mote_outgoing::Outgoing;
 use mote_pool::budget::Budget;
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
+use mote_service_manager::ServiceManager;
 use mote_store::{Store, StoredFunction, StoredRevision};
 use parking_lot::Mutex;
-use tokio::net::{TcpListener, UdpSocket, UnixListener};
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::front_limits::{HTTP_FILES_SHARE, http_config};
 use super::journal_metrics::JournalMetrics;
+use super::listeners::Listeners;
 use super::notice_metrics::NoticeMetrics;
 use super::services::NodeServices;
-use super::unusable::{busy, unusable};
+use super::unusable::unusable;
 use super::{
     Node, accepted, cells, compat, interpreters, memory, mqtt, nats, runs, schedules, secrets,
     trees,
@@ -64,8 +65,14 @@ const STATE_FILE: &str = "state.db";
 /// Width of the announcement in columns.
 const COLUMNS: usize = 80;
 
-/// Runs a node until it is stopped. `zygote` was forked before any thread existed.
-pub(crate) fn run(config: Config, deploy: &[PathBuf], zygote: ZygoteHandle) -> Result<ExitCode> {
+/// Runs a node until it is stopped. `zygote` was forked, and what the service manager gives was
+/// taken, before any thread existed.
+pub(crate) fn run(
+    config: Config,
+    deploy: &[PathBuf],
+    zygote: ZygoteHandle,
+    manager: ServiceManager,
+) -> Result<ExitCode> {
     let started = Instant::now();
     let data_path =
         Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
@@ -76,7 +83,7 @@ pub(crate) fn run(config: Config, deploy: &[PathBuf], zygote: ZygoteHandle) -> R
         .build()
         .context("cannot start the management runtime")?;
     mote_sandbox::take_short_turns();
-    let code = data_path.block_on(serve(config, deploy, zygote, started, &management))?;
+    let code = data_path.block_on(serve(config, deploy, zygote, manager, started, &management))?;
     // Blocking tasks of the management side may still wait for a slow disk; the node does not wait
     // for them.
     management.shutdown_background();
@@ -84,9 +91,10 @@ pub(crate) fn run(config: Config, deploy: &[PathBuf], zygote: ZygoteHandle) -> R
 }
 
 async fn serve(
-    config: Config,
+    mut config: Config,
     deploy: &[PathBuf],
     zygote: ZygoteHandle,
+    mut manager: ServiceManager,
     started: Instant,
     management: &tokio::runtime::Runtime,
 ) -> Result<ExitCode> {
@@ -132,29 +140,10 @@ async fn serve(
     };
     let (state, state_file) = nats::state(nats.as_ref(), &config.data.join(STATE_FILE));
 
-    let http_listener = match config.http {
-        Some(address) => Some(http::listen(address).map_err(|e| busy("http", address, e))?),
-        None => None,
-    };
-    let coap_socket = match config.coap {
-        Some(address) => {
-            Some(UdpSocket::bind(address).await.map_err(|e| busy("coap", address, e))?)
-        }
-        None => None,
-    };
-    let coap_listener = match config.coap_tcp {
-        Some(address) => {
-            Some(TcpListener::bind(address).await.map_err(|e| busy("coap_tcp", address, e))?)
-        }
-        None => None,
-    };
-    let socket = bind_socket(&config.socket)?;
-    let admin_listener = match config.admin {
-        Some(address) => {
-            Some(TcpListener::bind(address).await.map_err(|e| busy("admin", address, e))?)
-        }
-        None => None,
-    };
+    let listeners = Listeners::open(&mut config, std::mem::take(&mut manager.sockets)).await?;
+    let Listeners { http: http_listener, coap: coap_socket, coap_tcp: coap_listener, .. } =
+        listeners;
+    let Listeners { management: socket, owns_management, admin: admin_listener, .. } = listeners;
     let cells = match &config.cell {
         Some(settings) => Some(cells::start(settings, &engine).await?),
         None => None,
@@ -263,6 +252,9 @@ async fn serve(
     journals.run(move |journal| data_path.spawn(mote_journal::run(journal, running.clone())));
     let invoker = node.invoker.clone();
 
+    // From here on, calls may have been accepted, so a signal no longer ends the process at once.
+    start_can_end.abort();
+    let _ = start_can_end.await;
     let stopper = http::Stopper::default();
     let (stop_coap, coap_stopped) = tokio::sync::watch::channel(false);
     let mut fronts = tokio::task::JoinSet::new();
@@ -304,9 +296,15 @@ async fn serve(
         management.spawn(admin::serve(node.clone(), socket, admin_listener, admin_stopped));
     management.spawn(memory::give_back(engine.clone()));
 
-    start_can_end.abort();
     node.ready.store(true, std::sync::atomic::Ordering::Release);
     announce(&node);
+    let manager = Arc::new(manager);
+    manager.ready(&serving_text(&node));
+    if manager.watchdog.is_some() {
+        // A task of the data path: if that hangs, the service manager hears nothing more.
+        let manager = manager.clone();
+        tokio::spawn(async move { manager.pet_in_time().await });
+    }
     let deploying = deploy_at_start(deploy, &node.config.socket);
     let code = tokio::select! {
         // A signal to the whole process group also ends the zygote; the node treats this as a
@@ -318,6 +316,7 @@ async fn serve(
     };
     drop(deploying);
     node.ready.store(false, std::sync::atomic::Ordering::Release);
+    manager.stopping("finishes the calls that have begun");
     match code {
         exit::HELPER => tracing::error!(
             exit_status = code,
@@ -382,7 +381,9 @@ async fn serve(
     // The backend is shut down here and not in a destructor, because tasks that are still running
     // keep their parts alive.
     node.backend.shut_down();
-    let _ = std::fs::remove_file(&node.config.socket);
+    if owns_management {
+        let _ = std::fs::remove_file(&node.config.socket);
+    }
     Ok(ExitCode::from(code))
 }
 
@@ -519,38 +520,6 @@ async fn bring_back(node: &Arc<Node>, management: &tokio::runtime::Runtime) -> R
     Ok(())
 }
 
-/// Binds the management socket. A socket that a killed node left behind is replaced: the store's
-/// lock has already shown that no other node runs on this data.
-fn bind_socket(path: &std::path::Path) -> Result<UnixListener> {
-    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-    let shown = path.display();
-    let unusable = |text: String| unusable("socket", text);
-    if let Some(folder) = path.parent() {
-        let cannot =
-            |error| unusable(format!("cannot create the folder {}: {error}", folder.display()));
-        std::fs::create_dir_all(folder).map_err(cannot)?;
-    }
-    match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(unusable(format!("{shown}: {error}"))),
-        // Only a socket that a node left behind is removed.
-        Ok(found) if !found.file_type().is_socket() => {
-            return Err(unusable(format!("{shown} exists and is not a socket")));
-        }
-        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
-            return Err(unusable(format!("another node answers on the socket {shown}")));
-        }
-        Ok(_) => {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-    let listener = UnixListener::bind(path)
-        .map_err(|error| unusable(format!("cannot create the socket {shown}: {error}")))?;
-    // Peer credentials decide who may connect; the mode only makes other users fail earlier.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
-    Ok(listener)
-}
-
 /// `text` after `first` in lines of at most [`COLUMNS`]; later lines are indented by the width of
 /// `first`. A longer word, such as a path, has a line of its own.
 fn wrapped(first: &str, text: &str) -> String {
@@ -568,6 +537,14 @@ fn wrapped(first: &str, text: &str) -> String {
         line += word;
     }
     all + &line + "\n"
+}
+
+/// What the service manager shows of a node that serves.
+fn serving_text(node: &Node) -> String {
+    let at = |address: Option<std::net::SocketAddr>| {
+        address.map_or("off".to_owned(), |address| address.to_string())
+    };
+    format!("serves HTTP ({}) and CoAP ({})", at(node.http), at(node.coap))
 }
 
 /// Announces that the node is ready, its addresses, and the limits that it cannot enforce here.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use mote_api::exit;
+use mote_service_manager::ServiceManager;
 
 use crate::config::Config;
 use crate::unusable::{AddressError, SettingError};
@@ -13,9 +14,19 @@ use crate::unusable::{AddressError, SettingError};
 /// ready.
 ///
 /// The process must have one thread when this is called: the zygote, which makes sandboxes, is
-/// forked first.
+/// forked first. Before that, the node takes what the service manager has given it, so that the
+/// zygote inherits nothing of it.
 pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
     raise_open_files();
+    let given = ServiceManager::take();
+    let given = given.and_then(|given| given.sockets.check_reach(config.lan).map(|()| given));
+    let manager = match given {
+        Ok(manager) => manager,
+        Err(error) => {
+            eprintln!("error[M0211]: {error}");
+            return ExitCode::from(exit::CONFIG);
+        }
+    };
     let zygote = match mote_sandbox::Zygote::fork() {
         Ok(zygote) => zygote,
         Err(error) => {
@@ -24,7 +35,7 @@ pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
         }
     };
     start_log();
-    match crate::run::run(config, deploy, zygote) {
+    match crate::run::run(config, deploy, zygote, manager) {
         Ok(code) => code,
         Err(error) => {
             let (text, code) = explain(&error);

@@ -31,8 +31,7 @@ const REQUEST_ITEMS: u32 = 2;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Serves one connection of `owner` to its end.
 pub(crate) async fn serve<I: Invoker>(mut stream: TcpStream, owner: IpAddr, front: &HttpFront<I>) {
-    let mut input =
-        Input::new(front.config.head_timeout, front.config.arrival_grace, front.stopper.notified());
+    let mut input = Input::new(&front.config, front.stopper.stopped());
     let is_h2 = {
         let (mut reader, _) = stream.split();
         input.set_deadline(front.config.head_timeout);
@@ -44,7 +43,7 @@ pub(crate) async fn serve<I: Invoker>(mut stream: TcpStream, owner: IpAddr, fron
             if seen == PREFACE.len() {
                 break true;
             }
-            if input.fill(&mut reader, true).await.is_err() {
+            if input.fill(&mut reader).await.is_err() {
                 if input.bytes.is_empty() {
                     return;
                 }
@@ -78,7 +77,7 @@ pub(crate) async fn serve<I: Invoker>(mut stream: TcpStream, owner: IpAddr, fron
         input.arriving = false;
         input.set_deadline(Duration::from_secs(1));
         let mut seen = 0;
-        while seen < LINGER_BYTES_MAX && input.fill(&mut reader, false).await.is_ok() {
+        while seen < LINGER_BYTES_MAX && input.fill(&mut reader).await.is_ok() {
             seen += input.bytes.len();
             input.bytes.clear();
         }
@@ -115,7 +114,8 @@ async fn serve_one<I: Invoker>(
             input.refusals += 1;
             let keep = request.keep_alive
                 && request.framing == Framing::None
-                && input.refusals < REFUSALS_IN_A_ROW_MAX;
+                && input.refusals < REFUSALS_IN_A_ROW_MAX
+                && !front.stopper.is_stopping();
             let written =
                 answer::refuse(writer, &front.config, &refusal, None, is_head, keep).await;
             return after(written, keep);
@@ -203,7 +203,7 @@ async fn read_head<I: Invoker>(
             return Ok(Some(request));
         }
         scanned = input.bytes.len();
-        match input.fill(reader, false).await {
+        match input.fill(reader).await {
             Ok(()) => {}
             Err(ReadEnd::TimedOut) => {
                 return Err(Refusal::new(408, "M1025", "request not received in time"));
@@ -471,6 +471,10 @@ impl<I: Invoker> Exchange<'_, I> {
                 let form =
                     answer::Form { is_head: self.is_head, http10: self.request.http10, keep_alive };
                 match answer::send(writer, config, reply, id, form).await {
+                    // The client may have sent its next request already.
+                    Ok(After::Close) if self.front.stopper.is_stopping() => {
+                        return After::CloseUnread;
+                    }
                     Ok(after) => return after,
                     Err(answer::SendError::Socket) => return After::Close,
                     Err(answer::SendError::BadReply(message)) => {

@@ -2,8 +2,10 @@
 //! counters.
 
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use mote_core::gathering::Gathering;
@@ -36,6 +38,10 @@ pub struct Config {
     /// How long a request may continue to arrive once the node stops. An invocation that has begun
     /// has the time of the stop.
     pub arrival_grace: Duration,
+    /// How long a kept connection that is idle may still begin a request once the node stops. The
+    /// answer to that request closes the connection. Closing it at once would lose a request that
+    /// its client has just sent.
+    pub last_request_grace: Duration,
     /// Connections at once; more wait in the kernel's backlog.
     pub connections_max: usize,
     /// Connections of one address at once; a further one receives a 503 and is closed.
@@ -56,6 +62,7 @@ impl Default for Config {
             keep_alive_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(30),
             arrival_grace: Duration::from_secs(5),
+            last_request_grace: Duration::from_secs(1),
             connections_max: CONNECTIONS_MAX,
             connections_per_address_max: CONNECTIONS_MAX / 4 * 3,
             streams_max: STREAMS_MAX,
@@ -64,7 +71,8 @@ impl Default for Config {
     }
 }
 
-/// Tells all connections to end: idle ones at once, busy ones after their answer.
+/// Tells all connections to end: each of them after its current or next answer, and idle ones after
+/// [`Config::last_request_grace`].
 #[derive(Clone, Default)]
 pub struct Stopper(Arc<StopState>);
 
@@ -84,10 +92,7 @@ impl Stopper {
     /// Resolves when the node was asked to stop and requests that had not completely arrived then
     /// have had `grace`.
     pub(crate) async fn given_up(&self, grace: Duration) {
-        let stopped = self.notified();
-        if !self.is_stopping() {
-            stopped.await;
-        }
+        self.stopped().await;
         tokio::time::sleep(grace).await;
     }
 
@@ -95,9 +100,27 @@ impl Stopper {
         self.0.stopping.load(Ordering::Acquire)
     }
 
-    /// Resolves when [`Stopper::stop`] is called after this.
-    pub(crate) fn notified(&self) -> OwnedNotified {
-        self.0.notify.clone().notified_owned()
+    /// Resolves once [`Stopper::stop`] is called, or has been called before.
+    pub(crate) fn stopped(&self) -> Stopped {
+        // The notification is created before the flag is read. In the other order, neither of them
+        // would show a stop in between.
+        let notified = Box::pin(self.0.notify.clone().notified_owned());
+        Stopped { already: self.is_stopping(), notified }
+    }
+}
+
+/// The request to stop, as one connection waits for it. It may be polled again after it has
+/// resolved.
+pub(crate) struct Stopped {
+    already: bool,
+    notified: Pin<Box<OwnedNotified>>,
+}
+
+impl Future for Stopped {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.already { Poll::Ready(()) } else { self.notified.as_mut().poll(cx) }
     }
 }
 

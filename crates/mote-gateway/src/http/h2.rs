@@ -78,7 +78,7 @@ pub(crate) async fn serve<I: Invoker>(
         let context = context.clone();
         async move { Ok::<_, Infallible>(context.serve(request).await) }
     });
-    let (metered, flooded) = Metered::new(read, stream);
+    let (metered, sent) = Metered::new(read, stream);
     let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
@@ -90,13 +90,12 @@ pub(crate) async fn serve<I: Invoker>(
         .keep_alive_timeout(Duration::from_secs(20))
         .serve_connection(TokioIo::new(metered), service);
     let ended = drive(connection, &activity, front).await;
-    let Some(Err(error)) = ended else { return };
-    match flooded.await {
-        Ok(stream) => {
-            tracing::debug!("HTTP/2 connection ended: its client sends too many frames");
-            linger(stream).await;
-        }
-        Err(_) => tracing::debug!(%error, "HTTP/2 connection ended"),
+    let Some(ended) = ended else { return };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "HTTP/2 connection ended");
+    }
+    if let Ok(stream) = sent.await {
+        linger(stream).await;
     }
 }
 
@@ -113,8 +112,7 @@ where
     C: Future<Output = hyper::Result<()>> + WindUp,
 {
     tokio::pin!(connection);
-    let stopped = front.stopper.notified();
-    tokio::pin!(stopped);
+    let mut stopped = front.stopper.stopped();
     let keep_alive = front.config.keep_alive_timeout;
     let write_timeout = front.config.write_timeout;
     let mut stopping = false;

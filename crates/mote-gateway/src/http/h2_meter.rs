@@ -19,24 +19,31 @@ use crate::ids::now_ns;
 /// run between them, and ends the connection of a client that floods it.
 pub(super) struct Metered {
     read: Bytes,
-    /// `None` after GOAWAY was sent to the client.
+    /// `None` after the last frame was sent to the client.
     stream: Option<TcpStream>,
     meter: FrameMeter,
     turn: Turn,
-    flooded: Option<oneshot::Sender<TcpStream>>,
+    ended: Option<oneshot::Sender<TcpStream>>,
 }
 
 impl Metered {
-    /// Makes the socket, and the channel that returns the stream if the client floods it.
+    /// Makes the socket, and the channel that returns the stream after the last frame was sent: at
+    /// an orderly end, or because the client floods it.
     pub(super) fn new(read: Bytes, stream: TcpStream) -> (Self, oneshot::Receiver<TcpStream>) {
         let (sender, receiver) = oneshot::channel();
         let meter = FrameMeter::new(now_ns());
         let stream = Some(stream);
-        (Self { read, stream, meter, turn: Turn::new(), flooded: Some(sender) }, receiver)
+        (Self { read, stream, meter, turn: Turn::new(), ended: Some(sender) }, receiver)
     }
 
     fn stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
         self.stream.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn give_back(&mut self) {
+        if let (Some(stream), Some(ended)) = (self.stream.take(), self.ended.take()) {
+            let _ = ended.send(stream);
+        }
     }
 
     /// Counts frames that were read.
@@ -47,13 +54,13 @@ impl Metered {
                 Ok(())
             }
             Err(flood) => {
-                if let (Some(stream), Some(flooded)) = (self.stream.take(), self.flooded.take()) {
-                    if self.meter.may_say_calm() {
-                        // The write does not wait for a client that takes nothing.
-                        let _ = stream.try_write(&CALM);
-                    }
-                    let _ = flooded.send(stream);
+                if self.meter.may_say_calm()
+                    && let Some(stream) = &self.stream
+                {
+                    // The write does not wait for a client that takes nothing.
+                    let _ = stream.try_write(&CALM);
                 }
+                self.give_back();
                 Err(io::Error::other(flood))
             }
         }
@@ -98,6 +105,8 @@ impl AsyncWrite for Metered {
         self.stream()?.poll_flush(cx)
     }
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream()?.poll_shutdown(cx)
+        std::task::ready!(self.stream()?.poll_shutdown(cx))?;
+        self.give_back();
+        Poll::Ready(Ok(()))
     }
 }

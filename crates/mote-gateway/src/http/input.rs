@@ -14,9 +14,9 @@ use bytes::BytesMut;
 use mote_core::turn::Turn;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::tcp::ReadHalf;
-use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep};
 
+use super::front::{Config, Stopped};
 use super::head::{self, RequestHead};
 use crate::refusal::Refusal;
 
@@ -45,12 +45,16 @@ pub(crate) struct Input {
     pub(crate) bytes: BytesMut,
     timer: Pin<Box<Sleep>>,
     deadline: Instant,
-    stopped: Pin<Box<OwnedNotified>>,
+    stopped: Stopped,
     /// A request is arriving and no invocation has begun for it, so a stopping node gives it up
     /// `arrival_grace` later, at `arrive_by`.
     pub(crate) arriving: bool,
     arrival_grace: Duration,
     pub(crate) arrive_by: Option<Instant>,
+    /// A stopping node closes the connection if no request begins `last_request_grace` later, at
+    /// `begin_by`.
+    last_request_grace: Duration,
+    begin_by: Option<Instant>,
     /// How much this connection may still do before it lets others run.
     turn: Turn,
     /// Requests since the last invocation; see [`super::REFUSALS_IN_A_ROW_MAX`].
@@ -59,19 +63,17 @@ pub(crate) struct Input {
 
 impl Input {
     /// An input from which nothing was read yet; the first head may take `head_timeout`.
-    pub(crate) fn new(
-        head_timeout: Duration,
-        arrival_grace: Duration,
-        stopped: OwnedNotified,
-    ) -> Self {
+    pub(crate) fn new(config: &Config, stopped: Stopped) -> Self {
         Self {
             bytes: BytesMut::new(),
-            timer: Box::pin(tokio::time::sleep(head_timeout)),
+            timer: Box::pin(tokio::time::sleep(config.head_timeout)),
             deadline: Instant::now(),
-            stopped: Box::pin(stopped),
+            stopped,
             arriving: true,
-            arrival_grace,
+            arrival_grace: config.arrival_grace,
             arrive_by: None,
+            last_request_grace: config.last_request_grace,
+            begin_by: None,
             turn: Turn::new(),
             refusals: 0,
         }
@@ -94,25 +96,15 @@ impl Input {
         self.deadline = by.map_or(deadline, |by| by.min(deadline));
     }
 
-    /// Reads more. Ends early if the phase is over or, with `idle`, if the node stops.
-    pub(crate) async fn fill(
-        &mut self,
-        socket: &mut ReadHalf<'_>,
-        idle: bool,
-    ) -> Result<(), ReadEnd> {
-        std::future::poll_fn(|cx| self.poll_fill(socket, idle, cx)).await
-    }
-
-    fn poll_fill(
-        &mut self,
-        socket: &mut ReadHalf<'_>,
-        idle: bool,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), ReadEnd>> {
-        if let Poll::Ready(result) = poll_read(&mut self.bytes, socket, cx) {
-            return Poll::Ready(result);
-        }
-        self.poll_waiting(idle, cx).map(Err)
+    /// Reads more. Ends early if the phase is over.
+    pub(crate) async fn fill(&mut self, socket: &mut ReadHalf<'_>) -> Result<(), ReadEnd> {
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(result) = poll_read(&mut self.bytes, socket, cx) {
+                return Poll::Ready(result);
+            }
+            self.poll_waiting(false, cx).map(Err)
+        })
+        .await
     }
 
     /// The first bytes of a request. A head that arrives whole, as nearly all do, is parsed in the
@@ -141,7 +133,8 @@ impl Input {
         .await
     }
 
-    /// Ready when waiting for bytes must end.
+    /// Ready when waiting for bytes must end. With `idle`, they would be the first ones of a further
+    /// request.
     fn poll_waiting(&mut self, idle: bool, cx: &mut Context<'_>) -> Poll<ReadEnd> {
         while self.timer.as_mut().poll(cx).is_ready() {
             if Instant::now() >= self.deadline {
@@ -151,12 +144,17 @@ impl Input {
             let deadline = self.deadline;
             self.timer.as_mut().reset(deadline);
         }
-        if idle && self.stopped.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(ReadEnd::Stopping);
-        }
-        if self.arriving && self.arrive_by.is_none() && self.stopped.as_mut().poll(cx).is_ready() {
+        if self.arriving
+            && self.arrive_by.is_none()
+            && Pin::new(&mut self.stopped).poll(cx).is_ready()
+        {
             let by = Instant::now() + self.arrival_grace;
             self.arrive_by = Some(by);
+            self.deadline = self.deadline.min(by);
+        }
+        if idle && self.arrive_by.is_some() {
+            let grace = self.last_request_grace;
+            let by = *self.begin_by.get_or_insert_with(|| Instant::now() + grace);
             self.deadline = self.deadline.min(by);
         }
         // At worst, the timer fires at its old, earlier time and is moved then. A deadline before

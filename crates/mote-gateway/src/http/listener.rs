@@ -64,9 +64,7 @@ pub async fn serve<I: Invoker>(
         gathering: Gathering::default(),
         websockets,
     });
-    let stopped = front.stopper.notified();
-    tokio::pin!(stopped);
-    stopped.as_mut().enable();
+    let mut stopped = front.stopper.stopped();
     let mut turn = Turn::new();
     loop {
         // A burst of new clients must not delay the requests of clients that are already served.

@@ -140,7 +140,7 @@ pub(crate) async fn more(
     config: &Config,
 ) -> Result<(), Refusal> {
     input.set_deadline(config.body_idle_timeout);
-    input.fill(reader, false).await.map_err(|end| match end {
+    input.fill(reader).await.map_err(|end| match end {
         ReadEnd::TimedOut => Refusal::new(408, "M1025", "request not received in time"),
         ReadEnd::Stopping => Refusal::of_fault(&Fault::Stopping, ""),
         ReadEnd::Gone => Refusal::of_fault(&Fault::BodyIncomplete, ""),

@@ -50,7 +50,7 @@ pub(super) async fn relay(
             loop {
                 // Only the watch below limits this silence.
                 input.set_deadline(Duration::from_secs(24 * 3600));
-                match input.fill(reader, false).await {
+                match input.fill(reader).await {
                     Ok(()) => {}
                     Err(super::input::ReadEnd::TimedOut) => continue,
                     Err(_) => return false,
@@ -96,8 +96,7 @@ pub(super) async fn relay(
 
 /// Resolves when the node stops, or when nothing was sent in either direction for `idle`.
 pub(super) async fn over(stopper: &Stopper, idle: Duration, last_ns: &AtomicU64) {
-    let mut stopped = std::pin::pin!(stopper.notified());
-    stopped.as_mut().enable();
+    let mut stopped = stopper.stopped();
     loop {
         let silent = now_ns().saturating_sub(last_ns.load(Ordering::Relaxed));
         let rest = idle.saturating_sub(Duration::from_nanos(silent));

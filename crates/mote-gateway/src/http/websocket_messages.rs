@@ -173,7 +173,7 @@ async fn read(
     loop {
         // Only the watch of `relay` limits this silence.
         input.set_deadline(Duration::from_secs(24 * 3600));
-        match input.fill(reader, false).await {
+        match input.fill(reader).await {
             Ok(()) => {}
             Err(ReadEnd::TimedOut) => continue,
             Err(_) => {

@@ -1,0 +1,116 @@
+//! The sockets of a node's own listeners: bound by the node, or given by the service manager.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::Result;
+use mote_gateway::http;
+use mote_service_manager::Sockets;
+use tokio::net::{TcpListener, UdpSocket, UnixListener};
+
+use crate::config::Config;
+use crate::unusable::{busy, unusable};
+
+/// The sockets that the node serves.
+pub(crate) struct Listeners {
+    pub(crate) http: Option<TcpListener>,
+    pub(crate) coap: Option<UdpSocket>,
+    pub(crate) coap_tcp: Option<TcpListener>,
+    /// The management socket.
+    pub(crate) management: UnixListener,
+    /// Whether the node has made the management socket, and therefore removes it.
+    pub(crate) owns_management: bool,
+    pub(crate) admin: Option<TcpListener>,
+}
+
+impl Listeners {
+    /// Takes the given sockets and binds the others. A given socket replaces the setting of its
+    /// listener.
+    pub(crate) async fn open(config: &mut Config, given: Sockets) -> Result<Self> {
+        let http = match given.http {
+            Some(given) => {
+                replace("http", &mut config.http, given.local_addr()?);
+                Some(TcpListener::from_std(given)?)
+            }
+            None => match config.http {
+                Some(address) => Some(http::listen(address).map_err(|e| busy("http", address, e))?),
+                None => None,
+            },
+        };
+        let coap = match given.coap {
+            Some(given) => {
+                replace("coap", &mut config.coap, given.local_addr()?);
+                Some(UdpSocket::from_std(given)?)
+            }
+            None => match config.coap {
+                Some(address) => {
+                    Some(UdpSocket::bind(address).await.map_err(|e| busy("coap", address, e))?)
+                }
+                None => None,
+            },
+        };
+        let coap_tcp = match given.coap_tcp {
+            Some(given) => {
+                replace("coap_tcp", &mut config.coap_tcp, given.local_addr()?);
+                Some(TcpListener::from_std(given)?)
+            }
+            None => tcp("coap_tcp", config.coap_tcp).await?,
+        };
+        let owns_management = given.management.is_none();
+        let management = match given.management {
+            Some((given, path)) => {
+                config.socket = path;
+                UnixListener::from_std(given)?
+            }
+            None => bind_socket(&config.socket)?,
+        };
+        let admin = tcp("admin", config.admin).await?;
+        Ok(Self { http, coap, coap_tcp, management, owns_management, admin })
+    }
+}
+
+/// Puts the address of a given socket in the place of the setting.
+fn replace(key: &str, setting: &mut Option<SocketAddr>, given: SocketAddr) {
+    if *setting != Some(given) {
+        let setting = setting.map_or("off".to_owned(), |address| address.to_string());
+        tracing::info!(key, setting, %given, "the service manager's socket replaces the setting");
+    }
+    *setting = Some(given);
+}
+
+async fn tcp(key: &'static str, address: Option<SocketAddr>) -> Result<Option<TcpListener>> {
+    let Some(address) = address else { return Ok(None) };
+    Ok(Some(TcpListener::bind(address).await.map_err(|error| busy(key, address, error))?))
+}
+
+/// Binds the management socket. A socket that a killed node left behind is replaced: the store's
+/// lock has already shown that no other node runs on this data.
+fn bind_socket(path: &Path) -> Result<UnixListener> {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+    let shown = path.display();
+    let unusable = |text: String| unusable("socket", text);
+    if let Some(folder) = path.parent() {
+        let cannot =
+            |error| unusable(format!("cannot create the folder {}: {error}", folder.display()));
+        std::fs::create_dir_all(folder).map_err(cannot)?;
+    }
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(unusable(format!("{shown}: {error}"))),
+        // Only a socket that a node left behind is removed.
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(unusable(format!("{shown} exists and is not a socket")));
+        }
+        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+            return Err(unusable(format!("another node answers on the socket {shown}")));
+        }
+        Ok(_) => {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    let listener = UnixListener::bind(path)
+        .map_err(|error| unusable(format!("cannot create the socket {shown}: {error}")))?;
+    // Peer credentials decide who may connect; the mode only makes other users fail earlier.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
+    Ok(listener)
+}
