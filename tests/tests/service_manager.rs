@@ -414,7 +414,8 @@ fn the_unit_files_are_valid() {
         let unit = dir.path().join(path.file_name().expect("a name"));
         // The binary is not installed here.
         let binary = mote_binary();
-        let text = text.replace("ExecStart=mote ", &format!("ExecStart={} ", binary.display()));
+        let text =
+            text.replace("ExecStart=/usr/bin/mote ", &format!("ExecStart={} ", binary.display()));
         std::fs::write(&unit, text).expect("a file");
         units.push(unit);
     }
