@@ -95,7 +95,11 @@ impl Install {
         let namespace = self.cluster.value("namespace");
         for what in ["deployment/mote-controller", "daemonset/mote-cell"] {
             let status = ["rollout", "status", "--timeout=300s", "-n", &namespace, what];
-            self.cluster.kubectl(&status, "")?;
+            let why = format!(
+                "{what} did not become ready: kubectl describe pods -n {namespace} says why (a wrong \
+                 image, too little memory on the machines); then install again with other values"
+            );
+            self.cluster.kubectl(&status, "").map_err(|_| why)?;
         }
         Ok(())
     }

@@ -9,34 +9,72 @@ mod command;
 mod values;
 
 pub use command::{Cluster, Command, Failure, Install, Uninstall, run};
-pub use values::{VALUES, Value};
+pub use values::{Kind, VALUES, Value};
 
 /// The definitions of the resources.
 pub const CRDS: &str = include_str!("crds.yaml");
 const OBJECTS: &str = include_str!("objects.yaml");
 
-/// A text of the source that is not used as the source says.
+/// A value that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownValue(pub String);
+pub enum WrongValue {
+    /// There is none of this name.
+    Unknown(String),
+    /// It is not what it may be.
+    Unfit {
+        /// Its name.
+        name: &'static str,
+        /// What was given.
+        found: String,
+        /// What it may be.
+        wanted: String,
+    },
+    /// Functions as pods need the key of the cells.
+    PodsWithoutSpillOver,
+}
 
-impl std::fmt::Display for UnknownValue {
+impl std::fmt::Display for WrongValue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let known: Vec<_> = VALUES.iter().map(|value| value.name).collect();
-        write!(f, "there is no value {}; known: {}", self.0, known.join(", "))
+        match self {
+            Self::Unknown(name) => {
+                let known: Vec<_> = VALUES.iter().map(|value| value.name).collect();
+                write!(f, "there is no value {name}; known: {}", known.join(", "))
+            }
+            Self::Unfit { name, found, wanted } => {
+                write!(f, "--set {name}={found}: expected {wanted}")
+            }
+            Self::PodsWithoutSpillOver => f.write_str(
+                "--set spillOver=false: functions as pods need spillOver; add --set pods=false",
+            ),
+        }
     }
 }
 
-impl std::error::Error for UnknownValue {}
+impl std::error::Error for WrongValue {}
+
+fn check(given: &[(String, String)]) -> Result<(), WrongValue> {
+    for (name, text) in given {
+        let Some(value) = VALUES.iter().find(|value| value.name == name) else {
+            return Err(WrongValue::Unknown(name.clone()));
+        };
+        if !value.kind.accepts(text) {
+            let (found, wanted) = (text.clone(), value.kind.wanted());
+            return Err(WrongValue::Unfit { name: value.name, found, wanted });
+        }
+    }
+    Ok(())
+}
 
 /// The objects with these values, and with the defaults of all others.
-pub fn render(given: &[(String, String)]) -> Result<String, UnknownValue> {
-    if let Some((name, _)) = given.iter().find(|(name, _)| default(name).is_none()) {
-        return Err(UnknownValue(name.clone()));
-    }
+pub fn render(given: &[(String, String)]) -> Result<String, WrongValue> {
+    check(given)?;
     let of = |name: &str| {
         let given = given.iter().rev().find(|(key, _)| key == name);
         given.map(|(_, text)| text.clone()).or_else(|| default(name).map(str::to_owned))
     };
+    if of("pods").as_deref() == Some("true") && of("spillOver").as_deref() == Some("false") {
+        return Err(WrongValue::PodsWithoutSpillOver);
+    }
     let (mut all, mut leaves_out) = (String::new(), false);
     for line in body() {
         match directive(line) {
@@ -78,9 +116,22 @@ pub fn chart() -> Vec<(&'static str, String)> {
     vec![
         ("Chart.yaml", about),
         ("values.yaml", values),
+        ("values.schema.json", schema()),
         ("crds/crds.yaml", CRDS.to_owned()),
         ("templates/objects.yaml", objects),
     ]
+}
+
+/// The values of the chart as JSON Schema, with which Helm checks them.
+fn schema() -> String {
+    let known = VALUES.map(|value| format!("    {:?}: {}", value.name, value.kind.schema()));
+    let pods = r#""if": {"properties": {"spillOver": {"const": false}}, "required": ["spillOver"]},
+  "then": {"properties": {"pods": {"const": false}}}"#;
+    format!(
+        "{{\n  \"type\": \"object\",\n  \"additionalProperties\": false,\n  {pods},\n  \
+         \"properties\": {{\n    \"global\": {{\"type\": \"object\"}},\n{}\n  }}\n}}\n",
+        known.join(",\n")
+    )
 }
 
 /// The files of the Kustomize base: path and text.

@@ -125,6 +125,7 @@ fn the_chart_has_the_objects_of_the_command() {
         ("podMonitor", "true"),
         ("serviceMonitor", "true"),
         ("spillOver", "false"),
+        ("pods", "false"),
         ("nodeSelector", r#"{"mote.dev/cell":"yes"}"#),
         ("nats", "nats://10.0.0.5:4222,nats://10.0.0.6:4222"),
         ("natsSecret", "nats-login"),
@@ -139,6 +140,44 @@ fn the_chart_has_the_objects_of_the_command() {
     let cells = &made["DaemonSet edge/mote-cell"]["spec"]["template"]["spec"];
     assert_eq!(cells["nodeSelector"]["mote.dev/cell"], "yes");
     assert!(!made.contains_key("NetworkPolicy edge/mote-cell"));
+}
+
+#[test]
+fn values_that_cannot_be_used_are_refused_with_what_is_expected() {
+    for (given, wanted) in [
+        ("networkPolicy=no", "true or false"),
+        ("pods=False", "true or false"),
+        ("memoryLimit=lots", "an amount of memory"),
+        ("memoryRequest=1GB", "an amount of memory"),
+        ("memoryShare=150%", "a share from 1% to 100%"),
+        ("cpuRequest=fast", "an amount of processors"),
+        ("serviceType=Nodeport", "ClusterIP, NodePort, LoadBalancer"),
+        ("pullPolicy=always", "IfNotPresent, Always, Never"),
+        ("waitingPods=0", "a number from 1 to 100"),
+        ("waitingPods=-3", "a number from 1 to 100"),
+        ("natsReplicas=9", "a number from 1 to 5"),
+        ("controllerReplicas=-1", "a number from 1 to 9"),
+        ("nodeSelector=disk=ssd", "labels in braces"),
+        ("podNodes=a", "KEY=VALUE"),
+        ("closedNetworks=foo", "private, or networks"),
+        ("closedNetworks=private,10.0.0.0/33", "private, or networks"),
+        ("nats=nats", "nats://"),
+        ("image=", "the name of an image"),
+        ("image=a b", "the name of an image"),
+        ("namespace=Foo_Bar", "lower-case letters"),
+        ("functionsNamespace=", "lower-case letters"),
+        ("memorylimit=1Gi", "there is no value memorylimit"),
+        ("spillOver=false", "add --set pods=false"),
+    ] {
+        let (name, text) = given.split_once('=').unwrap();
+        let error = mote_cluster_install::render(&[(name.to_owned(), text.to_owned())]);
+        let error = error.expect_err(given).to_string();
+        assert!(error.contains(wanted), "{given}: {error}");
+        assert!(error.contains(name), "{given}: {error}");
+    }
+    for value in mote_cluster_install::VALUES {
+        assert!(value.kind.accepts(value.default), "{}", value.name);
+    }
 }
 
 #[test]
