@@ -92,6 +92,7 @@ fn topics(document: &Value) -> Result<BTreeSet<String>, String> {
 }
 
 fn parse(source: &str) -> Result<Value, String> {
+    crate::yaml::check_depth(source)?;
     yaml_serde::from_str(source).map_err(|error| error.to_string())
 }
 

@@ -26,6 +26,7 @@ mod plan;
 mod probe;
 mod render;
 mod schedules;
+mod yaml;
 
 pub use self::foreign::packages::write_anew;
 use self::foreign::{LeftOut, matches_filter};

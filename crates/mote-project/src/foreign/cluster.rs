@@ -102,8 +102,8 @@ fn strip(object: &mut Value) {
     if let Some(fields) = object.as_object_mut() {
         fields.remove("status");
     }
-    let spec = &mut object["spec"]["template"]["spec"];
-    if let Some(fields) = spec.as_object_mut()
+    let spec = object.pointer_mut("/spec/template/spec");
+    if let Some(fields) = spec.and_then(Value::as_object_mut)
         && fields.get("enableServiceLinks") == Some(&Value::Bool(false))
     {
         fields.remove("enableServiceLinks");
