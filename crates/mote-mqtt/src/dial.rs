@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use mote_core::destination::is_link_local;
 use mote_core::spec::mqtt::{Broker, Connection, LOCAL, MqttVersion};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpSocket, TcpStream};
@@ -107,7 +108,17 @@ pub(crate) async fn open(host: &dyn Host, connection: &Connection) -> Result<Ope
                 socket.bind(NODE_ADDRESS)?;
                 socket.connect(to).await?
             }
-            None => TcpStream::connect((broker.host.as_str(), broker.port)).await?,
+            // A machine gives its metadata at a link-local address, and no broker has one.
+            None => {
+                let found = tokio::net::lookup_host((broker.host.as_str(), broker.port)).await?;
+                let (closed, open): (Vec<_>, Vec<_>) =
+                    found.partition(|address| is_link_local(address.ip()));
+                if open.is_empty() && !closed.is_empty() {
+                    let text = format!("{}: link-local addresses are closed", broker.host);
+                    return Err(Problem::Unreachable(text));
+                }
+                TcpStream::connect(open.as_slice()).await?
+            }
         };
         stream.set_nodelay(true)?;
         let stream: Box<dyn Stream> = if broker.tls {

@@ -150,8 +150,8 @@ impl Connection {
     pub fn mistake(&self) -> Option<(&'static str, String)> {
         let at = |key, text: Result<(), String>| text.err().map(|text| (key, text));
         let plain = |text: &Option<String>| match text {
-            Some(text) if text.len() > MQTT_TEXT_BYTES_MAX || text.contains('\0') => {
-                Err(format!("at most {MQTT_TEXT_BYTES_MAX} bytes, without NUL"))
+            Some(text) if text.len() > MQTT_TEXT_BYTES_MAX || text.contains(char::is_control) => {
+                Err(format!("at most {MQTT_TEXT_BYTES_MAX} bytes, without control characters"))
             }
             _ => Ok(()),
         };
