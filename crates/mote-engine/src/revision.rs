@@ -118,16 +118,18 @@ pub struct PoolStatus {
 }
 
 /// How many instances a function may have. `own` replaces the bounds of its manifest, and a
-/// manifest without a maximum means `max_default`. At least `least` may be there.
+/// manifest without a maximum means `max_default`, or the minimum if that is larger. At least `least`
+/// may be there.
 pub(crate) fn bounds_of(
     spec: &FunctionSpec,
     own: ScaleOverride,
     max_default: u32,
     least: u32,
 ) -> Bounds {
-    let max = own.max.or(spec.scale.max).unwrap_or(max_default).max(least);
+    let min = own.min.unwrap_or_else(|| spec.scale.floor());
+    let max = own.max.or(spec.scale.max).unwrap_or(max_default.max(min)).max(least);
     Bounds {
-        min: own.min.unwrap_or_else(|| spec.scale.floor()).min(max),
+        min: min.min(max),
         max,
         idle_timeout_ns: spec.scale.idle_timeout_ms.saturating_mul(1_000_000),
     }

@@ -70,8 +70,8 @@ fn bounds(
     let before = if wish.reset { ScaleOverride::default() } else { revision.bounds() };
     let bounds = ScaleOverride { min: wish.min.or(before.min), max: wish.max.or(before.max) };
     let scale = &revision.spec.scale;
-    let max = bounds.max.or(scale.max).unwrap_or(cores);
     let min = bounds.min.unwrap_or(scale.min);
+    let max = bounds.max.or(scale.max).unwrap_or(cores.max(min));
     for (field, number, least) in [("min", wish.min, 0), ("max", wish.max, max_least)] {
         if number.is_some_and(|number| !(least..=INSTANCES_MAX).contains(&number)) {
             return refuse(field, format!("{least} to {INSTANCES_MAX}"));
