@@ -7,12 +7,14 @@ Usage: cell.py --bin FOLDER --escape FILE
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -108,7 +110,9 @@ def installer(binaries: Path, cluster: Cluster, *args: str) -> subprocess.Comple
 def bare_cell(binaries: Path, cluster: Cluster) -> str:
     """Installs cells without agents, so that the test itself decides what they run. Returns the
     name of the pod."""
-    printed = installer(binaries, cluster, "install", "--dry-run", "--set", "spillOver=false")
+    printed = installer(
+        binaries, cluster, "install", "--dry-run", "--set", "spillOver=false", "--set", "pods=false"
+    )
     made = cluster.kubectl(
         "apply", "--dry-run=client", "-o", "json", "-f", "-", data=printed.stdout.encode()
     )
@@ -246,6 +250,31 @@ def check_cold_start(cluster: Cluster, pod: str, service: str) -> None:
     cluster.wait("a start in a prewarmed sandbox", is_prewarmed)
 
 
+def check_packages(cluster: Cluster, pod: str, service: str) -> None:
+    """The packages of a function are installed in the cell, here from a wheel that it brings."""
+    folder = "/tmp/packed"
+    inside(cluster, pod, f"rm -rf {folder}; mkdir -p {folder}/wheels")
+    wheel = io.BytesIO()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("greeting.py", "TEXT = 'from a package'\n")
+        about = "greeting-1.0.dist-info"
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    files = {
+        "wheels/greeting-1.0-py3-none-any.whl": wheel.getvalue(),
+        "requirements.txt": b"--no-index\n--find-links /function/wheels\ngreeting==1.0\n",
+        "app.py": b"import greeting\ndef handle(event, ctx):\n    return greeting.TEXT\n",
+        "mote.toml": manifest("packed").encode(),
+    }
+    for file, content in files.items():
+        inside(cluster, pod, f"cat > {folder}/{file}", content)
+    inside(cluster, pod, f"mote deploy {folder} 2>&1")
+    assert cluster.http(f"http://{service}/packed") == "from a package"
+    assert inside(cluster, pod, "ls /var/lib/mote/staging").strip() == "", "staging is not empty"
+    print("packages: installed in the cell")
+
+
 def check_restart(cluster: Cluster, pod: str, service: str) -> None:
     """A function that does not end is killed, and the cell goes on."""
     code = "def handle(event, ctx):\n    while event.text:\n        pass\n    return 'done'\n"
@@ -346,6 +375,7 @@ def main() -> None:
         )
         assert cluster.http(f"http://{service}/hello-python") == "mote"
         check_cold_start(cluster, pod, service)
+        check_packages(cluster, pod, service)
         check_restart(cluster, pod, service)
         check_reach(cluster, pod, service)
         check_escape(cluster, pod, options.escape)

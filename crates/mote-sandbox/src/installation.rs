@@ -242,14 +242,15 @@ fn compose(mut root: RootPlan, request: BuildRequest, ids: (u32, u32)) -> io::Re
 /// Gives everything below `path` to `ids`, without following links.
 fn hand_over(path: &Path, ids: (u32, u32), depth: u32) -> io::Result<()> {
     let meta = std::fs::symlink_metadata(path)?;
-    if (meta.uid(), meta.gid()) != ids {
-        lchown(path, Some(ids.0), Some(ids.1))?;
-    }
     if meta.is_dir() {
         not_too_deep(depth)?;
         for entry in std::fs::read_dir(path)? {
             hand_over(&entry?.path(), ids, depth + 1)?;
         }
+    }
+    // The folder itself comes last: a node without CAP_DAC_OVERRIDE cannot read it afterwards.
+    if (meta.uid(), meta.gid()) != ids {
+        lchown(path, Some(ids.0), Some(ids.1))?;
     }
     Ok(())
 }
