@@ -557,6 +557,18 @@ fn invalid_resources_are_refused_with_the_field() {
         ("code: {revision: 1}", "to return to files, use kubectl replace -f"),
         ("secrets: db", "spec.secrets"),
         ("unknown: 1", "unknown"),
+        ("env: {A: {secret: a, b: c}}", "spec.env.A"),
+        ("env: {A: [[[1]]]}", "spec.env.A"),
+        ("env: {A: {b: {c: d}}}", "spec.env.A"),
+        ("allow: {net: [1]}", "spec.allow.net[0]"),
+        ("allow: {a: {a: {a: 1}}}", "spec.allow.a"),
+        (
+            "trigger: [{mqtt: x, broker: \"mqtt://b\", username: \"a\\r\\nb\"}]",
+            "spec.trigger[0].username",
+        ),
+        ("trigger: [{cron: {a: 1}}]", "spec.trigger[0].cron"),
+        ("async: {attempts: 0}", "spec.async.attempts"),
+        ("kv: {quota: much}", "spec.kv.quota"),
     ];
     for (setting, words) in cases {
         let error = cluster.try_apply(&format!("{}  {setting}\n", hello("x"))).expect_err(setting);

@@ -173,16 +173,19 @@ impl std::io::Write for Bounded {
     }
 }
 
-/// The archive of a resource. Its digest is checked by [`check`].
-pub(crate) fn from_inline(text: &str) -> Result<Vec<u8>, String> {
+/// The archive of a resource, which has `bytes` bytes. Its digest is checked by [`check`].
+pub(crate) fn from_inline(text: &str, bytes: u64) -> Result<Vec<u8>, String> {
     let compressed = STANDARD.decode(text).map_err(|error| format!("its archive: {error}"))?;
     let mut tar = Vec::new();
     GzDecoder::new(compressed.as_slice())
-        .take(ARCHIVE_BYTES_MAX + 1)
+        .take(bytes.min(ARCHIVE_BYTES_MAX) + 1)
         .read_to_end(&mut tar)
         .map_err(|error| format!("its archive: {error}"))?;
-    if tar.len() as u64 > ARCHIVE_BYTES_MAX {
+    if bytes > ARCHIVE_BYTES_MAX {
         return Err(format!("its archive is larger than {} MiB", ARCHIVE_BYTES_MAX >> 20));
+    }
+    if tar.len() as u64 != bytes {
+        return Err(format!("its archive does not have {bytes} bytes, which spec.bytes says"));
     }
     Ok(tar)
 }
@@ -218,7 +221,7 @@ mod tests {
         // The same resource gives the same revision.
         assert_eq!(archive("hello", &wanted).unwrap().digest, first.digest);
         let text = inline(&first.tar).unwrap();
-        assert_eq!(from_inline(&text).unwrap(), first.tar);
+        assert_eq!(from_inline(&text, first.tar.len() as u64).unwrap(), first.tar);
         assert!(check(&first.tar, &first.digest).is_ok());
         assert!(check(b"x", &first.digest).is_err());
     }

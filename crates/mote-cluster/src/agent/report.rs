@@ -15,6 +15,8 @@ use crate::resources::{Cell, CellFunction};
 
 /// Longest text of an error: a status with many of them must stay below the limit of an object.
 const ERROR_BYTES_MAX: usize = 1_000;
+/// Longest text of an error of one revision, of which a function may name eight.
+const REVISION_ERROR_BYTES_MAX: usize = 200;
 
 /// What is to be written. Cheap to clone.
 #[derive(Clone, Default)]
@@ -40,8 +42,8 @@ struct State {
 impl Report {
     /// The cell has this of a function.
     pub(super) fn tell(&self, name: &str, mut has: CellFunction) {
-        has.error.iter_mut().for_each(shorten);
-        has.revisions.values_mut().for_each(shorten);
+        has.error.iter_mut().for_each(|text| shorten(text, ERROR_BYTES_MAX));
+        has.revisions.values_mut().for_each(|text| shorten(text, REVISION_ERROR_BYTES_MAX));
         let mut state = self.state.lock();
         if state.told.get(name) != Some(&has) {
             state.told.insert(name.to_owned(), has.clone());
@@ -91,9 +93,9 @@ impl Report {
     }
 }
 
-fn shorten(text: &mut String) {
-    if text.len() > ERROR_BYTES_MAX {
-        let end = (0..=ERROR_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+fn shorten(text: &mut String, most: usize) {
+    if text.len() > most {
+        let end = (0..=most).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         text.truncate(end);
         text.push_str(" …");
     }

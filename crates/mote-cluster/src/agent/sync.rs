@@ -301,14 +301,17 @@ fn asked(wanted: &Function, traffic: Option<&Traffic>) -> BTreeSet<u64> {
 async fn one_revision(agent: &Agent, name: &str, number: u64, warm: bool) -> Result<(), Failure> {
     let revisions: Api<FunctionRevision> =
         Api::namespaced(agent.client.clone(), &agent.options.place.functions_namespace);
-    let revision = revisions.get(&revision_name(name, number)).await?.spec;
+    let found = revisions.get_opt(&revision_name(name, number)).await?;
+    let missing =
+        || Failure::Code(format!("{name} has no revision {number}; see: kubectl get fnrev"));
+    let revision = found.ok_or_else(missing)?.spec;
     // It is there until the cell has it.
     let _large = match revision.bytes {
         0..source::LARGE_BYTES => None,
         _ => Some(agent.large.acquire().await.expect("it is never closed")),
     };
     let tar = match &revision.archive {
-        Some(text) => source::from_inline(text).map_err(Failure::Code)?.into(),
+        Some(text) => source::from_inline(text, revision.bytes).map_err(Failure::Code)?.into(),
         None => super::proxy::archive(agent, &revision.digest).await.map_err(Failure::Code)?,
     };
     source::check(&tar, &revision.digest).map_err(Failure::Code)?;

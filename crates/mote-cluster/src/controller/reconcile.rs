@@ -126,7 +126,7 @@ impl Controller {
         highest: Option<u64>,
     ) -> Result<Known, kube::Error> {
         let name = function.name_any();
-        let mut number = highest.unwrap_or(0) + 1;
+        let mut number = highest.unwrap_or(0).saturating_add(1);
         let bytes = archive.tar.len() as u64;
         let (archives, digest, tar) =
             (self.archives.clone(), archive.digest.clone(), archive.tar.clone());
