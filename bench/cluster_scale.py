@@ -47,8 +47,8 @@ LEVELS = (2, 5, INSTANCES)
 #: Callers that send the next call after each answer: twice as many as there may be instances.
 CLIENTS = 20
 LOOK_S = 0.05
-#: After a deploy, in which the cell replaces the interpreter that the first instance took.
-SETTLE_S = 2.0
+#: After a deploy, in which the cell prepares interpreters in the background, with little processor.
+SETTLE_S = 10.0
 GIVE_UP_S = 240.0
 LOADS = (
     # The HPA measures processor time, of which this uses almost none, so it would add no pod.
