@@ -6,6 +6,7 @@
 
 pub mod cluster;
 pub mod compat;
+mod http2_wire;
 pub mod kubernetes;
 pub mod load;
 pub mod log;

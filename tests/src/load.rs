@@ -3,13 +3,14 @@
 //! was.
 
 use std::collections::HashMap;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::http2_wire::{self, Frame, Wire};
 use crate::{Connection, PATIENCE};
 
 /// One request: the times of its start and of its answer, and the body or the error.
@@ -149,8 +150,7 @@ fn is_timeout(error: &std::io::Error) -> bool {
 
 /// An HTTP/2 client that reads only the status and the body of an answer.
 struct Http2 {
-    stream: TcpStream,
-    input: Vec<u8>,
+    wire: Wire,
     path: String,
     next: u32,
     open: HashMap<u32, (Instant, bool, Vec<u8>)>,
@@ -159,37 +159,9 @@ struct Http2 {
 impl Http2 {
     /// Streams that the front accepts at once; further requests wait.
     const STREAMS_MAX: usize = 100;
-    const DATA: u8 = 0;
-    const HEADERS: u8 = 1;
-    const RESET: u8 = 3;
-    const SETTINGS: u8 = 4;
-    const PING: u8 = 6;
-    const GOAWAY: u8 = 7;
-    const WINDOW_UPDATE: u8 = 8;
-    /// END_STREAM of DATA and HEADERS, ACK of SETTINGS and PING.
-    const FLAG_1: u8 = 1;
-    const END_HEADERS: u8 = 4;
-    /// `:status: 200` of the static table (RFC 7541).
-    const STATUS_200: u8 = 0x88;
 
     fn open(address: SocketAddr, path: String) -> Self {
-        let stream = TcpStream::connect(address).expect("the front listens");
-        stream.set_nodelay(true).expect("nodelay");
-        let open = HashMap::new();
-        let mut client = Self { stream, input: Vec::new(), path, next: 1, open };
-        client.stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").expect("preface");
-        client.send(Self::SETTINGS, 0, 0, &[]);
-        // Room for all answers of a long test, so that the client never waits for credit.
-        client.send(Self::WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes());
-        client
-    }
-
-    fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
-        frame.extend([kind, flags]);
-        frame.extend(stream.to_be_bytes());
-        frame.extend(payload);
-        self.stream.write_all(&frame).expect("the connection stands");
+        Self { wire: Wire::open(address), path, next: 1, open: HashMap::new() }
     }
 
     fn request(&mut self) {
@@ -200,7 +172,9 @@ impl Http2 {
         let stream = self.next;
         self.next += 2;
         self.open.insert(stream, (Instant::now(), false, Vec::new()));
-        self.send(Self::HEADERS, Self::FLAG_1 | Self::END_HEADERS, stream, &block);
+        let flags = http2_wire::FLAG_1 | http2_wire::END_HEADERS;
+        let sent = self.wire.send(http2_wire::HEADERS, flags, stream, &block);
+        sent.expect("the connection stands");
     }
 
     fn run(mut self, pace: &mut Pace) {
@@ -209,61 +183,43 @@ impl Http2 {
             if self.open.len() < Self::STREAMS_MAX && pace.is_due() {
                 self.request();
             }
-            self.stream.set_read_timeout(Some(pace.rest())).expect("timeout");
-            let mut piece = [0; 16 << 10];
-            match self.stream.read(&mut piece) {
+            self.wire.socket.set_read_timeout(Some(pace.rest())).expect("timeout");
+            match self.wire.read() {
                 Ok(0) => panic!("the node closed the HTTP/2 connection"),
-                Ok(count) => {
-                    self.input.extend_from_slice(&piece[..count]);
-                    quiet_since = Instant::now();
-                }
+                Ok(_) => quiet_since = Instant::now(),
                 Err(error) if is_timeout(&error) => {
                     assert!(quiet_since.elapsed() < PATIENCE, "HTTP/2 answers are missing");
                 }
                 Err(error) => panic!("HTTP/2: {error}"),
             }
-            while self.frame(pace) {}
+            while let Some(frame) = self.wire.frame() {
+                self.take(frame, pace);
+            }
         }
     }
 
-    /// Handles one frame, if it is complete.
-    fn frame(&mut self, pace: &mut Pace) -> bool {
-        let Some(head) = self.input.first_chunk::<9>().copied() else { return false };
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-        if self.input.len() < 9 + length {
-            return false;
-        }
-        let payload: Vec<u8> = self.input.drain(..9 + length).skip(9).collect();
-        let (kind, flags) = (head[3], head[4]);
-        let number = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+    fn take(&mut self, Frame { kind, flags, stream, payload }: Frame, pace: &mut Pace) {
         match kind {
-            Self::SETTINGS if flags & Self::FLAG_1 == 0 => {
-                self.send(Self::SETTINGS, Self::FLAG_1, 0, &[]);
-            }
-            Self::PING if flags & Self::FLAG_1 == 0 => {
-                self.send(Self::PING, Self::FLAG_1, 0, &payload);
-            }
-            Self::GOAWAY => panic!("HTTP/2: the node went away: {payload:?}"),
-            Self::RESET => {
-                let (begun, ..) = self.open.remove(&number).expect("an open stream");
+            http2_wire::GOAWAY => panic!("HTTP/2: the node went away: {payload:?}"),
+            http2_wire::RESET => {
+                let (begun, ..) = self.open.remove(&stream).expect("an open stream");
                 pace.ended(begun, Err(format!("stream reset: {payload:?}")));
             }
-            Self::HEADERS | Self::DATA => {
-                let (_, good, body) = self.open.get_mut(&number).expect("an open stream");
-                if kind == Self::HEADERS {
-                    *good = payload.first() == Some(&Self::STATUS_200);
+            http2_wire::HEADERS | http2_wire::DATA => {
+                let (_, good, body) = self.open.get_mut(&stream).expect("an open stream");
+                if kind == http2_wire::HEADERS {
+                    *good = payload.first() == Some(&http2_wire::STATUS_200);
                 } else {
                     body.extend(payload);
                 }
-                if flags & Self::FLAG_1 != 0 {
-                    let (begun, good, body) = self.open.remove(&number).expect("an open stream");
+                if flags & http2_wire::FLAG_1 != 0 {
+                    let (begun, good, body) = self.open.remove(&stream).expect("an open stream");
                     let text = String::from_utf8_lossy(&body).into_owned();
                     pace.ended(begun, if good { Ok(text) } else { Err(text) });
                 }
             }
             _ => {}
         }
-        true
     }
 }
 

@@ -3,13 +3,14 @@
 //! answer.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::http2_wire::{self, Frame, Wire};
 use crate::{Connection, PATIENCE};
 
 /// The function that the callers call as `echo` and `slow`: it answers with the body, or with the
@@ -257,8 +258,7 @@ fn is_timeout(error: &std::io::Error) -> bool {
 
 /// An HTTP/2 connection that reads only statuses and bodies.
 struct Http2 {
-    stream: TcpStream,
-    input: Vec<u8>,
+    wire: Wire,
     next: u32,
     /// By stream: what was sent, whether its status is good, and the body so far.
     open: HashMap<u32, (String, bool, Vec<u8>)>,
@@ -268,39 +268,11 @@ struct Http2 {
 
 impl Http2 {
     const STREAMS: usize = 4;
-    const DATA: u8 = 0;
-    const HEADERS: u8 = 1;
-    const RESET: u8 = 3;
-    const SETTINGS: u8 = 4;
-    const PING: u8 = 6;
-    const GOAWAY: u8 = 7;
-    const WINDOW_UPDATE: u8 = 8;
-    /// END_STREAM of DATA and HEADERS, ACK of SETTINGS and PING.
-    const FLAG_1: u8 = 1;
-    const END_HEADERS: u8 = 4;
-    /// `:status: 200` of the static table (RFC 7541).
-    const STATUS_200: u8 = 0x88;
 
     fn open(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).expect("the service manager listens");
-        stream.set_nodelay(true).expect("nodelay");
-        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
-        let mut client =
-            Self { stream, input: Vec::new(), next: 1, open: HashMap::new(), last: None };
-        let _ = client.stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-        client.send(Self::SETTINGS, 0, 0, &[]);
-        // Room for all answers of a long test.
-        client.send(Self::WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes());
-        client
-    }
-
-    /// If this fails, the next read says why.
-    fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
-        frame.extend([kind, flags]);
-        frame.extend(stream.to_be_bytes());
-        frame.extend(payload);
-        let _ = self.stream.write_all(&frame);
+        let wire = Wire::open(address);
+        wire.socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        Self { wire, next: 1, open: HashMap::new(), last: None }
     }
 
     fn request(&mut self, body: String) {
@@ -308,8 +280,9 @@ impl Http2 {
         let block = b"\x83\x86\x04\x05/echo\x01\x04test";
         let stream = self.next;
         self.next += 2;
-        self.send(Self::HEADERS, Self::END_HEADERS, stream, block);
-        self.send(Self::DATA, Self::FLAG_1, stream, body.as_bytes());
+        // If this fails, the next read says why.
+        let _ = self.wire.send(http2_wire::HEADERS, http2_wire::END_HEADERS, stream, block);
+        let _ = self.wire.send(http2_wire::DATA, http2_wire::FLAG_1, stream, body.as_bytes());
         self.open.insert(stream, (body, false, Vec::new()));
     }
 
@@ -332,9 +305,8 @@ impl Http2 {
             if self.open.is_empty() {
                 return again;
             }
-            let mut piece = [0; 16 << 10];
-            match self.stream.read(&mut piece) {
-                Ok(count @ 1..) => self.input.extend_from_slice(&piece[..count]),
+            match self.wire.read() {
+                Ok(1..) => {}
                 ended => {
                     let why = ended.map_or_else(|error| error.to_string(), |_| "end".to_owned());
                     let last = self.last.unwrap_or(u32::MAX);
@@ -347,48 +319,36 @@ impl Http2 {
                     return again;
                 }
             }
-            while self.frame(caller) {}
+            while let Some(frame) = self.wire.frame() {
+                self.take(frame, caller);
+            }
         }
     }
 
-    /// Handles one frame, if it is complete.
-    fn frame(&mut self, caller: &Caller) -> bool {
-        let Some(head) = self.input.first_chunk::<9>().copied() else { return false };
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-        if self.input.len() < 9 + length {
-            return false;
-        }
-        let payload: Vec<u8> = self.input.drain(..9 + length).skip(9).collect();
-        let (kind, flags) = (head[3], head[4]);
-        let number = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+    fn take(&mut self, Frame { kind, flags, stream, payload }: Frame, caller: &Caller) {
         match kind {
-            Self::SETTINGS | Self::PING if flags & Self::FLAG_1 == 0 => {
-                self.send(kind, Self::FLAG_1, 0, if kind == Self::PING { &payload } else { &[] });
+            http2_wire::GOAWAY => {
+                self.last = payload.first_chunk::<4>().copied().map(u32::from_be_bytes);
             }
-            Self::GOAWAY => {
-                let last = payload.first_chunk::<4>().copied().map(u32::from_be_bytes);
-                self.last = last;
-            }
-            Self::RESET => {
-                if let Some((body, ..)) = self.open.remove(&number) {
+            http2_wire::RESET => {
+                if let Some((body, ..)) = self.open.remove(&stream) {
                     caller.note(Err(format!("stream reset: {payload:?}")), &body);
                 }
             }
-            Self::HEADERS | Self::DATA => {
-                let (_, good, answer) = self.open.get_mut(&number).expect("an open stream");
-                match kind == Self::HEADERS {
-                    true => *good = payload.first() == Some(&Self::STATUS_200),
+            http2_wire::HEADERS | http2_wire::DATA => {
+                let (_, good, answer) = self.open.get_mut(&stream).expect("an open stream");
+                match kind == http2_wire::HEADERS {
+                    true => *good = payload.first() == Some(&http2_wire::STATUS_200),
                     false => answer.extend(payload),
                 }
-                if flags & Self::FLAG_1 != 0 {
-                    let (body, good, answer) = self.open.remove(&number).expect("an open stream");
+                if flags & http2_wire::FLAG_1 != 0 {
+                    let (body, good, answer) = self.open.remove(&stream).expect("an open stream");
                     let text = String::from_utf8_lossy(&answer).into_owned();
                     caller.note(if good { Ok(text) } else { Err(text) }, &body);
                 }
             }
             _ => {}
         }
-        true
     }
 }
 
