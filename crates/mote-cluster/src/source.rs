@@ -175,15 +175,15 @@ impl std::io::Write for Bounded {
 
 /// The archive of a resource, which has `bytes` bytes. Its digest is checked by [`check`].
 pub(crate) fn from_inline(text: &str, bytes: u64) -> Result<Vec<u8>, String> {
-    let compressed = STANDARD.decode(text).map_err(|error| format!("its archive: {error}"))?;
-    let mut tar = Vec::new();
-    GzDecoder::new(compressed.as_slice())
-        .take(bytes.min(ARCHIVE_BYTES_MAX) + 1)
-        .read_to_end(&mut tar)
-        .map_err(|error| format!("its archive: {error}"))?;
     if bytes > ARCHIVE_BYTES_MAX {
         return Err(format!("its archive is larger than {} MiB", ARCHIVE_BYTES_MAX >> 20));
     }
+    let compressed = STANDARD.decode(text).map_err(|error| format!("its archive: {error}"))?;
+    let mut tar = Vec::new();
+    GzDecoder::new(compressed.as_slice())
+        .take(bytes + 1)
+        .read_to_end(&mut tar)
+        .map_err(|error| format!("its archive: {error}"))?;
     if tar.len() as u64 != bytes {
         return Err(format!("its archive does not have {bytes} bytes, which spec.bytes says"));
     }
@@ -221,7 +221,11 @@ mod tests {
         // The same resource gives the same revision.
         assert_eq!(archive("hello", &wanted).unwrap().digest, first.digest);
         let text = inline(&first.tar).unwrap();
-        assert_eq!(from_inline(&text, first.tar.len() as u64).unwrap(), first.tar);
+        let bytes = first.tar.len() as u64;
+        assert_eq!(from_inline(&text, bytes).unwrap(), first.tar);
+        for wrong in [0, bytes - 1, bytes + 1, u64::MAX] {
+            assert!(from_inline(&text, wrong).is_err(), "{wrong} bytes");
+        }
         assert!(check(&first.tar, &first.digest).is_ok());
         assert!(check(b"x", &first.digest).is_err());
     }

@@ -211,9 +211,12 @@ mod tests {
     #[test]
     fn only_changes_are_told_and_errors_are_short() {
         let report = Report::default();
-        let long = CellFunction { error: Some("é".repeat(2_000)), ..CellFunction::default() };
+        let text = "é".repeat(2_000);
+        let revisions = BTreeMap::from([("7".to_owned(), text.clone())]);
+        let long = CellFunction { error: Some(text), revisions, ..CellFunction::default() };
         report.tell("a", long.clone());
         assert!(report.told("a").error.is_some_and(|text| text.len() < ERROR_BYTES_MAX + 10));
+        assert!(report.told("a").revisions["7"].len() < REVISION_ERROR_BYTES_MAX + 10);
         report.state.lock().next.clear();
         report.tell("a", long);
         assert!(report.state.lock().next.is_empty());

@@ -56,13 +56,24 @@ pub(super) struct Known {
     pub(super) created_ms: u64,
 }
 
+/// The highest number of a revision that somebody else may have made. Numbers grow by one, so that
+/// this is never reached, and the next one exists.
+const NUMBER_MAX: u64 = 1 << 40;
+
 impl Known {
-    /// What the labels and annotations of a revision say.
+    /// What the labels and annotations of a revision say; `None` if its number is not one that a
+    /// controller has given it.
     fn of(revision: &impl kube::ResourceExt) -> Option<Self> {
+        let labels = revision.labels();
+        let number = labels.get(LABEL_NUMBER)?.parse().ok()?;
+        let name = revision_name(labels.get(LABEL_FUNCTION)?, number);
+        if number > NUMBER_MAX || revision.name_any() != name {
+            return None;
+        }
         let note = |key| revision.annotations().get(key).cloned().unwrap_or_default();
         let created = revision.creation_timestamp();
         Some(Self {
-            number: revision.labels().get(LABEL_NUMBER)?.parse().ok()?,
+            number,
             digest: note(DIGEST),
             runtime: note(RUNTIME),
             bounds: Bounds {
@@ -126,7 +137,7 @@ impl Controller {
         highest: Option<u64>,
     ) -> Result<Known, kube::Error> {
         let name = function.name_any();
-        let mut number = highest.unwrap_or(0).saturating_add(1);
+        let mut number = highest.unwrap_or(0) + 1;
         let bytes = archive.tar.len() as u64;
         let (archives, digest, tar) =
             (self.archives.clone(), archive.digest.clone(), archive.tar.clone());
