@@ -275,6 +275,13 @@ fn scaling_by_hand() {
     assert!(!node.mote(&["scale", "f", "--min", "6"]).status.success());
     assert!(!node.mote(&["scale", "nobody", "1"]).status.success());
 
+    // Without a maximum, a minimum above the number of cores is reached.
+    let more = std::thread::available_parallelism().expect("a number").get() + 1;
+    node.deploy_ok("many", &[("app.py", WAITS), ("mote.toml", &manifest(""))]);
+    node.ok(&["scale", "many", "--min", &more.to_string()]);
+    wait_for("more than cores", || (instances(&node, "many") == more).then_some(()));
+    node.ok(&["remove", "many", "--yes"]);
+
     // Bounds survive a restart of the node and end with the next deploy.
     let node = node.crash_and_restart();
     wait_for("the minimum again", || (instances(&node, "f") == 2).then_some(()));

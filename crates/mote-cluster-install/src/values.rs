@@ -73,8 +73,7 @@ impl Kind {
                 text.starts_with('{') && text.ends_with('}') && !text.contains(char::is_control)
             }
             Self::Pairs => each(|pair| {
-                pair.split_once('=').is_some_and(|(key, value)| !key.is_empty() && is_plain(value))
-                    && is_plain(pair)
+                is_plain(pair) && pair.split_once('=').is_some_and(|(key, _)| !key.is_empty())
             }),
             Self::Networks => each(is_network),
             Self::Servers => each(|server| {
@@ -129,9 +128,12 @@ impl Kind {
                 r#"{"type": "object", "additionalProperties": {"type": "string"}}"#.to_owned()
             }
             Self::Pairs => pattern("^([^,=]+=[^,]*(,[^,=]+=[^,]*)*)?$"),
-            Self::Networks => pattern(
-                "^((private|[0-9a-fA-F.:]+(/[0-9]+)?)(,(private|[0-9a-fA-F.:]+(/[0-9]+)?))*)?$",
-            ),
+            Self::Networks => {
+                let v4 = "[0-9]+([.][0-9]+){3}(/([12]?[0-9]|3[0-2]))?";
+                let v6 = "[0-9a-fA-F]*:[0-9a-fA-F:.]*(/([1-9]?[0-9]|1[01][0-9]|12[0-8]))?";
+                let one = format!("(private|{v4}|{v6})");
+                pattern(&format!("^({one}(,{one})*)?$"))
+            }
             Self::Servers => pattern(r"^((nats|tls)://[^\\s,]+(,(nats|tls)://[^\\s,]+)*)?$"),
         }
     }

@@ -170,6 +170,7 @@ fn values_that_cannot_be_used_are_refused_with_what_is_expected() {
         ("spillOver=false", "add --set pods=false"),
     ] {
         let (name, text) = given.split_once('=').unwrap();
+        assert!(!helm_accepts(name, text), "the chart accepts {given}");
         let error = mote_cluster_install::render(&[(name.to_owned(), text.to_owned())]);
         let error = error.expect_err(given).to_string();
         assert!(error.contains(wanted), "{given}: {error}");
@@ -177,7 +178,22 @@ fn values_that_cannot_be_used_are_refused_with_what_is_expected() {
     }
     for value in mote_cluster_install::VALUES {
         assert!(value.kind.accepts(value.default), "{}", value.name);
+        assert!(helm_accepts(value.name, value.default), "{}", value.name);
     }
+}
+
+/// Whether the schema of the chart accepts a value, read as Helm reads `--set`.
+fn helm_accepts(name: &str, text: &str) -> bool {
+    let chart: BTreeMap<_, _> = mote_cluster_install::chart().into_iter().collect();
+    let schema = serde_json::from_str(&chart["values.schema.json"]).unwrap();
+    let mut values: Value = yaml_serde::from_str(&chart["values.yaml"]).unwrap();
+    values[name] = match text {
+        "true" => true.into(),
+        "false" => false.into(),
+        map if map.starts_with('{') => yaml_serde::from_str(map).unwrap(),
+        text => text.parse::<i64>().map_or_else(|_| text.into(), Value::from),
+    };
+    jsonschema::is_valid(&schema, &values)
 }
 
 #[test]

@@ -81,6 +81,19 @@ fn local_address(broker: &Broker) -> Option<SocketAddr> {
     Some(SocketAddr::new(broker.host.parse().ok()?, broker.port))
 }
 
+/// The addresses of a broker to which a node connects. A machine finds its metadata, with
+/// credentials in a cloud, at a link-local address, and no broker has such an address.
+fn permitted(found: impl Iterator<Item = SocketAddr>) -> Result<Vec<SocketAddr>, Problem> {
+    let (closed, open): (Vec<_>, Vec<_>) = found.partition(|address| is_link_local(address.ip()));
+    match closed.first().filter(|_| open.is_empty()) {
+        Some(closed) => {
+            let text = format!("its address {} is link-local, which is closed", closed.ip());
+            Err(Problem::Unreachable(text))
+        }
+        None => Ok(open),
+    }
+}
+
 /// Connects to the broker.
 pub(crate) async fn open(host: &dyn Host, connection: &Connection) -> Result<Opened, Problem> {
     let address = connection.broker.clone().unwrap_or_else(|| host.broker());
@@ -108,16 +121,9 @@ pub(crate) async fn open(host: &dyn Host, connection: &Connection) -> Result<Ope
                 socket.bind(NODE_ADDRESS)?;
                 socket.connect(to).await?
             }
-            // A machine gives its metadata at a link-local address, and no broker has one.
             None => {
                 let found = tokio::net::lookup_host((broker.host.as_str(), broker.port)).await?;
-                let (closed, open): (Vec<_>, Vec<_>) =
-                    found.partition(|address| is_link_local(address.ip()));
-                if open.is_empty() && !closed.is_empty() {
-                    let text = format!("{}: link-local addresses are closed", broker.host);
-                    return Err(Problem::Unreachable(text));
-                }
-                TcpStream::connect(open.as_slice()).await?
+                TcpStream::connect(permitted(found)?.as_slice()).await?
             }
         };
         stream.set_nodelay(true)?;
@@ -153,5 +159,24 @@ pub(crate) async fn connack(
             let text = "it closed the connection instead of accepting the client".to_owned();
             return Err(Problem::Unreachable(text));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn link_local_addresses_are_closed() {
+        let of = |addresses: &[&str]| {
+            let found: Vec<SocketAddr> =
+                addresses.iter().map(|text| text.parse().unwrap()).collect();
+            permitted(found.into_iter()).map(|open| open.len())
+        };
+        for closed in ["169.254.169.254:80", "[fe80::1]:1883", "[::ffff:169.254.169.254]:80"] {
+            let Err(Problem::Unreachable(text)) = of(&[closed]) else { panic!("{closed} is open") };
+            assert!(text.contains("link-local"), "{text}");
+        }
+        assert_eq!(of(&["169.254.1.1:1883", "192.0.2.1:1883", "127.0.0.1:1883"]).ok(), Some(2));
     }
 }

@@ -254,7 +254,7 @@ mod tests {
                 tokio::task::yield_now().await;
                 seen += told();
             }
-            // Measured: what is told while the loop hangs.
+            // Measured: the notifications during a hang of the loop.
             std::thread::sleep(Duration::from_millis(200));
             assert_eq!(told(), 0);
             while told() == 0 {

@@ -559,6 +559,19 @@ mod tests {
     }
 
     #[test]
+    fn user_names_have_no_control_characters() {
+        let with = |name: &str| Connection {
+            broker: Some("mqtt://b".to_owned()),
+            username: Some(name.to_owned()),
+            ..Connection::default()
+        };
+        assert_eq!(with("sensor 7 ü").mistake(), None);
+        for name in ["a\0", "a\r\nGET / HTTP/1.0", "\u{7f}"] {
+            assert_eq!(with(name).mistake().map(|(key, _)| key), Some("username"), "{name:?}");
+        }
+    }
+
+    #[test]
     fn the_nodes_own_broker_takes_no_credentials() {
         let local = Connection { broker: Some(LOCAL.to_owned()), ..Connection::default() };
         assert_eq!(local.mistake(), None);
