@@ -6,6 +6,8 @@
 //! processes, odd socket families, kernel TLS. Where a call is needed but some of its forms are
 //! not, its arguments are compared; only integers can be compared, so pointers are never trusted.
 
+mod architecture;
+
 use std::collections::BTreeMap;
 use std::io;
 
@@ -35,7 +37,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_close_range,
     libc::SYS_lseek,
     libc::SYS_fstat,
-    libc::SYS_newfstatat,
     libc::SYS_statx,
     libc::SYS_statfs,
     libc::SYS_fstatfs,
@@ -45,7 +46,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_fchdir,
     libc::SYS_mkdirat,
     libc::SYS_unlinkat,
-    libc::SYS_renameat,
     libc::SYS_renameat2,
     libc::SYS_linkat,
     libc::SYS_symlinkat,
@@ -101,7 +101,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_timer_settime,
     libc::SYS_timer_delete,
     // Memory.
-    libc::SYS_mmap,
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_mprotect,
@@ -140,7 +139,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_futex_waitv,
     libc::SYS_set_robust_list,
     libc::SYS_set_tid_address,
-    libc::SYS_rseq,
     libc::SYS_gettid,
     libc::SYS_getpid,
     libc::SYS_getppid,
@@ -189,38 +187,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_shutdown,
 ];
 
-/// Older forms that only this architecture has.
-#[cfg(target_arch = "x86_64")]
-const ALLOWED_HERE: &[libc::c_long] = &[
-    libc::SYS_open,
-    libc::SYS_stat,
-    libc::SYS_lstat,
-    libc::SYS_access,
-    libc::SYS_readlink,
-    libc::SYS_mkdir,
-    libc::SYS_rmdir,
-    libc::SYS_unlink,
-    libc::SYS_rename,
-    libc::SYS_link,
-    libc::SYS_symlink,
-    libc::SYS_chmod,
-    libc::SYS_chown,
-    libc::SYS_lchown,
-    libc::SYS_pipe,
-    libc::SYS_dup2,
-    libc::SYS_poll,
-    libc::SYS_select,
-    libc::SYS_epoll_wait,
-    libc::SYS_arch_prctl,
-    libc::SYS_fork,
-    libc::SYS_vfork,
-    libc::SYS_getpgrp,
-    libc::SYS_alarm,
-    libc::SYS_pause,
-];
-#[cfg(not(target_arch = "x86_64"))]
-const ALLOWED_HERE: &[libc::c_long] = &[];
-
 /// prctl(2) options that programs use on themselves; none of them changes capabilities, filters or
 /// tracing.
 const PRCTL_OPTIONS: &[libc::c_int] = &[
@@ -268,17 +234,14 @@ pub(crate) fn allowed_count() -> usize {
 
 /// Compiles the filter for this machine. Takes a few milliseconds, once per zygote.
 pub(crate) fn compile() -> io::Result<BpfProgram> {
-    let arch = std::env::consts::ARCH
-        .try_into()
-        .map_err(|error| io::Error::other(format!("{error:?}")))?;
     let filter = SeccompFilter::new(
         rules()?,
         SeccompAction::Errno(libc::ENOSYS as u32),
         SeccompAction::Allow,
-        arch,
+        architecture::target()?,
     )
     .map_err(io::Error::other)?;
-    filter.try_into().map_err(io::Error::other)
+    architecture::finish(filter)
 }
 
 /// Puts the filter on this process. Needs no_new_privs or CAP_SYS_ADMIN, which the caller has.
@@ -302,12 +265,13 @@ pub(crate) fn apply(filter: &BpfProgram) -> io::Result<()> {
 }
 
 fn rules() -> io::Result<BTreeMap<i64, Vec<SeccompRule>>> {
+    #![allow(clippy::useless_conversion, reason = "c_long has 32 bits on some processors")]
     let mut rules = BTreeMap::new();
-    for call in ALLOWED.iter().chain(ALLOWED_HERE) {
-        rules.insert(*call, Vec::new());
+    for call in ALLOWED.iter().chain(architecture::ALLOWED_HERE) {
+        rules.insert(i64::from(*call), Vec::new());
     }
     let mut limit = |call: libc::c_long, forms: Vec<SeccompRule>| {
-        rules.insert(call, forms);
+        rules.insert(i64::from(call), forms);
     };
 
     limit(libc::SYS_clone, vec![all(&[(0, Op::MaskedEq(CLONE_NAMESPACES), 0)])?]);
@@ -378,7 +342,7 @@ fn rules() -> io::Result<BTreeMap<i64, Vec<SeccompRule>>> {
     limit(
         libc::SYS_prlimit64,
         vec![
-            all(&[(1, Op::Ne, u64::from(libc::RLIMIT_CORE))])?,
+            all(&[(1, Op::Ne, libc::RLIMIT_CORE as u64)])?,
             SeccompRule::new(vec![nothing_set]).map_err(io::Error::other)?,
         ],
     );
@@ -391,7 +355,7 @@ fn rules() -> io::Result<BTreeMap<i64, Vec<SeccompRule>>> {
         libc::SYS_mknodat,
         kinds.iter().map(|kind| mode_is(2, *kind)).collect::<io::Result<_>>()?,
     );
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "arm"))]
     limit(libc::SYS_mknod, kinds.iter().map(|kind| mode_is(1, *kind)).collect::<io::Result<_>>()?);
     Ok(rules)
 }

@@ -84,6 +84,8 @@ fn change_mount_attributes(
     (set, clear): (u64, u64),
     flags: libc::c_uint,
 ) -> io::Result<()> {
+    /// libc's constant has another type on machines of 32 bits.
+    const MS_PRIVATE: u64 = 1 << 18;
     #[repr(C)]
     struct MountAttr {
         set: u64,
@@ -91,7 +93,7 @@ fn change_mount_attributes(
         propagation: u64,
         userns_fd: u64,
     }
-    let attr = MountAttr { set, clear, propagation: libc::MS_PRIVATE, userns_fd: 0 };
+    let attr = MountAttr { set, clear, propagation: MS_PRIVATE, userns_fd: 0 };
     // SAFETY: the struct has the kernel's layout and its size is passed.
     check(unsafe {
         libc::syscall(
@@ -291,16 +293,33 @@ pub(crate) fn mode_of(fd: BorrowedFd<'_>) -> io::Result<libc::mode_t> {
 /// child only makes system calls until it ends.
 pub(crate) unsafe fn fork_into(flags: u64) -> io::Result<Option<(i32, OwnedFd)>> {
     let mut pidfd: RawFd = -1;
-    // SAFETY: all-zero clone_args is valid.
-    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
-    args.flags = flags | libc::CLONE_PIDFD as u64;
-    args.pidfd = &raw mut pidfd as u64;
-    args.exit_signal = libc::SIGCHLD as u64;
+    /// `struct clone_args` of the kernel as it was in Linux 5.7, with all that is used here; libc has
+    /// it for some C libraries only.
+    #[repr(C)]
+    #[derive(Default)]
+    struct CloneArgs {
+        flags: u64,
+        pidfd: u64,
+        child_tid: u64,
+        parent_tid: u64,
+        exit_signal: u64,
+        stack: u64,
+        stack_size: u64,
+        tls: u64,
+        set_tid: u64,
+        set_tid_size: u64,
+        cgroup: u64,
+    }
+    let mut args = CloneArgs {
+        flags: flags | libc::CLONE_PIDFD as u64,
+        pidfd: &raw mut pidfd as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        ..CloneArgs::default()
+    };
     // SAFETY: the struct has the kernel's layout and its size is passed; without a stack the child
     // runs on its own copy of ours.
-    let pid = check(unsafe {
-        libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>())
-    })?;
+    let pid =
+        check(unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<CloneArgs>()) })?;
     if pid == 0 {
         return Ok(None);
     }
@@ -520,7 +539,8 @@ pub(crate) fn free_bytes(path: &std::path::Path) -> io::Result<u64> {
         check(libc::c_long::from(libc::statvfs(path.as_ptr(), &raw mut stat)))?;
         stat
     };
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    #[allow(clippy::useless_conversion, reason = "both have 32 bits on some processors")]
+    Ok(u64::from(stat.f_bavail).saturating_mul(stat.f_frsize.into()))
 }
 
 /// CLOCK_MONOTONIC in nanoseconds.
