@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing to build, test and show mote on Debian 12 or Ubuntu; quick and silent
-# when nothing is. Usage: scripts/setup.sh [build] [test] [demo] [bench] [check] [profile] [fuzz] [lint] [dist]   (default: build test demo)
+# when nothing is. Usage: scripts/setup.sh [build] [test] [demo] [bench] [check] [profile] [fuzz] [lint] [dist] [static]   (default: build test demo)
 set -euo pipefail
 
 RUST_MIN=1.89 # the broker needs 1.89, mote itself 1.88
@@ -36,7 +36,9 @@ need_node() {
 need_dist() {
   have dpkg-deb || want dpkg
   have rpmbuild || want rpm
-  have objcopy || want binutils
+  # Programs for other processors are stripped, and run once.
+  { have objcopy && objcopy --info | grep littleaarch64 >/dev/null; } || want binutils binutils-multiarch
+  have qemu-aarch64-static || want qemu-user-static
   have python3 || want python3
   have minisign || want minisign
   have debootstrap || [ -x /usr/sbin/debootstrap ] || want debootstrap
@@ -73,15 +75,16 @@ for group in "${groups[@]}"; do
   case $group in
     build) need_build ;;
     test) need_build; need_python; need_node; need_process_tools; need_promtool; need_mosquitto; need_systemd_tools; need_coap_client; venv=wanted; clients=wanted; nats=wanted ;;
-    demo) need_build; need_python; need_node; need_mosquitto; need_coap_client ;;
+    demo) need_python; need_node; need_mosquitto; need_coap_client ;;
     bench) have wrk || want wrk; have cc || want gcc libc6-dev; have musl-gcc || want musl-tools ;;
     check) have wrk || want wrk; have hey || want hey ;;
     cold) have crun || want crun; have cc || want gcc libc6-dev ;;
     profile) have perf || want linux-perf ;;
     fuzz) need_build; have clang || want clang ;;
     dist) need_dist ;;
+    static) need_python ;;
     lint) need_build; need_python; need_node; have shellcheck || want shellcheck ;;
-    *) say "unknown group $group; there are build, test, demo, bench, check, cold, profile, fuzz, lint, dist"; exit 2 ;;
+    *) say "unknown group $group; there are build, test, demo, bench, check, cold, profile, fuzz, lint, dist, static"; exit 2 ;;
   esac
 done
 
@@ -138,6 +141,8 @@ fi
 # enough.
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 rust=$(cargo --version 2>/dev/null | cut -d' ' -f2 || true)
+# The demonstration can run the programs of a release.
+[ "${groups[*]}" != demo ] || rust=$RUST_MIN
 if [ "$(printf '%s\n%s\n' "$RUST_MIN" "${rust:-0}" | sort -V | head -n1)" != "$RUST_MIN" ]; then
   if have rustup; then
     say "updating Rust (${rust:-none} is older than $RUST_MIN)"

@@ -9,6 +9,11 @@ mod config;
 
 use std::process::ExitCode;
 
+/// musl's own allocator takes one lock for all threads (docs/decisions/0058-static-builds.md).
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     cli::run()
 }

@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# Builds programs that need no C library and no loader of the system (musl, linked statically), for
+# this processor and for others: target/static/TARGET/PROFILE/.
+#
+# Usage: scripts/static.sh [--profile NAME] [--check] [TARGET…]
+#   --profile NAME  the profile of cargo; the default is release
+#   --check         compile without linking, which shows in minutes what does not fit a target
+#   TARGET          as Rust names it; the default is all of them (scripts/static.sh --list)
+#
+# zig is the C compiler and the linker for all targets (packages ziglang and cargo-zigbuild of PyPI).
+# The standard library of Rust is compiled with the programs, from the sources that belong to the
+# compiler: those of rustup where they are installed or can be, or else Debian's package rust-src.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+TARGETS=(x86_64-unknown-linux-musl aarch64-unknown-linux-musl armv7-unknown-linux-musleabihf
+  riscv64gc-unknown-linux-musl)
+# The features of shared dependencies depend on what is built together (Makefile, "build").
+GROUPS_OF_PROGRAMS=("mote mote-chain" mote-broker mote-nats)
+ZIG=0.17.1 ZIGBUILD=0.24.1
+
+say() { echo "static: $*" >&2; }
+fail() {
+  say "$*"
+  exit 1
+}
+profile=release verb=build targets=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --profile) profile=${2:?--profile needs a name} && shift ;;
+    --check) verb=check ;;
+    --list) printf '%s\n' "${TARGETS[@]}" && exit 0 ;;
+    --zig) echo "$ZIG" && exit 0 ;;
+    -*) sed -n '5,8s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+    *) targets+=("$1") ;;
+  esac
+  shift
+done
+[ ${#targets[@]} -gt 0 ] || targets=("${TARGETS[@]}")
+for target in "${targets[@]}"; do
+  printf '%s\n' "${TARGETS[@]}" | grep -qxF "$target" || fail "there is no target $target; there are: ${TARGETS[*]}"
+done
+
+scripts/setup.sh build static
+export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+cache=$PWD/.cache/static
+mkdir -p "$cache"
+
+# --- zig ----------------------------------------------------------------------------------------
+
+venv=$cache/zig-$ZIG-$ZIGBUILD
+if [ ! -x "$venv/bin/cargo-zigbuild" ]; then
+  rm -rf "$venv"
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check "ziglang==$ZIG" "cargo-zigbuild==$ZIGBUILD"
+fi
+CARGO_ZIGBUILD_ZIG_PATH=$(echo "$venv"/lib/python3*/site-packages/ziglang/zig)
+export CARGO_ZIGBUILD_ZIG_PATH CARGO_ZIGBUILD_CACHE_DIR=$cache/zigbuild ZIG_GLOBAL_CACHE_DIR=$cache/zig-cache
+
+# --- The compiler together with the sources of its standard library -------------------------------
+
+# apt_of SUITE: a configuration of apt that knows only a suite of Debian, in a folder of its own.
+apt_of() {
+  local mirror
+  mirror=$({ cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list 2>/dev/null || true; } |
+    grep -v '^ *#' | grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n1 | tr -d ' ')
+  [ -n "$mirror" ] || fail "apt knows no archive of Debian: install the sources with: rustup component add rust-src"
+  mkdir -p "$cache/apt/lists/partial" "$cache/apt/cache/archives/partial"
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $1 main" >"$cache/apt/sources.list"
+  apt_options=(-o "Dir::Etc::sourcelist=$cache/apt/sources.list" -o Dir::Etc::sourceparts=/dev/null
+    -o "Dir::State::lists=$cache/apt/lists" -o "Dir::Cache=$cache/apt/cache" -o APT::Sandbox::User=root)
+  apt-get -qq "${apt_options[@]}" update
+}
+
+version=$(rustc -vV | sed -n 's/^release: //p')
+sysroot=$(rustc --print sysroot)
+toolchain=$sysroot
+if [ ! -e "$sysroot/lib/rustlib/src/rust/library/Cargo.lock" ] &&
+  ! { command -v rustup >/dev/null && rustup component add rust-src >/dev/null 2>&1; }; then
+  toolchain=$cache/rust-$version
+  if [ ! -e "$toolchain/complete" ]; then
+    say "taking the sources of Rust $version from Debian"
+    command -v apt-get >/dev/null || fail "this system has no apt-get: install the sources with: rustup component add rust-src"
+    rm -rf "$toolchain" "$cache"/*.deb
+    for suite in trixie-backports sid; do
+      apt_of "$suite"
+      package=$(apt-cache "${apt_options[@]}" madison rust-src | awk '{ print $3 }' | grep "^$version+" | head -n1) || true
+      [ -z "$package" ] || break
+    done
+    [ -n "$package" ] ||
+      fail "Debian has no sources of Rust $version: install them with: rustup component add rust-src"
+    (cd "$cache" && apt-get -qq "${apt_options[@]}" download "rust-src=$package")
+    dpkg-deb -x "$cache"/rust-src_*.deb "$cache/rust-src"
+    # The compiler looks for the sources in its own folder, which is not ours.
+    mkdir -p "$toolchain"
+    cp -al "$sysroot/." "$toolchain/" 2>/dev/null || cp -a "$sysroot/." "$toolchain/"
+    mkdir -p "$toolchain/lib/rustlib/src/rust"
+    mv "$cache/rust-src/usr/src/rustc-$version/library" "$toolchain/lib/rustlib/src/rust/library"
+    rm -rf "$cache/rust-src" "$cache"/rust-src_*.deb
+    echo "Debian's rust-src $package" >"$toolchain/complete"
+  fi
+fi
+
+# --- The programs -------------------------------------------------------------------------------
+
+cargo_home=${CARGO_HOME:-$HOME/.cargo} separator=$'\x1f'
+export RUSTC=$toolchain/bin/rustc CARGO=$toolchain/bin/cargo RUSTC_BOOTSTRAP=1
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/static CARGO_INCREMENTAL=0
+# zig brings the files that a program starts and ends with. Paths of this machine do not become part
+# of the programs.
+flags=(-Clink-self-contained=no "--remap-path-prefix=$cargo_home=/cargo" "--remap-path-prefix=$toolchain=/rustup"
+  "--remap-path-prefix=$PWD=/mote")
+CARGO_ENCODED_RUSTFLAGS=$(printf "%s$separator" "${flags[@]}")
+export CARGO_ENCODED_RUSTFLAGS=${CARGO_ENCODED_RUSTFLAGS%"$separator"}
+export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/mote"
+unset RUSTFLAGS
+[ $verb = check ] || verb=zigbuild
+for target in "${targets[@]}"; do
+  for programs in "${GROUPS_OF_PROGRAMS[@]}"; do
+    # shellcheck disable=SC2046,SC2086 # words
+    "$venv/bin/cargo-zigbuild" $verb --locked --profile "$profile" --target "$target" \
+      -Zbuild-std=std,panic_unwind $(printf -- '-p %s ' $programs)
+  done
+done
