@@ -9,7 +9,7 @@ READY_TENTHS_MAX=150 # of a second until the node must answer
 step() { printf '\n== %s\n' "$*"; }
 
 step "what is needed"
-scripts/setup.sh build demo
+scripts/setup.sh demo
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 venv=.cache/demo-venv
 if ! cmp -s demo/requirements.txt "$venv/installed.txt"; then
@@ -18,11 +18,17 @@ if ! cmp -s demo/requirements.txt "$venv/installed.txt"; then
   cp demo/requirements.txt "$venv/installed.txt"
 fi
 
-step "build"
-cargo build --release -p mote -p mote-chain
-cargo build --release -p mote-broker
-cargo build --release -p mote-nats
-mote=${CARGO_TARGET_DIR:-target}/release/mote
+if programs=$(scripts/prebuilt.sh); then
+  step "the programs of the release in $programs"
+else
+  step "build"
+  scripts/setup.sh build
+  cargo build --release -p mote -p mote-chain
+  cargo build --release -p mote-broker
+  cargo build --release -p mote-nats
+  programs=${CARGO_TARGET_DIR:-target}/release
+fi
+mote=$programs/mote
 
 step "start a node"
 free_port() { python3 -c "import socket; s = socket.socket(socket.AF_INET, socket.$1); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1])"; }

@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Builds the packages of a release into target/dist: an archive with an installer, a Debian package,
-# an RPM, the symbols of the programs, a list of the crates in them (CycloneDX), what they were made
-# from, and the SHA-256 sums of all of these.
+# Builds the packages of a release into target/dist: for each target an archive with an installer, a
+# Debian package, an RPM, the symbols of the programs and a list of the crates in them (CycloneDX);
+# for all of them, what they were made from and the SHA-256 sums.
 #
-# Usage: scripts/dist.sh [--programs DIR]
-#   --programs DIR  packs the programs of this folder instead of building them
+# Usage: scripts/dist.sh [--programs DIR] [TARGET…]
+#   --programs DIR  packs the programs of this folder instead of building them; needs one TARGET
+#   TARGET          as Rust names it; the default is all of them (scripts/dist.sh --list)
+#
+# x86_64-unknown-linux-gnu uses the C library of the system. The others need nothing of the system
+# but the kernel (scripts/static.sh). x86-64 has both; its Debian package and RPM use the C library.
 #
 # The same commit makes the same bytes in every folder and at every time: paths are replaced in the
 # programs, all times are that of the commit (or $SOURCE_DATE_EPOCH), and all files have fixed owners
@@ -14,11 +18,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PROGRAMS=(mote mote-chain mote-broker mote-nats)
-TARGET=x86_64-unknown-linux-gnu
+DYNAMIC=x86_64-unknown-linux-gnu
+mapfile -t TARGETS < <(echo $DYNAMIC && scripts/static.sh --list)
 KERNEL_MIN=5.12 # README.md, "Machines"
 OUT=$(realpath -m "${DIST:-target/dist}")
 VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-bin=
+bin='' given=no targets=()
 
 say() { echo "dist: $*" >&2; }
 fail() {
@@ -30,18 +35,21 @@ while [ $# -gt 0 ]; do
   case $1 in
     --programs)
       [ $# -ge 2 ] || fail "--programs needs the folder of the programs"
-      bin=$(realpath -m "$2")
+      bin=$(realpath -m "$2") given=yes
       shift
       ;;
-    *) sed -n '6,7s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+    --list) printf '%s\n' "${TARGETS[@]}" && exit 0 ;;
+    -*) sed -n '6,8s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+    *) targets+=("$1") ;;
   esac
   shift
 done
-case $TARGET in
-  x86_64-*) MACHINE=x86_64 DEB_ARCH=amd64 ELF_MACHINE=62 ;;
-  *) fail "there are no packages for $TARGET" ;;
-esac
-NAME=mote-$VERSION-$MACHINE-linux-gnu
+[ -z "$bin" ] || [ ${#targets[@]} -gt 0 ] || targets=("$DYNAMIC")
+[ ${#targets[@]} -gt 0 ] || targets=("${TARGETS[@]}")
+[ -z "$bin" ] || [ ${#targets[@]} = 1 ] || fail "--programs has the programs of one target: name one"
+for target in "${targets[@]}"; do
+  printf '%s\n' "${TARGETS[@]}" | grep -qxF "$target" || fail "there are no packages for $target; there are for: ${TARGETS[*]}"
+done
 [ -z "${MOTE_SIGNING_KEY:-}" ] || [ -r "$MOTE_SIGNING_KEY" ] ||
   fail "MOTE_SIGNING_KEY names $MOTE_SIGNING_KEY, which cannot be read"
 
@@ -59,25 +67,25 @@ if [ -n "$(git status --porcelain 2>/dev/null)" ]; then
   say "the working tree differs from the commit, so that these packages are not those of $commit"
 fi
 
-# build: compiles the programs, each with the features that it needs, as `make build` does. The
-# packages have stripped programs; the symbols are taken out of them below.
+# build: compiles the programs for $target, each with the features that it needs, as `make build` does.
+# The packages have stripped programs; the symbols are taken out of them below.
 build() {
   local cargo_home=${CARGO_HOME:-$HOME/.cargo} rustup_home=${RUSTUP_HOME:-$HOME/.rustup} separator=$'\x1f'
   export CARGO_TARGET_DIR=$PWD/target/dist-build CARGO_PROFILE_RELEASE_STRIP=none CARGO_INCREMENTAL=0
+  if [ "$target" != $DYNAMIC ]; then
+    scripts/static.sh "$target"
+    bin=$CARGO_TARGET_DIR/static/$target/release
+    return
+  fi
   export CARGO_ENCODED_RUSTFLAGS=--remap-path-prefix=$cargo_home=/cargo$separator--remap-path-prefix=$rustup_home=/rustup$separator--remap-path-prefix=$PWD=/mote
   export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/mote"
   unset RUSTFLAGS
-  cargo build --locked --release --target "$TARGET" -p mote -p mote-chain
-  cargo build --locked --release --target "$TARGET" -p mote-broker
-  cargo build --locked --release --target "$TARGET" -p mote-nats
-  bin=$CARGO_TARGET_DIR/$TARGET/release
+  cargo build --locked --release --target "$target" -p mote -p mote-chain
+  cargo build --locked --release --target "$target" -p mote-broker
+  cargo build --locked --release --target "$target" -p mote-nats
+  unset CARGO_ENCODED_RUSTFLAGS CFLAGS
+  bin=$CARGO_TARGET_DIR/$target/release
 }
-[ -n "$bin" ] || build
-for program in "${PROGRAMS[@]}"; do
-  [ -x "$bin/$program" ] || fail "$bin has no program $program"
-  [ "$(od -An -tu1 -j18 -N1 "$bin/$program" | tr -d ' ')" = $ELF_MACHINE ] ||
-    fail "$bin/$program is not a program for $MACHINE"
-done
 
 # Only a folder that this script made is emptied.
 if [ -d "$OUT" ] && [ -n "$(ls -A "$OUT")" ]; then
@@ -88,32 +96,25 @@ fi
 mkdir -p "$OUT"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-root=$work/root symbols=$work/$NAME-symbols
 
-# --- The files, as the packages install them ----------------------------------------------------
+# --- The parts of a package ---------------------------------------------------------------------
 
-mkdir -p "$root"/usr/bin "$root"/etc/mote "$root"/usr/lib/systemd/system "$symbols" \
-  "$root"/usr/share/{bash-completion/completions,zsh/site-functions,fish/vendor_completions.d,man/man1}
-for program in "${PROGRAMS[@]}"; do
-  objcopy --only-keep-debug "$bin/$program" "$symbols/$program.debug"
-  objcopy --strip-all "$bin/$program" "$root/usr/bin/$program"
-  # gdb finds the symbols by this name and checks them by their checksum.
-  (cd "$symbols" && objcopy --add-gnu-debuglink="$program.debug" "$root/usr/bin/$program")
-  chmod 755 "$root/usr/bin/$program"
-  chmod 644 "$symbols/$program.debug"
-done
-"$root/usr/bin/mote" completion bash >"$root/usr/share/bash-completion/completions/mote"
-"$root/usr/bin/mote" completion zsh >"$root/usr/share/zsh/site-functions/_mote"
-"$root/usr/bin/mote" completion fish >"$root/usr/share/fish/vendor_completions.d/mote.fish"
-cp docs/man/*.1 "$root/usr/share/man/man1/"
-gzip --no-name --best "$root"/usr/share/man/man1/*.1
-install -m 644 deploy/systemd/mote*.service deploy/systemd/mote*.socket "$root/usr/lib/systemd/system/"
-install -m 644 deploy/packages/mote-node.toml "$root/etc/mote/mote-node.toml"
-
-# The newest version of the C library whose symbols the programs use.
-glibc=$(for program in "${PROGRAMS[@]}"; do objdump -T "$root/usr/bin/$program"; done |
-  grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
-glibc=${glibc#GLIBC_}
+# describe: what the tools call the processor of $target.
+describe() {
+  DEB_ARCH='' BITS=64 LIBC=musl
+  case $target in
+    x86_64-*-gnu) MACHINE=x86_64 DEB_ARCH=amd64 RPM_ARCH=x86_64 ELF_MACHINE=62 LIBC=gnu ;;
+    x86_64-*) MACHINE=x86_64 RPM_ARCH=x86_64 ELF_MACHINE=62 ;;
+    aarch64-*) MACHINE=aarch64 DEB_ARCH=arm64 RPM_ARCH=aarch64 ELF_MACHINE=183 ;;
+    armv7-*) MACHINE=armv7l DEB_ARCH=armhf RPM_ARCH=armv7hl ELF_MACHINE=40 BITS=32 ;;
+    riscv64gc-*) MACHINE=riscv64 DEB_ARCH=riscv64 RPM_ARCH=riscv64 ELF_MACHINE=243 ;;
+  esac
+  NAME=mote-$VERSION-$MACHINE-linux-$LIBC
+}
+# runs PROGRAM…: runs a program of $target, of another processor with QEMU.
+runs() {
+  "$@" 2>/dev/null || "qemu-$(case $MACHINE in armv7l) echo arm ;; *) echo "$MACHINE" ;; esac)-static" "$@"
+}
 
 set_times() { find "$1" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +; }
 archive() { # folder below $work, file
@@ -126,42 +127,77 @@ sign() { # file
     fail "minisign could not sign with $MOTE_SIGNING_KEY"
 }
 
-# --- The archive --------------------------------------------------------------------------------
+# make_root: the files, as the packages install them, in $root, and the symbols.
+make_root() {
+  root=$work/$target/root
+  local symbols=$work/$NAME-symbols completions=$work/completions program
+  mkdir -p "$root"/usr/bin "$root"/etc/mote "$root"/usr/lib/systemd/system "$symbols" "$completions" \
+    "$root"/usr/share/{bash-completion/completions,zsh/site-functions,fish/vendor_completions.d,man/man1}
+  for program in "${PROGRAMS[@]}"; do
+    objcopy --only-keep-debug "$bin/$program" "$symbols/$program.debug"
+    objcopy --strip-all "$bin/$program" "$root/usr/bin/$program"
+    # gdb finds the symbols by this name and checks them by their checksum.
+    (cd "$symbols" && objcopy --add-gnu-debuglink="$program.debug" "$root/usr/bin/$program")
+    chmod 755 "$root/usr/bin/$program"
+    chmod 644 "$symbols/$program.debug"
+  done
+  runs "$root/usr/bin/mote" version >"$work/version" || fail "$bin/mote does not run"
+  grep -qF "$VERSION" "$work/version" || fail "$bin/mote is another version: $(head -n 1 "$work/version")"
+  # They are the same for all processors, and the first target is one that this machine runs.
+  [ -s "$completions/fish" ] || for shell in bash zsh fish; do
+    runs "$root/usr/bin/mote" completion $shell >"$completions/$shell"
+  done
+  cp "$completions/bash" "$root/usr/share/bash-completion/completions/mote"
+  cp "$completions/zsh" "$root/usr/share/zsh/site-functions/_mote"
+  cp "$completions/fish" "$root/usr/share/fish/vendor_completions.d/mote.fish"
+  cp docs/man/*.1 "$root/usr/share/man/man1/"
+  gzip --no-name --best "$root"/usr/share/man/man1/*.1
+  install -m 644 deploy/systemd/mote*.service deploy/systemd/mote*.socket "$root/usr/lib/systemd/system/"
+  install -m 644 deploy/packages/mote-node.toml "$root/etc/mote/mote-node.toml"
+  # The newest version of the C library whose symbols the programs use; static ones use none.
+  glibc=$(for program in "${PROGRAMS[@]}"; do objdump -T "$root/usr/bin/$program" 2>/dev/null; done |
+    grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1) || true
+  glibc=${glibc#GLIBC_}
+  [ -z "$glibc" ] || [ $LIBC = gnu ] || fail "$bin has programs that need a C library"
+}
 
-tree=$work/$NAME
-mkdir -p "$tree/share/mote/systemd" "$tree/systemd"
-cp -a "$root/usr/bin" "$tree/bin"
-cp -a "$root/usr/share/." "$tree/share/"
-mkdir -p "$tree/share/doc/mote"
-install -m 644 deploy/packages/mote-node.toml LICENSE "$tree/share/doc/mote/"
-install -m 644 LICENSE "$tree/LICENSE"
-install -m 644 deploy/systemd/mote.service "$tree/systemd/mote.service"
-install -m 644 deploy/systemd/mote*.socket "$tree/share/mote/systemd/"
-install -m 755 deploy/packages/install.sh "$tree/install.sh"
-install -m 755 deploy/packages/uninstall.sh "$tree/share/mote/uninstall.sh"
-printf 'version=%s\narchitecture=%s\nkernel=%s\nglibc=%s\n' "$VERSION" "$MACHINE" "$KERNEL_MIN" "$glibc" >"$tree/requirements"
-(cd "$tree" && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs -d '\n' sha256sum >"$work/sums" && mv "$work/sums" SHA256SUMS)
-[ -z "${MOTE_SIGNING_KEY:-}" ] || sign "$tree/SHA256SUMS"
-archive "$NAME" "$OUT/$NAME.tar.gz"
-archive "$NAME-symbols" "$OUT/$NAME-symbols.tar.gz"
+pack_archive() {
+  local tree=$work/$NAME
+  mkdir -p "$tree/share/mote/systemd" "$tree/services"
+  cp -a "$root/usr/bin" "$tree/bin"
+  cp -a "$root/usr/share/." "$tree/share/"
+  mkdir -p "$tree/share/doc/mote"
+  install -m 644 deploy/packages/mote-node.toml LICENSE "$tree/share/doc/mote/"
+  install -m 644 LICENSE "$tree/LICENSE"
+  install -m 644 deploy/systemd/mote.service "$tree/services/systemd"
+  install -m 644 deploy/systemd/mote*.socket "$tree/share/mote/systemd/"
+  install -m 755 deploy/openrc/mote "$tree/services/openrc"
+  install -m 755 deploy/procd/mote "$tree/services/procd"
+  install -m 755 deploy/packages/install.sh "$tree/install.sh"
+  install -m 755 deploy/packages/uninstall.sh "$tree/share/mote/uninstall.sh"
+  printf 'version=%s\narchitecture=%s\nbits=%s\nkernel=%s\nglibc=%s\n' "$VERSION" "$MACHINE" "$BITS" "$KERNEL_MIN" "$glibc" >"$tree/requirements"
+  (cd "$tree" && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs -d '\n' sha256sum >"$work/sums" && mv "$work/sums" SHA256SUMS)
+  [ -z "${MOTE_SIGNING_KEY:-}" ] || sign "$tree/SHA256SUMS"
+  archive "$NAME" "$OUT/$NAME.tar.gz"
+  archive "$NAME-symbols" "$OUT/$NAME-symbols.tar.gz"
+}
 
-# --- The Debian package -------------------------------------------------------------------------
-
-deb=$work/deb
-mkdir -p "$deb/DEBIAN" "$deb/usr/share/doc/mote"
-cp -a "$root/." "$deb/"
-install -m 644 LICENSE "$deb/usr/share/doc/mote/copyright"
-install -m 755 deploy/packages/deb/* "$deb/DEBIAN/"
-echo /etc/mote/mote-node.toml >"$deb/DEBIAN/conffiles"
-(cd "$deb" && find usr -type f | sort | xargs -d '\n' md5sum >DEBIAN/md5sums)
-cat >"$deb/DEBIAN/control" <<TXT
+pack_deb() {
+  local deb=$work/$target/deb
+  mkdir -p "$deb/DEBIAN" "$deb/usr/share/doc/mote"
+  cp -a "$root/." "$deb/"
+  install -m 644 LICENSE "$deb/usr/share/doc/mote/copyright"
+  install -m 755 deploy/packages/deb/* "$deb/DEBIAN/"
+  echo /etc/mote/mote-node.toml >"$deb/DEBIAN/conffiles"
+  (cd "$deb" && find usr -type f | sort | xargs -d '\n' md5sum >DEBIAN/md5sums)
+  cat >"$deb/DEBIAN/control" <<TXT
 Package: mote
 Version: $VERSION
 Architecture: $DEB_ARCH
 Maintainer: The authors of mote <mote@example.invalid>
 Installed-Size: $(du -k --apparent-size --summarize "$root" | cut -f1)
-Depends: libc6 (>= $glibc), libgcc-s1
-Recommends: python3, ca-certificates
+${glibc:+Depends: libc6 (>= $glibc), libgcc-s1
+}Recommends: python3, ca-certificates
 Suggests: nodejs
 Section: admin
 Priority: optional
@@ -171,24 +207,42 @@ Description: function platform for the edge in one binary
  HTTP and CoAP, for the messages of an MQTT broker, and by schedules. It needs no
  container engine and no cluster.
 TXT
-set_times "$deb"
-dpkg-deb --root-owner-group -Zxz --build "$deb" "$OUT/mote_${VERSION}_$DEB_ARCH.deb" >/dev/null
+  set_times "$deb"
+  dpkg-deb --root-owner-group -Zxz --build "$deb" "$OUT/mote_${VERSION}_$DEB_ARCH.deb" >/dev/null
+}
 
-# --- The RPM ------------------------------------------------------------------------------------
+pack_rpm() {
+  install -D -m 644 LICENSE "$root/usr/share/licenses/mote/LICENSE"
+  set_times "$root"
+  rpmbuild -bb --quiet --target "$RPM_ARCH" \
+    --define "_topdir $work/rpm" --define "_tmppath $work" --define "_rpmdir $work/rpm" \
+    --define "mote_version $VERSION" --define "mote_files $root" \
+    --define "_buildhost mote" --define "use_source_date_epoch_as_buildtime 1" \
+    --define "clamp_mtime_to_source_date_epoch 1" \
+    deploy/packages/mote.spec >"$work/rpm.log" 2>&1 || { cat "$work/rpm.log" >&2; fail "rpmbuild failed"; }
+  cp "$work/rpm/$RPM_ARCH/mote-$VERSION-1.$RPM_ARCH.rpm" "$OUT/"
+}
 
-install -D -m 644 LICENSE "$root/usr/share/licenses/mote/LICENSE"
-set_times "$root"
-rpmbuild -bb --quiet --target "$MACHINE" \
-  --define "_topdir $work/rpm" --define "_tmppath $work" --define "_rpmdir $work/rpm" \
-  --define "mote_version $VERSION" --define "mote_files $root" \
-  --define "_buildhost mote" --define "use_source_date_epoch_as_buildtime 1" \
-  --define "clamp_mtime_to_source_date_epoch 1" \
-  deploy/packages/mote.spec >"$work/rpm.log" 2>&1 || { cat "$work/rpm.log" >&2; fail "rpmbuild failed"; }
-cp "$work/rpm/$MACHINE/mote-$VERSION-1.$MACHINE.rpm" "$OUT/"
+for target in "${targets[@]}"; do
+  describe
+  [ $given = yes ] || build
+  for program in "${PROGRAMS[@]}"; do
+    [ -x "$bin/$program" ] || fail "$bin has no program $program"
+    [ "$(od -An -tu1 -j18 -N1 "$bin/$program" | tr -d ' ')" = "$ELF_MACHINE" ] ||
+      fail "$bin/$program is not a program for $MACHINE"
+  done
+  make_root
+  pack_archive
+  if [ -n "$DEB_ARCH" ]; then
+    pack_deb
+    pack_rpm
+  fi
+  python3 -B scripts/sbom.py "$target" "$SOURCE_DATE_EPOCH" "${PROGRAMS[@]}" >"$OUT/$NAME-sbom.cdx.json"
+  rm -rf "${work:?}/$target" "${work:?}/$NAME"*
+done
 
-# --- What is in the programs, what they were made from, and the sums ----------------------------
+# --- What the packages were made from, and the sums ---------------------------------------------
 
-python3 -B scripts/sbom.py "$TARGET" "$SOURCE_DATE_EPOCH" "${PROGRAMS[@]}" >"$OUT/mote-$VERSION-sbom.cdx.json"
 python3 -B - "$OUT/mote-$VERSION-provenance.json" <<TXT
 import json, sys
 with open(sys.argv[1], "w") as file:
@@ -196,12 +250,12 @@ with open(sys.argv[1], "w") as file:
         "commit": "$commit",
         "modified": "$modified" == "true",
         "version": "$VERSION",
-        "target": "$TARGET",
+        "targets": "${targets[*]}".split(),
         "rustc": "$(rustc --version)",
         "cargo": "$(cargo --version)",
         "date": "$(date --utc --date="@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)",
         "source_date_epoch": $SOURCE_DATE_EPOCH,
-        "glibc_min": "$glibc",
+        "zig": "$(scripts/static.sh --zig)",
         "kernel_min": "$KERNEL_MIN",
     }, file, indent=1)
     file.write("\n")

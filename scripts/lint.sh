@@ -25,7 +25,7 @@ each() { # command…, --, files…
   return "$result"
 }
 
-mapfile -t shell < <(git ls-files 'scripts/*.sh' 'demo/*.sh' 'bench/*.sh' 'deploy/*.sh' deploy/packages/deb lab .ci/run)
+mapfile -t shell < <(git ls-files 'scripts/*.sh' 'demo/*.sh' 'bench/*.sh' 'deploy/*.sh' deploy/packages/deb deploy/openrc deploy/procd lab .ci/run)
 mapfile -t node < <(git ls-files 'shims/*.mjs')
 mapfile -t python < <(git ls-files 'scripts/*.py' 'shims/*.py')
 

@@ -2,12 +2,15 @@
 # Installs the packages of target/dist in clean Debian systems, in which systemd runs, and removes
 # them again. Builds the packages first if there are none.
 #
-# Usage: scripts/test-dist.sh [--keep] [deb] [archive] [install] [rpm]
+# Usage: scripts/test-dist.sh [--keep] [deb] [archive] [static] [install] [rpm] [openrc] [foreign]
 #   --keep  leave the folder of the systems
 #   deb      dpkg -i, a function, the answer within 10 s, restart, remove, purge: nothing is left
 #   archive  the same with install.sh and uninstall.sh
+#   static   the same with the archive that needs no C library
 #   install  what install.sh refuses, and interrupted installations (scripts/test-install.sh)
 #   rpm      the list of files; installation, a function, and removal with rpm
+#   openrc   the static archive in a system without systemd, in which OpenRC keeps the service
+#   foreign  the packages for other processors: their fields, and the programs in QEMU
 # Without a word all are run. SUITE (bookworm), MIRROR, DIST and TMPDIR can be set.
 #
 # Each system is a process id, mount, network, host name and control group namespace of its own, with
@@ -22,20 +25,21 @@ EXPOSURE_MAX=80 # systemd-analyze security, in tenths; without any protection it
 # What the base system has in addition to dpkg and apt; the packages of mote need python3 for the
 # function, systemd for the service, and the others for the tests.
 INCLUDE=ca-certificates,python3,systemd,systemd-sysv,dbus,rpm,minisign
+INCLUDE_OPENRC=ca-certificates,python3,busybox,openrc,procps
 keep=no jobs=()
 for word in "$@"; do
   case $word in
     --keep) keep=yes ;;
-    deb | archive | install | rpm) jobs+=("$word") ;;
-    *) sed -n '5,10s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+    deb | archive | static | install | rpm | openrc | foreign) jobs+=("$word") ;;
+    *) sed -n '5,13s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
   esac
 done
-[ ${#jobs[@]} -gt 0 ] || jobs=(deb archive install rpm)
+[ ${#jobs[@]} -gt 0 ] || jobs=(deb archive static install rpm openrc foreign)
 
 [ "$(id -u)" = 0 ] || { echo "SKIPPED: test-dist needs root; nothing was tested" >&2; exit 1; }
 if [ "${TEST_DIST_INSIDE:-}" != yes ]; then
   scripts/setup.sh dist
-  ls "$DIST"/mote_*.deb >/dev/null 2>&1 || scripts/dist.sh
+  ls "$DIST"/mote_*_amd64.deb >/dev/null 2>&1 || scripts/dist.sh
   # Every mount below this point disappears with the namespace, whatever happens.
   TEST_DIST_INSIDE=yes exec unshare --mount --propagation private -- "$0" "$@"
 fi
@@ -63,9 +67,10 @@ check() { # name, command…
   fi
 }
 
-deb=$(ls "$DIST"/mote_*.deb)
+deb=$(ls "$DIST"/mote_*_amd64.deb)
 rpm=$(ls "$DIST"/mote-*.x86_64.rpm)
 archive=$(ls "$DIST"/mote-*-linux-gnu.tar.gz)
+static=$(ls "$DIST"/mote-*-x86_64-linux-musl.tar.gz 2>/dev/null) || static=''
 unpacked=$(basename "$archive" .tar.gz)
 
 # --- The base system ----------------------------------------------------------------------------
@@ -77,15 +82,18 @@ mirror_of_apt() { # the first Debian archive that apt is configured for
 MIRROR=${MIRROR:-$(mirror_of_apt)}
 MIRROR=${MIRROR:-http://deb.debian.org/debian}
 
-base=$PWD/target/dist-root/$SUITE
-if [ "$(cat "$base.packages" 2>/dev/null)" != "$INCLUDE" ]; then
+# base_system NAME PACKAGES: a minimal Debian in $base, which is kept for the next run.
+base_system() {
+  base=$PWD/target/dist-root/$1
+  [ "$(cat "$base.packages" 2>/dev/null)" != "$2" ] || return 0
   say "a minimal Debian $SUITE, which is kept in $base"
   rm -rf "$base" && mkdir -p "$base"
-  debootstrap --variant=minbase --include="$INCLUDE" "$SUITE" "$base" "$MIRROR" >"$base.log" 2>&1 ||
+  debootstrap --variant=minbase --include="$2" "$SUITE" "$base" "$MIRROR" >"$base.log" 2>&1 ||
     { tail -n 20 "$base.log" >&2; exit 1; }
   rm -f "$base"/var/cache/apt/archives/*.deb
-  echo "$INCLUDE" >"$base.packages"
-fi
+  echo "$2" >"$base.packages"
+}
+base_system "$SUITE" "$INCLUDE"
 
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/mote-dist.XXXXXX")
 mount --bind "$work" "$work"
@@ -110,8 +118,15 @@ MASKED_OTHERS="proc-sys-fs-binfmt_misc.automount dev-hugepages.mount dev-mqueue.
   apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer dpkg-db-backup.timer
   man-db.timer systemd-tmpfiles-clean.timer"
 
-# start_system NAME: a new system from the base; it runs systemd as process 1.
+# start_system NAME [openrc]: a new system from a base; it runs systemd, or the init of busybox with
+# OpenRC as in Alpine, as process 1.
 start_system() {
+  local boot='/lib/systemd/systemd --log-target=console --log-level=warning' waits='systemctl is-system-running'
+  base_system "$SUITE" "$INCLUDE"
+  if [ "${2:-}" = openrc ]; then
+    base_system "$SUITE-openrc" "$INCLUDE_OPENRC"
+    boot='/bin/busybox init' waits='cat /run/started'
+  fi
   root=$work/$1/root
   mkdir -p "$root" "$work/$1"/{upper,work}
   mount -t overlay overlay -o "lowerdir=$base,upperdir=$work/$1/upper,workdir=$work/$1/work" "$root"
@@ -131,6 +146,16 @@ start_system() {
   for name in $MASKED; do ln -sf /dev/null "$root/etc/systemd/system/$name.service"; done
   for name in $MASKED_OTHERS; do ln -sf /dev/null "$root/etc/systemd/system/$name"; done
   ln -sf /lib/systemd/system/multi-user.target "$root/etc/systemd/system/default.target"
+  if [ "${2:-}" = openrc ]; then
+    mkdir -p "$root/run/openrc"
+    touch "$root/run/openrc/softlevel"
+    # Services of a machine, which a test must not touch.
+    rm -f "$root"/etc/runlevels/*/*
+    printf '%s\n' '::wait:/bin/busybox ip link set lo up' '::wait:/sbin/openrc default' '::once:/bin/sh -c "echo running >/run/started"' >"$root/etc/inittab"
+    # install.sh gets the programs of busybox, as in Alpine.
+    mkdir -p "$root/opt/busybox"
+    chroot "$root" /bin/busybox --install -s /opt/busybox
+  fi
   echo "mote-dist" >"$root/etc/hostname"
   # A control group of its own in each tree, which becomes the root of the tree that systemd sees.
   # Machines with the first version have several trees.
@@ -162,19 +187,19 @@ start_system() {
       done <"$1"
       mount -t devpts -o newinstance,ptmxmode=666 devpts dev/pts && ln -s pts/ptmx dev/ptmx &&
       pivot_root . old && umount -l /old &&
-      exec env -i container=mote-dist PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --log-target=console --log-level=warning
-    '\'' bash "$2"
-  ' bash "$root" "$work/trees" </dev/null >"$work/$1/console" 2>&1 &
+      exec env -i container=mote-dist PATH=/usr/sbin:/usr/bin:/sbin:/bin $2
+    '\'' bash "$2" "$3"
+  ' bash "$root" "$work/trees" "$boot" </dev/null >"$work/$1/console" 2>&1 &
   unshare_pid=$!
   local waited
   for waited in $(seq 300); do
     init=$(pgrep -P "$unshare_pid" | head -n 1) || init=''
-    if [ -n "$init" ] && [[ $(inside systemctl is-system-running 2>/dev/null) =~ ^(running|degraded)$ ]]; then return 0; fi
+    if [ -n "$init" ] && [[ $(inside sh -c "$waits" 2>/dev/null) =~ ^(running|degraded)$ ]]; then return 0; fi
     kill -0 "$unshare_pid" 2>/dev/null || break
     sleep 0.1
   done
   tail -n 20 "$work/$1/console" >&2
-  echo "systemd did not start within $waited tenths of a second" >&2
+  echo "the system did not start within $waited tenths of a second" >&2
   return 1
 }
 stop_system() {
@@ -384,28 +409,36 @@ test_deb() {
   stop_system
 }
 
-test_archive() {
-  start_system archive || { skip "archive: systemd does not run here"; return; }
+install_archive() { # name, folder in the archive
+  local name=$1 unpacked=$2
+  start_system "$name" || { skip "$name: systemd does not run here"; return; }
   listing >"$work/before"
   local from
   from=$(now)
-  check "archive: install.sh" inside sh -c "cd /tmp && tar -xzf /dist/$unpacked.tar.gz && $unpacked/install.sh"
-  if first_answer /usr/local/bin/mote; then in_time "install.sh" "$from"; else wrong "archive: no answer"; inside journalctl -u mote --no-pager | tail -n 20; return; fi
-  check "archive: the service is enabled" inside systemctl is-enabled mote.service
-  check "archive: the unit is valid" inside systemd-analyze verify --man=no mote.service
-  service_checks archive
-  check "archive: installing again keeps the function" inside "/tmp/$unpacked/install.sh"
-  check "archive: it answers after the update" answers
-  without_loss archive "${SOCKETS[@]/#//usr/local/share/mote/systemd/}"
-  check "archive: uninstall.sh" inside /usr/local/share/mote/uninstall.sh
-  check "archive: the node is stopped" refuses_connections
-  check "archive: the data is kept" inside test -e /var/lib/mote/mote.db
-  check "archive: it can be installed again" inside "/tmp/$unpacked/install.sh"
-  check "archive: the kept function answers" answers
-  check "archive: install.sh --uninstall --purge" inside "/tmp/$unpacked/install.sh" --uninstall --purge
+  check "$name: install.sh" inside sh -c "cd /tmp && tar -xzf /dist/$unpacked.tar.gz && $unpacked/install.sh"
+  if first_answer /usr/local/bin/mote; then in_time "install.sh" "$from"; else wrong "$name: no answer"; inside journalctl -u mote --no-pager | tail -n 20; return; fi
+  check "$name: the service is enabled" inside systemctl is-enabled mote.service
+  check "$name: the unit is valid" inside systemd-analyze verify --man=no mote.service
+  service_checks "$name"
+  check "$name: installing again keeps the function" inside "/tmp/$unpacked/install.sh"
+  check "$name: it answers after the update" answers
+  without_loss "$name" "${SOCKETS[@]/#//usr/local/share/mote/systemd/}"
+  check "$name: uninstall.sh" inside /usr/local/share/mote/uninstall.sh
+  check "$name: the node is stopped" refuses_connections
+  check "$name: the data is kept" inside test -e /var/lib/mote/mote.db
+  check "$name: it can be installed again" inside "/tmp/$unpacked/install.sh"
+  check "$name: the kept function answers" answers
+  check "$name: install.sh --uninstall --purge" inside "/tmp/$unpacked/install.sh" --uninstall --purge
   inside rm -rf "/tmp/$unpacked"
-  nothing_left archive "$work/before"
+  nothing_left "$name" "$work/before"
   stop_system
+}
+
+test_archive() { install_archive archive "$unpacked"; }
+
+test_static() {
+  [ -n "$static" ] || { skip "static: $DIST has no archive for x86-64 without a C library"; return; }
+  install_archive static "$(basename "$static" .tar.gz)"
 }
 
 test_install() {
@@ -451,6 +484,64 @@ test_rpm() {
   stop_system
 }
 
+# Without systemd: a system with OpenRC, in which nothing but a shell is process 1.
+test_openrc() {
+  [ -n "$static" ] || { skip "openrc: $DIST has no archive for x86-64 without a C library"; return; }
+  local name from
+  name=$(basename "$static" .tar.gz)
+  start_system openrc openrc || { skip "openrc: the system does not start"; return; }
+  listing >"$work/before"
+  from=$(now)
+  check "openrc: install.sh with the programs of busybox" inside busybox sh -c \
+    "cd /tmp && export PATH=/opt/busybox:\$PATH && tar -xzf /dist/$name.tar.gz && sh $name/install.sh"
+  if first_answer /usr/local/bin/mote; then in_time "install.sh with OpenRC" "$from"; else
+    wrong "openrc: no answer"
+    inside sh -c 'rc-service mote status; tail -n 20 /var/log/mote.log' || true
+    return
+  fi
+  check "openrc: the service starts with the machine" inside sh -c 'rc-update show default | grep -w mote'
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  inside sh -c 'kill -9 $(pgrep -x mote | head -n 1)'
+  check "openrc: after kill -9 the service starts again and the function answers" answers
+  check "openrc: it restarts" inside rc-service mote restart
+  check "openrc: the function was kept" answers
+  check "openrc: it stops" inside rc-service mote stop
+  check "openrc: the node is stopped" refuses_connections
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  check "openrc: uninstall.sh --purge with the programs of busybox" inside busybox sh -c 'PATH=/opt/busybox:$PATH sh "$0" "$@"' /usr/local/share/mote/uninstall.sh --purge
+  inside rm -rf "/tmp/$name"
+  nothing_left openrc "$work/before"
+  stop_system
+}
+
+# Packages for processors that this machine does not have.
+test_foreign() {
+  local found=0 file name machine arch program
+  for file in "$DIST"/mote-*-linux-musl.tar.gz; do
+    [ -e "$file" ] || continue
+    name=$(basename "$file" .tar.gz)
+    mkdir -p "$work/foreign" && tar -xzf "$file" -C "$work/foreign"
+    machine=$(sed -n 's/^architecture=//p' "$work/foreign/$name/requirements")
+    [ "$machine" != "$(uname -m)" ] || continue
+    found=$((found + 1))
+    arch=$machine && [ "$arch" != armv7l ] || arch=arm
+    for program in "$work/foreign/$name"/bin/*; do
+      check "$name: $(basename "$program") needs no C library" sh -c "! readelf -lW '$program' | grep -q INTERP"
+      # Programs that a node starts say so.
+      check "$name: $(basename "$program") runs" sh -c "qemu-$arch-static '$program' --version 2>&1 | grep -F $(basename "$program")"
+    done
+    refused=$(sh "$work/foreign/$name/install.sh" --prefix "$work/foreign/prefix" 2>&1) && refused=accepted
+    check "$name: install.sh refuses this machine" test -z "${refused##*this archive is for "$machine"*}"
+  done
+  [ $found -gt 0 ] || skip "foreign: $DIST has no packages for other processors"
+  for file in "$DIST"/mote_*.deb; do
+    name=$(basename "$file" .deb)
+    check "$name: the field Architecture" equals "$(dpkg-deb --field "$file" Architecture)" "${name##*_}"
+    [ "${name##*_}" = amd64 ] || check "$name: it depends on no C library" sh -c "! dpkg-deb --field '$file' Depends | grep -q libc"
+  done
+  rm -rf "$work/foreign"
+}
+
 say "the packages of $DIST"
 check "the sums are right" sh -c "cd '$DIST' && sha256sum --check --strict SHA256SUMS"
 check "the unit's exposure is at most $EXPOSURE_MAX tenths" \
@@ -465,7 +556,7 @@ import json, sys
 sbom, provenance = (json.load(open(name)) for name in sys.argv[1:])
 assert sbom["bomFormat"] == "CycloneDX" and len(sbom["components"]) > 100
 assert all(one.get("hashes") or one["name"].startswith("mote") for one in sbom["components"])
-assert len(provenance["commit"]) == 40 and provenance["rustc"].startswith("rustc ")' "$DIST"/mote-*-sbom.cdx.json "$DIST"/mote-*-provenance.json
+assert len(provenance["commit"]) == 40 and provenance["rustc"].startswith("rustc ")' "$DIST/$unpacked-sbom.cdx.json" "$DIST"/mote-*-provenance.json
 for job in "${jobs[@]}"; do
   say "$job"
   "test_$job"

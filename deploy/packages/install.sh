@@ -4,7 +4,7 @@
 # Usage: install.sh [--prefix DIR] [--no-service] [--public-key FILE]
 #        install.sh --uninstall [--prefix DIR] [--purge]
 #   --prefix DIR       where the files go; the default is /usr/local
-#   --no-service       install no systemd service
+#   --no-service       install no service of systemd, OpenRC or procd
 #   --public-key FILE  check the signature of SHA256SUMS with this public key of minisign
 #   --uninstall        remove what was installed, as PREFIX/share/mote/uninstall.sh does
 #
@@ -20,7 +20,6 @@ service=yes
 key=
 uninstall=no
 purge=
-UNIT=/etc/systemd/system/mote.service
 
 say() { printf 'install: %s\n' "$*"; }
 fail() {
@@ -100,10 +99,14 @@ bad=$(cd "$from" && sha256sum -c SHA256SUMS 2>/dev/null | sed -n 's/: FAILED.*//
 
 machine=$(uname -m)
 [ "$(uname -s)" = Linux ] || fail "mote runs on Linux, and this system is $(uname -s)" "Use a machine with Linux."
+bits=$(getconf LONG_BIT 2>/dev/null || required bits)
+case $machine in
+  # A processor of 64 bits also runs a system of 32 bits.
+  aarch64 | armv8l) [ "$bits" = 64 ] || machine=armv7l ;;
+esac
 [ "$machine" = "$(required architecture)" ] ||
   fail "this archive is for $(required architecture), and this machine is $machine" "Download the archive for $machine."
-bits=$(getconf LONG_BIT 2>/dev/null || echo 64)
-[ "$bits" = 64 ] ||
+[ "$bits" = "$(required bits)" ] ||
   fail "the programs of this system are for $bits bits, although its kernel is for 64" "Install a 64-bit system; mote has no 32-bit archive for $machine."
 
 # older VERSION THAN: whether a version of dotted numbers is older than another.
@@ -117,12 +120,13 @@ older() {
 kernel=$(uname -r)
 older "$kernel" "$(required kernel)" &&
   fail "the kernel $kernel is too old: mote needs Linux $(required kernel) or newer" "Update the kernel or the distribution."
+glibc=$(required glibc)
 libc=$(getconf GNU_LIBC_VERSION 2>/dev/null | sed -n 's/^glibc //p')
-[ -n "$libc" ] || libc=$(ldd --version 2>/dev/null | sed -n '1s/^ldd (.*) \([0-9.]*\)$/\1/p')
-[ -n "$libc" ] ||
-  fail "this system has no GNU C library, which these programs need" "Use a distribution with glibc $(required glibc) or newer, such as Debian 12."
-older "$libc" "$(required glibc)" &&
-  fail "the C library glibc $libc is too old: these programs need $(required glibc) or newer" "Use a newer distribution, such as Debian 12, or build mote on this machine."
+[ -z "$glibc" ] || [ -n "$libc" ] || libc=$(ldd --version 2>/dev/null | sed -n '1s/^ldd (.*) \([0-9.]*\)$/\1/p')
+[ -z "$glibc" ] || [ -n "$libc" ] ||
+  fail "this system has no GNU C library, which these programs need" "Use the archive whose name ends in linux-musl.tar.gz, which needs none."
+[ -z "$glibc" ] || ! older "$libc" "$glibc" ||
+  fail "the C library glibc $libc is too old: these programs need $glibc or newer" "Use the archive whose name ends in linux-musl.tar.gz, which needs none."
 
 if command -v dpkg-query >/dev/null 2>&1 &&
   [ "$(dpkg-query --show --showformat='${db:Status-Status}' mote 2>/dev/null)" = installed ]; then
@@ -135,9 +139,18 @@ fi
 if [ $service = yes ] && [ "$(id -u)" != 0 ]; then
   fail "a service can be installed by root only" "Run install.sh with sudo, or add --no-service and a --prefix in which you may write, such as $HOME/.local."
 fi
-if [ $service = yes ] && [ ! -d /run/systemd/system ]; then
-  say "systemd does not run here, so that no service is installed"
-  service=no
+# What keeps services on this machine, and the file in which it finds one.
+if [ $service = yes ]; then
+  if [ -d /run/systemd/system ]; then
+    service=systemd UNIT=/etc/systemd/system/mote.service
+  elif [ -d /run/openrc ] && command -v openrc-run >/dev/null 2>&1; then
+    service=openrc UNIT=/etc/init.d/mote
+  elif [ -x /sbin/procd ] && [ -r /etc/rc.common ]; then
+    service=procd UNIT=/etc/init.d/mote
+  else
+    say "neither systemd nor OpenRC nor procd runs here, so that no service is installed"
+    service=no
+  fi
 fi
 
 # The files of the archive that are installed, as "SHA-256  PATH", by the path below the prefix.
@@ -151,7 +164,7 @@ nearest() {
 existing=$(nearest "$prefix")
 {
   printf '%s\n' "$existing"
-  [ $service = no ] || dirname $UNIT
+  [ $service = no ] || dirname "$UNIT"
   { listed; echo "- share/mote/receipt"; } | while read -r _ path; do nearest "$(dirname "$prefix/$path")"; done
 } | awk '!seen[$0]++' | while IFS= read -r folder; do
   [ -d "$folder" ] || fail "$folder is not a folder" "Choose another --prefix."
@@ -162,12 +175,12 @@ existing=$(nearest "$prefix")
   }
   rm -f "$probe"
 done || exit 1
-unit_text() { sed "s|^ExecStart=/usr/bin/mote |ExecStart=$(printf '%s' "$prefix" | sed 's/[|\\&]/\\&/g')/bin/mote |" "$from/systemd/mote.service"; }
+unit_text() { sed "s|/usr/bin/mote|$(printf '%s' "$prefix" | sed 's/[|\\&]/\\&/g')/bin/mote|" "$from/services/$service"; }
 case $prefix in
   *[\ \"\'%\$\\]*) [ $service = no ] || fail "the path $prefix cannot be written into a service file" "Use a --prefix without spaces, quotes, % and \$." ;;
 esac
 if [ -e "$receipt" ] && { ! head -n 1 "$receipt" | grep -qE '^mote .* (in)?complete$' ||
-  grep -qvE '^(mote .*|file [0-9a-f]{64} /.*|dir /.*|service mote\.service)$' "$receipt"; }; then
+  grep -qvE '^(mote .*|file [0-9a-f]{64} /.*|dir /.*|service (mote\.service|openrc|procd))$' "$receipt"; }; then
   fail "$receipt of the earlier installation is damaged" "Restore it, or remove it and the files of mote below $prefix yourself."
 fi
 sum_of() { sha256sum <"$1" | cut -d' ' -f1; }
@@ -178,7 +191,7 @@ foreign() {
   return 0
 }
 listed | while read -r _ path; do foreign "$prefix/$path"; done || exit 1
-[ $service = no ] || foreign $UNIT
+[ $service = no ] || foreign "$UNIT"
 
 needed=$(listed | while read -r _ path; do wc -c <"$from/$path"; done | awk '{ sum += int(($1 + 4095) / 4096) * 4 } END { print sum + 1024 }')
 free=$(df -P -k "$existing" | awk 'NR == 2 { print $4 }')
@@ -198,8 +211,8 @@ new_folders() { # path of a folder
 }
 plan() {
   listed | while read -r sum path; do printf 'file %s %s\n' "$sum" "$prefix/$path"; done
-  [ $service = no ] || printf 'file %s %s\n' "$(unit_text | sha256sum | cut -d' ' -f1)" $UNIT
-  [ $service = no ] || printf 'service mote.service\n'
+  [ $service = no ] || printf 'file %s %s\n' "$(unit_text | sha256sum | cut -d' ' -f1)" "$UNIT"
+  case $service in no) ;; systemd) echo 'service mote.service' ;; *) echo "service $service" ;; esac
 }
 folders() {
   new_folders "$state"
@@ -248,26 +261,41 @@ listed | while read -r _ path; do
   esac
   put $mode "$prefix/$path" <"$from/$path"
 done
-[ $service = no ] || unit_text | put 644 $UNIT
+case $service in no) ;; systemd) unit_text | put 644 "$UNIT" ;; *) unit_text | put 755 "$UNIT" ;; esac
 
 # Files of the former version that this one does not have.
 printf '%s\n' "$was" | grep '^file ' | while read -r _ sum path; do
   printf '%s\n' "$planned" | cut -c71- | grep -qxF "$path" && continue
-  [ "$path" != $UNIT ] || systemctl disable --now mote.service >/dev/null 2>&1 || true
+  case $path in
+    /etc/systemd/system/mote.service) systemctl disable --now mote.service >/dev/null 2>&1 || true ;;
+    /etc/init.d/mote) "$path" stop >/dev/null 2>&1 || true ;;
+  esac
   [ ! -f "$path" ] || [ "$(sum_of "$path")" != "$sum" ] || rm -f "$path"
-  [ "$path" != $UNIT ] || systemctl daemon-reload >/dev/null 2>&1 || true
+  [ "$path" != /etc/systemd/system/mote.service ] || systemctl daemon-reload >/dev/null 2>&1 || true
 done || true
 
 "$prefix/bin/mote" version >/dev/null 2>&1 || {
   why=$("$prefix/bin/mote" version 2>&1) || true
   fail "the installed program $prefix/bin/mote does not run: $why" "Remove it with $state/uninstall.sh, and report this machine and the text above."
 }
-if [ $service = yes ]; then
-  systemctl daemon-reload
-  systemctl enable --quiet mote.service
-  systemctl restart mote.service ||
-    fail "the service mote did not start" "Read why with: journalctl -u mote. Then run: systemctl start mote"
-fi
+case $service in
+  systemd)
+    systemctl daemon-reload
+    systemctl enable --quiet mote.service
+    systemctl restart mote.service ||
+      fail "the service mote did not start" "Read why with: journalctl -u mote. Then run: systemctl start mote"
+    ;;
+  openrc)
+    rc-update --quiet add mote default
+    rc-service --quiet mote restart ||
+      fail "the service mote did not start" "Read why in /var/log/mote.log. Then run: rc-service mote start"
+    ;;
+  procd)
+    $UNIT enable
+    $UNIT restart ||
+      fail "the service mote did not start" "Read why with: logread -e mote. Then run: $UNIT start"
+    ;;
+esac
 write_receipt complete "$planned"
 
 say "mote $version is installed in $prefix"
@@ -276,7 +304,7 @@ if [ -n "$key" ]; then
 else
   say "the signature was not checked, because no --public-key was given"
 fi
-if [ $service = yes ]; then
+if [ $service != no ]; then
   say "the service mote runs, and starts with this machine"
 else
   say "start a node with: $prefix/bin/mote up"

@@ -61,7 +61,7 @@ case $(head -n 1 "$receipt") in
   'mote '*' complete' | 'mote '*' incomplete') ;;
   *) fail "$receipt is damaged: its first line is not that of a receipt" "Restore it, or remove the files of mote below $prefix yourself." ;;
 esac
-! grep -vE '^(mote .*|file [0-9a-f]{64} /.*|dir /.*|service mote\.service)$' "$receipt" | grep -q . ||
+! grep -vE '^(mote .*|file [0-9a-f]{64} /.*|dir /.*|service (mote\.service|openrc|procd))$' "$receipt" | grep -q . ||
   fail "$receipt is damaged: it has a line that install.sh does not write" "Restore it, or remove the files of mote below $prefix yourself."
 ! grep -q '/\.\.\(/\|$\)' "$receipt" ||
   fail "$receipt is damaged: it names a path with .." "Restore it, or remove the files of mote below $prefix yourself."
@@ -71,9 +71,18 @@ fi
 [ -w "$state" ] || fail "you may not write to $state" "Run uninstall.sh with sudo."
 [ $purge = no ] || [ "$(id -u)" = 0 ] || fail "only root can remove /var/lib/mote" "Run uninstall.sh with sudo, or leave out --purge."
 
-if grep -q '^service ' "$receipt" && command -v systemctl >/dev/null 2>&1; then
-  systemctl disable --now mote.socket mote-coap.socket mote-management.socket mote.service >/dev/null 2>&1 || true
-fi
+service=$(sed -n 's/^service //p' "$receipt" | head -n 1)
+case $service in
+  mote.service) systemctl disable --now mote.socket mote-coap.socket mote-management.socket mote.service >/dev/null 2>&1 || true ;;
+  openrc)
+    rc-service mote stop >/dev/null 2>&1 || true
+    rc-update --quiet delete mote default >/dev/null 2>&1 || true
+    ;;
+  procd)
+    /etc/init.d/mote stop >/dev/null 2>&1 || true
+    /etc/init.d/mote disable >/dev/null 2>&1 || true
+    ;;
+esac
 for exe in /proc/[0-9]*/exe; do
   case $(readlink "$exe" 2>/dev/null) in
     "$prefix/bin/mote" | "$prefix/bin/mote (deleted)")
@@ -99,7 +108,7 @@ while IFS= read -r path; do
 done <<TXT
 $paths
 TXT
-if grep -q '^service ' "$receipt" && command -v systemctl >/dev/null 2>&1; then
+if [ "$service" = mote.service ]; then
   systemctl daemon-reload >/dev/null 2>&1 || true
   systemctl reset-failed mote.service >/dev/null 2>&1 || true
 fi
@@ -114,6 +123,8 @@ TXT
 
 if [ $purge = yes ]; then
   rm -rf /var/lib/mote /run/mote /etc/mote
+  [ "$service" != openrc ] || rm -f /var/log/mote.log
+  [ "$service" != procd ] || rm -rf /srv/mote
   say "the data of the node in /var/lib/mote is removed"
 elif [ -d /var/lib/mote ]; then
   say "the data of the node is kept in /var/lib/mote; --purge removes it"
