@@ -106,12 +106,15 @@ fi
 cargo_home=${CARGO_HOME:-$HOME/.cargo} separator=$'\x1f'
 export RUSTC=$toolchain/bin/rustc CARGO=$toolchain/bin/cargo RUSTC_BOOTSTRAP=1
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/static CARGO_INCREMENTAL=0
-# zig brings the files that a program starts and ends with. Paths of this machine do not become part
-# of the programs.
-flags=(-Clink-self-contained=no "--remap-path-prefix=$cargo_home=/cargo" "--remap-path-prefix=$toolchain=/rustup"
+# zig brings the files that a program starts and ends with, and is told to make programs that the
+# kernel loads at random addresses. Paths of this machine do not become part of the programs.
+flags=(-Clink-self-contained=no -Clink-arg=-pie "--remap-path-prefix=$cargo_home=/cargo" "--remap-path-prefix=$toolchain=/rustup"
   "--remap-path-prefix=$PWD=/mote")
 CARGO_ENCODED_RUSTFLAGS=$(printf "%s$separator" "${flags[@]}")
 export CARGO_ENCODED_RUSTFLAGS=${CARGO_ENCODED_RUSTFLAGS%"$separator"}
+# C code that contains the time of its build gets that of the commit.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
+export SOURCE_DATE_EPOCH
 export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/mote"
 unset RUSTFLAGS
 [ $verb = check ] || verb=zigbuild
