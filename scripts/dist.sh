@@ -3,8 +3,10 @@
 # an RPM, the symbols of the programs, a list of the crates in them (CycloneDX), what they were made
 # from, and the SHA-256 sums of all of these.
 #
-# Usage: scripts/dist.sh [--programs DIR]
-#   --programs DIR  packs the programs of this folder instead of building them
+# Usage: scripts/dist.sh [--programs DIR] [--version VERSION] [--archive-only]
+#   --programs DIR     packs the programs of this folder instead of building them
+#   --version VERSION  the version of these programs, if it is not that of this tree
+#   --archive-only     makes only the archive with the installer, for tests of upgrades
 #
 # The same commit makes the same bytes in every folder and at every time: paths are replaced in the
 # programs, all times are that of the commit (or $SOURCE_DATE_EPOCH), and all files have fixed owners
@@ -13,12 +15,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-PROGRAMS=(mote mote-chain mote-broker mote-nats)
+PROGRAMS=(mote mote-chain mote-broker mote-nats mote-upgrade)
 TARGET=x86_64-unknown-linux-gnu
 KERNEL_MIN=5.12 # README.md, "Machines"
 OUT=$(realpath -m "${DIST:-target/dist}")
 VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-bin=
+bin='' archive_only=no
 
 say() { echo "dist: $*" >&2; }
 fail() {
@@ -33,7 +35,13 @@ while [ $# -gt 0 ]; do
       bin=$(realpath -m "$2")
       shift
       ;;
-    *) sed -n '6,7s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+    --version)
+      [ $# -ge 2 ] || fail "--version needs the version of the programs"
+      VERSION=$2
+      shift
+      ;;
+    --archive-only) archive_only=yes ;;
+    *) sed -n '6,9s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
   esac
   shift
 done
@@ -70,6 +78,7 @@ build() {
   cargo build --locked --release --target "$TARGET" -p mote -p mote-chain
   cargo build --locked --release --target "$TARGET" -p mote-broker
   cargo build --locked --release --target "$TARGET" -p mote-nats
+  cargo build --locked --release --target "$TARGET" -p mote-upgrade
   bin=$CARGO_TARGET_DIR/$TARGET/release
 }
 [ -n "$bin" ] || build
@@ -78,6 +87,7 @@ for program in "${PROGRAMS[@]}"; do
   [ "$(od -An -tu1 -j18 -N1 "$bin/$program" | tr -d ' ')" = $ELF_MACHINE ] ||
     fail "$bin/$program is not a program for $MACHINE"
 done
+[ "$("$bin/mote" version)" = "mote $VERSION" ] || fail "$bin/mote is $("$bin/mote" version) and not mote $VERSION"
 
 # Only a folder that this script made is emptied.
 if [ -d "$OUT" ] && [ -n "$(ls -A "$OUT")" ]; then
@@ -143,6 +153,12 @@ printf 'version=%s\narchitecture=%s\nkernel=%s\nglibc=%s\n' "$VERSION" "$MACHINE
 (cd "$tree" && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs -d '\n' sha256sum >"$work/sums" && mv "$work/sums" SHA256SUMS)
 [ -z "${MOTE_SIGNING_KEY:-}" ] || sign "$tree/SHA256SUMS"
 archive "$NAME" "$OUT/$NAME.tar.gz"
+if [ $archive_only = yes ]; then
+  (cd "$OUT" && sha256sum -- * >"$work/sums" && mv "$work/sums" SHA256SUMS)
+  [ -z "${MOTE_SIGNING_KEY:-}" ] || sign "$OUT/SHA256SUMS"
+  say "the archive is in $OUT"
+  exit
+fi
 archive "$NAME-symbols" "$OUT/$NAME-symbols.tar.gz"
 
 # --- The Debian package -------------------------------------------------------------------------
