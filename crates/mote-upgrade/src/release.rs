@@ -131,11 +131,11 @@ impl Release {
     }
 }
 
+/// Gives the file for an entry with this path, which may be executable; `None` to leave it out.
+type Open<'a> = dyn FnMut(&str, bool) -> Result<Option<File>, Failure> + 'a;
+
 /// Reads every entry; `open` gives the file into which one is written, if it is written.
-fn scan(
-    file: &mut File,
-    open: &mut dyn FnMut(&str, bool) -> Result<Option<File>, Failure>,
-) -> Result<Found, Failure> {
+fn scan(file: &mut File, open: &mut Open) -> Result<Found, Failure> {
     file.rewind().map_err(damaged)?;
     let mut magic = [0; 2];
     if file.read_exact(&mut magic).is_err() || magic != [0x1f, 0x8b] {
