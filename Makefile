@@ -6,6 +6,7 @@ build:
 	MOTE_COMMIT=$$(git rev-parse HEAD 2>/dev/null || echo unknown) cargo build --release -p mote -p mote-chain
 	cargo build --release -p mote-broker
 	cargo build --release -p mote-nats
+	cargo build --release -p mote-upgrade
 
 # The images of a cell and of a controller, in target/images.
 image: build

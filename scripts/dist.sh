@@ -3,9 +3,11 @@
 # Debian package, an RPM, the symbols of the programs and a list of the crates in them (CycloneDX);
 # for all of them, what they were made from and the SHA-256 sums.
 #
-# Usage: scripts/dist.sh [--programs DIR] [TARGET…]
-#   --programs DIR  packs the programs of this folder instead of building them; needs one TARGET
-#   TARGET          as Rust names it; the default is all of them (scripts/dist.sh --list)
+# Usage: scripts/dist.sh [--programs DIR] [--version VERSION] [--archive-only] [TARGET…]
+#   --programs DIR     packs the programs of this folder instead of building them; needs one TARGET
+#   --version VERSION  the version of these programs, if it is not that of this tree
+#   --archive-only     makes only the archives with the installer, for tests of upgrades
+#   TARGET             as Rust names it; the default is all of them (scripts/dist.sh --list)
 #
 # x86_64-unknown-linux-gnu uses the C library of the system. The others need nothing of the system
 # but the kernel (scripts/static.sh). x86-64 has both; its Debian package and RPM use the C library.
@@ -17,13 +19,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-PROGRAMS=(mote mote-chain mote-broker mote-nats)
+PROGRAMS=(mote mote-chain mote-broker mote-nats mote-upgrade)
 DYNAMIC=x86_64-unknown-linux-gnu
 mapfile -t TARGETS < <(echo $DYNAMIC && scripts/static.sh --list)
 KERNEL_MIN=5.12 # README.md, "Machines"
 OUT=$(realpath -m "${DIST:-target/dist}")
 VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-bin='' given=no targets=()
+bin='' given=no archive_only=no targets=()
 
 say() { echo "dist: $*" >&2; }
 fail() {
@@ -38,8 +40,14 @@ while [ $# -gt 0 ]; do
       bin=$(realpath -m "$2") given=yes
       shift
       ;;
+    --version)
+      [ $# -ge 2 ] || fail "--version needs the version of the programs"
+      VERSION=$2
+      shift
+      ;;
+    --archive-only) archive_only=yes ;;
     --list) printf '%s\n' "${TARGETS[@]}" && exit 0 ;;
-    -*) sed -n '6,8s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+    -*) sed -n '6,10s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
     *) targets+=("$1") ;;
   esac
   shift
@@ -83,6 +91,7 @@ build() {
   cargo build --locked --release --target "$target" -p mote -p mote-chain
   cargo build --locked --release --target "$target" -p mote-broker
   cargo build --locked --release --target "$target" -p mote-nats
+  cargo build --locked --release --target "$target" -p mote-upgrade
   unset CARGO_ENCODED_RUSTFLAGS CFLAGS
   bin=$CARGO_TARGET_DIR/$target/release
 }
@@ -179,7 +188,7 @@ pack_archive() {
   (cd "$tree" && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs -d '\n' sha256sum >"$work/sums" && mv "$work/sums" SHA256SUMS)
   [ -z "${MOTE_SIGNING_KEY:-}" ] || sign "$tree/SHA256SUMS"
   archive "$NAME" "$OUT/$NAME.tar.gz"
-  archive "$NAME-symbols" "$OUT/$NAME-symbols.tar.gz"
+  [ $archive_only = yes ] || archive "$NAME-symbols" "$OUT/$NAME-symbols.tar.gz"
 }
 
 pack_deb() {
@@ -233,17 +242,17 @@ for target in "${targets[@]}"; do
   done
   make_root
   pack_archive
-  if [ -n "$DEB_ARCH" ]; then
+  if [ -n "$DEB_ARCH" ] && [ $archive_only = no ]; then
     pack_deb
     pack_rpm
   fi
-  python3 -B scripts/sbom.py "$target" "$SOURCE_DATE_EPOCH" "${PROGRAMS[@]}" >"$OUT/$NAME-sbom.cdx.json"
+  [ $archive_only = yes ] || python3 -B scripts/sbom.py "$target" "$SOURCE_DATE_EPOCH" "${PROGRAMS[@]}" >"$OUT/$NAME-sbom.cdx.json"
   rm -rf "${work:?}/$target" "${work:?}/$NAME"*
 done
 
 # --- What the packages were made from, and the sums ---------------------------------------------
 
-python3 -B - "$OUT/mote-$VERSION-provenance.json" <<TXT
+[ $archive_only = yes ] || python3 -B - "$OUT/mote-$VERSION-provenance.json" <<TXT
 import json, sys
 with open(sys.argv[1], "w") as file:
     json.dump({

@@ -61,6 +61,10 @@ need_mosquitto() {
 need_systemd_tools() {
   { have systemd-socket-activate && have systemd-analyze; } || want systemd
 }
+need_upgrade_tools() {
+  have strace || want strace
+  have minisign || want minisign
+}
 need_coap_client() {
   have coap-client || have coap-client-notls || have coap-client-openssl || have coap-client-gnutls || coap=missing
 }
@@ -74,7 +78,7 @@ groups=("$@")
 for group in "${groups[@]}"; do
   case $group in
     build) need_build ;;
-    test) need_build; need_python; need_node; need_process_tools; need_promtool; need_mosquitto; need_systemd_tools; need_coap_client; venv=wanted; clients=wanted; nats=wanted ;;
+    test) need_build; need_python; need_node; need_process_tools; need_promtool; need_mosquitto; need_systemd_tools; need_upgrade_tools; need_coap_client; venv=wanted; clients=wanted; nats=wanted ;;
     demo) need_python; need_node; need_mosquitto; need_coap_client ;;
     bench) have wrk || want wrk; have cc || want gcc libc6-dev; have musl-gcc || want musl-tools ;;
     check) have wrk || want wrk; have hey || want hey ;;

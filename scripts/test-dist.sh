@@ -2,16 +2,19 @@
 # Installs the packages of target/dist in clean Debian systems, in which systemd runs, and removes
 # them again. Builds the packages first if there are none.
 #
-# Usage: scripts/test-dist.sh [--keep] [deb] [archive] [static] [install] [rpm] [openrc] [foreign]
+# Usage: scripts/test-dist.sh [--keep] [deb] [archive] [static] [install] [upgrade] [rpm] [openrc]
+#                             [foreign]
 #   --keep  leave the folder of the systems
 #   deb      dpkg -i, a function, the answer within 10 s, restart, remove, purge: nothing is left
 #   archive  the same with install.sh and uninstall.sh
 #   static   the same with the archive that needs no C library
 #   install  what install.sh refuses, and interrupted installations (scripts/test-install.sh)
+#   upgrade  upgrades between two versions under load, and interrupted ones (scripts/test-upgrade.sh)
 #   rpm      the list of files; installation, a function, and removal with rpm
 #   openrc   the static archive in a system without systemd, in which OpenRC keeps the service
 #   foreign  the packages for other processors: their fields, and the programs in QEMU
-# Without a word all are run. SUITE (bookworm), MIRROR, DIST and TMPDIR can be set.
+# Without a word all are run. SUITE (bookworm), MIRROR, DIST and TMPDIR can be set. MOTE_NEXT is an
+# archive of a newer version (scripts/dist.sh --archive-only); without it, one is built.
 #
 # Each system is a process id, mount, network, host name and control group namespace of its own, with
 # a copy of a minimal Debian as its root. Needs root; SKIPPED and the last line say what could not run.
@@ -30,11 +33,11 @@ keep=no jobs=()
 for word in "$@"; do
   case $word in
     --keep) keep=yes ;;
-    deb | archive | static | install | rpm | openrc | foreign) jobs+=("$word") ;;
-    *) sed -n '5,13s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+    deb | archive | static | install | upgrade | rpm | openrc | foreign) jobs+=("$word") ;;
+    *) sed -n '5,15s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
   esac
 done
-[ ${#jobs[@]} -gt 0 ] || jobs=(deb archive static install rpm openrc foreign)
+[ ${#jobs[@]} -gt 0 ] || jobs=(deb archive static install upgrade rpm openrc foreign)
 
 [ "$(id -u)" = 0 ] || { echo "SKIPPED: test-dist needs root; nothing was tested" >&2; exit 1; }
 if [ "${TEST_DIST_INSIDE:-}" != yes ]; then
@@ -398,6 +401,8 @@ test_deb() {
   check "deb: installing again keeps the function" inside dpkg -i "/dist/$(basename "$deb")"
   check "deb: changed settings are kept" grep -q '^# mine$' "$root/etc/mote/mote-node.toml"
   check "deb: it answers after the update" answers
+  check "deb: mote upgrade names the command of apt" \
+    inside sh -c "mote upgrade --yes --unsigned /dist/$unpacked.tar.gz 2>&1 | grep -F 'sudo apt install ./mote_'"
   without_loss deb "${SOCKETS[@]}"
   check "deb: apt remove" inside apt-get remove -y -qq mote
   check "deb: the node is stopped" refuses_connections
@@ -441,15 +446,42 @@ test_static() {
   install_archive static "$(basename "$static" .tar.gz)"
 }
 
+# Adds the checks of a script that ran inside.
+count_checks() { # name, its output, its result
+  passed=$((passed + $(grep -c '^ok' "$2" || true)))
+  failed=$((failed + $(grep -c '^FAILED' "$2" || true)))
+  skipped=$((skipped + $(grep -c '^SKIPPED' "$2" || true)))
+  grep -q "^test-$1: " "$2" || wrong "$1: the script did not reach its end"
+  [ "$3" = 0 ] || grep -q '^FAILED' "$2" || wrong "$1: the script failed"
+}
+
 test_install() {
   start_system install || { skip "install: systemd does not run here"; return; }
   local result=0
   inside bash /tests/test-install.sh "/dist/$unpacked.tar.gz" "/dist/$(basename "$deb")" | tee "$work/install.txt" || result=1
-  passed=$((passed + $(grep -c '^ok' "$work/install.txt" || true)))
-  failed=$((failed + $(grep -c '^FAILED' "$work/install.txt" || true)))
-  skipped=$((skipped + $(grep -c '^SKIPPED' "$work/install.txt" || true)))
-  grep -q '^test-install: ' "$work/install.txt" || wrong "install: the script did not reach its end"
-  [ $result = 0 ] || grep -q '^FAILED' "$work/install.txt" || wrong "install: the script failed"
+  count_checks install "$work/install.txt" $result
+  stop_system
+}
+
+# The same programs with a newer version, and the clients that call while it is upgraded.
+newer_version() {
+  local version=99.0.0
+  callers=${CARGO_TARGET_DIR:-target}/debug/mote-callers
+  [ -x "$callers" ] || cargo build -p mote-tests --bins || return
+  [ -z "${MOTE_NEXT:-}" ] || return 0
+  [ -x target/versions/$version/mote ] || scripts/build-version.sh $version target/versions/$version || return
+  DIST=target/dist-next scripts/dist.sh --archive-only --version $version --programs target/versions/$version || return
+  MOTE_NEXT=$(ls target/dist-next/mote-*-linux-gnu.tar.gz)
+}
+test_upgrade() {
+  newer_version || { wrong "upgrade: the newer version could not be built"; return; }
+  start_system upgrade || { skip "upgrade: systemd does not run here"; return; }
+  local result=0
+  mkdir "$root/newer"
+  cp "$MOTE_NEXT" "$callers" "$root/newer/"
+  inside bash /tests/test-upgrade.sh "/dist/$unpacked.tar.gz" "/newer/$(basename "$MOTE_NEXT")" /newer/mote-callers |
+    tee "$work/upgrade.txt" || result=1
+  count_checks upgrade "$work/upgrade.txt" $result
   stop_system
 }
 
@@ -475,6 +507,8 @@ test_rpm() {
   if first_answer mote; then in_time "rpm --install" "$from"; else wrong "rpm: no answer"; fi
   check "rpm: the files are those of the package" inside rpm --verify --nodeps mote
   service_checks rpm
+  check "rpm: mote upgrade names the command of dnf" \
+    inside sh -c "mote upgrade --yes --unsigned /dist/$unpacked.tar.gz 2>&1 | grep -F 'sudo dnf install ./mote-'"
   check "rpm: rpm --erase" inside rpm --force-debian --nodeps --erase mote
   check "rpm: the node is stopped" refuses_connections
   # RPM has no purge.
@@ -548,7 +582,7 @@ check "the unit's exposure is at most $EXPOSURE_MAX tenths" \
   systemd-analyze security --offline=yes --threshold=$EXPOSURE_MAX "$PWD/deploy/systemd/mote.service"
 mkdir "$work/symbols" && tar -xzf "$DIST/$unpacked-symbols.tar.gz" -C "$work/symbols"
 mkdir "$work/archive" && tar -xzf "$archive" -C "$work/archive"
-for program in mote mote-chain mote-broker mote-nats; do
+for program in mote mote-chain mote-broker mote-nats mote-upgrade; do
   check "the symbols of $program are those of the program" same_build "$work/archive/$unpacked/bin/$program" "$work/symbols/$unpacked-symbols/$program.debug"
 done
 check "the list of crates and the provenance are there" python3 -B -c '

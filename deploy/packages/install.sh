@@ -5,8 +5,10 @@
 #        install.sh --uninstall [--prefix DIR] [--purge]
 #   --prefix DIR       where the files go; the default is /usr/local
 #   --no-service       install no service of systemd, OpenRC or procd
-#   --public-key FILE  check the signature of SHA256SUMS with this public key of minisign
+#   --public-key FILE  check the signature of SHA256SUMS with this public key of minisign, and keep
+#                      the key: mote upgrade then accepts only archives that are signed with it
 #   --uninstall        remove what was installed, as PREFIX/share/mote/uninstall.sh does
+# mote upgrade adds --upgrade, when it has checked the signature: nothing is started or restarted.
 #
 # Everything that can be wrong is checked before the first change. Each file is written under a
 # temporary name and then renamed. DIR/share/mote/receipt names every file and folder before it is
@@ -19,6 +21,8 @@ prefix=/usr/local
 service=yes
 key=
 uninstall=no
+upgrade=no
+kept_key=no
 purge=
 
 say() { printf 'install: %s\n' "$*"; }
@@ -28,7 +32,7 @@ fail() {
   exit 1
 }
 usage() {
-  sed -n '4,9s/^# \{0,1\}//p' "$0"
+  sed -n '4,10s/^# \{0,1\}//p' "$0"
 }
 value() { # flag, number of words, value
   if [ "$2" -lt 2 ] || [ -z "$3" ]; then fail "$1 needs a value" "Run install.sh --help for its flags."; fi
@@ -42,6 +46,7 @@ while [ $# -gt 0 ]; do
     --public-key=*) key=${1#*=} ;;
     --no-service) service=no ;;
     --uninstall) uninstall=yes ;;
+    --upgrade) upgrade=yes ;;
     --purge) purge=--purge ;;
     -h | --help) usage && exit 0 ;;
     *) fail "$1 is not a flag of install.sh" "Run install.sh --help for its flags." ;;
@@ -81,6 +86,8 @@ done
 
 if [ -n "$key" ]; then
   [ -r "$key" ] || fail "the public key $key cannot be read" "Name the file with the public key of the release."
+fi
+if [ -n "$key" ] && [ $upgrade = no ]; then
   command -v minisign >/dev/null 2>&1 ||
     fail "the signature cannot be checked, because minisign is not installed" "Install the package minisign, or check the archive elsewhere."
   [ -r "$from/SHA256SUMS.minisig" ] ||
@@ -169,6 +176,7 @@ existing=$(nearest "$prefix")
 } | awk '!seen[$0]++' | while IFS= read -r folder; do
   [ -d "$folder" ] || fail "$folder is not a folder" "Choose another --prefix."
   # A file is made, because a file system can be read-only although the permissions allow to write.
+  rm -f "$folder"/.mote-install.?????? # left by an installation that was killed
   probe=$(mktemp "$folder/.mote-install.XXXXXX" 2>/dev/null) || {
     [ "$(id -u)" = 0 ] || fail "you may not write to $folder" "Run install.sh with sudo, or choose a --prefix in which you may write."
     fail "$folder cannot be written to; it may be full or on a read-only file system" "Choose another --prefix."
@@ -211,6 +219,7 @@ new_folders() { # path of a folder
 }
 plan() {
   listed | while read -r sum path; do printf 'file %s %s\n' "$sum" "$prefix/$path"; done
+  [ -z "$key" ] || printf 'file %s %s\n' "$(sum_of "$key")" "$trusted"
   [ $service = no ] || printf 'file %s %s\n' "$(unit_text | sha256sum | cut -d' ' -f1)" "$UNIT"
   case $service in no) ;; systemd) echo 'service mote.service' ;; *) echo "service $service" ;; esac
 }
@@ -219,6 +228,9 @@ folders() {
   listed | while read -r _ path; do new_folders "$(dirname "$prefix/$path")"; done
 }
 was=$(cat "$receipt" 2>/dev/null) || was=
+# The trusted key of this installation stays until another one is given.
+trusted=$state/public-key
+[ -n "$key" ] || [ ! -f "$trusted" ] || key=$trusted kept_key=yes
 made=$( (printf '%s\n' "$was" | grep '^dir ' || true; folders) | sort -u)
 version=$(required version)
 # While the installation runs, the receipt names the files of the former version too.
@@ -261,6 +273,7 @@ listed | while read -r _ path; do
   esac
   put $mode "$prefix/$path" <"$from/$path"
 done
+if [ -n "$key" ] && [ $kept_key = no ]; then put 644 "$trusted" <"$key"; fi
 case $service in no) ;; systemd) unit_text | put 644 "$UNIT" ;; *) unit_text | put 755 "$UNIT" ;; esac
 
 # Files of the former version that this one does not have.
@@ -278,29 +291,34 @@ done || true
   why=$("$prefix/bin/mote" version 2>&1) || true
   fail "the installed program $prefix/bin/mote does not run: $why" "Remove it with $state/uninstall.sh, and report this machine and the text above."
 }
-case $service in
-  systemd)
+case $service-$upgrade in
+  systemd-yes) systemctl daemon-reload ;;
+  *-yes | no-no) ;;
+  systemd-no)
     systemctl daemon-reload
     systemctl enable --quiet mote.service
     systemctl restart mote.service ||
       fail "the service mote did not start" "Read why with: journalctl -u mote. Then run: systemctl start mote"
     ;;
-  openrc)
+  openrc-no)
     rc-update --quiet add mote default
     rc-service --quiet mote restart ||
       fail "the service mote did not start" "Read why in /var/log/mote.log. Then run: rc-service mote start"
     ;;
-  procd)
+  procd-no)
     $UNIT enable
     $UNIT restart ||
       fail "the service mote did not start" "Read why with: logread -e mote. Then run: $UNIT start"
     ;;
 esac
 write_receipt complete "$planned"
+[ $upgrade = no ] || exit 0
+# An upgrade that was interrupted is neither completed nor undone after this.
+rm -rf "$state/upgrade" "$state/upgrade.new"
 
 say "mote $version is installed in $prefix"
-if [ -n "$key" ]; then
-  say "the signature belongs to $key"
+if [ -n "$key" ] && [ $kept_key = no ]; then
+  say "the signature belongs to $key, which is kept in $trusted"
 else
   say "the signature was not checked, because no --public-key was given"
 fi

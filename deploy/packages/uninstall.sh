@@ -97,7 +97,7 @@ kept=0
 paths=$(grep '^file ' "$receipt" | cut -c71- | sort -u)
 while IFS= read -r path; do
   [ -n "$path" ] || continue
-  rm -f "$path.mote-new"
+  rm -f "$path.mote-new" "$(dirname "$path")"/.mote-install.??????
   [ -e "$path" ] || [ -L "$path" ] || continue
   if [ -f "$path" ] && grep -qxF "file $(sum_of "$path") $path" "$receipt"; then
     rm -f "$path"
@@ -113,6 +113,8 @@ if [ "$service" = mote.service ]; then
   systemctl reset-failed mote.service >/dev/null 2>&1 || true
 fi
 
+# What mote upgrade keeps.
+rm -rf "$state/former" "$state/upgrade" "$state/upgrade.new"
 dirs=$(sed -n 's/^dir //p' "$receipt" | sort -ru)
 rm -f "$receipt" "$receipt.new"
 while IFS= read -r path; do

@@ -14,6 +14,7 @@ pub mod mqtt;
 #[path = "../../crates/mote-nats/tests/server/process.rs"]
 pub mod nats;
 pub mod pods;
+pub mod releases;
 pub mod restarting;
 pub mod schedule;
 pub mod service_manager;

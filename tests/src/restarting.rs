@@ -58,6 +58,23 @@ struct Caller {
 }
 
 impl Callers {
+    /// Callers of every kind, which call `echo` and `slow`.
+    pub fn of_every_kind(http: SocketAddr, coap: SocketAddr) -> Self {
+        let mut callers = Self::default();
+        callers.post_anew(http);
+        callers.post_anew(http);
+        callers.post_kept("POST, kept connection", http, "/echo", Duration::ZERO);
+        callers.post_kept("POST, kept connection", http, "/echo", Duration::ZERO);
+        let pause = Duration::from_millis(250);
+        callers.post_kept("POST, kept connection, pauses", http, "/echo", pause);
+        callers.post_kept("POST, slow function", http, "/slow", Duration::ZERO);
+        callers.get_kept(http);
+        callers.http2(http);
+        callers.coap(coap);
+        callers.accept(http);
+        callers
+    }
+
     fn start(&mut self, kind: &'static str, call: impl FnOnce(Caller) + Send + 'static) {
         let number = self.threads.len();
         let caller = Caller { kind, number, count: 0, shared: self.shared.clone() };

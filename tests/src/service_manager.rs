@@ -4,7 +4,7 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
@@ -47,6 +47,7 @@ pub struct ServiceManager {
     pub management: PathBuf,
     sockets: (TcpListener, UdpSocket, UnixListener),
     notify: UnixDatagram,
+    program: PathBuf,
     node: Option<Child>,
 }
 
@@ -67,7 +68,8 @@ impl ServiceManager {
         notify.set_read_timeout(Some(PATIENCE)).expect("timeout");
         let http = sockets.0.local_addr().expect("bound");
         let coap = sockets.1.local_addr().expect("bound");
-        Self { dir, http, coap, management, sockets, notify, node: None }
+        let program = mote_binary();
+        Self { dir, http, coap, management, sockets, notify, program, node: None }
     }
 
     /// Starts the node, and returns without waiting for it.
@@ -78,7 +80,7 @@ impl ServiceManager {
             ("coap", self.sockets.1.try_clone().expect("a descriptor").into()),
             ("management", self.sockets.2.try_clone().expect("a descriptor").into()),
         ];
-        let node = hand_over(sockets, self.dir.path(), &mote_binary())
+        let node = hand_over(sockets, self.dir.path(), &self.program)
             .arg("up")
             .args(["--data".as_ref(), self.dir.path().join("data").as_os_str()])
             .args(flags)
@@ -92,6 +94,30 @@ impl ServiceManager {
     pub fn start_ready(&mut self) {
         self.start(&[], &[]);
         self.wait_told("READY=1");
+    }
+
+    /// Replaces the program of the next node by a rename, as an upgrade does.
+    pub fn replace_program(&mut self, build: &Path) {
+        let new = self.dir.path().join("mote.new");
+        if std::fs::hard_link(build, &new).is_err() {
+            std::fs::copy(build, &new).expect("a copy of the program");
+        }
+        self.program = self.dir.path().join("mote");
+        std::fs::rename(&new, &self.program).expect("the program");
+        // The rename does nothing if both are the same file already.
+        let _ = std::fs::remove_file(&new);
+    }
+
+    /// The version that the node says over the management socket.
+    pub fn version(&self) -> String {
+        use std::io::{Read as _, Write as _};
+        let mut stream = UnixStream::connect(&self.management).expect("the socket");
+        write!(stream, "GET /v1/status HTTP/1.0\r\nHost: node\r\n\r\n").expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("an answer with a body");
+        let status: serde_json::Value = serde_json::from_str(body).expect("JSON");
+        status["version"].as_str().expect("a version").to_owned()
     }
 
     /// Asks the node to stop, without waiting for that.

@@ -470,6 +470,7 @@ documents! {
     streams: "docs/guides/streams.md",
     state_and_calls: "docs/guides/state-and-calls.md",
     the_lab: "docs/guides/the-lab.md",
+    upgrades: "docs/guides/upgrades.md",
     writing_functions: "docs/guides/writing-functions.md",
 }
 

@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -330,24 +331,23 @@ fn restarts_lose_no_request() {
     manager.start_ready();
     manager.deploy("echo", ECHO);
     manager.deploy("slow", SLOW);
-    let mut callers = Callers::default();
     let http = manager.http;
-    callers.post_anew(http);
-    callers.post_anew(http);
-    callers.post_kept("POST, kept connection", http, "/echo", Duration::ZERO);
-    callers.post_kept("POST, kept connection", http, "/echo", Duration::ZERO);
-    let pause = Duration::from_millis(250);
-    callers.post_kept("POST, kept connection, pauses", http, "/echo", pause);
-    callers.post_kept("POST, slow function", http, "/slow", Duration::ZERO);
-    callers.get_kept(http);
-    callers.http2(http);
-    callers.coap(manager.coap);
-    callers.accept(http);
+    let callers = Callers::of_every_kind(http, manager.coap);
+    // Each restart also replaces the program by a rename, as an upgrade does, if another version is
+    // there (scripts/build-version.sh): the two take turns.
+    let other = std::env::var_os("MOTE_OTHER_BIN").map(PathBuf::from);
+    let builds = [other.unwrap_or_else(mote_binary), mote_binary()];
+    let versions = builds.each_ref().map(|build| {
+        let output = Command::new(build).arg("version").output().expect("the program starts");
+        String::from_utf8_lossy(&output.stdout).trim().trim_start_matches("mote ").to_owned()
+    });
     let mut pauses = Vec::new();
     let begun = Instant::now();
-    for _ in 0..restarts {
+    for restart in 0..restarts {
+        let turn = restart % builds.len();
         let wanted = callers.answered() + requests / restarts;
         wait_for("requests", || (callers.answered() >= wanted).then_some(()));
+        manager.replace_program(&builds[turn]);
         let since = Instant::now();
         manager.begin_stop();
         manager.wait_told("STOPPING=1");
@@ -356,6 +356,7 @@ fn restarts_lose_no_request() {
         let stopped = since.elapsed();
         manager.start_ready();
         pauses.push((stopped, since.elapsed()));
+        assert_eq!(manager.version(), versions[turn]);
     }
     let wanted = callers.answered() + requests / restarts;
     wait_for("requests", || (callers.answered() >= wanted).then_some(()));
@@ -378,8 +379,10 @@ fn restarts_lose_no_request() {
     let (stop, all) = pauses[pauses.len() / 2];
     let longest = pauses.iter().map(|(_, all)| *all).max().expect("a restart");
     println!(
-        "{restarts} restarts in {:.1} s: {answered} answered, {lost} lost; from the signal to the \
+        "{restarts} restarts of mote {} and {} in turns, in {:.1} s: {answered} answered, {lost} lost; from the signal to the \
          end {} ms, to the next node's readiness {} ms (medians), at most {} ms",
+        versions[0],
+        versions[1],
         took.as_secs_f64(),
         stop.as_millis(),
         all.as_millis(),

@@ -69,6 +69,11 @@ ALTER TABLE activations ADD COLUMN progress BLOB;
 ",
 ];
 
+/// Refuses a journal that a newer version of `mote` made, and writes nothing. Blocks.
+pub fn refuse_newer(path: &std::path::Path) -> Result<(), mote_store::StoreError> {
+    mote_store::commit::refuse_newer(path, STEPS)
+}
+
 /// A result of the journal's file.
 pub type Answer<T> = BoxFuture<'static, Result<T, CommitError>>;
 

@@ -104,6 +104,9 @@ async fn serve(
     let start_can_end = management.spawn(end_of_start());
     let data_dir = config.data.clone();
     let opening = management.spawn_blocking(move || -> Result<_> {
+        // All files are checked before one of them is changed.
+        mote_journal::records::refuse_newer(&data_dir.join(accepted::FILE_NAME))?;
+        mote_state::FileState::refuse_newer(&data_dir.join(STATE_FILE))?;
         let store = Store::open(&data_dir)?;
         let shims = mote_shims::unpack(store.root())
             .with_context(|| format!("cannot write the shims below {}", data_dir.display()))?;

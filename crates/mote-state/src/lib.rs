@@ -59,6 +59,11 @@ impl FileState {
         Self(Arc::new(Shared { path: path.to_owned(), phase, cache }))
     }
 
+    /// Refuses a file that a newer version of `mote` made, and writes nothing. Blocks.
+    pub fn refuse_newer(path: &Path) -> Result<(), StoreError> {
+        mote_store::commit::refuse_newer(path, tables::STEPS)
+    }
+
     /// Waits until everything that was begun is on disk; later operations are refused. Blocks.
     pub fn close(&self) {
         let phase = std::mem::replace(&mut *self.0.phase.lock(), Phase::Ended);

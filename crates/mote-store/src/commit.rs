@@ -78,6 +78,11 @@ struct Job {
     work: Work,
 }
 
+/// Refuses a file that a newer version or another program made, and writes nothing. Blocks.
+pub fn refuse_newer(path: &Path, steps: Steps) -> Result<(), StoreError> {
+    schema::refuse_newer(path, steps.len() as u32)
+}
+
 impl Committer {
     /// Opens `path`, makes or migrates its tables, and starts the thread. Blocks. Refuses a file
     /// that another program or a newer version made.

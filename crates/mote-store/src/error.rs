@@ -10,7 +10,8 @@ use crate::archive_error::ArchiveError;
 pub enum StoreError {
     /// A newer version made the tables; nothing was written.
     #[error(
-        "{path}: written by a newer version of mote (table format {found}, this version knows {known})"
+        "{path}: written by a newer version of mote (table format {found}, this version knows {known}). \
+         Nothing was changed. Install the newer version again, or name another --data folder"
     )]
     Newer {
         /// The database file.

@@ -1,11 +1,12 @@
 //! The tables, and the rules under which the database is opened.
 
-use std::fs::{File, Permissions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::StoreError;
@@ -57,13 +58,30 @@ const MIGRATIONS: &[&str] = &[
          STRICT, WITHOUT ROWID;",
 ];
 
-/// Refuses a newer or foreign file from its header alone, before anything is written.
-pub(crate) fn check_header(path: &Path) -> Result<(), StoreError> {
+/// Refuses a newer or foreign file before anything is written. `known` is the newest version of its
+/// tables that this program knows.
+pub(crate) fn refuse_newer(path: &Path, known: u32) -> Result<(), StoreError> {
+    check_header(path, known)?;
+    // The log next to the file may hold a newer version than the file's header. It is read without
+    // the checkpoint that SQLite makes at the end of the last connection.
+    let log = beside(path, "-wal");
+    if std::fs::metadata(&log).is_ok_and(|meta| meta.len() > 0) {
+        let connection = connect(path)?;
+        let sql = |error| sql(path, error);
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(sql)?;
+        let version = pragma(&connection, "user_version").map_err(sql)?;
+        refuse(path, version, pragma(&connection, "application_id").map_err(sql)?, known)?;
+    }
+    Ok(())
+}
+
+/// The same check of the file's header alone.
+fn check_header(path: &Path, known: u32) -> Result<(), StoreError> {
     let Some(header) = header(path)? else { return Ok(()) };
     if &header[..16] != b"SQLite format 3\0" {
         return Err(StoreError::Damaged(format!("{}: not a database", path.display())));
     }
-    refuse(path, number(&header, 60), number(&header, 68), VERSION)
+    refuse(path, number(&header, 60), number(&header, 68), known)
 }
 
 /// Refuses a database that is missing or empty while `tree` shows that there was one. An empty
@@ -111,7 +129,7 @@ fn refuse(path: &Path, version: u32, application: u32, known: u32) -> Result<(),
 /// Opens the database so that a commit is on disk when it returns, and migrates its tables. `tree`
 /// is code that the database must name, if there is any; in that case no new database is made.
 pub(crate) fn open(path: &Path, tree: Option<&Path>) -> Result<Connection, StoreError> {
-    check_header(path)?;
+    check_header(path, VERSION)?;
     if let Some(tree) = tree {
         refuse_lost(path, tree)?;
     }
@@ -124,12 +142,7 @@ pub(crate) fn open(path: &Path, tree: Option<&Path>) -> Result<Connection, Store
 /// node's user only. `steps` lead from an empty file to its newest tables.
 pub(crate) fn open_file(path: &Path, steps: &[&str]) -> Result<Connection, StoreError> {
     let known = steps.len() as u32;
-    if let Some(header) = header(path)? {
-        if &header[..16] != b"SQLite format 3\0" {
-            return Err(StoreError::Damaged(format!("{}: not a database", path.display())));
-        }
-        refuse(path, number(&header, 60), number(&header, 68), known)?;
-    }
+    check_header(path, known)?;
     let mut connection = connect(path)?;
     let sql = |error| sql(path, error);
     let version = pragma(&connection, "user_version").map_err(sql)?;
@@ -141,7 +154,9 @@ pub(crate) fn open_file(path: &Path, steps: &[&str]) -> Result<Connection, Store
         }
     }
     make_durable(path, &connection)?;
+    keep_former(path, &connection, version, known)?;
     migrate(&mut connection, version, &[], steps).map_err(sql)?;
+    remove_former(path, version);
     Ok(connection)
 }
 
@@ -175,7 +190,9 @@ fn prepare(
         return Err(StoreError::Lost { path: path.to_owned(), tree: tree.to_owned() });
     }
     make_durable(path, connection)?;
+    keep_former(path, connection, version, VERSION)?;
     migrate(connection, version, &[TABLES], MIGRATIONS).map_err(sql)?;
+    remove_former(path, version);
     check_whole(path, connection)
 }
 
@@ -200,6 +217,45 @@ fn make_durable(path: &Path, connection: &Connection) -> Result<(), StoreError> 
         )));
     }
     Ok(())
+}
+
+/// The copy of a file that has tables of this version.
+fn former(path: &Path, version: u32) -> PathBuf {
+    beside(path, &format!(".format-{version}"))
+}
+
+/// Keeps a copy of a file whose tables are about to change, as `mote.db.format-4`: the former version
+/// of `mote` cannot read the new tables, and `mote upgrade` goes back to it if the new version does
+/// not start.
+fn keep_former(
+    path: &Path,
+    connection: &Connection,
+    version: u32,
+    newest: u32,
+) -> Result<(), StoreError> {
+    if version == 0 || version >= newest {
+        return Ok(());
+    }
+    let (copy, new) = (former(path, version), beside(path, ".format-new"));
+    let io = |error| StoreError::io(&new, error);
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
+        _ => {}
+    }
+    // The copy is readable by the node's user only, before anything is in it.
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(io)?;
+    let target = new.to_string_lossy();
+    connection.execute("VACUUM INTO ?1", [&target]).map_err(|error| sql(&new, error))?;
+    File::open(&new).and_then(|file| file.sync_all()).map_err(io)?;
+    std::fs::rename(&new, &copy).map_err(|error| StoreError::io(&copy, error))
+}
+
+/// Removes copies of versions before the one that was kept last, after a migration.
+fn remove_former(path: &Path, kept: u32) {
+    for version in 1..kept {
+        // A copy that stays only takes space.
+        let _ = std::fs::remove_file(former(path, version));
+    }
 }
 
 /// Takes the steps from `version` to the newest. All are made or none: after a crash the previous

@@ -38,6 +38,54 @@ fn tables_of_version_1_are_brought_up_to_date_and_keep_their_rows() {
 }
 
 #[test]
+fn a_migration_keeps_the_file_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mote.db");
+    version_1(&path);
+    open(&path, None).unwrap();
+    let copy = dir.path().join("mote.db.format-1");
+    assert_eq!(std::fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
+    let kept = Connection::open(&copy).unwrap();
+    assert_eq!(pragma(&kept, "user_version").unwrap(), 1);
+    assert_eq!(pragma(&kept, "application_id").unwrap(), APPLICATION_ID);
+    let name: String = kept.query_row("SELECT name FROM functions", [], |row| row.get(0)).unwrap();
+    assert_eq!(name, "a");
+    drop(kept);
+    // Nothing is copied without a migration, and another one keeps the latest copy only.
+    std::fs::remove_file(&copy).unwrap();
+    drop(open(&path, None).unwrap());
+    assert!(!copy.exists());
+    let numbers = dir.path().join("numbers.db");
+    let steps = ["CREATE TABLE a (x)", "CREATE TABLE b (x)", "CREATE TABLE c (x)"];
+    for count in 1..=steps.len() {
+        drop(open_file(&numbers, &steps[..count]).unwrap());
+    }
+    let copies: Vec<bool> = (1..=3).map(|version| former(&numbers, version).exists()).collect();
+    assert_eq!(copies, [false, true, false]);
+}
+
+#[test]
+fn a_newer_version_is_also_found_in_the_log_and_nothing_is_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("numbers.db");
+    drop(open_file(&path, &["CREATE TABLE a (x)"]).unwrap());
+    // The process that wrote the newer version was killed, so that its log remains.
+    let newer = Connection::open(&path).unwrap();
+    newer.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).unwrap();
+    newer.execute_batch("PRAGMA user_version = 9").unwrap();
+    drop(newer);
+    let bytes = |path: &Path| std::fs::read(path).unwrap();
+    let log = beside(&path, "-wal");
+    let before = (bytes(&path), bytes(&log));
+    assert!(check_header(&path, 1).is_ok(), "only the log has the newer version");
+    let refused = refuse_newer(&path, 1);
+    assert!(matches!(refused, Err(StoreError::Newer { found: 9, known: 1, .. })), "{refused:?}");
+    assert!(before == (bytes(&path), bytes(&log)), "it was changed");
+    assert!(refuse_newer(&path, 9).is_ok());
+    assert!(refuse_newer(&dir.path().join("none.db"), 1).is_ok());
+}
+
+#[test]
 fn a_migration_that_fails_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mote.db");

@@ -167,7 +167,7 @@ impl Store {
     /// unfinished work that a crash left. Refuses tables of a newer version before any write.
     pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
         let database = data_dir.join("mote.db");
-        schema::check_header(&database)?;
+        schema::refuse_newer(&database, schema::VERSION)?;
         make_dir(data_dir, 0o711)?;
         // The path is resolved once, so that a later change of the working directory has no effect.
         let root = std::fs::canonicalize(data_dir).map_err(|e| StoreError::io(data_dir, e))?;

@@ -5,7 +5,7 @@
 
 mod args;
 mod bench;
-mod cluster;
+mod companion;
 mod completion;
 mod config_verb;
 mod deploy;
@@ -55,7 +55,8 @@ pub(crate) fn run() -> ExitCode {
             Err(failure) => Err(failure),
         },
         Verb::Config(verb) => config_verb::run(&verb, &output),
-        Verb::Cluster { arguments } => cluster::run(&arguments),
+        Verb::Cluster { arguments } => companion::run("mote-cluster", &arguments),
+        Verb::Upgrade { arguments } => companion::run("mote-upgrade", &arguments),
         Verb::Explain { code } => explain::run(&code, &output),
         Verb::Completion { shell } => completion::run(shell),
         Verb::Export(export) => export::run(&export.to, &output),
@@ -127,6 +128,7 @@ fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Fa
                 | Verb::Up(_)
                 | Verb::Config(_)
                 | Verb::Cluster { .. }
+                | Verb::Upgrade { .. }
                 | Verb::Explain { .. }
                 | Verb::Completion { .. }
                 | Verb::Export(_)

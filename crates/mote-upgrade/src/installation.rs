@@ -1,0 +1,145 @@
+//! The installation that is to be replaced.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+
+use crate::failure::{Failure, UNFIT};
+use crate::receipt::Receipt;
+use crate::release::Release;
+
+/// What `install.sh` writes in addition to the files of a release.
+const SPARE_BYTES: u64 = 1 << 20;
+
+#[derive(Debug)]
+pub(crate) struct Installation {
+    pub(crate) prefix: PathBuf,
+    /// `PREFIX/share/mote`.
+    pub(crate) state: PathBuf,
+    pub(crate) receipt: Receipt,
+}
+
+impl Installation {
+    /// Finds what `install.sh` has installed; refuses what a package manager has installed.
+    pub(crate) fn find(prefix: Option<&Path>) -> Result<Self, Failure> {
+        refuse_packages()?;
+        let own = std::env::current_exe().ok();
+        let own = own.as_deref().and_then(|own| own.parent()?.parent()).map(Path::to_owned);
+        let candidates = match prefix {
+            Some(prefix) => vec![prefix.to_owned()],
+            None => own.into_iter().chain([PathBuf::from("/usr/local")]).collect(),
+        };
+        let has_receipt = |prefix: &&PathBuf| receipt_of(prefix).exists();
+        let Some(prefix) = candidates.iter().find(has_receipt) else {
+            let places: Vec<_> =
+                candidates.iter().map(|place| place.display().to_string()).collect();
+            let text = format!("mote is not installed in {}", places.join(" or "));
+            let hint =
+                "name the --prefix of the installation, or install the archive with its install.sh";
+            return Err(Failure::new(UNFIT, text, hint));
+        };
+        let prefix = std::path::absolute(prefix).map_err(|error| Failure::file(prefix, &error))?;
+        let receipt = Receipt::read(&receipt_of(&prefix))?;
+        if let Some(keeper) = receipt.other_service() {
+            let text =
+                format!("the service mote is one of {keeper}, which mote upgrade cannot restart");
+            let advice = "unpack the archive and run its install.sh, which restarts the service";
+            return Err(Failure::new(UNFIT, text, advice));
+        }
+        Ok(Self { state: prefix.join("share/mote"), prefix, receipt })
+    }
+
+    pub(crate) fn receipt_path(&self) -> PathBuf {
+        receipt_of(&self.prefix)
+    }
+
+    /// The key that `install.sh --public-key` has kept.
+    pub(crate) fn trusted_key(&self) -> PathBuf {
+        self.state.join("public-key")
+    }
+
+    /// The program of the node.
+    pub(crate) fn program(&self) -> PathBuf {
+        self.prefix.join("bin/mote")
+    }
+
+    /// Checks that this user may change the installation.
+    pub(crate) fn check_writable(&self) -> Result<(), Failure> {
+        if self.receipt.has_service() && !rustix::process::geteuid().is_root() {
+            let text = "mote was installed with a service, which only root can upgrade";
+            return Err(Failure::new(UNFIT, text, "run the same command with sudo"));
+        }
+        // A file is made, because a file system can be read-only although the permissions allow to
+        // write.
+        for folder in [&self.state, &self.prefix.join("bin")] {
+            tempfile::tempfile_in(folder).map_err(|error| {
+                let text = format!("{} cannot be written to: {error}", folder.display());
+                let hint = "run the same command with sudo, or make the file system writable";
+                Failure::new(UNFIT, text, hint)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The new version is there twice until it is ready: unpacked and installed.
+    pub(crate) fn check_space(&self, release: &Release) -> Result<(), Failure> {
+        let needed = 2 * release.unpacked_bytes + SPARE_BYTES;
+        let found = rustix::fs::statvfs(&self.state)
+            .map_err(|error| Failure::file(&self.state, &error.into()))?;
+        let free = found.f_bavail.saturating_mul(found.f_frsize);
+        if free < needed {
+            let text = format!(
+                "{} has {} MiB free, and the upgrade needs {} MiB",
+                self.prefix.display(),
+                free >> 20,
+                needed.div_ceil(1 << 20)
+            );
+            return Err(Failure::new(UNFIT, text, "free some space there"));
+        }
+        Ok(())
+    }
+
+    /// Keeps other upgrades out until it is dropped. The kernel gives the lock back when this
+    /// process and the script that it runs have ended, however that happens.
+    pub(crate) fn lock(&self) -> Result<OwnedFd, Failure> {
+        let failed = |error: rustix::io::Errno| Failure::file(&self.state, &error.into());
+        // Without close-on-exec: install.sh holds it too, and may outlive this process.
+        let folder =
+            rustix::fs::open(&self.state, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+                .map_err(failed)?;
+        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(folder),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let text = format!("another upgrade of {} is running", self.prefix.display());
+                Err(Failure::new(UNFIT, text, "wait until it has ended, and look at mote version"))
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+fn receipt_of(prefix: &Path) -> PathBuf {
+    prefix.join("share/mote/receipt")
+}
+
+/// A package manager must replace what it has installed.
+fn refuse_packages() -> Result<(), Failure> {
+    let refusal = |kind: &str, command: &str| {
+        let text =
+            format!("mote is installed by the {kind} mote, which this command must not change");
+        Err(Failure::new(UNFIT, text, format!("install the newer package: {command}")))
+    };
+    let dpkg = Command::new("dpkg-query")
+        .args(["--show", "--showformat=${db:Status-Status}", "mote"])
+        .output();
+    if dpkg.is_ok_and(|output| output.stdout == b"installed") {
+        return refusal("Debian package", "sudo apt install ./mote_VERSION_ARCHITECTURE.deb");
+    }
+    let rpm = Command::new("rpm").args(["--query", "--quiet", "mote"]).output();
+    if rpm.is_ok_and(|output| output.status.success()) {
+        return refusal("RPM package", "sudo dnf install ./mote-VERSION-1.MACHINE.rpm");
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! The receipt of an installation: the files and folders that `install.sh` made.
+
+use std::path::{Path, PathBuf};
+
+use crate::failure::{Failure, UNFIT};
+
+/// The unit that `install.sh` writes.
+pub(crate) const SERVICE: &str = "service mote.service";
+
+/// Services that something else than systemd keeps.
+const OTHER_SERVICES: [&str; 2] = ["service openrc", "service procd"];
+
+/// The lines of a receipt. `install.sh` writes it, and `uninstall.sh` reads it.
+#[derive(Debug, Clone)]
+pub(crate) struct Receipt {
+    pub(crate) version: String,
+    lines: Vec<String>,
+}
+
+impl Receipt {
+    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+        let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
+        let mut lines = text.lines().map(str::to_owned);
+        let head = lines.next().unwrap_or_default();
+        let words: Vec<&str> = head.split(' ').collect();
+        let lines: Vec<String> = lines.collect();
+        let is_known = |line: &String| {
+            line.starts_with("dir /")
+                || line == SERVICE
+                || OTHER_SERVICES.contains(&line.as_str())
+                || file(line).is_some()
+        };
+        match words.as_slice() {
+            ["mote", version, "complete" | "incomplete"]
+                if lines.iter().all(is_known) && !text.contains("/../") =>
+            {
+                Ok(Self { version: (*version).to_owned(), lines })
+            }
+            _ => {
+                let text = format!("{} is damaged", path.display());
+                Err(Failure::new(UNFIT, text, "run install.sh of the installed version again"))
+            }
+        }
+    }
+
+    /// Sum and path of each file.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &Path)> {
+        self.lines.iter().filter_map(|line| file(line))
+    }
+
+    pub(crate) fn has_service(&self) -> bool {
+        self.lines.iter().any(|line| line == SERVICE)
+    }
+
+    /// What keeps the service, if it is not systemd.
+    pub(crate) fn other_service(&self) -> Option<&'static str> {
+        let other = |service: &&str| self.lines.iter().any(|line| line == service);
+        OTHER_SERVICES.into_iter().find(other)?.strip_prefix("service ")
+    }
+
+    /// Takes over the line of a file from another receipt, unless it names the file itself.
+    pub(crate) fn adopt(&mut self, path: &Path, other: &Receipt) {
+        let names = |line: &&String| file(line).is_some_and(|(_, named)| named == path);
+        if let Some(line) = other.lines.iter().find(names)
+            && !self.lines.iter().any(|line| names(&line))
+        {
+            self.lines.push(line.clone());
+        }
+    }
+
+    /// Removes the folders of this receipt that the other one does not name and that are empty.
+    pub(crate) fn remove_folders_unless(&self, other: &Receipt) {
+        let mut folders: Vec<&String> =
+            self.lines.iter().filter(|line| line.starts_with("dir /")).collect();
+        folders.sort_unstable();
+        for line in folders.into_iter().rev().filter(|line| !other.lines.contains(line)) {
+            let _ = std::fs::remove_dir(&line["dir ".len()..]);
+        }
+    }
+
+    /// Writes it, by a rename. `other` is a receipt whose files are also there for the time being.
+    pub(crate) fn write(&self, path: &Path, other: Option<&Receipt>) -> Result<(), Failure> {
+        let state = if other.is_some() { "incomplete" } else { "complete" };
+        let mut lines: Vec<&str> = self.lines.iter().map(String::as_str).collect();
+        lines.extend(other.iter().flat_map(|other| &other.lines).map(String::as_str));
+        lines.sort_unstable();
+        lines.dedup();
+        let mut text = format!("mote {} {state}\n", self.version);
+        lines.iter().for_each(|line| text.extend([line, "\n"]));
+        let new = PathBuf::from(format!("{}.new", path.display()));
+        std::fs::write(&new, text).map_err(|error| Failure::file(&new, &error))?;
+        std::fs::rename(&new, path).map_err(|error| Failure::file(path, &error))
+    }
+}
+
+/// Sum and path of a line that names a file.
+fn file(line: &str) -> Option<(&str, &Path)> {
+    let (sum, path) = line.strip_prefix("file ")?.split_at_checked(64)?;
+    let path = path.strip_prefix(' ').filter(|path| path.starts_with('/'))?;
+    sum.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some((sum, Path::new(path)))
+}

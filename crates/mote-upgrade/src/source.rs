@@ -1,0 +1,92 @@
+//! Where the archive comes from: a file, or a server.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
+use std::path::Path;
+use std::time::Duration;
+
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+
+use crate::failure::{ARCHIVE, Failure};
+
+/// A release takes a tenth of it.
+const ARCHIVE_BYTES_MAX: u64 = 256 << 20;
+/// Longest time for a connection, and for the head of the answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+/// Longest time for the archive; a slow link of an edge machine has 256 kbit/s.
+const ARCHIVE_PATIENCE: Duration = Duration::from_secs(1_800);
+
+/// Opens the archive. What a server sends is kept in a file without a name.
+pub(crate) fn open(archive: &str) -> Result<File, Failure> {
+    if archive.starts_with("http://") || archive.starts_with("https://") {
+        return download(archive);
+    }
+    let file = File::open(archive).map_err(|error| Failure::file(archive, &error))?;
+    let meta = file.metadata().map_err(|error| Failure::file(archive, &error))?;
+    if !meta.is_file() {
+        let text = format!("{archive} is not a file");
+        return Err(Failure::new(
+            ARCHIVE,
+            text,
+            "name the archive mote-VERSION-MACHINE-linux-gnu.tar.gz",
+        ));
+    }
+    if meta.len() > ARCHIVE_BYTES_MAX {
+        return Err(too_long(archive));
+    }
+    Ok(file)
+}
+
+fn too_long(archive: &str) -> Failure {
+    let text =
+        format!("{archive} is longer than {} MiB, which no release is", ARCHIVE_BYTES_MAX >> 20);
+    Failure::new(ARCHIVE, text, "name the archive mote-VERSION-MACHINE-linux-gnu.tar.gz")
+}
+
+fn download(url: &str) -> Result<File, Failure> {
+    let hint = "check the address, or download the archive elsewhere and name the file";
+    let failed = |why: &dyn std::fmt::Display| {
+        Failure::new(ARCHIVE, format!("{url} cannot be downloaded: {why}"), hint)
+    };
+    // The certificates that this machine trusts, so that a server of its own network can be used.
+    let certificates = rustls_native_certs::load_native_certs().certs;
+    let certificates: Vec<_> =
+        certificates.iter().map(|one| Certificate::from_der(one).to_owned()).collect();
+    let tls = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&certificates)).build();
+    let agent = ureq::Agent::config_builder()
+        .tls_config(tls)
+        // A redirection must not lead from a protected connection to a plain one.
+        .https_only(url.starts_with("https://"))
+        .timeout_connect(Some(ANSWER_PATIENCE))
+        .timeout_recv_response(Some(ANSWER_PATIENCE))
+        .timeout_global(Some(ARCHIVE_PATIENCE))
+        .http_status_as_error(false)
+        .user_agent(concat!("mote/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .new_agent();
+    let mut answer = agent.get(url).call().map_err(|error| failed(&error))?;
+    if answer.status() != 200 {
+        return Err(failed(&format!("the server answers {}", answer.status())));
+    }
+    if answer.body().content_length().is_some_and(|length| length > ARCHIVE_BYTES_MAX) {
+        return Err(too_long(url));
+    }
+    let mut file = unnamed().map_err(|error| Failure::file("a temporary file", &error))?;
+    // One byte more shows that there would be more.
+    let mut body = answer.body_mut().as_reader().take(ARCHIVE_BYTES_MAX + 1);
+    let copied = std::io::copy(&mut body, &mut file).map_err(|error| failed(&error))?;
+    if copied > ARCHIVE_BYTES_MAX {
+        return Err(too_long(url));
+    }
+    file.rewind().map_err(|error| Failure::file("a temporary file", &error))?;
+    Ok(file)
+}
+
+/// A file that disappears with this process. `/tmp` is in memory on many machines.
+fn unnamed() -> std::io::Result<File> {
+    match std::env::var_os("TMPDIR") {
+        Some(folder) => tempfile::tempfile_in(folder),
+        None if Path::new("/var/tmp").is_dir() => tempfile::tempfile_in("/var/tmp"),
+        None => tempfile::tempfile(),
+    }
+}

@@ -1,0 +1,76 @@
+//! Whether the sums come from somebody with the right key.
+//!
+//! The key of an installation decides alone. Without one, a key or the absence of a signature must
+//! be named by the caller.
+
+use std::path::{Path, PathBuf};
+
+use minisign_verify::{Error, PublicKey, Signature};
+
+use crate::args::Args;
+use crate::failure::{Failure, SIGNATURE};
+use crate::release::Release;
+
+/// Checks the signature. Returns the file of the key, if there is one.
+pub(crate) fn check(
+    release: &Release,
+    trusted: &Path,
+    args: &Args,
+) -> Result<Option<PathBuf>, Failure> {
+    let replace = format!(
+        "to trust another key, run install.sh --public-key FILE of a release that \
+                           is signed with it; the key of this installation is {}",
+        trusted.display()
+    );
+    let file = if trusted.exists() {
+        if args.unsigned {
+            let text = "this installation has a trusted key, so an unsigned archive is refused";
+            return Err(Failure::new(SIGNATURE, text, "leave out --unsigned"));
+        }
+        if let Some(other) = &args.public_key
+            && read(other)? != read(trusted)?
+        {
+            let text = format!("{} is not the key that this installation trusts", other.display());
+            return Err(Failure::new(SIGNATURE, text, replace));
+        }
+        trusted
+    } else if let Some(file) = &args.public_key {
+        file
+    } else if args.unsigned {
+        return Ok(None);
+    } else {
+        let text = "this installation has no trusted key, so the signature cannot be checked";
+        let hint =
+            "add --public-key FILE with the key of the project, or --unsigned to trust the archive";
+        return Err(Failure::new(SIGNATURE, text, hint));
+    };
+    let key = read(file)?;
+    let Some(signature) = &release.signature else {
+        let text = "the archive is not signed";
+        return Err(Failure::new(SIGNATURE, text, "use a signed archive of the project"));
+    };
+    let wrong = |why: &dyn std::fmt::Display| {
+        let text = format!("the signature of the archive is wrong: {why} (key {})", file.display());
+        Failure::new(SIGNATURE, text, "do not use this archive; download it again from the project")
+    };
+    let signature = Signature::decode(signature).map_err(|error| wrong(&error))?;
+    match key.verify(&release.sums, &signature, false) {
+        Ok(()) => Ok(Some(file.to_owned())),
+        Err(Error::UnexpectedKeyId) => Err(wrong(&"another key made it")),
+        Err(error) => Err(wrong(&error)),
+    }
+}
+
+fn read(file: &Path) -> Result<PublicKey, Failure> {
+    let text = std::fs::read_to_string(file).map_err(|error| Failure::file(file, &error))?;
+    // The file of minisign has a comment and the key; the key alone is common on web pages.
+    let key = PublicKey::decode(&text).or_else(|_| PublicKey::from_base64(text.trim()));
+    key.map_err(|_| {
+        let text = format!("{} is not a public key of minisign", file.display());
+        Failure::new(
+            SIGNATURE,
+            text,
+            "name the file with the public key of the project, such as mote.pub",
+        )
+    })
+}
