@@ -106,7 +106,7 @@ run_test() {
   elif [ $result != 0 ] && ! grep -q '^test .* FAILED$' /tmp/test.log; then
     wrong "$name: exit status $result"
   fi
-  [ $result = 0 ] || tail -n 60 /tmp/test.log | indent
+  [ $result = 0 ] || { grep -m 1 -A 2 panicked /tmp/test.log; tail -n 60 /tmp/test.log; } | cut -c1-300 | indent
   figure "$name: $((SECONDS - seconds)) s"
 }
 # The tests are copied to a disk on which programs of other users may be run and written.
