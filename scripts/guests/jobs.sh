@@ -329,7 +329,7 @@ disks() {
   dd if=/dev/zero of=/mnt/small/filler bs=4k 2>/dev/null
   text=$("$mote" deploy "$examples/hello-node" 2>&1)
   says "full disk: deploy ends with status $?" "$text" "M0703" "disk full" "free space"
-  check "full disk: the function of before answers" ask hello-python mote
+  check "full disk: the earlier function answers" ask hello-python mote
   rm /mnt/small/filler
   check "space again: deploy" "$mote" deploy --quiet "$examples/hello-node"
   check "space again: it answers" ask hello-node mote
