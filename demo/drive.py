@@ -29,11 +29,13 @@ ANSWER_SECONDS_MAX = 10
 RUN_SECONDS_MAX = 60
 
 
-def hourly_celsius():
-    """The year, hour by hour."""
-    from vega_datasets import local_data
+def hourly_celsius(path):
+    """The year, hour by hour; without a file, that of the installed data set."""
+    if path is None:
+        from vega_datasets import local_data
 
-    with open(local_data.seattle_temps.filepath, newline="") as file:
+        path = local_data.seattle_temps.filepath
+    with open(path, newline="") as file:
         return [(row["date"], (float(row["temp"]) - 32) * 5 / 9) for row in csv.DictReader(file)]
 
 
@@ -85,9 +87,9 @@ class Tally:
         return self.answered == self.sent and self.found == self.injected and self.sent > 0
 
 
-def play_http(sensors, port, path, tally):
+def play_http(sensors, host, port, path, tally):
     """One kept connection that carries the readings of several sensors, in their order."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS_MAX)
+    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS_MAX)
     for round_of_readings in zip(*sensors):
         for body, fault in round_of_readings:
             tally.sending(fault)
@@ -106,11 +108,11 @@ def play_http(sensors, port, path, tally):
     connection.close()
 
 
-async def play_coap(sensors, port, path, tally):
+async def play_coap(sensors, host, port, path, tally):
     import aiocoap
 
     context = await aiocoap.Context.create_client_context()
-    uri = "coap://127.0.0.1:%d%s" % (port, path)
+    uri = "coap://%s:%d%s" % (host, port, path)
     places = asyncio.Semaphore(COAP_AT_ONCE)
 
     async def play(readings):
@@ -163,13 +165,16 @@ def table(tallies, seconds):
 
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--host", default="127.0.0.1")
     options.add_argument("--http-port", type=int, default=6683)
     options.add_argument("--coap-port", type=int, default=5683)
     options.add_argument("--path", default="/thermo")
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--temperatures", help="the data set as CSV, where vega_datasets is not installed")
+    options.add_argument("--seconds", type=float, default=RUN_SECONDS_MAX, help="most that the run may take")
     options = options.parse_args()
 
-    year = hourly_celsius()
+    year = hourly_celsius(options.temperatures)
     sensors = [readings_of(number, year, options.seed) for number in range(SENSORS)]
     by_http, by_coap = sensors[::2], sensors[1::2]
     tallies = Tally("http"), Tally("coap")
@@ -177,12 +182,12 @@ def main():
     with ThreadPoolExecutor(HTTP_CONNECTIONS) as pool:
         # A sensor's readings stay on one connection, so the function sees them in their order.
         groups = [by_http[i::HTTP_CONNECTIONS] for i in range(HTTP_CONNECTIONS)]
-        jobs = [pool.submit(play_http, group, options.http_port, options.path, tallies[0]) for group in groups]
-        coap = play_coap(by_coap, options.coap_port, options.path, tallies[1])
+        jobs = [pool.submit(play_http, group, options.host, options.http_port, options.path, tallies[0]) for group in groups]
+        coap = play_coap(by_coap, options.host, options.coap_port, options.path, tallies[1])
         try:
-            asyncio.run(asyncio.wait_for(coap, RUN_SECONDS_MAX))
+            asyncio.run(asyncio.wait_for(coap, options.seconds))
         except asyncio.TimeoutError:
-            tallies[1].failed("not done after %d s" % RUN_SECONDS_MAX)
+            tallies[1].failed("not done after %d s" % options.seconds)
         for job in jobs:
             job.result()
     table(tallies, time.perf_counter() - started)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing to build, test and show mote on Debian 12 or Ubuntu; quick and silent
-# when nothing is. Usage: scripts/setup.sh [build] [test] [demo] [bench] [check] [profile] [fuzz] [lint] [dist] [static]   (default: build test demo)
+# when nothing is. Usage: scripts/setup.sh [build] [test] [demo] [bench] [check] [profile] [fuzz] [lint] [dist] [static] [guests]   (default: build test demo)
 set -euo pipefail
 
 RUST_MIN=1.89 # the broker needs 1.89, mote itself 1.88
@@ -42,6 +42,19 @@ need_dist() {
   have python3 || want python3
   have minisign || want minisign
   have debootstrap || [ -x /usr/sbin/debootstrap ] || want debootstrap
+}
+# What scripts/test-guests.sh emulates other machines with.
+need_guests() {
+  need_python
+  have qemu-system-x86_64 || want qemu-system-x86
+  have qemu-system-aarch64 || want qemu-system-arm
+  have qemu-aarch64-static || want qemu-user-static
+  have debootstrap || [ -x /usr/sbin/debootstrap ] || want debootstrap
+  have mkfs.ext4 || [ -x /usr/sbin/mkfs.ext4 ] || want e2fsprogs
+  have depmod || [ -x /usr/sbin/depmod ] || want kmod
+  have ip || [ -x /usr/sbin/ip ] || want iproute2
+  have cpio || want cpio
+  have strip || want binutils
 }
 need_process_tools() {
   have pgrep || want procps
@@ -87,8 +100,9 @@ for group in "${groups[@]}"; do
     fuzz) need_build; have clang || want clang ;;
     dist) need_dist ;;
     static) need_python ;;
+    guests) need_guests ;;
     lint) need_build; need_python; need_node; have shellcheck || want shellcheck ;;
-    *) say "unknown group $group; there are build, test, demo, bench, check, cold, profile, fuzz, lint, dist, static"; exit 2 ;;
+    *) say "unknown group $group; there are build, test, demo, bench, check, cold, profile, fuzz, lint, dist, static, guests"; exit 2 ;;
   esac
 done
 

@@ -8,6 +8,8 @@ use tokio::io::unix::AsyncFd;
 
 use crate::message;
 use crate::plan::{ANSWER_BYTES_MAX, Answer};
+use crate::report::user_namespaces;
+use crate::zygote::CLONE;
 
 /// One answer from a status socket; `None` when no process holds its other end any more.
 pub(crate) async fn next_answer(
@@ -95,7 +97,10 @@ async fn next_step(
         .map_err(|source| sandbox_error(label, "read the status socket", source))?;
     match answer {
         Some((Answer::Failed { step, errno }, _)) => {
-            Err(sandbox_error(label, &step, io::Error::from_raw_os_error(errno)))
+            let source = io::Error::from_raw_os_error(errno);
+            let source =
+                if step == CLONE { namespace_error(source, user_namespaces()) } else { source };
+            Err(sandbox_error(label, &step, source))
         }
         Some((Answer::NotExecuted { program, errno }, _)) => Err(StartError::Exec {
             label: label.to_owned(),
@@ -107,6 +112,41 @@ async fn next_step(
     }
 }
 
+/// Says why the kernel refuses namespaces. Its own error is the one of a full disk where the limit of
+/// namespaces is reached, also where that limit is 0.
+fn namespace_error(source: io::Error, allowed: Result<(), String>) -> io::Error {
+    match (allowed, source.raw_os_error()) {
+        (Err(why), _) => io::Error::new(
+            source.kind(),
+            format!("{why}; run the node as root, or allow user namespaces (see mote doctor)"),
+        ),
+        (Ok(()), Some(libc::ENOSPC | libc::EUSERS)) => io::Error::new(
+            source.kind(),
+            "the kernel's limit of namespaces is reached; raise user.max_user_namespaces, \
+             user.max_net_namespaces and the others with sysctl",
+        ),
+        (Ok(()), _) => source,
+    }
+}
+
 pub(crate) fn sandbox_error(label: &str, step: &str, source: io::Error) -> StartError {
     StartError::Sandbox { label: label.to_owned(), step: step.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_namespaces_are_no_full_disk() {
+        let refused = |errno, allowed: Result<(), &str>| {
+            let source = io::Error::from_raw_os_error(errno);
+            namespace_error(source, allowed.map_err(str::to_owned)).to_string()
+        };
+        let off = refused(libc::ENOSPC, Err("user.max_user_namespaces is 0"));
+        assert!(off.starts_with("user.max_user_namespaces is 0; run the node as root"), "{off}");
+        let reached = refused(libc::ENOSPC, Ok(()));
+        assert!(reached.starts_with("the kernel's limit of namespaces is reached"), "{reached}");
+        assert!(refused(libc::ENOMEM, Ok(())).contains("memory"));
+    }
 }

@@ -195,15 +195,13 @@ fn enter_cgroups(preparation: &Preparation) -> Result<(), Failure> {
         let file = if own_thread.exists() { own_thread } else { dir.join("cgroup.procs") };
         std::fs::write(file, "0").step(format_args!("enter cgroup {shown}"))?;
     }
-    if !preparation.cgroups.is_empty() {
-        // Hides the path of the cgroups. Some kernels refuse this to ordinary users, and nothing
-        // inside can see cgroups anyway.
-        let _ = sys::unshare(libc::CLONE_NEWCGROUP);
-    }
     Ok(())
 }
 
-/// Writes the limits of the groups that contain only this process.
+/// Writes the limits of the groups that contain only this process, and hides the path of the groups.
+///
+/// In this order: where the hierarchy is mounted with `nsdelegate`, as systemd does, the kernel lets
+/// nobody in a cgroup namespace change the limits of the group at its root.
 fn limit(plan: &Plan) -> Result<(), Failure> {
     for dir in &plan.cgroups {
         for (name, value, needed) in &dir.values {
@@ -213,6 +211,10 @@ fn limit(plan: &Plan) -> Result<(), Failure> {
                 written.step(format_args!("write {value} to {}", file.display()))?;
             }
         }
+    }
+    if !plan.cgroups.is_empty() {
+        // Some kernels refuse this to ordinary users, and nothing inside can see cgroups anyway.
+        let _ = sys::unshare(libc::CLONE_NEWCGROUP);
     }
     Ok(())
 }

@@ -59,6 +59,10 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
     let mut add = |name, state, detail: &str, hint: &str| {
         items.push(Capability { name, state, detail: detail.to_owned(), hint: hint.to_owned() });
     };
+    if !sys::has_mount_setattr() {
+        let why = "it has no mount_setattr, without which no sandbox can be made";
+        add("kernel", Missing, why, "use Linux 5.12 or newer");
+    }
     if sys::is_root() {
         let own = "root: each instance has its own uid";
         match subordinate::overlap(uid_base) {
@@ -147,7 +151,7 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
         Err(why) => add(
             "user namespace",
             Missing,
-            &why,
+            &format!("{why}: no sandbox can be made"),
             "without user namespaces an ordinary user cannot run sandboxes: run as root, or allow user namespaces",
         ),
     }

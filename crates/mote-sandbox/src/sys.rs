@@ -75,6 +75,15 @@ pub(crate) fn mount_setattr_single(mount: BorrowedFd<'_>, set: u64) -> io::Resul
     set_mount_attributes(mount, set, 0)
 }
 
+/// Whether this kernel has the call at all; a wrong size is refused before anything is changed.
+pub(crate) fn has_mount_setattr() -> bool {
+    // SAFETY: no memory is passed.
+    let refused = check(unsafe {
+        libc::syscall(libc::SYS_mount_setattr, -1, c"".as_ptr(), 0, std::ptr::null::<u8>(), 0)
+    });
+    !refused.is_err_and(|error| error.raw_os_error() == Some(libc::ENOSYS))
+}
+
 fn set_mount_attributes(mount: BorrowedFd<'_>, set: u64, flags: libc::c_uint) -> io::Result<()> {
     change_mount_attributes(mount, (set, 0), flags)
 }

@@ -18,6 +18,9 @@ use crate::plan::{Answer, PREFIX_BYTES, PREPARATION_BYTES_MAX};
 use crate::seccomp;
 use crate::sys;
 
+/// The step in which the kernel may refuse namespaces.
+pub(crate) const CLONE: &str = "clone into new namespaces";
+
 /// The descriptor of the zygote's control socket; all descriptors above it are closed.
 const CONTROL_FD: RawFd = 3;
 
@@ -154,7 +157,7 @@ fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
             }
             Err(error) => {
                 let answer = Answer::Failed {
-                    step: "clone into new namespaces".to_owned(),
+                    step: CLONE.to_owned(),
                     errno: error.raw_os_error().unwrap_or(0),
                 };
                 message::send(status.as_fd(), &answer.encode(), &[], libc::MSG_DONTWAIT)

@@ -154,7 +154,11 @@ async fn inside(
     };
     let (text, exit) = finish(started).await;
     assert!(text.contains("end of attempts"), "{without:?} {exit:?}: {text}");
-    parse(&text)
+    let mut results = parse(&text);
+    if exit.out_of_memory {
+        results.entry(attempts::MAY_END_THE_INSTANCE.to_owned()).or_insert(false);
+    }
+    results
 }
 
 fn outside(code: &Path, env: &[(String, String)]) -> Results {

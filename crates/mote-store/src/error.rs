@@ -107,6 +107,28 @@ impl StoreError {
         }
     }
 
+    /// What the user can do about it, where the text of the error does not say it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            StoreError::DiskFull { .. } => Some(
+                "free space in the data folder's file system, remove functions, or choose another \
+                 folder with --data",
+            ),
+            StoreError::Io { source, .. } => match source.kind() {
+                io::ErrorKind::ReadOnlyFilesystem => Some(
+                    "mount the file system for writing, or choose another folder with --data; after \
+                     an error of the disk the kernel mounts it read-only (see dmesg)",
+                ),
+                io::ErrorKind::PermissionDenied => Some(
+                    "choose a folder that this user may write with --data, or change the owner of \
+                     this one",
+                ),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Names the file of an I/O error, and distinguishes a full disk.
     pub(crate) fn io(path: &Path, source: io::Error) -> Self {
         if source.kind() == io::ErrorKind::StorageFull {
@@ -125,5 +147,24 @@ impl StoreError {
             left_bytes,
             left_text: format!("{}.{} MiB", tenths / 10, tenths % 10),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hint(kind: io::ErrorKind) -> Option<&'static str> {
+        StoreError::io(Path::new("/nowhere/data"), kind.into()).hint()
+    }
+
+    #[test]
+    fn what_can_be_done_is_said_where_it_is_known() {
+        assert!(hint(io::ErrorKind::StorageFull).is_some_and(|hint| hint.contains("free space")));
+        let read_only = hint(io::ErrorKind::ReadOnlyFilesystem);
+        assert!(read_only.is_some_and(|hint| hint.contains("mount")));
+        let refused = hint(io::ErrorKind::PermissionDenied);
+        assert!(refused.is_some_and(|hint| hint.contains("--data")));
+        assert_eq!(hint(io::ErrorKind::UnexpectedEof), None);
     }
 }

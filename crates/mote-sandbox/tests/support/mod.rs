@@ -71,7 +71,8 @@ pub(crate) async fn output_of(output: OwnedFd) -> String {
     let text = tokio::task::spawn_blocking(move || {
         let mut file = std::fs::File::from(output);
         let (mut all, mut buffer) = (Vec::new(), [0; 4096]);
-        let end = Instant::now() + Duration::from_secs(60);
+        // The attack battery takes more than a minute on an emulated processor.
+        let end = Instant::now() + Duration::from_secs(300);
         while Instant::now() < end {
             match file.read(&mut buffer) {
                 Ok(0) => break,

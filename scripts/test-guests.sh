@@ -1,0 +1,466 @@
+#!/usr/bin/env bash
+# Runs mote in machines that QEMU emulates: small ones, and ones whose kernel lacks something.
+#
+# Usage: scripts/test-guests.sh [--programs DIR] [--programs-arm64 DIR] [--tests DIR] [--keep] [JOB]…
+#   --programs DIR        the programs for x86-64 (default: target/release, built if they are missing)
+#   --programs-arm64 DIR  static programs for aarch64 (default: target/static/aarch64-unknown-linux-musl/release)
+#   --tests DIR           test programs for x86-64 (default: those of TESTS_SANDBOX and TESTS_NODE, built)
+#   --keep                leave the folder with the output of the guests
+#   x86-v2     2 processors, 1 GiB: the attack battery and a part of the tests, as root, as an ordinary
+#              user, and as one with control groups of its own
+#   x86-512    2 processors, 512 MiB: ten functions in three languages, and a year of temperatures
+#   x86-256    1 processor, 256 MiB: 1,024 clients over HTTP and over CoAP
+#   host-512   as x86-512, on this machine with 512 MiB by a control group
+#   host-256   as x86-256, on this machine with one of its processors and 256 MiB by a control group
+#   no-userns  without user namespaces, on a full disk, with a folder that cannot be written
+#   no-cgroup  without control groups, and with control groups without controllers
+#   old-kernel the kernel of Debian 11, and a kernel without Landlock
+#   arm64      aarch64, 2 processors, 1 GiB: as far as the programs are there
+# Without a job all are run. GUEST_TESTS, GUEST_MODES (root user delegated), SUITE (bookworm) and MIRROR
+# can be set. The roots and kernels are kept in .cache/guests.
+#
+# Needs root for debootstrap, network namespaces and control groups. The processors are emulated, so
+# each run prints how much slower they are than this machine.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+SUITE=${SUITE:-bookworm}
+# A guest is ended after this time.
+GUEST_SECONDS_MAX=${GUEST_SECONDS_MAX:-3600}
+ALL=(x86-v2 x86-512 x86-256 host-512 host-256 no-userns no-cgroup old-kernel arm64)
+PACKAGES=python3,nodejs,iproute2,procps,e2fsprogs,util-linux,busybox-static,kmod
+# Modules of the guest's kernel; those that are part of the kernel are left out.
+MODULES="virtio_pci virtio_mmio virtio_blk virtio_console virtio_net virtio_rng ext4 loop overlay crc32c_generic"
+# Tests of nodes that make sense on a small machine without the network.
+TESTS_SANDBOX=(escape instances)
+TESTS_NODE=(first_light deploys faults egress secrets management rollout scale_to_zero worker_death restart kv schedules websockets observe)
+
+programs='' tests='' programs_arm64=target/static/aarch64-unknown-linux-musl/release keep=no jobs=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --programs) programs=$2; shift ;;
+    --programs-arm64) programs_arm64=$2; shift ;;
+    --tests) tests=$2; shift ;;
+    --keep) keep=yes ;;
+    *) [[ " ${ALL[*]} " == *" $1 "* ]] || { sed -n '2,23s/^# \{0,1\}//p' "$0" >&2; exit 2; }; jobs+=("$1") ;;
+  esac
+  shift
+done
+[ ${#jobs[@]} -gt 0 ] || jobs=("${ALL[@]}")
+[ "$(id -u)" = 0 ] || { echo "SKIPPED: test-guests needs root; nothing was tested" >&2; exit 1; }
+export PATH="$PATH:/usr/sbin:/sbin:${CARGO_HOME:-$HOME/.cargo}/bin"
+scripts/setup.sh guests
+target=${CARGO_TARGET_DIR:-$PWD/target}
+if [ -z "$programs" ]; then
+  programs=$target/release
+  if ! [ -x "$programs/mote" ]; then make build; fi
+fi
+
+cache=$PWD/.cache/guests
+work=$(mktemp -d "${TMPDIR:-/var/tmp}/mote-guests.XXXXXX")
+guest='' holder='' tap='' capped='' kernel='' node='' folder=''
+# shellcheck disable=SC2317 # called by the trap
+clean() {
+  [ -z "$guest" ] || kill "$guest" 2>/dev/null || true
+  [ -z "$holder" ] || kill "$holder" 2>/dev/null || true
+  [ -z "$node" ] || kill "$node" 2>/dev/null || true
+  [ -z "$capped" ] || rmdir "$capped" 2>/dev/null || true
+  if [ "$keep" = yes ]; then echo "kept: $work"; else rm -rf "$work"; fi
+}
+trap clean EXIT
+
+say() { printf '\n## %s\n' "$*"; }
+all=$work/results
+: >"$all"
+tell() { printf '%s\n' "$*" | tee -a "$all"; }
+
+mirror_of_apt() { # the first Debian archive that apt is configured for
+  { cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list 2>/dev/null || true; } |
+    grep -v '^ *#' | grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n1 | tr -d " " || true
+}
+MIRROR=${MIRROR:-$(mirror_of_apt)}
+MIRROR=${MIRROR:-http://deb.debian.org/debian}
+
+# --- Roots and kernels --------------------------------------------------------------------------------
+
+# The packages are unpacked and not configured, so no program of the other architecture has to run here.
+# root_of ARCH [SUITE] [PACKAGES]: makes .cache/guests/SUITE-ARCH with root/, kernel, initrd and root.ext4.
+root_of() {
+  local arch=$1 suite=${2:-$SUITE} folder root deb version module
+  local packages=linux-image-cloud-$arch,${3:-$PACKAGES}
+  folder=$cache/$suite-$arch
+  root=$folder/root
+  if [ "$(cat "$folder/packages" 2>/dev/null)" != "$packages" ]; then
+    say "a Debian $suite for $arch, which is kept in $folder"
+    rm -rf "$folder" && mkdir -p "$root"
+    debootstrap --foreign --variant=minbase --arch="$arch" --include="$packages" "$suite" "$root" "$MIRROR" >"$folder/log" 2>&1 ||
+      { tail -n 20 "$folder/log" >&2; return 1; }
+    for deb in "$root"/var/cache/apt/archives/*.deb; do dpkg-deb -x "$deb" "$root"; done
+    rm -rf "$root"/var/cache/apt/archives/*.deb "$root/debootstrap" "$root"/usr/share/{doc,man,locale}
+    cp "$root/usr/share/base-passwd/passwd.master" "$root/etc/passwd"
+    cp "$root/usr/share/base-passwd/group.master" "$root/etc/group"
+    ln -sf mawk "$root/usr/bin/awk"
+    mv "$root"/boot/vmlinuz-* "$folder/kernel"
+    version=$(basename "$root"/lib/modules/*)
+    depmod -b "$root" "$version"
+    echo "$packages" >"$folder/packages"
+  fi
+  version=$(basename "$root"/lib/modules/*)
+  # These two are small, and made again so that they have the present scripts.
+  rm -rf "${folder:?}/boot" && mkdir -p "$folder"/boot/{bin,proc,sys,dev,root,modules}
+  cp "$root/bin/busybox" "$folder/boot/bin/"
+  cp scripts/guests/boot.sh "$folder/boot/init"
+  for module in $MODULES; do
+    modprobe --dirname "$root" --set-version "$version" --show-depends "$module" 2>/dev/null || true
+  done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' | while read -r module; do
+    cp "$module" "$folder/boot/modules/"
+    basename "$module"
+  done >"$folder/boot/modules.order"
+  mv "$folder/boot/modules.order" "$folder/boot/modules/order"
+  (cd "$folder/boot" && find . | cpio --quiet -o -H newc | gzip -1) >"$folder/initrd"
+  if ! cmp -s scripts/guests/init.sh "$root/guest-init" || ! [ -e "$folder/root.ext4" ]; then
+    cp scripts/guests/init.sh "$root/guest-init"
+    rm -f "$folder/root.ext4"
+    truncate -s 3G "$folder/root.ext4"
+    mkfs.ext4 -q -F -d "$root" "$folder/root.ext4"
+  fi
+}
+
+# data_of NAME PROGRAMS [TESTS]: a disk with the programs, the files of the repository, and test programs.
+data_of() {
+  local folder=$work/$1.data name
+  mkdir -p "$folder"/{programs,tests,files}
+  for name in mote mote-chain mote-broker mote-nats; do
+    [ ! -e "$2/$name" ] || cp "$2/$name" "$folder/programs/"
+  done
+  strip "$folder"/programs/* 2>/dev/null || true # programs of another processor are stripped already
+  [ -z "${3:-}" ] || cp -r "$3/." "$folder/tests/"
+  git ls-files -z --cached --others --exclude-standard scripts examples shims tests docs demo Cargo.toml Makefile README.md deploy | grep -zv '\.svg$' | xargs -0 cp --parents -t "$folder/files"
+  pwd >"$folder/repository"
+  printf 'GUEST_TESTS=%q GUEST_MODES=%q\n' "${GUEST_TESTS:-}" "${GUEST_MODES:-}" >"$folder/settings"
+  truncate -s "$(($(du -sm "$folder" | cut -f1) * 5 / 4 + 32))M" "$work/$1.ext4"
+  mkfs.ext4 -q -F -d "$folder" "$work/$1.ext4"
+  rm -rf "$folder"
+}
+
+# start_guest NAME ARCH PROCESSORS MIB [WORD OF THE KERNEL COMMAND LINE]…: the guest with the data disk
+# NAME; its output is the file NAME.out, and what its kernel says NAME.console.
+start_guest() {
+  local name=$1 arch=$2 folder=$cache/$SUITE-$2 processors=$3 mib=$4 machine
+  shift 4
+  case $arch in
+    amd64) machine=(qemu-system-x86_64 -machine pc -cpu max) console=ttyS0 ;;
+    arm64) machine=(qemu-system-aarch64 -machine virt -cpu cortex-a72) console=ttyAMA0 ;;
+  esac
+  : >"$work/$name.out"
+  ${holder:+in_network} "${machine[@]}" -accel tcg,thread=multi -smp "$processors" -m "$mib" -nodefaults -no-user-config -display none -no-reboot \
+    -serial "file:$work/$name.console" -kernel "${kernel:-$folder}/kernel" -initrd "${kernel:-$folder}/initrd" \
+    -append "console=$console panic=-1 quiet no_timer_check guest.data=vdb $*" \
+    -drive "file=$folder/root.ext4,format=raw,if=none,id=root,snapshot=on" -device virtio-blk-pci,drive=root \
+    -drive "file=$work/$name.ext4,format=raw,if=none,id=data,readonly=on" -device virtio-blk-pci,drive=data \
+    -device virtio-serial-pci -chardev "file,id=out,path=$work/$name.out" -device virtserialport,chardev=out,name=out \
+    -device virtio-rng-pci ${tap:+-netdev tap,id=net,ifname="$tap",script=no,downscript=no -device virtio-net-pci,netdev=net,romfile=} \
+    >"$work/$name.qemu" 2>&1 &
+  guest=$!
+}
+# Waits until the guest's output has a line that begins so.
+wait_for_line() { # NAME, beginning
+  local waited
+  for waited in $(seq $((GUEST_SECONDS_MAX * 2))); do
+    if grep -q "^$2" "$work/$1.out"; then return 0; fi
+    kill -0 "$guest" 2>/dev/null || break
+    sleep 0.5
+  done
+  tell "FAILED  $1: after $((waited / 2)) s there is no line $2"
+  return 1
+}
+end_guest() { # NAME: waits for its end and takes over its results
+  if ! wait_for_line "$1" "end of job: "; then tail -n 20 "$work/$1.console" "$work/$1.qemu" || true; fi
+  local tries
+  for tries in $(seq 20); do
+    kill -0 "$guest" 2>/dev/null && sleep 0.5
+  done
+  [ "$tries" = 0 ] || kill "$guest" 2>/dev/null || true
+  wait "$guest" 2>/dev/null || true
+  guest=''
+  tee -a "$all" <"$work/$1.out"
+}
+run_guest() {
+  start_guest "$@"
+  end_guest "$1"
+}
+
+# --- Test programs --------------------------------------------------------------------------------------
+
+test_programs() { # into $work/tests
+  local kind
+  if [ -n "$tests" ]; then cp -r "$tests" "$work/tests"; return; fi
+  mkdir "$work/tests"
+  local arguments=(-p mote-sandbox -p mote-tests)
+  for kind in "${TESTS_SANDBOX[@]}" "${TESTS_NODE[@]}"; do arguments+=(--test "$kind"); done
+  cargo test --no-run --message-format=json "${arguments[@]}" 2>"$work/cargo" | python3 -B -c '
+import json, sys
+for built in map(json.loads, filter(lambda line: line.startswith("{"), sys.stdin)):
+    if built.get("executable") and built["target"]["kind"] == ["test"]:
+        print(built["target"]["name"], built["executable"])' >"$work/built" || { tail -n 20 "$work/cargo" >&2; return 1; }
+  local name file
+  for kind in "${TESTS_SANDBOX[@]}" "${TESTS_NODE[@]}"; do
+    while read -r name file; do
+      [ "$name" != "$kind" ] || strip -o "$work/tests/$name" "$file"
+    done <"$work/built"
+  done
+}
+
+# --- Networks between this machine and a guest --------------------------------------------------------
+
+GUEST=10.77.0.2
+# A network namespace with a tap, in which the guest's network and its clients are alone.
+start_network() {
+  unshare --net sleep infinity </dev/null >/dev/null 2>&1 &
+  holder=$!
+  until [ "$(readlink "/proc/$holder/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do :; done
+  in_network ip link set lo up
+  in_network ip tuntap add tap0 mode tap
+  in_network ip address add 10.77.0.1/24 dev tap0
+  in_network ip link set tap0 up
+  tap=tap0
+}
+in_network() { nsenter --net="/proc/$holder/ns/net" -- "$@"; }
+stop_network() {
+  kill "$holder"
+  wait "$holder" 2>/dev/null || true
+  holder='' tap=''
+}
+order() { # NAME, word…: an order to the guest's job; waits until it is done
+  local name=$1 before
+  shift
+  before=$(grep -c '^done ' "$work/$name.out" || true)
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  until in_network bash -c 'echo "$0" >/dev/tcp/$1/9999' "$*" "$GUEST" 2>/dev/null; do
+    kill -0 "$guest" 2>/dev/null || return 1
+    sleep 0.2
+  done
+  until [ "$(grep -c '^done ' "$work/$name.out" || true)" -gt "$before" ]; do
+    [ "$1" != end ] || return 0
+    kill -0 "$guest" 2>/dev/null || return 1
+    sleep 0.2
+  done
+}
+# How many times slower than this machine a guest is, by the same interpreter.
+calibrate() { # NAME of the guest, ARCH
+  local here there
+  # The program is the one of jobs.sh. This machine's figure is of the same interpreter, without a guest.
+  there=$(sed -n 's/^calibration //p' "$work/$1.out" | head -n 1)
+  here=$(chroot "$cache/$SUITE-amd64/root" python3 -c "$(sed -n "/^CALIBRATION='/,/'$/p" scripts/guests/jobs.sh | sed "1d;s/'\$//")" | tail -n 1)
+  [ -n "$there" ] || return 0
+  tell "figure  $1: calibration (interpreter, system calls, switches between two processes): guest $there ms, this machine $here ms; slower by $(
+    paste -d' ' <(tr ' ' '\n' <<<"$there") <(tr ' ' '\n' <<<"$here") | awk '{ printf "%s%.0f", (NR > 1 ? ", " : ""), $1 / $2 }')"
+}
+# Other projects' client and data, unpacked: both are pure Python.
+temperatures() {
+  local folder=$cache/python
+  if ! cmp -s demo/requirements.txt "$folder/installed.txt"; then
+    rm -rf "$folder" && mkdir -p "$folder"
+    python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder" -r demo/requirements.txt
+    cp demo/requirements.txt "$folder/installed.txt"
+  fi
+}
+
+# --- Jobs -----------------------------------------------------------------------------------------------
+
+job_x86_v2() {
+  test_programs
+  data_of x86-v2 "$programs" "$work/tests"
+  run_guest x86-v2 amd64 2 1024 guest.job=tests
+}
+
+# year NAME COMMAND OPTION…: a year of temperatures, sent by a client that COMMAND starts.
+year() {
+  local name=$1 command=$2 data=$cache/python/vega_datasets/_data/seattle-temps.csv
+  shift 2
+  if $command env PYTHONPATH="$cache/python" python3 -B demo/drive.py --temperatures "$data" --seconds 1800 "$@" >"$work/temperatures" 2>&1; then
+    tell "ok      $name: a year of temperatures: every reading is answered and every fault is found"
+  else
+    tell "FAILED  $name: a year of temperatures"
+  fi
+  sed 's/^/        /' "$work/temperatures" | tee -a "$all"
+}
+job_x86_512() {
+  temperatures
+  data_of x86-512 "$programs"
+  start_network
+  start_guest x86-512 amd64 2 512 guest.job=ten
+  if wait_for_line x86-512 serving; then
+    year x86-512 in_network --host $GUEST
+    order x86-512 memory "ten functions after the year of temperatures" || true
+    order x86-512 end || true
+  fi
+  end_guest x86-512
+  stop_network
+}
+
+# sweep NAME, HTTP address, CoAP address: 1 to 1,024 clients over each; every answer within 1 s.
+SWEEP_OPERATIONS=${SWEEP_OPERATIONS:-20}
+sweep() {
+  local name=$1 target worst
+  shift
+  for target in "$@"; do
+    if "$programs/mote" bench "$target" --experiment closed-sweep -n "$SWEEP_OPERATIONS" >"$work/sweep" 2>"$work/sweep.err"; then
+      worst=$(awk '$3 ~ /%|^[0-9.]+$/ && $2 == 1024 { print $3 }' "$work/sweep")
+      if [ "$worst" = 100.000 ]; then
+        tell "ok      $name: 1,024 clients of ${target%%:*}, all answered within 1 s"
+      else
+        tell "FAILED  $name: 1,024 clients of ${target%%:*}: $worst % answered within 1 s"
+      fi
+    else
+      tell "FAILED  $name: ${target%%:*}"
+      sed 's/^/        /' "$work/sweep.err" | tail -n 5 | tee -a "$all"
+    fi
+    sed 's/^/figure  /' "$work/sweep" | tee -a "$all"
+  done
+}
+
+job_x86_256() {
+  data_of x86-256 "$programs"
+  start_network
+  start_guest x86-256 amd64 1 256 guest.job=clients
+  if wait_for_line x86-256 serving; then
+    calibrate x86-256
+    sweep "x86-256, emulated" "http://$GUEST:6683/echo-node" "coap://$GUEST:5683/echo-node"
+    order x86-256 memory "after the clients" || true
+    order x86-256 end || true
+  fi
+  end_guest x86-256
+  stop_network
+}
+
+# start_capped NAME MIB PROCESSORS: a node of this machine, with its instances on these processors and
+# within this memory by a control group, which also counts the pages of its files.
+start_capped() {
+  local name=$1 group file
+  if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
+    group=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup) file=memory.max
+  else
+    group=$(awk '$3 == "cgroup" && $4 ~ "(^|,)memory(,|$)" { print $2 }' /proc/mounts)
+    group=$group$(awk -F: '$2 ~ "(^|,)memory(,|$)" { print $3 }' /proc/self/cgroup) file=memory.limit_in_bytes
+  fi
+  group=${group%/}/mote-guests-$$
+  if ! mkdir "$group" 2>/dev/null || ! echo $(($2 << 20)) >"$group/$file"; then
+    tell "SKIPPED $name: no memory controller at $group"
+    return 1
+  fi
+  capped=$group
+  folder=$work/$name
+  mkdir "$folder"
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  bash -c 'echo $$ >"$0/cgroup.procs" && exec taskset -c "$@"' "$group" "$3" "$programs/mote" up --data "$folder/data" --socket "$folder/socket" \
+    --http 127.0.0.1:16683 --coap 127.0.0.1:15683 >"$folder/log" 2>&1 &
+  node=$!
+  until grep -q '  reach ' "$folder/log"; do
+    kill -0 $node 2>/dev/null || { tell "FAILED  $name: the node starts"; cat "$folder/log"; return 1; }
+    sleep 0.1
+  done
+}
+end_capped() { # NAME
+  tell "figure  $1: $(cat "$capped"/memory.max_usage_in_bytes "$capped"/memory.peak 2>/dev/null | awk '{ printf "%.1f MiB", $1 / 1048576 }') at most, with the pages of files"
+  kill $node
+  wait $node || true
+  node=''
+  rmdir "$capped" && capped=''
+}
+
+# The same loads on this machine, without emulation. The clients have the other processors.
+job_host_256() {
+  local processors
+  processors=$(nproc)
+  if [ "$processors" -lt 2 ]; then tell "SKIPPED host-256: this machine has one processor, which the clients need"; return; fi
+  start_capped host-256 256 0 || return 0
+  MOTE_SOCKET=$folder/socket "$programs/mote" deploy --quiet examples/echo-node
+  # The processors of this shell, which the generator inherits.
+  taskset -cp "1-$((processors - 1))" $$ >/dev/null
+  sweep host-256 http://127.0.0.1:16683/echo-node coap://127.0.0.1:15683/echo-node
+  taskset -cp "0-$((processors - 1))" $$ >/dev/null
+  end_capped host-256
+}
+job_host_512() {
+  local name answer
+  temperatures
+  start_capped host-512 512 "0-$(($(nproc) - 1))" || return 0
+  local ten
+  read -ra ten < <(sed -n 's/^TEN="\(.*\)"$/\1/p' scripts/guests/jobs.sh)
+  for name in "${ten[@]}"; do
+    MOTE_SOCKET=$folder/socket "$programs/mote" deploy --quiet "examples/$name"
+    [ "$name" != thermo-python ] || continue
+    answer=$(python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], data=b"edge", timeout=20).read().decode())' "http://127.0.0.1:16683/$name") || true
+    case $name:$answer in
+      hello-*:*mote* | echo-*:*edge* | sieve-*:*168*) tell "ok      host-512: $name answers" ;;
+      *) tell "FAILED  host-512: $name answers: $answer" ;;
+    esac
+  done
+  year host-512 env --host 127.0.0.1 --http-port 16683 --coap-port 15683
+  end_capped host-512
+}
+
+job_no_userns() {
+  data_of no-userns "$programs"
+  run_guest no-userns amd64 2 512 guest.job=no-userns
+}
+
+job_no_cgroup() {
+  data_of no-cgroup "$programs"
+  run_guest no-cgroup amd64 2 512 guest.job=no-cgroup guest.cgroups=none
+  data_of no-controllers "$programs"
+  run_guest no-controllers amd64 2 512 guest.job=no-controllers cgroup_disable=memory,pids,cpu,cpuset,io cgroup_no_v1=all
+}
+
+job_old_kernel() {
+  # The kernel of Debian 11 with the programs of Debian 12.
+  data_of old-kernel "$programs"
+  if root_of amd64 bullseye busybox-static,kmod; then
+    kernel=$cache/bullseye-amd64
+    run_guest old-kernel amd64 2 512 guest.job=old-kernel
+    kernel=''
+  else
+    tell "SKIPPED old-kernel: there is no Debian 11 at $MIRROR"
+  fi
+  data_of no-landlock "$programs"
+  run_guest no-landlock amd64 2 512 guest.job=no-landlock lsm=yama
+}
+
+job_arm64() {
+  if [ ! -x "$programs_arm64/mote" ]; then
+    tell "SKIPPED arm64: there is no mote in $programs_arm64; only the boot is tested"
+    programs_arm64=$work/nothing
+    mkdir -p "$programs_arm64"
+    data_of arm64 "$programs_arm64"
+    run_guest arm64 arm64 2 1024 guest.job=boots
+    return
+  fi
+  # The translator of single programs runs without another kernel; it has neither sandboxes nor threads
+  # in namespaces, so only what needs no sandbox is tried.
+  local word
+  for word in version doctor "explain M0703" "simulate --list"; do
+    # shellcheck disable=SC2086 # words
+    if qemu-aarch64-static "$programs_arm64/mote" $word >"$work/user" 2>&1; then
+      tell "ok      arm64, translated: mote $word: $(head -n 1 "$work/user")"
+    else
+      tell "FAILED  arm64, translated: mote $word"
+      sed 's/^/        /' "$work/user" | tail -n 5 | tee -a "$all"
+    fi
+  done
+  data_of arm64 "$programs_arm64"
+  run_guest arm64 arm64 2 1024 guest.job=foreign
+}
+
+for job in "${jobs[@]}"; do
+  case $job in
+    host-256 | host-512) ;;
+    arm64) root_of arm64 ;;
+    *) root_of amd64 ;;
+  esac
+  say "$job"
+  "job_${job//-/_}"
+done
+count() { grep -c "^$1 " "$all" || true; }
+printf '\n%d passed, %d failed, %d skipped\n' "$(count ok)" "$(count FAILED)" "$(count SKIPPED)"
+[ "$(count FAILED)" = 0 ]
