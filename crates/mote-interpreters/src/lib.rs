@@ -14,8 +14,9 @@ use tokio::process::Command;
 const PYTHON_MIN: (u32, u32) = (3, 9);
 const NODE_MIN: (u32, u32) = (18, 0);
 const GO_MIN: (u32, u32) = (1, 21);
-/// An interpreter that has not printed its version by then is not used.
-const ASK_TIMEOUT: Duration = Duration::from_secs(10);
+/// An interpreter that has not printed its version by then is not used. A small board that has just
+/// started, and reads Node from its card, needs more than 10 s.
+const ASK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Search path inside sandboxes, after the folders of the interpreters that were found.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 

@@ -137,7 +137,7 @@ fn of_interpreters(found: &interpreters::Found) -> Vec<Check> {
                 state: CheckState::Warn,
                 detail: format!("{reason}: functions in it cannot be deployed"),
                 hint: Some(format!(
-                    "install it, for example: apt install {}",
+                    "install it and start the node again, for example: apt install {}",
                     match name {
                         "python" => "python3",
                         "node" => "nodejs",

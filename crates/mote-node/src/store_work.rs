@@ -26,7 +26,8 @@ pub(crate) fn store_problem(error: &StoreError) -> Problem {
         StoreError::NoSuchRevision { .. } => 404,
         _ => 500,
     };
-    Problem::new(status, error.code(), mote_core::fault::error_chain(error))
+    let problem = Problem::new(status, error.code(), mote_core::fault::error_chain(error));
+    Problem { hint: error.hint().map(str::to_owned), ..problem }
 }
 
 /// A task of ours that panicked or was cancelled.

@@ -95,7 +95,8 @@ fn explain(error: &anyhow::Error) -> (String, u8) {
         return (format!("error[M0203]: {error}"), exit::CONFIG);
     }
     if let Some(store) = error.downcast_ref::<mote_store::StoreError>() {
-        return (format!("error[{}]: {error:#}", store.code()), exit::CONFIG);
+        let hint = store.hint().map(|hint| format!("\n  {hint}")).unwrap_or_default();
+        return (format!("error[{}]: {error:#}{hint}", store.code()), exit::CONFIG);
     }
     (format!("error: {error:#}"), exit::FAILED)
 }
