@@ -7,17 +7,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The verbs and flags of the binary, from its own source.
-#[path = "../src/cli"]
-mod cli {
-    #[allow(dead_code, unused_imports, reason = "only the description of the command line is used")]
-    mod args;
-
-    pub(super) fn command() -> clap::Command {
-        <args::Args as clap::CommandFactory>::command()
-    }
-}
-
 type Pages = BTreeMap<String, String>;
 
 /// The files of a folder by their names.
@@ -31,7 +20,7 @@ fn read(folder: &Path) -> Pages {
 #[test]
 fn the_manual_pages_are_fresh() {
     let fresh = tempfile::tempdir().unwrap();
-    clap_mangen::generate_to(cli::command(), fresh.path()).unwrap();
+    clap_mangen::generate_to(mote_cli::command(), fresh.path()).unwrap();
     let fresh = read(fresh.path());
     assert!(fresh.contains_key("mote.1") && fresh.contains_key("mote-up.1"));
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/man"));
