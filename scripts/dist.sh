@@ -13,7 +13,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-PROGRAMS=(mote mote-chain mote-broker mote-nats)
+PACKAGES=(mote mote-chain mote-broker mote-nats) # of Cargo
+PROGRAMS=("${PACKAGES[@]}" mote-tools)         # mote-tools is in the package mote
 TARGET=x86_64-unknown-linux-gnu
 KERNEL_MIN=5.12 # README.md, "Machines"
 OUT=$(realpath -m "${DIST:-target/dist}")
@@ -188,7 +189,7 @@ cp "$work/rpm/$MACHINE/mote-$VERSION-1.$MACHINE.rpm" "$OUT/"
 
 # --- What is in the programs, what they were made from, and the sums ----------------------------
 
-python3 -B scripts/sbom.py "$TARGET" "$SOURCE_DATE_EPOCH" "${PROGRAMS[@]}" >"$OUT/mote-$VERSION-sbom.cdx.json"
+python3 -B scripts/sbom.py "$TARGET" "$SOURCE_DATE_EPOCH" "${PACKAGES[@]}" >"$OUT/mote-$VERSION-sbom.cdx.json"
 python3 -B - "$OUT/mote-$VERSION-provenance.json" <<TXT
 import json, sys
 with open(sys.argv[1], "w") as file:
