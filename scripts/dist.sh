@@ -19,7 +19,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-PROGRAMS=(mote mote-chain mote-broker mote-nats mote-upgrade)
+PACKAGES=(mote mote-chain mote-broker mote-nats mote-upgrade) # of Cargo
+PROGRAMS=("${PACKAGES[@]}" mote-tools)                    # mote-tools is in the package mote
 DYNAMIC=x86_64-unknown-linux-gnu
 mapfile -t TARGETS < <(echo $DYNAMIC && scripts/static.sh --list)
 KERNEL_MIN=5.12 # README.md, "Machines"
@@ -246,7 +247,7 @@ for target in "${targets[@]}"; do
     pack_deb
     pack_rpm
   fi
-  [ $archive_only = yes ] || python3 -B scripts/sbom.py "$target" "$SOURCE_DATE_EPOCH" "${PROGRAMS[@]}" >"$OUT/$NAME-sbom.cdx.json"
+  [ $archive_only = yes ] || python3 -B scripts/sbom.py "$target" "$SOURCE_DATE_EPOCH" "${PACKAGES[@]}" >"$OUT/$NAME-sbom.cdx.json"
   rm -rf "${work:?}/$target" "${work:?}/$NAME"*
 done
 

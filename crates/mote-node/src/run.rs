@@ -266,16 +266,16 @@ async fn serve(
         for _ in 1..http_threads(node.config.threads, cores) {
             config.helpers.push(helper_runtime()?);
         }
-        fronts.spawn(http::serve(listener, invoker.clone(), config, stopper.clone()));
+        fronts.spawn(mote_fronts::http(listener, invoker.clone(), config, stopper.clone()));
     }
     let coap_config = mote_coap::Config { notices: Some(notices), ..Default::default() };
     if let Some(listener) = coap_listener {
         let configs = (coap_config.clone(), mote_coap::StreamConfig::default());
         let (invoker, stopped) = (invoker.clone(), coap_stopped.clone());
-        fronts.spawn(mote_coap::serve_stream(listener, invoker, configs, stopped));
+        fronts.spawn(mote_fronts::coap_stream(listener, invoker, configs, stopped));
     }
     if let Some(socket) = coap_socket {
-        fronts.spawn(mote_coap::serve(socket, invoker, coap_config, coap_stopped.clone()));
+        fronts.spawn(mote_fronts::coap(socket, invoker, coap_config, coap_stopped.clone()));
     }
     for revision in engine.list() {
         let spec = &revision.spec;

@@ -1,11 +1,4 @@
-//! `mote`: a function platform for the edge in one binary.
-//!
-//! This crate is the command line: [`cli`] reads it and sends requests to a node, and [`config`]
-//! reads a node's settings from flags, environment and file. The node itself is `mote-node`, which
-//! `mote up` runs; `mote-project` turns a folder into a function for both.
-
-mod cli;
-mod config;
+//! `mote`: a function platform for the edge in one binary. Its command line is `mote-cli`.
 
 use std::process::ExitCode;
 
@@ -15,5 +8,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    cli::run()
+    mote_cli::run()
 }

@@ -7,17 +7,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The verbs and flags of the binary, from its own source.
-#[path = "../src/cli"]
-mod cli {
-    #[allow(dead_code, unused_imports, reason = "only the description of the command line is used")]
-    mod args;
-
-    pub(super) fn command() -> clap::Command {
-        <args::Args as clap::CommandFactory>::command()
-    }
-}
-
 /// The flags of the program that `mote upgrade` executes.
 #[path = "../../mote-upgrade/src/args.rs"]
 #[allow(dead_code, reason = "only the description of the command line is used")]
@@ -36,7 +25,7 @@ fn read(folder: &Path) -> Pages {
 #[test]
 fn the_manual_pages_are_fresh() {
     let fresh = tempfile::tempdir().unwrap();
-    clap_mangen::generate_to(cli::command(), fresh.path()).unwrap();
+    clap_mangen::generate_to(mote_cli::command(), fresh.path()).unwrap();
     let mut page = Vec::new();
     let upgrade = <upgrade_args::Args as clap::CommandFactory>::command();
     clap_mangen::Man::new(upgrade).render(&mut page).unwrap();

@@ -19,24 +19,6 @@ use super::functions::{describe_text, is_agreed, list_head, list_row};
 use super::output::{Output, harmless, table};
 use super::{deploy, nodes, rollout as revisions, secret};
 
-/// Whether a verb can address several nodes.
-pub(super) fn takes(verb: &Verb) -> bool {
-    matches!(
-        verb,
-        Verb::Deploy(_)
-            | Verb::List
-            | Verb::Describe { .. }
-            | Verb::Rollback { .. }
-            | Verb::Remove(_)
-            | Verb::Secret(_)
-    )
-}
-
-/// Whether a verb is carried out here even for a single node.
-pub(super) fn needs(verb: &Verb) -> bool {
-    matches!(verb, Verb::Deploy(args) if args.on_failure == OnFailure::Rollback)
-}
-
 /// Runs a verb on several nodes.
 pub(super) async fn run(
     nodes: &[Node],

@@ -5,7 +5,6 @@
 
 mod args;
 mod bench;
-mod companion;
 mod completion;
 mod config_verb;
 mod deploy;
@@ -24,11 +23,13 @@ mod mqtt;
 mod node;
 mod nodes;
 mod output;
+mod program;
 mod rollout;
 mod scale;
 mod schedules;
 mod secret;
 mod simulate;
+mod tools;
 mod top;
 
 use std::pin::Pin;
@@ -42,8 +43,15 @@ use self::args::{Args, Verb};
 use self::failure::Failure;
 use self::output::Output;
 
-/// Runs the command line of this process.
-pub(crate) fn run() -> ExitCode {
+pub use self::tools::run as run_tools;
+
+/// What `mote` understands, for its manual pages.
+pub fn command() -> clap::Command {
+    <Args as clap::CommandFactory>::command()
+}
+
+/// Runs the command line of this process as `mote`.
+pub fn run() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => return usage(&error),
@@ -55,17 +63,18 @@ pub(crate) fn run() -> ExitCode {
             Err(failure) => Err(failure),
         },
         Verb::Config(verb) => config_verb::run(&verb, &output),
-        Verb::Cluster { arguments } => companion::run("mote-cluster", &arguments),
-        Verb::Upgrade { arguments } => companion::run("mote-upgrade", &arguments),
+        Verb::Cluster { arguments } => program::companion("mote-cluster", &arguments),
+        Verb::Upgrade { arguments } => program::companion("mote-upgrade", &arguments),
         Verb::Explain { code } => explain::run(&code, &output),
-        Verb::Completion { shell } => completion::run(shell),
-        Verb::Export(export) => export::run(&export.to, &output),
-        Verb::Import(args) => import::run(&args, &output),
-        Verb::Simulate(args) => simulate::run(&args, output),
-        Verb::Bench(bench) => bench::run(&bench, &args.global, &output),
         Verb::Version => output.version(),
+        verb if tools::has(&verb) => program::tools(),
         verb => ask_node(verb, &args.global, &output),
     };
+    ended(result, &output)
+}
+
+/// The exit code of a command.
+fn ended(result: Result<(), Failure>, output: &Output) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -81,22 +90,24 @@ fn boxed<'a, T>(future: impl Future<Output = T> + 'a) -> Pin<Box<dyn Future<Outp
     Box::pin(future)
 }
 
+/// The runtime of a command.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build();
+    runtime.map_err(|error| Failure::new("M0103", format!("cannot start: {error}")))
+}
+
 /// Verbs that send requests to a node; Ctrl-C ends them at once.
 fn ask_node(verb: Verb, global: &args::Global, output: &Output) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new("M0103", format!("cannot start: {error}")))?;
     let all = match verb {
-        Verb::Nodes => Vec::new(),
-        _ if fleet::takes(&verb) => nodes::chosen(global)?,
+        _ if tools::takes_several(&verb) => nodes::chosen(global)?,
         _ => vec![nodes::only(global)?],
     };
     let one = match all.as_slice() {
-        [one] if !fleet::needs(&verb) => one,
-        // A change of several nodes ends itself on Ctrl-C, to tell what is true of each node.
-        _ => return runtime.block_on(boxed(fleet::run(&all, &verb, global, output))),
+        [one] if !tools::is_needed_for_one(&verb) => one,
+        _ => return program::tools(),
     };
+    let runtime = runtime()?;
     let client = one.client.clone();
     let result = runtime.block_on(async {
         let work = boxed(async {

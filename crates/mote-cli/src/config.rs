@@ -736,7 +736,7 @@ impl Check<'_> {
 fn reference() -> String {
     let mut page = String::from(
         "# Configuration of a node\n\n\
-         <!-- Generated from crates/mote/src/config.rs: MOTE_BLESS=1 cargo test -p mote -->\n\n\
+         <!-- Generated from crates/mote-cli/src/config.rs: MOTE_BLESS=1 cargo test -p mote-cli -->\n\n\
          A flag of `mote up` overrides a `MOTE_*` variable, which overrides the file, which overrides the default.\n\
          The file is TOML. Its path comes from `--config FILE` or `MOTE_CONFIG`; the default is `/etc/mote/mote-node.toml`\n\
          for root and `~/.config/mote/mote-node.toml` for others. Unknown keys are errors. If the configuration is\n\

@@ -1,0 +1,52 @@
+//! The fronts of a node over its own engine.
+//!
+//! The fronts are generic over what they call, so the crate that names the engine contains the code
+//! that every request passes. That is this crate: it is compiled for speed, and `mote-node`, which
+//! starts the fronts, for size (`docs/decisions/0055-smaller-binary.md`). Each future is behind a
+//! pointer, because otherwise the crate that spawns it would contain its code. It must not know more
+//! than which front gets which invoker.
+
+#![forbid(unsafe_code)]
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+
+use mote_engine::Engine;
+use mote_gateway::http;
+use mote_journal::Deferring;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::watch;
+
+/// A front until it has stopped.
+pub type Served = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
+
+/// The HTTP front.
+pub fn http(
+    listener: TcpListener,
+    invoker: Deferring<Engine>,
+    config: http::Config,
+    stopper: http::Stopper,
+) -> Served {
+    Box::pin(http::serve(listener, invoker, config, stopper))
+}
+
+/// The CoAP front over UDP.
+pub fn coap(
+    socket: UdpSocket,
+    invoker: Deferring<Engine>,
+    config: mote_coap::Config,
+    stop: watch::Receiver<bool>,
+) -> Served {
+    Box::pin(mote_coap::serve(socket, invoker, config, stop))
+}
+
+/// The CoAP front over TCP.
+pub fn coap_stream(
+    listener: TcpListener,
+    invoker: Deferring<Engine>,
+    configs: (mote_coap::Config, mote_coap::StreamConfig),
+    stop: watch::Receiver<bool>,
+) -> Served {
+    Box::pin(mote_coap::serve_stream(listener, invoker, configs, stop))
+}
