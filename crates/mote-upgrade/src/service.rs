@@ -78,6 +78,43 @@ impl Service {
         (status == 200).then(|| status_of["version"].as_str().map(str::to_owned))?
     }
 
+    /// Takes the limit of starts away from these socket units, until [`Self::set_limits`]. systemd
+    /// closes a socket whose service has failed 20 times within 2 s, and each connection that waits
+    /// starts the service again. It takes effect with [`Self::reload`].
+    fn lift_limits(&self, sockets: &[String]) -> Result<(), Failure> {
+        for unit in sockets {
+            let path = exception(unit);
+            let folder = path.parent().unwrap_or(Path::new("/"));
+            let text = "[Socket]\nTriggerLimitIntervalSec=0\n";
+            let made = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
+            made.map_err(|error| Failure::file(&path, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Ends the exception for the socket units.
+    pub(crate) fn set_limits(&self) -> Result<(), Failure> {
+        for unit in SOCKETS {
+            let path = exception(unit);
+            let _ = std::fs::remove_file(&path);
+            // The folder stays if something else is in it.
+            let _ = path.parent().map(std::fs::remove_dir);
+        }
+        self.reload()
+    }
+
+    /// Opens socket units that systemd has closed. Their service must not run for that.
+    pub(crate) fn open_sockets(&self, sockets: &[String]) -> Result<(), Failure> {
+        let active = active_sockets();
+        let units: Vec<&str> = sockets.iter().map(String::as_str).collect();
+        if units.iter().all(|unit| active.contains(unit)) {
+            return Ok(());
+        }
+        self.stop()?;
+        systemctl(&[&["reset-failed"], &units[..]].concat())?;
+        systemctl(&[&["start"], &units[..]].concat()).map(|_| ())
+    }
+
     /// Lets systemd read the unit file again.
     pub(crate) fn reload(&self) -> Result<(), Failure> {
         systemctl(&["daemon-reload"]).map(|_| ())
@@ -88,9 +125,11 @@ impl Service {
         systemctl(&["stop", UNIT]).map(|_| ())
     }
 
-    /// Restarts the service, and waits until this version is ready.
-    pub(crate) fn restart(&self, version: &str) -> Result<(), NotReady> {
+    /// Restarts the service, and waits until this version is ready. The sockets are those of the
+    /// service manager.
+    pub(crate) fn restart(&self, version: &str, sockets: &[String]) -> Result<(), NotReady> {
         let before = state()?;
+        self.lift_limits(sockets)?;
         self.reload()?;
         systemctl(&["reset-failed", UNIT])?;
         systemctl(&["restart", "--no-block", UNIT])?;
@@ -151,6 +190,11 @@ impl Service {
     }
 }
 
+/// The file that changes a socket unit until the next start of the machine.
+fn exception(unit: &str) -> PathBuf {
+    Path::new("/run/systemd/system").join(format!("{unit}.d")).join("90-mote-upgrade.conf")
+}
+
 /// Whether systemd runs on this machine.
 pub(crate) fn has_systemd() -> bool {
     Path::new("/run/systemd/system").is_dir()
@@ -163,14 +207,6 @@ pub(crate) fn active_sockets() -> Vec<&'static str> {
         status.is_ok_and(|status| status.success())
     };
     SOCKETS.into_iter().filter(is_active).collect()
-}
-
-/// Starts socket units again that have failed because no node took their connections.
-pub(crate) fn start_sockets(units: &[&str]) {
-    for unit in units {
-        // A unit that is active stays as it is.
-        let _ = Command::new("systemctl").args(["start", unit]).output();
-    }
 }
 
 /// The management socket and the data folder that the configuration names.

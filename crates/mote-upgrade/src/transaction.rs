@@ -23,6 +23,7 @@ use crate::data;
 use crate::failure::{FILE, Failure, UNFIT};
 use crate::installation::Installation;
 use crate::receipt::Receipt;
+use crate::service;
 
 /// The unpacked release, or the kept version that is to come back.
 pub(crate) const TREE: &str = "tree";
@@ -40,6 +41,8 @@ pub(crate) struct Transaction {
     pub(crate) to: String,
     /// Whether the service is restarted.
     pub(crate) restarts: bool,
+    /// The socket units that were active when the upgrade began.
+    pub(crate) sockets: Vec<String>,
 }
 
 impl Transaction {
@@ -56,7 +59,8 @@ impl Transaction {
             found.unwrap_or_default().to_owned()
         };
         let restarts = value("restarts") == "true";
-        Ok(Some(Self { folder, from: value("from"), to: value("to"), restarts }))
+        let sockets = value("sockets").split_whitespace().map(str::to_owned).collect();
+        Ok(Some(Self { folder, from: value("from"), to: value("to"), restarts, sockets }))
     }
 
     /// The folder in which an upgrade is prepared, without anything of an earlier one.
@@ -85,13 +89,16 @@ impl Transaction {
             link_or_copy(key, &new.join(KEY))?;
         }
         let from = installation.receipt.version.clone();
-        let plan = format!("from={from}\nto={to}\nrestarts={restarts}\n");
+        let sockets = if restarts { service::active_sockets() } else { Vec::new() };
+        let plan =
+            format!("from={from}\nto={to}\nrestarts={restarts}\nsockets={}\n", sockets.join(" "));
         let path = new.join("plan");
         std::fs::write(&path, plan).map_err(|error| Failure::file(&path, &error))?;
         sync(installation)?;
         let folder = installation.state.join("upgrade");
         std::fs::rename(&new, &folder).map_err(|error| Failure::file(&folder, &error))?;
-        Ok(Self { folder, from, to: to.to_owned(), restarts })
+        let sockets = sockets.into_iter().map(str::to_owned).collect();
+        Ok(Self { folder, from, to: to.to_owned(), restarts, sockets })
     }
 
     /// When the last upgrade began, which has kept the former version.

@@ -246,25 +246,26 @@ fn complete(
         return undo(begun, installation, service);
     }
     if !begun.is_done() {
-        let sockets = service.map_or_else(Vec::new, |_| service::active_sockets());
         let ready =
             begun.apply(installation).map_err(NotReady::from).and_then(|()| match service {
                 Some(service) if begun.restarts => {
                     say(format_args!("mote {} is installed; the service restarts", begun.to));
-                    service.restart(&begun.to)
+                    service.restart(&begun.to, &begun.sockets)
                 }
                 _ => Ok(()),
             });
         if let Err(why) = ready {
             let changed = data_changed(begun, service)?;
             if why.has_served && !changed.is_empty() {
+                if let Some(service) = service {
+                    service.set_limits()?;
+                }
                 return Err(stay(begun, installation, &why, &changed)?);
             }
             let why = why.failure;
             say(why.text());
             say(format_args!("mote {} comes back", begun.from));
             undo(begun, installation, service)?;
-            service::start_sockets(&sockets);
             let text = format!("mote {} is installed again, because {}", begun.from, why.text());
             let hint = match service {
                 Some(_) => "read the log of the new version with: journalctl -u mote -n 100",
@@ -273,6 +274,9 @@ fn complete(
             return Err(Failure::new(WENT_BACK, text, hint));
         }
         begun.set_done(installation)?;
+    }
+    if let Some(service) = service {
+        service.set_limits()?;
     }
     begun.finish(installation)?;
     println!("mote {} has replaced mote {}", begun.to, begun.from);
@@ -328,8 +332,11 @@ fn undo(
                 say(format_args!("{} comes back as it was before", data::names(&changed)));
                 data::bring_back(&changed)?;
             }
-            service.restart(&begun.from).map_err(|not_ready| not_ready.failure)?;
+            service.open_sockets(&begun.sockets)?;
+            let restarted = service.restart(&begun.from, &begun.sockets);
+            restarted.map_err(|not_ready| not_ready.failure)?;
         }
+        service.set_limits()?;
     }
     begun.end(installation)?;
     println!("mote {} is installed", begun.from);
