@@ -21,6 +21,7 @@ mod generator;
 pub mod http;
 pub mod limits;
 mod pacer;
+pub mod page;
 mod phases;
 mod plan;
 mod poller;

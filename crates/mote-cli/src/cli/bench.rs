@@ -5,7 +5,6 @@
 //! The load generator is `mote-load`.
 
 mod baseline;
-mod page;
 mod setup;
 mod sweep;
 mod text;
@@ -115,7 +114,8 @@ fn show(
         Some(Export::Csv) => Some(text::csv(report)),
         Some(Export::Md) => Some(text::markdown(report)),
         Some(Export::Html) => Some(
-            page::html(report).map_err(|error| Failure::new("M0103", format!("page: {error}")))?,
+            mote_load::page::html(report, &text::heading(report), &text::table(report))
+                .map_err(|error| Failure::new("M0103", format!("page: {error}")))?,
         ),
         None => None,
     };

@@ -1,10 +1,9 @@
 //! A result as one HTML page that loads nothing else.
 
-use mote_load::{Report, Second};
 use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::*;
 
-use super::text;
+use crate::{Report, Second};
 
 const BLUE: RGBColor = RGBColor(0, 114, 178);
 const VERMILION: RGBColor = RGBColor(213, 94, 0);
@@ -16,8 +15,9 @@ type DrawError<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::Er
 /// The points of a line.
 type Points = Vec<(f64, f64)>;
 
-pub(super) fn html(report: &Report) -> Result<String, String> {
-    let title = escape(&text::heading(report));
+/// The page of a result, with its heading and its table as text. Fails if a chart cannot be drawn.
+pub fn html(report: &Report, heading: &str, table: &str) -> Result<String, String> {
+    let title = escape(heading);
     let by_share = chart(
         "share of all operations that were answered within a number of ms (failed operations never are)",
         &shares(report),
@@ -39,7 +39,7 @@ pub(super) fn html(report: &Report) -> Result<String, String> {
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title>\n\
          <style>{STYLE}</style>\n<h1>mote bench</h1>\n<pre>{}</pre>\n{warnings}{by_share}\n{rate}\n{max}\n\
          <p>{} on {} cores, Linux {}, mote {}, {}.</p>\n</html>\n",
-        escape(&text::table(report)),
+        escape(table),
         escape(&report.machine.arch),
         report.machine.cores,
         escape(&report.machine.kernel),
