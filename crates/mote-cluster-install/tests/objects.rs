@@ -95,7 +95,7 @@ fn helm(values: &[(&str, &str)]) -> String {
                 None => (condition, true),
             };
             let value = of(name.strip_prefix(".Values.").unwrap());
-            out = !matches!(&value[..], "" | "false") != wanted;
+            out = matches!(&value[..], "" | "false") == wanted;
         } else if line == "{{- end }}" {
             out = false;
         } else if !out {
