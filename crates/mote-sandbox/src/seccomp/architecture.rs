@@ -6,14 +6,13 @@ use std::io;
 use seccompiler::{BpfProgram, SeccompFilter};
 
 /// rseq(2), which libc does not name for every C library.
-#[cfg(target_arch = "x86_64")]
-const RSEQ: libc::c_long = 334;
-/// rseq(2), which libc does not name for every C library.
-#[cfg(target_arch = "arm")]
-const RSEQ: libc::c_long = 398;
-/// rseq(2), which libc does not name for every C library.
-#[cfg(not(any(target_arch = "x86_64", target_arch = "arm")))]
-const RSEQ: libc::c_long = 293;
+const RSEQ: libc::c_long = if cfg!(target_arch = "x86_64") {
+    334
+} else if cfg!(target_arch = "arm") {
+    398
+} else {
+    293
+};
 
 /// Calls allowed with any arguments on this processor: here, older forms.
 #[cfg(target_arch = "x86_64")]
@@ -95,17 +94,18 @@ pub(super) const ALLOWED_HERE: &[libc::c_long] = &[
     libc::SYS_fchown32,
     libc::SYS_lchown32,
     libc::SYS_ugetrlimit,
-    time64::CLOCK_GETTIME64,
-    time64::CLOCK_GETRES_TIME64,
-    time64::CLOCK_NANOSLEEP_TIME64,
-    time64::TIMER_SETTIME64,
-    time64::TIMERFD_SETTIME64,
-    time64::UTIMENSAT_TIME64,
-    time64::PSELECT6_TIME64,
-    time64::PPOLL_TIME64,
-    time64::RECVMMSG_TIME64,
-    time64::RT_SIGTIMEDWAIT_TIME64,
-    time64::FUTEX_TIME64,
+    // Times of 64 bits; libc does not name these calls.
+    403, // clock_gettime64
+    406, // clock_getres_time64
+    407, // clock_nanosleep_time64
+    409, // timer_settime64
+    411, // timerfd_settime64
+    412, // utimensat_time64
+    413, // pselect6_time64
+    414, // ppoll_time64
+    417, // recvmmsg_time64
+    421, // rt_sigtimedwait_time64
+    422, // futex_time64
     libc::SYS_sigreturn,
     libc::SYS_sigaction,
     libc::SYS_sigprocmask,
@@ -140,25 +140,6 @@ const ARM_CACHEFLUSH: libc::c_long = 0x0f_0002;
 /// `__ARM_NR_set_tls`.
 #[cfg(target_arch = "arm")]
 const ARM_SET_TLS: libc::c_long = 0x0f_0005;
-
-/// Calls with times of 64 bits, which have the same numbers on all processors of 32 bits and which libc
-/// does not name.
-#[cfg(target_arch = "arm")]
-mod time64 {
-    use libc::c_long;
-
-    pub(super) const CLOCK_GETTIME64: c_long = 403;
-    pub(super) const CLOCK_GETRES_TIME64: c_long = 406;
-    pub(super) const CLOCK_NANOSLEEP_TIME64: c_long = 407;
-    pub(super) const TIMER_SETTIME64: c_long = 409;
-    pub(super) const TIMERFD_SETTIME64: c_long = 411;
-    pub(super) const UTIMENSAT_TIME64: c_long = 412;
-    pub(super) const PSELECT6_TIME64: c_long = 413;
-    pub(super) const PPOLL_TIME64: c_long = 414;
-    pub(super) const RECVMMSG_TIME64: c_long = 417;
-    pub(super) const RT_SIGTIMEDWAIT_TIME64: c_long = 421;
-    pub(super) const FUTEX_TIME64: c_long = 422;
-}
 
 /// The name of this processor for seccompiler.
 #[cfg(not(target_arch = "arm"))]
