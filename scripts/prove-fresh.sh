@@ -38,11 +38,7 @@ if [ "${PROVE_FRESH_INSIDE:-}" != yes ]; then
   PROVE_FRESH_INSIDE=yes exec unshare --mount --propagation private -- "$0" "$@"
 fi
 
-mirror_of_apt() { # the first Debian archive that apt is configured for
-  { cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list 2>/dev/null || true; } |
-    grep -v '^ *#' | grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n1 | tr -d " " || true
-}
-MIRROR=${MIRROR:-$(mirror_of_apt)}
+MIRROR=${MIRROR:-$(scripts/debian-mirror.sh)}
 MIRROR=${MIRROR:-http://deb.debian.org/debian}
 
 base=$(mktemp -d "${TMPDIR:-/var/tmp}/mote-fresh.XXXXXX")

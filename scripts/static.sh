@@ -62,8 +62,7 @@ export CARGO_ZIGBUILD_ZIG_PATH CARGO_ZIGBUILD_CACHE_DIR=$cache/zigbuild ZIG_GLOB
 # apt_of SUITE: a configuration of apt that knows only a suite of Debian, in a folder of its own.
 apt_of() {
   local mirror
-  mirror=$({ cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list 2>/dev/null || true; } |
-    grep -v '^ *#' | grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n1 | tr -d ' ')
+  mirror=$(scripts/debian-mirror.sh)
   [ -n "$mirror" ] || fail "apt knows no archive of Debian: install the sources with: rustup component add rust-src"
   mkdir -p "$cache/apt/lists/partial" "$cache/apt/cache/archives/partial"
   echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $1 main" >"$cache/apt/sources.list"

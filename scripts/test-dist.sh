@@ -78,11 +78,7 @@ unpacked=$(basename "$archive" .tar.gz)
 
 # --- The base system ----------------------------------------------------------------------------
 
-mirror_of_apt() { # the first Debian archive that apt is configured for
-  { cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list 2>/dev/null || true; } |
-    grep -v '^ *#' | grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n1 | tr -d " " || true
-}
-MIRROR=${MIRROR:-$(mirror_of_apt)}
+MIRROR=${MIRROR:-$(scripts/debian-mirror.sh)}
 MIRROR=${MIRROR:-http://deb.debian.org/debian}
 
 # base_system NAME PACKAGES: a minimal Debian in $base, which is kept for the next run.

@@ -8,11 +8,12 @@ mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
 while read -r module; do insmod "/modules/$module" || echo "cannot load $module"; done </modules/order
 tries=0
-until mount -t ext4 /dev/vda /root 2>/dev/null; do
+mkdir -p /system
+until mount -t ext4 /dev/vda /system 2>/dev/null; do
   tries=$((tries + 1))
   [ $tries -lt 300 ] || { echo "no root file system"; poweroff -f; }
   usleep 100000
 done
 umount /proc /sys
-mount --move /dev /root/dev
-exec switch_root /root /bin/sh /guest-init
+mount --move /dev /system/dev
+exec switch_root /system /bin/sh /guest-init
