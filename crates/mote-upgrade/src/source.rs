@@ -16,7 +16,11 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 /// Longest time for the archive; a slow link of an edge machine has 256 kbit/s.
 const ARCHIVE_PATIENCE: Duration = Duration::from_secs(1_800);
 
-/// Opens the archive. What a server sends is kept in a file without a name.
+/// What to do if something else was named.
+const NAME_ARCHIVE: &str =
+    "name the archive of a release, whose name begins with mote- and ends in .tar.gz";
+
+/// Opens the archive. One from a server is kept in a temporary file that has no name.
 pub(crate) fn open(archive: &str) -> Result<File, Failure> {
     if archive.starts_with("http://") || archive.starts_with("https://") {
         return download(archive);
@@ -25,11 +29,7 @@ pub(crate) fn open(archive: &str) -> Result<File, Failure> {
     let meta = file.metadata().map_err(|error| Failure::file(archive, &error))?;
     if !meta.is_file() {
         let text = format!("{archive} is not a file");
-        return Err(Failure::new(
-            ARCHIVE,
-            text,
-            "name the archive mote-VERSION-MACHINE-linux-gnu.tar.gz",
-        ));
+        return Err(Failure::new(ARCHIVE, text, NAME_ARCHIVE));
     }
     if meta.len() > ARCHIVE_BYTES_MAX {
         return Err(too_long(archive));
@@ -40,7 +40,7 @@ pub(crate) fn open(archive: &str) -> Result<File, Failure> {
 fn too_long(archive: &str) -> Failure {
     let text =
         format!("{archive} is longer than {} MiB, which no release is", ARCHIVE_BYTES_MAX >> 20);
-    Failure::new(ARCHIVE, text, "name the archive mote-VERSION-MACHINE-linux-gnu.tar.gz")
+    Failure::new(ARCHIVE, text, NAME_ARCHIVE)
 }
 
 fn download(url: &str) -> Result<File, Failure> {
