@@ -300,6 +300,26 @@ test('packages outside the code folder', { timeout: 60_000 }, async () => {
   fs.rmSync(folder, { recursive: true });
 });
 
+// Debian 12 has Node 18, which does not look for `export` in a file that may be CommonJS.
+test('modules with the ending .js in an older Node', { timeout: 60_000 }, async () => {
+  const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'mote-shim-'));
+  fs.writeFileSync(path.join(folder, 'fn.js'), 'import { a } from "./a.js"; import b from "./b.js"; export default () => a + b');
+  fs.writeFileSync(path.join(folder, 'a.js'), 'export const a = "module and "');
+  fs.writeFileSync(path.join(folder, 'b.js'), 'module.exports = "CommonJS"');
+  const former = process.env.NODE_OPTIONS;
+  const newer = ['--no-experimental-detect-module', '--no-experimental-require-module'];
+  process.env.NODE_OPTIONS = newer.filter((flag) => process.allowedNodeEnvironmentFlags.has(flag)).join(' ');
+  try {
+    const engine = await Engine.open(folder, 'fn.js');
+    assert.equal(engine.ready.kind, 'READY', JSON.stringify(engine.ready.json));
+    check(await engine.invoke(), 200, 'module and CommonJS');
+    await engine.close();
+  } finally {
+    if (former === undefined) delete process.env.NODE_OPTIONS; else process.env.NODE_OPTIONS = former;
+  }
+  fs.rmSync(folder, { recursive: true });
+});
+
 for (const [name, files, entry, message] of [
   ['missing file', {}, 'nowhere.mjs', /no such file/],
   ['syntax', { 'fn.mjs': 'export default {' }, 'fn.mjs', /Unexpected/],

@@ -55,6 +55,27 @@ function usePackages(directory) {
   }
 }
 
+/**
+ * Imports a file of the function. Node before 20.19 and 22.12 takes every `.js` without `"type": "module"`
+ * for CommonJS; a file that fails for that reason is imported once more as a module, as newer ones do.
+ */
+async function importCode(file) {
+  const { href } = pathToFileURL(file);
+  try { return await import(href); } catch (error) {
+    const isModule = error instanceof SyntaxError && /outside a module|Unexpected token 'export'|'import.meta'/.test(error.message);
+    if (!isModule || !file.endsWith('.js')) throw error;
+    if (!module.register) throw new Error(`${error.message}: ${process.version} reads ${path.basename(file)} as CommonJS; call it .mjs`);
+    const source = `import fs from 'node:fs';
+      export async function load(url, context, next) {
+        const own = context.format === 'commonjs' && !url.includes('/node_modules/') && /[.]js([?]|$)/.test(url);
+        if (!own || !/^\\s*(import|export)\\b/m.test(fs.readFileSync(new URL(url), 'utf8'))) return next(url, context);
+        return next(url, { ...context, format: 'module' });
+      }`;
+    module.register(`data:text/javascript,${encodeURIComponent(source)}`);
+    return import(`${href}?module`);
+  }
+}
+
 export async function loadFunction(worker) {
   const { spec } = worker;
   Object.assign(process.env, spec.env ?? {});
@@ -65,7 +86,7 @@ export async function loadFunction(worker) {
     throw new Error(`${spec.entry}: TypeScript needs Node 22.18 or newer (this is ${process.version}); compile it to JavaScript`);
   }
   if (spec.compat) return loadAdapted(worker, file, exported);
-  const loaded = await import(pathToFileURL(file).href);
+  const loaded = await importCode(file);
   const isCommonJs = module.Module._cache[file] !== undefined;
   const [shape, handler] = exported ? namedExport(loaded, exported, isCommonJs) : findHandler(loaded, isCommonJs);
   const init = loaded.init ?? loaded.default?.init;
