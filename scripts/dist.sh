@@ -140,11 +140,15 @@ sign() { # file
 # make_root: the files, as the packages install them, in $root, and the symbols.
 make_root() {
   root=$work/$target/root
-  local symbols=$work/$NAME-symbols completions=$work/completions program
+  local symbols=$work/$NAME-symbols completions=$work/completions program whole
   mkdir -p "$root"/usr/bin "$root"/etc/mote "$root"/usr/lib/systemd/system "$symbols" "$completions" \
     "$root"/usr/share/{bash-completion/completions,zsh/site-functions,fish/vendor_completions.d,man/man1}
   for program in "${PROGRAMS[@]}"; do
-    objcopy --only-keep-debug "$bin/$program" "$symbols/$program.debug"
+    # zig writes the path of its own folder into the debug information of the C library, and there is
+    # no other in static programs: their symbols are the names of functions.
+    whole=$bin/$program
+    [ $LIBC = gnu ] || { whole=$work/whole && objcopy --strip-debug "$bin/$program" "$whole"; }
+    objcopy --only-keep-debug "$whole" "$symbols/$program.debug"
     objcopy --strip-all "$bin/$program" "$root/usr/bin/$program"
     # gdb finds the symbols by this name and checks them by their checksum.
     (cd "$symbols" && objcopy --add-gnu-debuglink="$program.debug" "$root/usr/bin/$program")
@@ -218,7 +222,7 @@ Description: function platform for the edge in one binary
  container engine and no cluster.
 TXT
   set_times "$deb"
-  dpkg-deb --root-owner-group -Zxz --build "$deb" "$OUT/mote_${VERSION}_$DEB_ARCH.deb" >/dev/null
+  dpkg-deb --root-owner-group -Zxz -z8 --build "$deb" "$OUT/mote_${VERSION}_$DEB_ARCH.deb" >/dev/null
 }
 
 pack_rpm() {

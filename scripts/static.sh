@@ -3,9 +3,12 @@
 # this processor and for others: target/static/TARGET/PROFILE/.
 #
 # Usage: scripts/static.sh [--profile NAME] [--check] [TARGET…]
-#   --profile NAME  the profile of cargo; the default is release
-#   --check         compile without linking, which shows in minutes what does not fit a target
-#   TARGET          as Rust names it; the default is all of them (scripts/static.sh --list)
+#        scripts/static.sh --test-programs TARGET ARGUMENT…
+#   --profile NAME   the profile of cargo; the default is release
+#   --check          compile without linking, which shows in minutes what does not fit a target
+#   --test-programs  builds the test programs that the arguments of cargo name, with the profile of
+#                    tests, and prints cargo's messages about them (JSON)
+#   TARGET           as Rust names it; the default is all of them (scripts/static.sh --list)
 #
 # zig is the C compiler and the linker for all targets (packages ziglang and cargo-zigbuild of PyPI).
 # The standard library of Rust is compiled with the programs, from the sources that belong to the
@@ -24,14 +27,19 @@ fail() {
   say "$*"
   exit 1
 }
-profile=release verb=build targets=()
+profile=release verb=build targets=() arguments=()
 while [ $# -gt 0 ]; do
   case $1 in
     --profile) profile=${2:?--profile needs a name} && shift ;;
     --check) verb=check ;;
+    --test-programs)
+      verb=test profile=dev targets=("${2:?--test-programs needs a target}")
+      arguments=("${@:3}")
+      break
+      ;;
     --list) printf '%s\n' "${TARGETS[@]}" && exit 0 ;;
     --zig) echo "$ZIG" && exit 0 ;;
-    -*) sed -n '5,8s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+    -*) sed -n '5,11s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
     *) targets+=("$1") ;;
   esac
   shift
@@ -116,6 +124,10 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || 
 export SOURCE_DATE_EPOCH
 export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/mote"
 unset RUSTFLAGS
+if [ $verb = test ]; then
+  exec "$venv/bin/cargo-zigbuild" test --locked --no-run --message-format=json --target "${targets[0]}" \
+    -Zbuild-std=std,panic_unwind,test "${arguments[@]}"
+fi
 [ $verb = check ] || verb=zigbuild
 for target in "${targets[@]}"; do
   for programs in "${GROUPS_OF_PROGRAMS[@]}"; do

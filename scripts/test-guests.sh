@@ -3,7 +3,7 @@
 #
 # Usage: scripts/test-guests.sh [--programs DIR] [--programs-arm64 DIR] [--tests DIR] [--keep] [JOB]…
 #   --programs DIR        the programs for x86-64 (default: target/release, built if they are missing)
-#   --programs-arm64 DIR  static programs for aarch64 (default: target/static/aarch64-unknown-linux-musl/release)
+#   --programs-arm64 DIR, --programs-armv7 DIR  static programs for ARM (default: target/static/TARGET/release)
 #   --tests DIR           test programs for x86-64 (default: those of TESTS_SANDBOX and TESTS_NODE, built)
 #   --keep                leave the folder with the output of the guests
 #   x86-v2     2 processors, 1 GiB: the attack battery and a part of the tests, as root, as an ordinary
@@ -15,7 +15,10 @@
 #   no-userns  without user namespaces, on a full disk, with a folder that cannot be written
 #   no-cgroup  without control groups, and with control groups without controllers
 #   old-kernel the kernel of Debian 11, and a kernel without Landlock
-#   arm64      aarch64, 2 processors, 1 GiB: as far as the programs are there
+#   arm64, armv7            2 processors, 1 GiB: functions, ten of them, and the tests of x86-v2, as far as the
+#              programs are there
+#   user-arm64, user-armv7  without another kernel: the programs and the tests of single crates, translated, with
+#              pages of 4, 16 and 64 KiB
 # Without a job all are run. GUEST_TESTS, GUEST_MODES (root user delegated), SUITE (bookworm) and MIRROR
 # can be set. The roots and kernels are kept in .cache/guests.
 #
@@ -27,22 +30,30 @@ cd "$(dirname "$0")/.."
 SUITE=${SUITE:-bookworm}
 # A guest is ended after this time.
 GUEST_SECONDS_MAX=${GUEST_SECONDS_MAX:-3600}
-ALL=(x86-v2 x86-512 x86-256 host-512 host-256 no-userns no-cgroup old-kernel arm64)
+ALL=(x86-v2 x86-512 x86-256 host-512 host-256 no-userns no-cgroup old-kernel arm64 armv7 user-arm64 user-armv7)
 PACKAGES=python3,nodejs,iproute2,procps,e2fsprogs,util-linux,busybox-static,kmod
 # Modules of the guest's kernel; those that are part of the kernel are left out.
-MODULES="virtio_pci virtio_mmio virtio_blk virtio_console virtio_net virtio_rng ext4 loop overlay crc32c_generic"
+MODULES="pci-host-generic virtio_pci virtio_mmio virtio_blk virtio_console virtio_net virtio_rng ext4 loop overlay crc32c_generic"
 # Tests of nodes that make sense on a small machine without the network.
 TESTS_SANDBOX=(escape instances)
 TESTS_NODE=(first_light deploys faults egress secrets management rollout scale_to_zero worker_death restart kv schedules websockets observe)
 
-programs='' tests='' programs_arm64=target/static/aarch64-unknown-linux-musl/release keep=no jobs=()
+# What the kernel of QEMU, Debian and Rust call the processors, and a processor that a guest has.
+declare -A TARGET_OF=([arm64]=aarch64-unknown-linux-musl [armv7]=armv7-unknown-linux-musleabihf)
+declare -A DEBIAN_OF=([arm64]=arm64 [armv7]=armhf) QEMU_OF=([arm64]=aarch64 [armv7]=arm)
+# The crates whose tests run translated: all but those that need tools of this machine's processor.
+TRANSLATED=(mote-core mote-pool mote-sandbox mote-engine mote-gateway mote-coap mote-journal mote-store mote-state mote-project mote-upgrade)
+
+programs='' tests='' keep=no jobs=()
+declare -A foreign=([arm64]=target/static/${TARGET_OF[arm64]}/release [armv7]=target/static/${TARGET_OF[armv7]}/release)
 while [ $# -gt 0 ]; do
   case $1 in
     --programs) programs=$2; shift ;;
-    --programs-arm64) programs_arm64=$2; shift ;;
+    --programs-arm64) foreign[arm64]=$2; shift ;;
+    --programs-armv7) foreign[armv7]=$2; shift ;;
     --tests) tests=$2; shift ;;
     --keep) keep=yes ;;
-    *) [[ " ${ALL[*]} " == *" $1 "* ]] || { sed -n '2,23s/^# \{0,1\}//p' "$0" >&2; exit 2; }; jobs+=("$1") ;;
+    *) [[ " ${ALL[*]} " == *" $1 "* ]] || { sed -n '2,26s/^# \{0,1\}//p' "$0" >&2; exit 2; }; jobs+=("$1") ;;
   esac
   shift
 done
@@ -53,7 +64,7 @@ scripts/setup.sh guests
 target=${CARGO_TARGET_DIR:-$PWD/target}
 if [ -z "$programs" ]; then
   programs=$target/release
-  if ! [ -x "$programs/mote" ]; then make build; fi
+  if ! [ -x "$programs/mote" ] && [[ " ${jobs[*]}" =~ \ (x86|host|no|old)- ]]; then make build; fi
 fi
 
 cache=$PWD/.cache/guests
@@ -83,7 +94,10 @@ MIRROR=${MIRROR:-http://deb.debian.org/debian}
 # root_of ARCH [SUITE] [PACKAGES]: makes .cache/guests/SUITE-ARCH with root/, kernel, initrd and root.ext4.
 root_of() {
   local arch=$1 suite=${2:-$SUITE} folder root deb version module
-  local packages=linux-image-cloud-$arch,${3:-$PACKAGES}
+  # 32-bit ARM has no kernel for clouds.
+  local image=cloud-$arch packages
+  [ "$arch" != armhf ] || image=armmp
+  packages=linux-image-$image,${3:-$PACKAGES}
   folder=$cache/$suite-$arch
   root=$folder/root
   if [ "$(cat "$folder/packages" 2>/dev/null)" != "$packages" ]; then
@@ -126,7 +140,7 @@ root_of() {
 data_of() {
   local folder=$work/$1.data name
   mkdir -p "$folder"/{programs,tests,files}
-  for name in mote mote-chain mote-broker mote-nats; do
+  for name in mote mote-tools mote-chain mote-broker mote-nats; do
     [ ! -e "$2/$name" ] || cp "$2/$name" "$folder/programs/"
   done
   strip "$folder"/programs/* 2>/dev/null || true # programs of another processor are stripped already
@@ -147,6 +161,7 @@ start_guest() {
   case $arch in
     amd64) machine=(qemu-system-x86_64 -machine pc -cpu max) console=ttyS0 ;;
     arm64) machine=(qemu-system-aarch64 -machine virt -cpu cortex-a72) console=ttyAMA0 ;;
+    armhf) machine=(qemu-system-arm -machine "virt,highmem=off" -cpu cortex-a15) console=ttyAMA0 ;;
   esac
   : >"$work/$name.out"
   ${holder:+in_network} "${machine[@]}" -accel tcg,thread=multi -smp "$processors" -m "$mib" -nodefaults -no-user-config -display none -no-reboot \
@@ -188,23 +203,28 @@ run_guest() {
 
 # --- Test programs --------------------------------------------------------------------------------------
 
-test_programs() { # into $work/tests
-  local kind
-  if [ -n "$tests" ]; then cp -r "$tests" "$work/tests"; return; fi
-  mkdir "$work/tests"
+# test_programs FOLDER COMMAND…: the test programs of cargo's messages that the command prints.
+test_programs() {
+  local folder=$1 kind name file
+  shift
+  mkdir -p "$folder"
   local arguments=(-p mote-sandbox -p mote-tests)
   for kind in "${TESTS_SANDBOX[@]}" "${TESTS_NODE[@]}"; do arguments+=(--test "$kind"); done
-  cargo test --no-run --message-format=json "${arguments[@]}" 2>"$work/cargo" | python3 -B -c '
-import json, sys
-for built in map(json.loads, filter(lambda line: line.startswith("{"), sys.stdin)):
-    if built.get("executable") and built["target"]["kind"] == ["test"]:
-        print(built["target"]["name"], built["executable"])' >"$work/built" || { tail -n 20 "$work/cargo" >&2; return 1; }
-  local name file
+  "$@" "${arguments[@]}" 2>"$work/cargo" | built test >"$work/built" || { tail -n 20 "$work/cargo" >&2; return 1; }
   for kind in "${TESTS_SANDBOX[@]}" "${TESTS_NODE[@]}"; do
     while read -r name file; do
-      [ "$name" != "$kind" ] || strip -o "$work/tests/$name" "$file"
+      [ "$name" != "$kind" ] || cp "$file" "$folder/$name"
     done <"$work/built"
   done
+  strip "$folder"/* 2>/dev/null || true # those of another processor stay as they are
+}
+# built KIND: the names and the files of the test programs of this kind (test, lib) in cargo's messages.
+built() {
+  python3 -B -c '
+import json, sys
+for built in map(json.loads, filter(lambda line: line.startswith("{"), sys.stdin)):
+    if built.get("executable") and sys.argv[1] in built["target"]["kind"]:
+        print(built["target"]["name"], built["executable"])' "$1"
 }
 
 # --- Networks between this machine and a guest --------------------------------------------------------
@@ -265,7 +285,9 @@ temperatures() {
 # --- Jobs -----------------------------------------------------------------------------------------------
 
 job_x86_v2() {
-  test_programs
+  if [ -n "$tests" ]; then cp -r "$tests" "$work/tests"; else
+    test_programs "$work/tests" cargo test --no-run --message-format=json
+  fi
   data_of x86-v2 "$programs" "$work/tests"
   run_guest x86-v2 amd64 2 1024 guest.job=tests
 }
@@ -423,35 +445,67 @@ job_old_kernel() {
   run_guest no-landlock amd64 2 512 guest.job=no-landlock lsm=yama
 }
 
-job_arm64() {
-  if [ ! -x "$programs_arm64/mote" ]; then
-    tell "SKIPPED arm64: there is no mote in $programs_arm64; only the boot is tested"
-    programs_arm64=$work/nothing
-    mkdir -p "$programs_arm64"
-    data_of arm64 "$programs_arm64"
-    run_guest arm64 arm64 2 1024 guest.job=boots
+# emulated NAME: a machine with another processor.
+emulated() {
+  local name=$1 arch=${DEBIAN_OF[$1]}
+  if [ ! -x "${foreign[$name]}/mote" ]; then
+    tell "SKIPPED $name: there is no mote in ${foreign[$name]}; only the boot is tested"
+    mkdir -p "$work/nothing"
+    data_of "$name" "$work/nothing"
+    run_guest "$name" "$arch" 2 1024 guest.job=boots
     return
   fi
-  # The translator of single programs runs without another kernel; it has neither sandboxes nor threads
-  # in namespaces, so only what needs no sandbox is tried.
-  local word
-  for word in version doctor "explain M0703" "simulate --list"; do
-    # shellcheck disable=SC2086 # words
-    if qemu-aarch64-static "$programs_arm64/mote" $word >"$work/user" 2>&1; then
-      tell "ok      arm64, translated: mote $word: $(head -n 1 "$work/user")"
-    else
-      tell "FAILED  arm64, translated: mote $word"
-      sed 's/^/        /' "$work/user" | tail -n 5 | tee -a "$all"
-    fi
-  done
-  data_of arm64 "$programs_arm64"
-  run_guest arm64 arm64 2 1024 guest.job=foreign
+  test_programs "$work/tests-$name" scripts/static.sh --test-programs "${TARGET_OF[$name]}"
+  data_of "$name" "${foreign[$name]}" "$work/tests-$name"
+  run_guest "$name" "$arch" 2 1024 guest.job=foreign
 }
+job_arm64() { emulated arm64; }
+job_armv7() { emulated armv7; }
+
+# translated NAME: programs of another processor on this machine's kernel. The translator has neither
+# sandboxes nor threads in namespaces, so what needs a sandbox is left to the emulated machines.
+translated() {
+  local name=$1 translator=qemu-${QEMU_OF[$1]}-static word page crate file arguments=()
+  if [ -x "${foreign[$name]}/mote" ]; then
+    for word in version doctor "explain M0703" "simulate --list"; do
+      for page in 4096 16384 65536; do
+        # shellcheck disable=SC2086 # words
+        if "$translator" -p $page "${foreign[$name]}/mote" $word >"$work/user" 2>&1; then
+          tell "ok      $name, translated, pages of $((page / 1024)) KiB: mote $word: $(head -n 1 "$work/user")"
+        else
+          tell "FAILED  $name, translated, pages of $((page / 1024)) KiB: mote $word"
+          sed 's/^/        /' "$work/user" | tail -n 5 | tee -a "$all"
+        fi
+      done
+    done
+  else
+    tell "SKIPPED $name, translated: there is no mote in ${foreign[$name]}"
+  fi
+  for crate in "${TRANSLATED[@]}"; do arguments+=(-p "$crate"); done
+  scripts/static.sh --test-programs "${TARGET_OF[$name]}" --lib "${arguments[@]}" 2>"$work/cargo" | built lib >"$work/built" ||
+    { tail -n 20 "$work/cargo" >&2; return 1; }
+  while read -r crate file; do
+    for page in 4096 65536; do
+      # Not all system calls are translated; the tests that need others are named in the output.
+      (cd "crates/${crate//_/-}" && timeout 900 "$translator" -p $page "$file" --test-threads 2) >"$work/user" 2>&1 || true
+      result=$(grep '^test result' "$work/user" | head -n 1) || true
+      if [[ $result == *" ok. "* ]]; then
+        tell "ok      $name, translated, pages of $((page / 1024)) KiB: $crate: $result"
+      else
+        tell "FAILED  $name, translated, pages of $((page / 1024)) KiB: $crate: ${result:-no result}"
+        grep -E 'FAILED$|panicked' "$work/user" | sed 's/^/        /' | head -n 30 | tee -a "$all" || true
+        tail -n 3 "$work/user" | cut -c1-200 | sed 's/^/        /' | tee -a "$all"
+      fi
+    done
+  done <"$work/built"
+}
+job_user_arm64() { translated arm64; }
+job_user_armv7() { translated armv7; }
 
 for job in "${jobs[@]}"; do
   case $job in
-    host-256 | host-512) ;;
-    arm64) root_of arm64 ;;
+    host-256 | host-512 | user-*) ;;
+    arm64 | armv7) root_of "${DEBIAN_OF[$job]}" ;;
     *) root_of amd64 ;;
   esac
   say "$job"

@@ -193,6 +193,9 @@ job_clients() {
 TEN="hello-python echo-python thermo-python hello-node echo-node sieve-node hello-shell echo-shell hello-server echo-server"
 job_ten() {
   machine
+  ten serve
+}
+ten() { # [serve]
   before=$(available)
   if ! up /tmp/up.log --lan; then wrong "the node starts"; indent </tmp/up.log; return; fi
   ok "the node starts: $(head -n 1 /tmp/up.log)"
@@ -210,7 +213,7 @@ job_ten() {
   done
   report_memory "ten functions"
   "$mote" list | indent
-  serve
+  if [ "${1:-}" = serve ]; then serve; fi
   for name in $TEN; do
     case $name in
       hello-*) check "$name answers afterwards" ask "$name" mote ;;
@@ -387,7 +390,8 @@ job_foreign() {
   says "doctor" "$("$mote" doctor 2>&1 | line_of seccomp)" "system calls allowed"
   works "root"
   works "user" as_user
-  job_ten
+  ten
+  for mode in ${GUEST_MODES:-root user delegated}; do tests "$mode"; done
 }
 
 "job_${job//-/_}"
