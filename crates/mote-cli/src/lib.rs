@@ -1,11 +1,10 @@
 //! The command line of `mote`.
 //!
-//! [`cli`] reads it and sends requests to a node, and [`config`] reads a node's settings from flags,
+//! [`cli`] reads it and sends requests to a node; `mote-settings` reads a node's settings from flags,
 //! environment and file. The node itself is `mote-node`, which `mote up` runs; `mote-project` turns
 //! a folder into a function for both. There are two programs, so that a node stays small: `mote`
-//! ([`run`]), and `mote-tools` ([`run_tools`]), which `mote` becomes for the verbs of `cli::tools`.
+//! ([`run`]), and `mote-tools` ([`run_tools`]), which `mote` becomes for everything but `mote up`.
 
 mod cli;
-mod config;
 
 pub use cli::{command, run, run_tools};

@@ -1,5 +1,4 @@
-//! Verbs that `mote-tools` carries out look like all others; without that program the error names
-//! it.
+//! `mote` becomes `mote-tools` for all that is not the node; without that program the error names it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,17 +25,23 @@ fn run(program: &Path, args: &[&str]) -> (Option<i32>, String, String) {
 fn a_missing_program_is_named() {
     let folder = alone();
     let mote = folder.path().join("mote");
-    for args in [&["simulate", "--list"][..], &["bench", "hello"], &["nodes"]] {
+    for args in [&["simulate", "--list"][..], &["list"], &["--help"], &["up", "--what"], &[]] {
         let (code, out, error) = run(&mote, args);
         assert_eq!((code, out.as_str()), (Some(1), ""), "{args:?}: {error}");
         let program = folder.path().join("mote-tools");
         assert!(error.starts_with(&format!("error[M0104]: {}: ", program.display())), "{error}");
         assert!(error.contains("mote-tools is in the package mote"), "{error}");
     }
-    // What the parser knows does not need it.
-    assert_eq!(run(&mote, &["simulate", "--help"]).0, Some(0));
-    assert_eq!(run(&mote, &["simulate", "--what"]).0, Some(2));
+}
+
+#[test]
+fn a_node_needs_no_other_program() {
+    let folder = alone();
+    let mote = folder.path().join("mote");
     assert_eq!(run(&mote, &["version"]).0, Some(0));
+    let (code, _, error) = run(&mote, &["up", "--http", "nowhere"]);
+    assert_eq!(code, Some(78), "{error}");
+    assert!(error.starts_with("error[M0203]: http: "), "{error}");
 }
 
 #[test]
@@ -62,8 +67,8 @@ fn the_tools_are_found_through_a_link() {
 }
 
 #[test]
-fn the_tools_refuse_what_mote_does() {
-    let (code, _, error) = run(Path::new(env!("CARGO_BIN_EXE_mote-tools")), &["explain", "M0101"]);
+fn the_tools_do_not_start_a_node() {
+    let (code, _, error) = run(Path::new(env!("CARGO_BIN_EXE_mote-tools")), &["up"]);
     assert_eq!(code, Some(2), "{error}");
-    assert!(error.contains("run it as mote"), "{error}");
+    assert!(error.contains("run mote up"), "{error}");
 }

@@ -41,7 +41,7 @@ pub(super) struct Args {
 }
 
 /// Flags of every verb.
-#[derive(Debug, Clone, ClapArgs)]
+#[derive(Debug, Clone, Default, ClapArgs)]
 pub(super) struct Global {
     /// How results are printed
     #[arg(
@@ -75,8 +75,9 @@ pub(super) struct Global {
     pub(super) color: When,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(super) enum Format {
+    #[default]
     Table,
     Json,
     Jsonl,
@@ -84,8 +85,9 @@ pub(super) enum Format {
     Name,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(super) enum When {
+    #[default]
     Auto,
     Always,
     Never,

@@ -1,15 +1,29 @@
 //! `mote config check` and `mote config show`.
 
+use std::path::PathBuf;
+
 use mote_api::exit;
+use mote_settings::{Given, Loaded, SETTINGS};
 
 use super::args::{Config as ConfigArgs, ConfigVerb, NodeFlags};
 use super::failure::Failure;
 use super::output::{Output, table};
-use crate::config::{Given, Loaded, SETTINGS};
 
 /// The node's configuration from flags, environment and file. Every mistake in it gives the exit
 /// code 78, on which service units do not restart.
-pub(super) fn load(flags: &NodeFlags) -> Result<Loaded, Failure> {
+pub(super) fn load(
+    flags: Vec<(&'static str, String)>,
+    config: Option<PathBuf>,
+) -> Result<Loaded, Failure> {
+    Loaded::load(&Given::from_process(flags, config)).map_err(|mistakes| {
+        let mut failure = Failure::from(mistakes);
+        failure.exit = exit::CONFIG;
+        failure
+    })
+}
+
+/// The settings that flags give, by their keys.
+pub(super) fn given(flags: &NodeFlags) -> Vec<(&'static str, String)> {
     let mut given = Vec::new();
     for (key, value) in [
         ("data", &flags.data),
@@ -55,22 +69,18 @@ pub(super) fn load(flags: &NodeFlags) -> Result<Loaded, Failure> {
     if flags.lan {
         given.push(("lan", "true".to_owned()));
     }
-    Loaded::load(&Given::from_process(given, flags.config.clone())).map_err(|mistakes| {
-        let mut failure = Failure::from(mistakes);
-        failure.exit = exit::CONFIG;
-        failure
-    })
+    given
 }
 
 pub(super) fn run(args: &ConfigArgs, output: &Output) -> Result<(), Failure> {
     match &args.verb {
         ConfigVerb::Check(flags) => {
-            load(flags)?;
+            load(given(flags), flags.config.clone())?;
             output.say("the configuration is valid");
             Ok(())
         }
         ConfigVerb::Show(flags) => {
-            let loaded = load(flags)?;
+            let loaded = load(given(flags), flags.config.clone())?;
             let mut names = Vec::new();
             let mut rows = Vec::new();
             let mut values = Vec::new();

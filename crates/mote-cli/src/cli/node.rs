@@ -3,11 +3,11 @@
 use mote_api::client::{Client, ClientError};
 use mote_api::exit;
 use mote_api::types::CheckState;
+use mote_settings::{Given, Loaded};
 
 use super::args::Global;
 use super::failure::Failure;
 use super::output::{Mark, Output, harmless};
-use crate::config::{Given, Loaded};
 
 /// `mote doctor`: the node's report about its machine. If no node runs, a report of what this
 /// machine would offer to a node started by this user.

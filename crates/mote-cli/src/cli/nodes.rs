@@ -1,21 +1,21 @@
 //! The nodes that `--node` and `MOTE_NODE` name, and `mote nodes`.
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mote_api::client::{Client, ClientError, Endpoint};
 use mote_api::exit;
 use mote_api::quantity::size_text;
 use mote_api::types::NodeStatus;
-use mote_fleet::names::{Named, Names};
+use mote_fleet::names::{FILE_NAME, Named, Names};
 use mote_fleet::{Node, ask_all};
+use mote_settings::Given;
 use serde_json::json;
 
 use super::args::Global;
 use super::failure::Failure;
 use super::output::{Output, harmless, table};
-use crate::config::{self, Given};
 
 /// Bytes of a file with names of nodes, or a token, that are read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -26,7 +26,7 @@ pub(super) fn chosen(global: &Global) -> Result<Vec<Node>, Failure> {
     let given = Given::from_process(Vec::new(), None);
     let named = global.node.clone().or_else(|| std::env::var("MOTE_NODE").ok());
     let Some(list) = named.filter(|node| !node.is_empty()) else {
-        let endpoint = Endpoint::Unix(config::default_socket(&given));
+        let endpoint = Endpoint::Unix(mote_settings::default_socket(&given));
         return Ok(vec![Node { name: endpoint.to_string(), client: client(endpoint, global) }]);
     };
     let names = read(&given)?;
@@ -34,7 +34,7 @@ pub(super) fn chosen(global: &Global) -> Result<Vec<Node>, Failure> {
         |path: &str| std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     let all = names.resolve(&list, is_socket).map_err(|error| {
         let failure = Failure::new("M0101", error.text);
-        let file = config::nodes_file(&given).0;
+        let file = nodes_file(&given).0;
         failure.with_hint(error.hint.unwrap_or_else(|| {
             format!(
                 "write http://HOST:PORT or the path of a socket, or name it in {}",
@@ -59,9 +59,14 @@ pub(super) fn only(global: &Global) -> Result<Node, Failure> {
     }
 }
 
+/// The file with the names of nodes, and whether it must exist.
+fn nodes_file(given: &Given) -> (PathBuf, bool) {
+    given.file_of_user("MOTE_NODES", FILE_NAME)
+}
+
 /// Reads the file of names; without one there are none.
 fn read(given: &Given) -> Result<Names, Failure> {
-    let (path, required) = config::nodes_file(given);
+    let (path, required) = nodes_file(given);
     let shown = path.display().to_string();
     match bounded(&path) {
         Ok(text) => Ok(Names::parse(&path, &text)?),
@@ -93,7 +98,7 @@ fn connect(all: &[Named], global: &Global, is_strict: bool) -> Result<Vec<Node>,
         let endpoint = Endpoint::parse(&node.address, token)?;
         if let (Endpoint::Tcp { token: None, .. }, true) = (&endpoint, is_strict && all.len() > 1) {
             let text = format!("{}: no token is known", harmless(&node.name));
-            let file = config::nodes_file(&Given::from_process(Vec::new(), None)).0;
+            let file = nodes_file(&Given::from_process(Vec::new(), None)).0;
             let hint = format!(
                 "with several nodes, each needs a token_file in {}; MOTE_TOKEN is for one node",
                 file.display()
@@ -133,7 +138,7 @@ pub(super) async fn list(global: &Global, output: &Output) -> Result<(), Failure
     } else {
         let all: Vec<Named> = read(&given)?.nodes().cloned().collect();
         if all.is_empty() {
-            let file = config::nodes_file(&given).0;
+            let file = nodes_file(&given).0;
             output.say(&format!("no nodes are named yet; write [nodes] into {}", file.display()));
         }
         connect(&all, global, false)?

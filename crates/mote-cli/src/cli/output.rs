@@ -10,6 +10,8 @@ use mote_api::text::is_bidirectional_control;
 use super::args::{Format, Global, When};
 use super::failure::Failure;
 
+/// The version of this program.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// A column of text is left out if it would be cut to fewer characters than this.
 const CUT_MIN: usize = 16;
 
@@ -146,12 +148,11 @@ impl Output {
     }
 
     pub(super) fn version(&self) -> Result<(), Failure> {
-        let version = env!("CARGO_PKG_VERSION");
         let value = serde_json::json!({
-            "version": version,
+            "version": VERSION,
             "machine": std::env::consts::ARCH,
         });
-        self.result(&value, &[version], || format!("mote {version}\n"))
+        self.result(&value, &[VERSION], || format!("mote {VERSION}\n"))
     }
 
     fn painted(&self, code: &str, text: &str) -> String {

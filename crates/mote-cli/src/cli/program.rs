@@ -1,5 +1,5 @@
-//! Verbs that another program carries out, which is installed next to this one: who starts a node
-//! or calls a function does without it.
+//! Commands that another program carries out, which is installed next to this one: a node does
+//! without it.
 
 use std::env;
 use std::ffi::OsString;

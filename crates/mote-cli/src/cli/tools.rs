@@ -1,33 +1,117 @@
-//! The verbs of the program `mote-tools`. `mote` becomes this program when it reads one of them, so
-//! a node does not contain the load generator, the simulator, charts, the readers and writers of
-//! other platforms' manifests, and changes of several nodes.
+//! The verbs of the program `mote-tools`: all but `mote up`. `mote` becomes this program when it
+//! reads one of them, so a node contains neither the parser of the command line, nor the client of
+//! the management API, nor the load generator, the simulator and other platforms' manifests.
 
+use std::pin::Pin;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
+use mote_api::exit;
 
 use super::args::{Args, Global, OnFailure, Verb};
 use super::failure::Failure;
 use super::output::Output;
 use super::{
-    bench, boxed, completion, ended, export, fleet, import, nodes, runtime, simulate, usage,
+    bench, completion, config_verb, deploy, ended, explain, export, fleet, functions, import,
+    invocations, invoke, kv, logs, mqtt, node, nodes, program, rollout, scale, schedules, secret,
+    simulate, top,
 };
 
-/// Whether this program carries out a verb, for whatever nodes.
-pub(super) fn has(verb: &Verb) -> bool {
-    matches!(
-        verb,
-        Verb::Completion { .. }
-            | Verb::Export(_)
-            | Verb::Import(_)
-            | Verb::Simulate(_)
-            | Verb::Bench(_)
-            | Verb::Nodes
-    )
+/// Runs the command line of this process as `mote-tools`.
+pub fn run() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return usage(&error),
+    };
+    let output = Output::new(&args.global);
+    let result = match args.verb {
+        Verb::Up(_) => {
+            Err(Failure::new("M0101", "mote-tools does not start a node").with_hint("run mote up"))
+        }
+        Verb::Config(verb) => config_verb::run(&verb, &output),
+        Verb::Cluster { arguments } => program::companion("mote-cluster", &arguments),
+        Verb::Upgrade { arguments } => program::companion("mote-upgrade", &arguments),
+        Verb::Explain { code } => explain::run(&code, &output),
+        Verb::Version => output.version(),
+        Verb::Completion { shell } => completion::run(shell),
+        Verb::Export(export) => export::run(&export.to, &output),
+        Verb::Import(args) => import::run(&args, &output),
+        Verb::Simulate(args) => simulate::run(&args, output),
+        Verb::Bench(bench) => bench::run(&bench, &args.global, &output),
+        Verb::Nodes => {
+            runtime().and_then(|runtime| runtime.block_on(nodes::list(&args.global, &output)))
+        }
+        verb => ask_nodes(verb, &args.global, &output),
+    };
+    ended(result, &output)
 }
 
-/// Whether a verb can address several nodes; then this program carries it out.
-pub(super) fn takes_several(verb: &Verb) -> bool {
+/// Verbs that send requests to nodes. Ctrl-C ends those for one node at once; a change of several
+/// nodes ends itself, to tell what is true of each node.
+fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure> {
+    let all = match verb {
+        _ if takes_several(&verb) => nodes::chosen(global)?,
+        _ => vec![nodes::only(global)?],
+    };
+    let one = match all.as_slice() {
+        [one] if !is_change_of_several(&verb) => one,
+        all => return runtime()?.block_on(boxed(fleet::run(all, &verb, global, output))),
+    };
+    let runtime = runtime()?;
+    let client = one.client.clone();
+    let result = runtime.block_on(async {
+        let work = boxed(async {
+            match verb {
+                Verb::Deploy(args) => deploy::run(&client, &args, output).await,
+                Verb::Invoke(args) => invoke::run(&client, &args, output).await,
+                Verb::List => functions::list(&client, output).await,
+                Verb::Describe { name } => functions::describe(&client, &name, output).await,
+                Verb::Revisions { name } => rollout::revisions(&client, &name, output).await,
+                Verb::Schedules { name } => schedules::run(&client, name.as_deref(), output).await,
+                Verb::Rollback { name, revision } => {
+                    rollout::rollback(&client, &name, revision.as_deref(), output).await
+                }
+                Verb::Traffic(args) => rollout::traffic(&client, &args, output).await,
+                Verb::Logs(args) => logs::run(&client, &args, output).await,
+                Verb::Scale(args) => scale::run(&client, &args, output).await,
+                Verb::Top(args) => top::run(&client, args, output).await,
+                Verb::Remove(args) => functions::remove(&client, &args, output).await,
+                Verb::Invocation(args) => invocations::run(&client, &args.verb, output).await,
+                Verb::Runs(args) => invocations::run_runs(&client, &args.verb, output).await,
+                Verb::DeadLetters(args) => {
+                    invocations::run_dead_letters(&client, &args.verb, output).await
+                }
+                Verb::Secret(args) => secret::run(&client, &args.verb, output).await,
+                Verb::Kv(args) => kv::run(&client, &args.verb, output).await,
+                Verb::Mqtt(args) => mqtt::run(&client, &args.verb, output).await,
+                Verb::Doctor => node::doctor(&client, global, output).await,
+                Verb::Nodes
+                | Verb::Up(_)
+                | Verb::Config(_)
+                | Verb::Cluster { .. }
+                | Verb::Upgrade { .. }
+                | Verb::Explain { .. }
+                | Verb::Completion { .. }
+                | Verb::Export(_)
+                | Verb::Import(_)
+                | Verb::Simulate(_)
+                | Verb::Bench(_)
+                | Verb::Version => Ok(()),
+            }
+        });
+        tokio::select! {
+            result = work => result,
+            _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
+        }
+    });
+    // A thread that still waits for standard input must not delay the end of the command.
+    runtime.shutdown_background();
+    result
+}
+
+/// Whether a verb can address several nodes.
+fn takes_several(verb: &Verb) -> bool {
     matches!(
         verb,
         Verb::Deploy(_)
@@ -40,38 +124,34 @@ pub(super) fn takes_several(verb: &Verb) -> bool {
 }
 
 /// Whether a change of a single node is a change of several, of which there is one.
-pub(super) fn is_needed_for_one(verb: &Verb) -> bool {
+fn is_change_of_several(verb: &Verb) -> bool {
     matches!(verb, Verb::Deploy(args) if args.on_failure == OnFailure::Rollback)
 }
 
-/// Runs the command line of this process as `mote-tools`.
-pub fn run() -> ExitCode {
-    let args = match Args::try_parse() {
-        Ok(args) => args,
-        Err(error) => return usage(&error),
-    };
-    let output = Output::new(&args.global);
-    let result = match args.verb {
-        Verb::Completion { shell } => completion::run(shell),
-        Verb::Export(export) => export::run(&export.to, &output),
-        Verb::Import(args) => import::run(&args, &output),
-        Verb::Simulate(args) => simulate::run(&args, output),
-        Verb::Bench(bench) => bench::run(&bench, &args.global, &output),
-        verb => several_nodes(&verb, &args.global, &output),
-    };
-    ended(result, &output)
+/// A future behind a pointer. The runtime contains the code of a future that it runs several times,
+/// and the verbs are large.
+fn boxed<'a, T>(future: impl Future<Output = T> + 'a) -> Pin<Box<dyn Future<Output = T> + 'a>> {
+    Box::pin(future)
 }
 
-/// Verbs for several nodes. A change of several nodes ends itself on Ctrl-C, to tell what is true of
-/// each node.
-fn several_nodes(verb: &Verb, global: &Global, output: &Output) -> Result<(), Failure> {
-    let all = match verb {
-        Verb::Nodes => Vec::new(),
-        verb if takes_several(verb) => nodes::chosen(global)?,
-        _ => {
-            let text = "mote-tools does not carry out this command";
-            return Err(Failure::new("M0101", text).with_hint("run it as mote"));
-        }
-    };
-    runtime()?.block_on(boxed(fleet::run(&all, verb, global, output)))
+/// The runtime of a command.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build();
+    runtime.map_err(|error| Failure::new("M0103", format!("cannot start: {error}")))
+}
+
+/// The message of clap, with our error code in front.
+fn usage(error: &clap::Error) -> ExitCode {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.render().to_string();
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        eprint!("{text}");
+    } else {
+        eprint!("{}", text.replacen("error: ", "error[M0101]: ", 1));
+    }
+    ExitCode::from(exit::USAGE)
 }

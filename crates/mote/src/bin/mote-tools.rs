@@ -1,5 +1,5 @@
-//! `mote-tools`: the verbs of `mote` that need no node or concern several. `mote` becomes this program
-//! when it reads one of them.
+//! `mote-tools`: the verbs of `mote` other than `up`. `mote` becomes this program when it reads one of
+//! them.
 
 use std::process::ExitCode;
 

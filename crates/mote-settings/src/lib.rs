@@ -1,7 +1,8 @@
 //! The configuration of a node, from flags, then `MOTE_*`, then the file, then defaults.
 //!
-//! Only this module reads the node's file and environment. It turns raw texts into a checked
-//! [`Config`], reports every mistake together, and keeps the origin of each value.
+//! Only this crate reads the node's file and environment. It turns raw texts into a checked
+//! [`Config`], reports every mistake together, and keeps the origin of each value. It must not know
+//! verbs or how a mistake is shown. Start reading at [`Loaded::load`].
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,21 +21,21 @@ mod nats;
 mod platforms;
 
 /// Name of the configuration file.
-pub(crate) const FILE_NAME: &str = "mote-node.toml";
+pub const FILE_NAME: &str = "mote-node.toml";
 
 /// One setting of a node. The reference page and the checks use this table.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Setting {
+pub struct Setting {
     /// Key in the file; `MOTE_` and upper case in the environment, `--` as a flag.
-    pub(crate) key: &'static str,
+    pub key: &'static str,
     /// Its default in words.
-    pub(crate) default: &'static str,
+    pub default: &'static str,
     /// Its description.
-    pub(crate) text: &'static str,
+    pub text: &'static str,
 }
 
 /// Every setting, in the order of the reference page.
-pub(crate) const SETTINGS: [Setting; 36] = [
+pub const SETTINGS: [Setting; 36] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -235,16 +236,16 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// A configuration that was read and checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Loaded {
+pub struct Loaded {
     /// The settings for the node.
-    pub(crate) config: Config,
+    pub config: Config,
     /// Each setting's text and origin, in the order of [`SETTINGS`].
-    pub(crate) origins: Vec<(&'static str, String, Origin)>,
+    pub origins: Vec<(&'static str, String, Origin)>,
 }
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub enum Origin {
     /// A flag.
     Flag,
     /// An environment variable.
@@ -268,23 +269,20 @@ impl fmt::Display for Origin {
 
 /// The configuration's sources outside the program, as texts that are not checked yet.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Given {
+pub struct Given {
     /// Flags by key.
-    pub(crate) flags: Vec<(&'static str, String)>,
+    pub flags: Vec<(&'static str, String)>,
     /// `--config`.
-    pub(crate) config: Option<PathBuf>,
+    pub config: Option<PathBuf>,
     /// Environment variables.
-    pub(crate) env: Vec<(String, String)>,
+    pub env: Vec<(String, String)>,
     /// Whether the user is root.
-    pub(crate) is_root: bool,
+    pub is_root: bool,
 }
 
 impl Given {
     /// The flags with this process's environment and user.
-    pub(crate) fn from_process(
-        flags: Vec<(&'static str, String)>,
-        config: Option<PathBuf>,
-    ) -> Self {
+    pub fn from_process(flags: Vec<(&'static str, String)>, config: Option<PathBuf>) -> Self {
         Self {
             flags,
             config,
@@ -330,13 +328,19 @@ impl Given {
 
     /// The file to read, and whether it must be there.
     fn file(&self) -> (PathBuf, bool) {
-        if let Some(path) = &self.config {
-            return (path.clone(), true);
+        match &self.config {
+            Some(path) => (path.clone(), true),
+            None => self.file_of_user("MOTE_CONFIG", FILE_NAME),
         }
-        if let Some(path) = self.env("MOTE_CONFIG") {
-            return (path.into(), true);
+    }
+
+    /// The file that a variable names, or the one with this name among this user's configuration,
+    /// and whether it must be there.
+    pub fn file_of_user(&self, variable: &str, name: &str) -> (PathBuf, bool) {
+        match self.env(variable) {
+            Some(path) => (path.into(), true),
+            None => (self.folder().join(name), false),
         }
-        (self.folder().join(FILE_NAME), false)
     }
 
     /// The folder of this user's configuration.
@@ -352,24 +356,16 @@ impl Given {
 }
 
 /// The socket that a client of this user's node uses by default.
-pub(crate) fn default_socket(given: &Given) -> PathBuf {
+pub fn default_socket(given: &Given) -> PathBuf {
     match given.env("MOTE_SOCKET") {
         Some(path) => path.into(),
         None => given.socket_default(&given.data_default()),
     }
 }
 
-/// The file with the names of nodes, and whether it must exist.
-pub(crate) fn nodes_file(given: &Given) -> (PathBuf, bool) {
-    match given.env("MOTE_NODES") {
-        Some(path) => (path.into(), true),
-        None => (given.folder().join(mote_fleet::names::FILE_NAME), false),
-    }
-}
-
 impl Loaded {
     /// Reads and checks everything; reports all mistakes together.
-    pub(crate) fn load(given: &Given) -> Result<Self, Mistakes> {
+    pub fn load(given: &Given) -> Result<Self, Mistakes> {
         let (path, required) = given.file();
         let (file, mut mistakes) = read_file(&path, required)?;
         let mut origins = Vec::new();
@@ -736,7 +732,7 @@ impl Check<'_> {
 fn reference() -> String {
     let mut page = String::from(
         "# Configuration of a node\n\n\
-         <!-- Generated from crates/mote-cli/src/config.rs: MOTE_BLESS=1 cargo test -p mote-cli -->\n\n\
+         <!-- Generated from crates/mote-settings/src/lib.rs: MOTE_BLESS=1 cargo test -p mote-settings -->\n\n\
          A flag of `mote up` overrides a `MOTE_*` variable, which overrides the file, which overrides the default.\n\
          The file is TOML. Its path comes from `--config FILE` or `MOTE_CONFIG`; the default is `/etc/mote/mote-node.toml`\n\
          for root and `~/.config/mote/mote-node.toml` for others. Unknown keys are errors. If the configuration is\n\
