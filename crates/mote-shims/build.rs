@@ -1,4 +1,4 @@
-//! Puts the parts of each shim into the one file that a sandbox gets.
+//! Puts the parts of each shim into the one file that a sandbox gets, and compresses all files.
 //!
 //! The sources of a shim are several files, by topic. Opening several files in a sandbox would make
 //! each cold start slower, so the build joins them: it starts with `mote_shim`, and puts each part
@@ -12,22 +12,104 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
+/// The files of `shims/` that sandboxes show.
+const SHIMS: [&str; 27] = [
+    "python/mote_shim.py",
+    "node/mote_shim.mjs",
+    "node/rehearsal.mjs",
+    "python/mote_services.py",
+    "python/mote_cloudevents.py",
+    "python/mote_websocket.py",
+    "node/mote_cloudevents.cjs",
+    "node/mote_websocket.cjs",
+    "python/compat/__init__.py",
+    "python/compat/environment.py",
+    "python/compat/tinyfaas.py",
+    "python/compat/openfaas.py",
+    "python/compat/nuclio.py",
+    "python/compat/kubeless.py",
+    "python/compat/openwhisk.py",
+    "python/compat/fission.py",
+    "python/compat/knative.py",
+    "python/compat/cloudevents.py",
+    "node/compat/http.mjs",
+    "node/compat/tinyfaas.mjs",
+    "node/compat/openfaas.mjs",
+    "node/compat/nuclio.mjs",
+    "node/compat/kubeless.mjs",
+    "node/compat/openwhisk.mjs",
+    "node/compat/fission.mjs",
+    "node/compat/knative.mjs",
+    "node/compat/cloudevents.mjs",
+];
+
+/// The files that are built into Go functions.
+const GO: [&str; 20] = [
+    "go/worker/frames.go",
+    "go/worker/worker.go",
+    "go/worker/requests.go",
+    "go/worker/http.go",
+    "go/worker/contracts.go",
+    "go/worker/whisk.go",
+    "go/worker/cloudevents.go",
+    "go/worker/adapter.go",
+    "go/adapters/nuclio.go",
+    "go/adapters/kubeless.go",
+    "go/provided/handler/handler.go",
+    "go/provided/nuclio/nuclio.go",
+    "go/provided/nuclio/response.go",
+    "go/provided/nuclio/errors.go",
+    "go/provided/logger/logger.go",
+    "go/provided/errors/errors.go",
+    "go/provided/mote/mote.go",
+    "go/provided/mote/notify.go",
+    "go/provided/mote/cloudevents.go",
+    "go/provided/functions/functions.go",
+];
+
+const STANDALONE: [&str; 1] = ["standalone/serve.py"];
+
+/// What `miniz_oxide` calls its best compression.
+const LEVEL: u8 = 10;
+
 fn main() -> io::Result<()> {
     let shims =
         Path::new(&env::var("CARGO_MANIFEST_DIR").map_err(io::Error::other)?).join("../../shims");
     let out = PathBuf::from(env::var("OUT_DIR").map_err(io::Error::other)?);
-    for (language, folder, name) in [
-        (Language::Python, "python", "mote_shim.py"),
-        (Language::JavaScript, "node", "mote_shim.mjs"),
-    ] {
-        let folder = shims.join(folder);
-        println!("cargo::rerun-if-changed={}", folder.join(name).display());
-        println!("cargo::rerun-if-changed={}", folder.join(PARTS).display());
-        let mut bundle = Bundle::new(language, &folder);
-        bundle.add(&folder.join(name))?;
-        fs::write(out.join(name), bundle.text)?;
+    let mut source = String::new();
+    for (constant, paths) in [("SHIMS", &SHIMS[..]), ("GO", &GO), ("STANDALONE", &STANDALONE)] {
+        let mut texts = String::new();
+        let mut files = String::new();
+        for path in paths {
+            let text = text(&shims, path)?;
+            files.push_str(&format!("({path:?}, {}), ", text.len()));
+            texts.push_str(&text);
+        }
+        let packed = miniz_oxide::deflate::compress_to_vec(texts.as_bytes(), LEVEL);
+        let name = constant.to_lowercase() + ".deflate";
+        fs::write(out.join(&name), packed)?;
+        let packed = format!("include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}\"))");
+        source.push_str(&format!(
+            "const {constant}: Archive = Archive {{ files: &[{files}], packed: {packed} }};\n"
+        ));
     }
-    Ok(())
+    fs::write(out.join("archives.rs"), source)
+}
+
+/// The text of a file, in which its parts are put together.
+fn text(shims: &Path, path: &str) -> io::Result<String> {
+    let file = shims.join(path);
+    println!("cargo::rerun-if-changed={}", file.display());
+    let language = match path {
+        "python/mote_shim.py" => Language::Python,
+        "node/mote_shim.mjs" => Language::JavaScript,
+        _ => return fs::read_to_string(file),
+    };
+    let folder = file.parent().unwrap_or(shims);
+    println!("cargo::rerun-if-changed={}", folder.join(PARTS).display());
+    let mut bundle = Bundle::new(language, folder);
+    bundle.add(&file)?;
+    Ok(bundle.text)
 }
 
 /// The folder of the parts, beside the file that starts the shim.

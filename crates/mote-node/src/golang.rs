@@ -17,6 +17,7 @@ use mote_core::FunctionSpec;
 use mote_core::spec::{Platform, Runtime};
 use mote_packages::registries::{Client, Registries};
 use mote_sandbox::BuildRequest;
+use mote_shims::Files;
 use mote_store::{Lookup, PackagesStaging, StagedCode};
 use sha2::{Digest, Sha256};
 
@@ -25,15 +26,15 @@ use super::packages::{self, Installed};
 use super::store_work::store_problem;
 
 /// The files of the worker, a package next to the function's own.
-const WORKER: [(&str, &str); 8] = [
-    ("frames.go", include_str!("../../../shims/go/worker/frames.go")),
-    ("worker.go", include_str!("../../../shims/go/worker/worker.go")),
-    ("requests.go", include_str!("../../../shims/go/worker/requests.go")),
-    ("http.go", include_str!("../../../shims/go/worker/http.go")),
-    ("contracts.go", include_str!("../../../shims/go/worker/contracts.go")),
-    ("whisk.go", include_str!("../../../shims/go/worker/whisk.go")),
-    ("cloudevents.go", include_str!("../../../shims/go/worker/cloudevents.go")),
-    ("adapter.go", include_str!("../../../shims/go/worker/adapter.go")),
+const WORKER: [&str; 8] = [
+    "frames.go",
+    "worker.go",
+    "requests.go",
+    "http.go",
+    "contracts.go",
+    "whisk.go",
+    "cloudevents.go",
+    "adapter.go",
 ];
 /// The worker's folder in the module. The compiler refuses a function that has a folder of this
 /// name.
@@ -46,18 +47,18 @@ const PROVIDED_FOLDER: &str = "mote_provided";
 struct Provided {
     /// Its import path.
     module: &'static str,
+    /// The path of each file in the module, and in the folder of all provided files.
     files: &'static [(&'static str, &'static str)],
     /// Modules that it imports, which the node provides too.
     needs: &'static [&'static str],
 }
 
-macro_rules! provided {
-    ($name:literal, $path:literal) => {
-        ($name, include_str!(concat!("../../../shims/go/provided/", $path)))
-    };
-}
+/// The folder of the worker's files, as `mote-shims` names it.
+const WORKER_FILES: &str = "go/worker";
+/// The folder of the provided files.
+const PROVIDED_FILES: &str = "go/provided";
 
-const HANDLER: &[(&str, &str)] = &[provided!("handler.go", "handler/handler.go")];
+const HANDLER: &[(&str, &str)] = &[("handler.go", "handler/handler.go")];
 
 const OPEN_FAAS: [Provided; 2] = [
     Provided { module: "github.com/openfaas/templates-sdk/go-http", files: HANDLER, needs: &[] },
@@ -74,18 +75,18 @@ const NUCLIO_SDK: &str = "github.com/nuclio/nuclio-sdk-go";
 /// The import path that the module had first.
 const NUCLIO_SDK_FIRST: &str = "github.com/nuclio/nuclio-sdk";
 const NUCLIO_FILES: &[(&str, &str)] = &[
-    provided!("nuclio.go", "nuclio/nuclio.go"),
-    provided!("response.go", "nuclio/response.go"),
-    provided!("errors.go", "nuclio/errors.go"),
+    ("nuclio.go", "nuclio/nuclio.go"),
+    ("response.go", "nuclio/response.go"),
+    ("errors.go", "nuclio/errors.go"),
 ];
 
 const NUCLIO: [Provided; 4] = [
     Provided { module: NUCLIO_SDK, files: NUCLIO_FILES, needs: &[LOGGER] },
     Provided { module: NUCLIO_SDK_FIRST, files: NUCLIO_FILES, needs: &[LOGGER] },
-    Provided { module: LOGGER, files: &[provided!("logger.go", "logger/logger.go")], needs: &[] },
+    Provided { module: LOGGER, files: &[("logger.go", "logger/logger.go")], needs: &[] },
     Provided {
         module: "github.com/nuclio/errors",
-        files: &[provided!("errors.go", "errors/errors.go")],
+        files: &[("errors.go", "errors/errors.go")],
         needs: &[],
     },
 ];
@@ -94,16 +95,16 @@ const NUCLIO: [Provided; 4] = [
 const MOTE: [Provided; 1] = [Provided {
     module: "mote.internal/mote",
     files: &[
-        provided!("mote.go", "mote/mote.go"),
-        provided!("notify.go", "mote/notify.go"),
-        provided!("cloudevents.go", "mote/cloudevents.go"),
+        ("mote.go", "mote/mote.go"),
+        ("notify.go", "mote/notify.go"),
+        ("cloudevents.go", "mote/cloudevents.go"),
     ],
     needs: &[],
 }];
 
 const KUBELESS: [Provided; 1] = [Provided {
     module: "github.com/kubeless/kubeless",
-    files: &[provided!("pkg/functions/functions.go", "functions/functions.go")],
+    files: &[("pkg/functions/functions.go", "functions/functions.go")],
     needs: &[],
 }];
 
@@ -118,19 +119,29 @@ fn provided(spec: &FunctionSpec) -> &'static [Provided] {
     }
 }
 
-/// The name and the text of the adapter package for functions whose types come from a platform's
-/// package.
+/// The name of the adapter package for functions whose types come from a platform's package, and the
+/// path of its text.
 fn adapter(spec: &FunctionSpec) -> Option<(&'static str, &'static str)> {
     match spec.compat {
-        Some(Platform::Nuclio) => {
-            Some(("mote_nuclio", include_str!("../../../shims/go/adapters/nuclio.go")))
-        }
-        Some(Platform::Kubeless) => {
-            Some(("mote_kubeless", include_str!("../../../shims/go/adapters/kubeless.go")))
-        }
+        Some(Platform::Nuclio) => Some(("mote_nuclio", "go/adapters/nuclio.go")),
+        Some(Platform::Kubeless) => Some(("mote_kubeless", "go/adapters/kubeless.go")),
         _ => None,
     }
 }
+
+/// The texts of the worker.
+fn worker(texts: &Files) -> impl Iterator<Item = (&'static str, &str)> {
+    WORKER.into_iter().map(|name| (name, texts.text(&format!("{WORKER_FILES}/{name}"))))
+}
+
+/// The texts of a provided module.
+fn texts_of<'a>(
+    module: &Provided,
+    texts: &'a Files,
+) -> impl Iterator<Item = (&'static str, &'a str)> {
+    module.files.iter().map(|(name, path)| (*name, texts.text(&format!("{PROVIDED_FILES}/{path}"))))
+}
+
 /// The folder for generated files, in the folder that becomes the packages, until they are copied.
 const GENERATED: &str = ".mote";
 /// The cache is emptied when it holds more than this, because modules are never removed from it one
@@ -211,9 +222,10 @@ pub(crate) async fn build(
 fn key(spec: &FunctionSpec, code_hash: &str, version: &str) -> String {
     let mut hash = Sha256::new();
     let contract = [spec.compat.map_or("", Platform::as_str), spec.answered_by().as_str()];
-    let provided = provided(spec).iter().flat_map(|module| module.files);
-    let adapter = adapter(spec);
-    let files = WORKER.iter().chain(provided).chain(&adapter).map(|(_, text)| *text);
+    let texts = mote_shims::go();
+    let provided = provided(spec).iter().flat_map(|module| texts_of(module, &texts));
+    let adapter = adapter(spec).map(|(name, path)| (name, texts.text(path)));
+    let files = worker(&texts).chain(provided).chain(adapter).map(|(_, text)| text);
     for part in [code_hash, &spec.entry].into_iter().chain(contract).chain(files) {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
@@ -239,13 +251,14 @@ fn generate(
             .and_then(|()| std::fs::write(&path, text))
             .map_err(|error| packages::failed(&format!("cannot write {name}: {error}")))
     };
-    let module = module(spec, code, &put)?;
+    let texts = mote_shims::go();
+    let module = module(spec, code, &texts, &put)?;
     let entry = &spec.entry;
     if spec.answered_by() == Runtime::Exec {
         put("mote_main/main.go", &per_call(&module, entry))?;
         return Ok("./mote_main".to_owned());
     }
-    for (name, text) in WORKER {
+    for (name, text) in worker(&texts) {
         put(&format!("{WORKER_FOLDER}/{name}"), text)?;
     }
     let worker = format!("{module}/{WORKER_FOLDER}");
@@ -257,8 +270,8 @@ fn generate(
         let _ = writeln!(imports, "\tfunction {module:?}");
     }
     let mut call = format!("{front}{entry}");
-    if let Some((name, text)) = adapter(spec) {
-        let mut text = text.replace("\"mote/worker\"", &format!("{worker:?}"));
+    if let Some((name, path)) = adapter(spec) {
+        let mut text = texts.text(path).replace("\"mote/worker\"", &format!("{worker:?}"));
         let first = format!("{NUCLIO_SDK_FIRST:?}");
         if sources(code).any(|(_, source)| source.contains(&first)) {
             text = text.replace(&format!("{NUCLIO_SDK:?}"), &first);
@@ -345,6 +358,7 @@ fn per_call(module: &str, entry: &str) -> String {
 fn module(
     spec: &FunctionSpec,
     code: &Path,
+    texts: &Files,
     put: &impl Fn(&str, &str) -> Result<(), Problem>,
 ) -> Result<String, Problem> {
     let written = std::fs::read_to_string(code.join("go.mod")).unwrap_or_default();
@@ -380,7 +394,7 @@ fn module(
             let _ = write!(own, "\nrequire {need} v0.0.0\n");
         }
         put(&format!("{folder}/go.mod"), &own)?;
-        for (name, text) in one.files {
+        for (name, text) in texts_of(one, texts) {
             put(&format!("{folder}/{name}"), text)?;
         }
     }

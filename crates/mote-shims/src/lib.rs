@@ -10,20 +10,6 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// A file of `shims/`, with its path there.
-macro_rules! shim {
-    ($path:literal) => {
-        ($path, include_str!(concat!("../../../shims/", $path)))
-    };
-}
-
-/// A file that the build put together from its parts, see `build.rs`.
-macro_rules! bundle {
-    ($folder:literal, $name:literal) => {
-        (concat!($folder, "/", $name), include_str!(concat!(env!("OUT_DIR"), "/", $name)))
-    };
-}
-
 /// What Python gets before the path of its shim: -s and -E ignore a user's site folder and PYTHON*
 /// variables, -S starts without `site`, -u turns output buffering off, and -B writes no bytecode,
 /// because the code folder is read-only.
@@ -33,40 +19,60 @@ pub const PYTHON_SHIM: &str = "python/mote_shim.py";
 /// The path of Node's shim there.
 pub const NODE_SHIM: &str = "node/mote_shim.mjs";
 
-const FILES: [(&str, &str); 28] = [
-    bundle!("python", "mote_shim.py"),
-    bundle!("node", "mote_shim.mjs"),
-    shim!("node/rehearsal.mjs"),
-    shim!("python/mote_services.py"),
-    shim!("python/mote_cloudevents.py"),
-    shim!("python/mote_websocket.py"),
-    shim!("node/mote_cloudevents.cjs"),
-    shim!("node/mote_websocket.cjs"),
-    shim!("python/compat/__init__.py"),
-    shim!("python/compat/environment.py"),
-    shim!("python/compat/tinyfaas.py"),
-    shim!("python/compat/openfaas.py"),
-    shim!("python/compat/nuclio.py"),
-    shim!("python/compat/kubeless.py"),
-    shim!("python/compat/openwhisk.py"),
-    shim!("python/compat/fission.py"),
-    shim!("python/compat/knative.py"),
-    shim!("python/compat/cloudevents.py"),
-    shim!("node/compat/http.mjs"),
-    shim!("node/compat/tinyfaas.mjs"),
-    shim!("node/compat/openfaas.mjs"),
-    shim!("node/compat/nuclio.mjs"),
-    shim!("node/compat/kubeless.mjs"),
-    shim!("node/compat/openwhisk.mjs"),
-    shim!("node/compat/fission.mjs"),
-    shim!("node/compat/knative.mjs"),
-    shim!("node/compat/cloudevents.mjs"),
-    shim!("standalone/serve.py"),
-];
+/// Texts that the build has compressed together, see `build.rs`.
+struct Archive {
+    /// The path of each text in `shims/`, and its length.
+    files: &'static [(&'static str, usize)],
+    packed: &'static [u8],
+}
 
-/// The files of the shims with their paths, for images that contain them.
-pub fn files() -> impl Iterator<Item = (&'static str, &'static str)> {
-    FILES.into_iter()
+// The constants SHIMS, GO and STANDALONE.
+include!(concat!(env!("OUT_DIR"), "/archives.rs"));
+
+/// Decompressed texts, which take memory until they are dropped.
+#[derive(Debug)]
+pub struct Files {
+    text: String,
+    files: &'static [(&'static str, usize)],
+}
+
+impl Files {
+    fn of(archive: &Archive) -> Self {
+        let bytes = miniz_oxide::inflate::decompress_to_vec(archive.packed)
+            .expect("the build has compressed them");
+        let text = String::from_utf8(bytes).expect("the build has read them as UTF-8");
+        Self { text, files: archive.files }
+    }
+
+    /// Each text with its path in `shims/`.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let mut at = 0;
+        self.files.iter().map(move |(path, length)| {
+            at += length;
+            (*path, &self.text[at - length..at])
+        })
+    }
+
+    /// The text with this path, which must be among them.
+    pub fn text(&self, path: &str) -> &str {
+        let found = self.iter().find(|(own, _)| *own == path);
+        found.map(|(_, text)| text).expect("a path that build.rs names")
+    }
+}
+
+/// The shims of Python and Node.
+pub fn files() -> Files {
+    Files::of(&SHIMS)
+}
+
+/// The server for images that contain no `mote`.
+pub fn standalone() -> Files {
+    Files::of(&STANDALONE)
+}
+
+/// The worker of Go functions, and the modules that the node provides to them.
+pub fn go() -> Files {
+    Files::of(&GO)
 }
 
 /// The program that runs chains.
@@ -103,10 +109,7 @@ pub fn unpack_chain(data_dir: &Path) -> Result<(), String> {
 /// right stay unchanged, so that a start writes nothing to the disk.
 pub fn unpack(data_dir: &Path) -> io::Result<PathBuf> {
     let root = data_dir.join("shims");
-    for (name, text) in FILES {
-        if name.starts_with("standalone/") {
-            continue;
-        }
+    for (name, text) in files().iter() {
         let path = root.join(name);
         if fs::read(&path).is_ok_and(|held| held == text.as_bytes()) {
             continue;
