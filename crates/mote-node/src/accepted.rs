@@ -10,10 +10,10 @@ use mote_journal::{Journal, Journals};
 use mote_nats_client::Nats;
 use mote_outgoing::Outgoing;
 use mote_store::Store;
-use tokio::runtime::Runtime;
-use tokio::task::spawn_blocking;
+use tokio::runtime::Handle;
 
 use crate::config::Config;
+use crate::store_work::blocking;
 
 /// The file of the journal in the data directory.
 pub(crate) const FILE_NAME: &str = "journal.db";
@@ -27,13 +27,13 @@ pub(crate) fn journals(
     store: &Store,
     outgoing: Outgoing,
     nats: Option<&Nats>,
-    management: &Runtime,
+    management: &Handle,
 ) -> Journals {
     let path = store.root().join(FILE_NAME);
     let (Some(own), Some(nats)) = (config.journal_name.clone(), nats.cloned()) else {
         return Journals::new(Journal::new(path, outgoing), None);
     };
-    let (runtime, folder) = (management.handle().clone(), store.root().join(OTHERS));
+    let (runtime, folder) = (management.clone(), store.root().join(OTHERS));
     let named = mote_journal_nats::named(nats, runtime, own, folder, title(config));
     let journal = Journal::replicated(path, outgoing, (named.replication)(&named.own));
     Journals::new(journal, Some(named))
@@ -63,10 +63,10 @@ pub(crate) async fn take_up(journal: &Journal, store: &Arc<Store>) {
 
 async fn move_old_calls(journal: &Journal, store: &Arc<Store>) -> anyhow::Result<()> {
     let reader = store.clone();
-    let old = spawn_blocking(move || reader.calls()).await??;
+    let old = blocking(move || reader.calls()).await??;
     for (number, _) in old {
         let reader = store.clone();
-        let Some(record) = spawn_blocking(move || reader.call(number)).await?? else { continue };
+        let Some(record) = blocking(move || reader.call(number)).await?? else { continue };
         let record = Bytes::from(record);
         if Runner::of(&record) == Some(Runner::Activation) {
             journal.keep_activation(record.to_vec()).await?;
@@ -78,7 +78,7 @@ async fn move_old_calls(journal: &Journal, store: &Arc<Store>) -> anyhow::Result
         }
         // A crash before this line makes the call run twice, never not at all.
         let writer = store.clone();
-        spawn_blocking(move || writer.remove_call(number)).await??;
+        blocking(move || writer.remove_call(number)).await??;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use mote_project::foreign;
 use mote_store::{ArchiveLimits, PackError};
 use tempfile::TempDir;
 
-use super::store_work::internal;
+use super::store_work::{blocking, internal};
 use super::{Node, deploy as node_deploy};
 
 /// Deploys; resolves when the function is ready.
@@ -34,9 +34,8 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
         }
         _ => None,
     };
-    let packed = tokio::task::spawn_blocking(move || pack(deploy, on_node))
-        .await
-        .map_err(|error| internal(&error))??;
+    let packed =
+        blocking(move || pack(deploy, on_node)).await.map_err(|error| internal(&error))??;
     let options =
         node_deploy::Options { dry_run: false, no_traffic: false, tag: None, place: None };
     node_deploy::deploy(node, name.as_str(), Cursor::new(packed), &options).await?;

@@ -17,7 +17,7 @@ use mote_pool::autoscale::{self, Known};
 use mote_store::{ArchiveLimits, StagedCode};
 
 use super::spec_check::{check, recipient_warnings};
-use super::store_work::{internal, store_problem, with_store};
+use super::store_work::{blocking, internal, store_problem, with_store};
 use super::turns::turn;
 use super::{Node, golang, packages, rollout};
 
@@ -377,7 +377,7 @@ async fn start(
         Some(place) => store.place_revision(&stored_spec, &hash, key.as_deref(), place.number),
         None => store.add_revision(&stored_spec, &hash, key.as_deref()),
     };
-    let row = tokio::task::spawn_blocking(add)
+    let row = blocking(add)
         .await
         .map_err(|error| internal(&error))?
         .map_err(|error| store_problem(&error))?;

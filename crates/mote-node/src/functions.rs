@@ -12,7 +12,7 @@ use mote_engine::logs::{LogLevel, LogLine as EngineLine, LogSource};
 use mote_engine::{Engine, Revision, clock};
 use tokio::sync::broadcast::error::RecvError;
 
-use super::store_work::store_problem;
+use super::store_work::{blocking, store_problem};
 use super::{Node, schedules, turns};
 
 /// The live revision of `name`, or 404 with similar names.
@@ -31,7 +31,7 @@ pub(crate) async fn remove(node: &Node, name: &str) -> Result<(), Problem> {
     // A deploy or switch that ended after the removal would bring back a function that the store no
     // longer has.
     let _turn = turns::turn(node, &function)?;
-    tokio::task::spawn_blocking(move || store.remove(&function))
+    blocking(move || store.remove(&function))
         .await
         .map_err(|_| {
             Problem::new(500, "M0599", "the node could not remove the function; see its log")
@@ -55,7 +55,7 @@ pub(crate) async fn set_bounds(
 ) -> Result<(), Problem> {
     let (store, function) = (node.store.clone(), revision.spec.name.clone());
     let kept = (bounds != ScaleOverride::default()).then_some(bounds);
-    tokio::task::spawn_blocking(move || store.set_scale(&function, kept.as_ref()))
+    blocking(move || store.set_scale(&function, kept.as_ref()))
         .await
         .map_err(|_| {
             Problem::new(500, "M0599", "the node could not store the change; see its log")

@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 
 use super::Node;
 use super::packages::{self, Installed};
-use super::store_work::store_problem;
+use super::store_work::{blocking, store_problem};
 
 /// The files of the worker, a package next to the function's own.
 const WORKER: [&str; 8] = [
@@ -182,7 +182,7 @@ pub(crate) async fn build(
         .map_err(|_| packages::failed("waited 10 minutes for the builds of other Go functions"))?;
     let store = node.store.clone();
     let wanted = key.clone();
-    let lookup = tokio::task::spawn_blocking(move || store.packages_dir(&wanted))
+    let lookup = blocking(move || store.packages_dir(&wanted))
         .await
         .map_err(|_| packages::failed("the node could not check for an existing build"))?
         .map_err(|error| store_problem(&error))?;
@@ -191,8 +191,7 @@ pub(crate) async fn build(
         Lookup::Build(staging) => staging,
     };
     let (own, code) = (spec.clone(), staged.path.to_path_buf());
-    let generated =
-        tokio::task::spawn_blocking(move || Ok((generate(&own, &code, &staging)?, staging)));
+    let generated = blocking(move || Ok((generate(&own, &code, &staging)?, staging)));
     let (target, staging) = generated
         .await
         .unwrap_or_else(|_| Err(packages::failed("the node could not read the code")))?;
@@ -211,7 +210,7 @@ pub(crate) async fn build(
     mote_store::remove_tree(&staging.path().join(GENERATED))
         .map_err(|error| packages::failed(&format!("cannot remove {GENERATED}: {error}")))?;
     let store = node.store.clone();
-    let stored = tokio::task::spawn_blocking(move || store.commit_packages(staging))
+    let stored = blocking(move || store.commit_packages(staging))
         .await
         .map_err(|_| packages::failed("the node could not store the program"))?
         .map_err(|error| store_problem(&error))?;
@@ -425,7 +424,7 @@ fn package(spec: &FunctionSpec, code: &Path) -> Result<String, Problem> {
 async fn cache(node: &Node) -> Result<PathBuf, Problem> {
     let cache = node.config.data.join("go-cache");
     let path = cache.clone();
-    let made = tokio::task::spawn_blocking(move || prepare_cache(&path, CACHE_BYTES_MAX));
+    let made = blocking(move || prepare_cache(&path, CACHE_BYTES_MAX));
     made.await
         .unwrap_or_else(|error| Err(std::io::Error::other(error)))
         .map_err(|error| packages::failed(&format!("cannot make {}: {error}", cache.display())))?;

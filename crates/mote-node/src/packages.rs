@@ -21,7 +21,7 @@ use mote_store::{Lookup, PackagesStaging, StagedCode, StoredPackages};
 use sha2::{Digest, Sha256};
 
 use super::Node;
-use super::store_work::store_problem;
+use super::store_work::{blocking, store_problem};
 
 /// An installation that takes longer is stopped.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
@@ -95,7 +95,7 @@ pub(crate) async fn install(
     let Some(wanted) = wanted(node, spec, staged, warnings)? else { return Ok(None) };
     let store = node.store.clone();
     let key = wanted.key.clone();
-    let lookup = tokio::task::spawn_blocking(move || store.packages_dir(&key))
+    let lookup = blocking(move || store.packages_dir(&key))
         .await
         .map_err(|_| failed("the node could not check for installed packages"))?
         .map_err(|error| store_problem(&error))?;
@@ -121,7 +121,7 @@ pub(crate) async fn install(
     mote_store::remove_tree(&staging.path().join(INPUTS))
         .map_err(|error| failed(&format!("cannot remove {INPUTS}: {error}")))?;
     let store = node.store.clone();
-    let stored = tokio::task::spawn_blocking(move || store.commit_packages(staging))
+    let stored = blocking(move || store.commit_packages(staging))
         .await
         .map_err(|_| failed("the node could not store the packages"))?
         .map_err(|error| store_problem(&error))?;
@@ -304,7 +304,7 @@ fn write_inputs(folder: &Path, inputs: &Inputs) -> std::io::Result<()> {
 /// Bytes that one more installation may write, and bytes that it must leave free.
 async fn room(node: &Node) -> Result<(u64, u64), Problem> {
     let data = node.config.data.clone();
-    let counted = tokio::task::spawn_blocking(move || {
+    let counted = blocking(move || {
         let disk = rustix::fs::statvfs(&data)?;
         let all_max = disk.f_blocks.saturating_mul(disk.f_frsize) / ALL_BYTES_SHARE;
         let used = bytes_below(&data.join("packages"), all_max);

@@ -24,6 +24,7 @@ use mote_store::{Store, StoredFunction, StoredRevision};
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 use super::front_limits::{HTTP_FILES_SHARE, http_config};
 use super::journal_metrics::JournalMetrics;
@@ -76,17 +77,13 @@ pub(crate) fn run(
     let started = Instant::now();
     let data_path =
         Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
-    let management = Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name("mote-admin")
-        .enable_all()
-        .build()
-        .context("cannot start the management runtime")?;
+    let (stop_management, stopped) = oneshot::channel::<()>();
+    let management = runtime_on_thread("mote-admin", async { drop(stopped.await) })?;
     mote_sandbox::take_short_turns();
     let code = data_path.block_on(serve(config, deploy, zygote, manager, started, &management))?;
     // Blocking tasks of the management side may still wait for a slow disk; the node does not wait
     // for them.
-    management.shutdown_background();
+    drop(stop_management);
     Ok(code)
 }
 
@@ -96,7 +93,7 @@ async fn serve(
     zygote: ZygoteHandle,
     mut manager: ServiceManager,
     started: Instant,
-    management: &tokio::runtime::Runtime,
+    management: &Handle,
 ) -> Result<ExitCode> {
     // Signal handlers are installed first, because a Ctrl-C during a slow start must stop it too.
     let mut interrupt = signal(SignalKind::interrupt()).context("signal handler")?;
@@ -176,8 +173,7 @@ async fn serve(
     let journals = accepted::journals(&config, &store, outgoing.clone(), nats.as_ref(), management);
     let schedules = {
         let shared = config.schedule_journal.clone();
-        let (store, journals, runtime) =
-            (store.clone(), journals.clone(), management.handle().clone());
+        let (store, journals, runtime) = (store.clone(), journals.clone(), management.clone());
         let opening = management
             .spawn_blocking(move || schedules::open(store, &journals, shared, runtime))
             .await;
@@ -185,8 +181,7 @@ async fn serve(
     };
     let own_broker = match &config.mqtt {
         Some(own) => {
-            let runtime = management.handle();
-            Some(mqtt::start_broker(own, &config.data, config.uid_base, runtime).await?)
+            Some(mqtt::start_broker(own, &config.data, config.uid_base, management).await?)
         }
         None => None,
     };
@@ -264,7 +259,7 @@ async fn serve(
     if let Some(listener) = http_listener {
         let mut config = http_config(HTTP_FILES_SHARE);
         for _ in 1..http_threads(node.config.threads, cores) {
-            config.helpers.push(helper_runtime()?);
+            config.helpers.push(runtime_on_thread("mote-http", std::future::pending())?);
         }
         fronts.spawn(mote_fronts::http(listener, invoker.clone(), config, stopper.clone()));
     }
@@ -286,7 +281,7 @@ async fn serve(
     let (stop_admin, admin_stopped) = tokio::sync::watch::channel(false);
     let fronts_of_others =
         compat::Fronts { tasks: &mut fronts, stopper: stopper.clone(), coap_stopped };
-    let handle = management.handle().clone();
+    let handle = management.clone();
     let platforms = if node.config.compat.is_off() {
         compat::warn_of_activations(&node).await;
         None
@@ -435,15 +430,20 @@ fn http_threads(asked: usize, cores: usize) -> usize {
     if asked == 0 { (cores / 8).max(1) } else { asked }
 }
 
-/// A runtime on a thread of its own, for connections. It ends with the process.
-fn helper_runtime() -> Result<Handle> {
+/// A runtime on a thread of its own, which ends after `end`. It is the runtime for one thread, as
+/// that of the data path: tokio's runtime for several would put a second copy of each task's code
+/// into the binary.
+fn runtime_on_thread(name: &str, end: impl Future<Output = ()> + Send + 'static) -> Result<Handle> {
     let runtime =
         Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     let handle = runtime.handle().clone();
     std::thread::Builder::new()
-        .name("mote-http".to_owned())
-        .spawn(move || runtime.block_on(std::future::pending::<()>()))
-        .context("cannot start a thread for HTTP connections")?;
+        .name(name.to_owned())
+        .spawn(move || {
+            runtime.block_on(end);
+            runtime.shutdown_background();
+        })
+        .with_context(|| format!("cannot start the thread {name}"))?;
     Ok(handle)
 }
 
@@ -470,7 +470,7 @@ fn deploy_at_start(paths: &[PathBuf], socket: &Path) -> Option<tokio::process::C
 }
 
 /// Makes every deployed function available again; an instance starts only when it is called.
-async fn bring_back(node: &Arc<Node>, management: &tokio::runtime::Runtime) -> Result<()> {
+async fn bring_back(node: &Arc<Node>, management: &Handle) -> Result<()> {
     let store = node.store.clone();
     let (inventory, scales) = management
         .spawn_blocking(move || Ok::<_, anyhow::Error>((store.functions()?, store.scales()?)))

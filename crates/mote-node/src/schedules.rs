@@ -14,6 +14,7 @@ use mote_store::{Store, StoreError};
 use tokio::runtime::Handle;
 
 use super::Node;
+use super::store_work::blocking;
 
 /// The name under which the store keeps the time up to which the schedules are handled.
 const MARK: &str = "schedules";
@@ -95,7 +96,7 @@ pub(super) async fn publish(node: &Node, live: &Arc<Revision>) {
     }
     let (schedules, live) = (node.schedules.clone(), live.clone());
     // It may store the progress of the schedules.
-    let published = tokio::task::spawn_blocking(move || {
+    let published = blocking(move || {
         let published = schedules.publish(live.spec.name.as_str(), &live.spec.schedules, seed);
         report(&live, published);
     });

@@ -8,7 +8,7 @@ use mote_core::spec::is_secret_name;
 use mote_engine::Engine;
 
 use super::Node;
-use super::store_work::with_store;
+use super::store_work::{blocking, with_store};
 
 /// Largest value in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 64 << 10;
@@ -107,7 +107,7 @@ pub(crate) async fn remove(node: &Node, name: String) -> Result<(), Problem> {
 /// Loads the secrets from the store into the engine.
 pub(super) async fn bring_back(node: &Node) -> Result<()> {
     let store = node.store.clone();
-    let all = tokio::task::spawn_blocking(move || store.secrets()).await;
+    let all = blocking(move || store.secrets()).await;
     for (name, value) in all.context("cannot read the store")?? {
         node.engine.set_secret(&name, Some(value));
     }

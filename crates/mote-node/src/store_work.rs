@@ -1,7 +1,11 @@
 //! Runs work on the store, and turns its errors into answers.
 
+use std::sync::Arc;
+
 use mote_api::Problem;
 use mote_store::{Store, StoreError};
+use parking_lot::Mutex;
+use tokio::task::JoinError;
 
 use super::Node;
 
@@ -11,10 +15,27 @@ pub(super) async fn with_store<T: Send + 'static>(
     work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, Problem> {
     let store = node.store.clone();
-    tokio::task::spawn_blocking(move || work(&store))
+    blocking(move || work(&store))
         .await
         .map_err(|error| internal(&error))?
         .map_err(|error| store_problem(&error))
+}
+
+/// Runs `work` on a thread that may block; it runs also if nobody awaits the result. Behind a
+/// pointer, it is the same kind of task for the runtime as all other work, whose code would
+/// otherwise be in the binary once for each.
+pub(crate) fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> impl Future<Output = Result<T, JoinError>> + Send {
+    let place = Arc::new(Mutex::new(None));
+    let result = place.clone();
+    let work: Box<dyn FnOnce() + Send> = Box::new(move || *place.lock() = Some(work()));
+    let task = tokio::task::spawn_blocking(work);
+    async move {
+        task.await?;
+        let result = result.lock().take();
+        Ok(result.expect("work that has not panicked has left its result"))
+    }
 }
 
 /// An error of the store as an answer.
@@ -31,7 +52,7 @@ pub(crate) fn store_problem(error: &StoreError) -> Problem {
 }
 
 /// A task of ours that panicked or was cancelled.
-pub(super) fn internal(error: &tokio::task::JoinError) -> Problem {
+pub(super) fn internal(error: &JoinError) -> Problem {
     tracing::error!(%error, "deploy task failed");
     Problem::new(500, "M0599", "the node could not deploy the function; see its log")
 }

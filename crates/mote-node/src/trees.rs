@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::Node;
+use super::store_work::blocking;
 
 /// Pause before a collection, so that one collection covers several deploys in a row.
 const CALM: Duration = Duration::from_secs(1);
@@ -62,7 +63,7 @@ async fn collect_once(node: &Arc<Node>) -> bool {
         routed.iter().chain(&made).flat_map(|revision| revision.trees_in_use()).collect();
     drop((routed, made));
     let store = node.store.clone();
-    let collected = tokio::task::spawn_blocking(move || store.collect_garbage(&in_use)).await;
+    let collected = blocking(move || store.collect_garbage(&in_use)).await;
     match collected {
         Ok(Ok(collected)) => warn_of(&collected.left),
         Ok(Err(error)) => {
@@ -87,7 +88,7 @@ pub(crate) async fn verify(node: Arc<Node>) {
         // The name of a code tree is the hash of its content; the name of a package tree is not.
         let Some(hash) = revision.trees_in_use().next() else { continue };
         let store = node.store.clone();
-        let verified = tokio::task::spawn_blocking(move || store.verify_code(&hash)).await;
+        let verified = blocking(move || store.verify_code(&hash)).await;
         let reason = match verified {
             Ok(Ok(true)) | Err(_) => continue,
             Ok(Ok(false)) => "its content on disk has changed".to_owned(),
