@@ -8,15 +8,17 @@
 
 #![forbid(unsafe_code)]
 
+mod calls;
+
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 
-use mote_engine::Engine;
 use mote_gateway::http;
-use mote_journal::Deferring;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
+
+pub use calls::{Calls, Route};
 
 /// A front until it has stopped.
 pub type Served = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
@@ -24,7 +26,7 @@ pub type Served = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 /// The HTTP front.
 pub fn http(
     listener: TcpListener,
-    invoker: Deferring<Engine>,
+    invoker: Calls,
     config: http::Config,
     stopper: http::Stopper,
 ) -> Served {
@@ -34,7 +36,7 @@ pub fn http(
 /// The CoAP front over UDP.
 pub fn coap(
     socket: UdpSocket,
-    invoker: Deferring<Engine>,
+    invoker: Calls,
     config: mote_coap::Config,
     stop: watch::Receiver<bool>,
 ) -> Served {
@@ -44,7 +46,7 @@ pub fn coap(
 /// The CoAP front over TCP.
 pub fn coap_stream(
     listener: TcpListener,
-    invoker: Deferring<Engine>,
+    invoker: Calls,
     configs: (mote_coap::Config, mote_coap::StreamConfig),
     stop: watch::Receiver<bool>,
 ) -> Served {

@@ -18,7 +18,8 @@ use mote_core::spec::{
     Egress, INSTANCES_MAX, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, ScaleOverride,
 };
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
-use mote_engine::{Engine, Revision, clock};
+use mote_engine::{Revision, clock};
+use mote_fronts::Calls;
 use mote_gateway::http;
 use mote_gateway::http::Stopper;
 use mote_journal::{Reader, problem_of};
@@ -168,7 +169,7 @@ impl Listeners {
         let ports = self.tinyfaas.as_ref().map(TinyFaas::ports).unwrap_or_default();
         if let Some(tinyfaas) = &mut self.tinyfaas {
             let front = TinyFaasFront::new(engine, queue.clone());
-            tinyfaas.serve_fronts(front, fronts);
+            tinyfaas.serve_fronts(Calls::TinyFaas(front), fronts);
         }
         std::thread::Builder::new()
             .name("mote-compat".to_owned())
@@ -249,19 +250,15 @@ impl TinyFaas {
     }
 
     /// Serves HTTP and CoAP with the node's own fronts, which are strict and bounded.
-    fn serve_fronts(&mut self, front: TinyFaasFront<Engine>, fronts: Fronts<'_>) {
+    fn serve_fronts(&mut self, front: Calls, fronts: Fronts<'_>) {
         let Fronts { tasks, stopper, coap_stopped } = fronts;
         if let Some(socket) = self.http.take() {
-            tasks.spawn(http::serve(
-                socket,
-                front.clone(),
-                http_config(TINYFAAS_FILES_SHARE),
-                stopper,
-            ));
+            let config = http_config(TINYFAAS_FILES_SHARE);
+            tasks.spawn(mote_fronts::http(socket, front.clone(), config, stopper));
         }
         if let Some(socket) = self.coap.take() {
             let config = mote_coap::Config { always_content: true, ..mote_coap::Config::default() };
-            tasks.spawn(mote_coap::serve(socket, front, config, coap_stopped));
+            tasks.spawn(mote_fronts::coap(socket, front, config, coap_stopped));
         }
     }
 }

@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result};
 use mote_api::exit;
 use mote_compat::token::Token;
 use mote_engine::{Config as EngineConfig, Engine, Revision, Serving};
+use mote_fronts::Calls;
 use mote_gateway::http;
 use mote_journal::Deferring;
 use mote_outgoing::Outgoing;
@@ -248,7 +249,7 @@ async fn serve(
     engine.metrics().add(NoticeMetrics(notices.clone()));
     let (running, data_path) = (engine.clone(), Handle::current());
     journals.run(move |journal| data_path.spawn(mote_journal::run(journal, running.clone())));
-    let invoker = node.invoker.clone();
+    let invoker = Calls::Own(node.invoker.clone());
 
     // From here on, calls may have been accepted, so a signal no longer ends the process at once.
     start_can_end.abort();

@@ -1,0 +1,144 @@
+//! What the fronts call: one type for all of them, so that a binary contains each front once.
+
+use std::future::Future;
+
+use futures_util::future::Either;
+use mote_core::invocation::{Reply, RouteInfo};
+use mote_core::spec::mqtt::Connection;
+use mote_core::spec::{AsyncRules, CoapResource, Platform};
+use mote_core::{Fault, FunctionName, Invocation, Invoker};
+use mote_engine::Engine;
+use mote_journal::Deferring;
+use mote_tinyfaas::TinyFaasFront;
+
+/// The functions of a node, by the conventions of one front.
+#[derive(Clone)]
+pub enum Calls {
+    /// The node's own.
+    Own(Deferring<Engine>),
+    /// Those of tinyFaaS.
+    TinyFaas(TinyFaasFront<Engine>),
+}
+
+/// A function as one front knows it.
+#[derive(Clone)]
+pub enum Route {
+    /// By the node's own conventions.
+    Own(<Deferring<Engine> as Invoker>::Route),
+    /// By those of tinyFaaS.
+    TinyFaas(<TinyFaasFront<Engine> as Invoker>::Route),
+}
+
+impl Invoker for Calls {
+    type Route = Route;
+
+    fn route(&self, name: &str, key: impl FnOnce() -> Option<u64>) -> Option<Route> {
+        match self {
+            Self::Own(own) => own.route(name, key).map(Route::Own),
+            Self::TinyFaas(front) => front.route(name, key).map(Route::TinyFaas),
+        }
+    }
+
+    fn routes(&self) -> Vec<Route> {
+        match self {
+            Self::Own(own) => own.routes().into_iter().map(Route::Own).collect(),
+            Self::TinyFaas(front) => front.routes().into_iter().map(Route::TinyFaas).collect(),
+        }
+    }
+
+    /// A call of tinyFaaS is behind a pointer, so that the node's own calls do not grow by it.
+    fn invoke(
+        &self,
+        route: &Route,
+        invocation: Invocation,
+    ) -> impl Future<Output = Result<Reply, Fault>> + Send {
+        match (self, route) {
+            (Self::Own(own), Route::Own(route)) => Either::Left(own.invoke(route, invocation)),
+            (Self::TinyFaas(front), Route::TinyFaas(route)) => {
+                Either::Right(Either::Left(Box::pin(front.invoke(route, invocation))))
+            }
+            // A front only has routes of its own.
+            _ => Either::Right(Either::Right(std::future::ready(Err(Fault::NoSuchFunction)))),
+        }
+    }
+}
+
+/// Passes a question on to the route, whichever it is.
+macro_rules! of {
+    ($route:ident.$question:ident()) => {
+        match $route {
+            Route::Own(own) => own.$question(),
+            Route::TinyFaas(route) => route.$question(),
+        }
+    };
+}
+
+impl RouteInfo for Route {
+    fn name(&self) -> &FunctionName {
+        of!(self.name())
+    }
+
+    fn timeout_ms(&self) -> u64 {
+        of!(self.timeout_ms())
+    }
+
+    fn body_bytes_max(&self) -> u64 {
+        of!(self.body_bytes_max())
+    }
+
+    fn takes_whole_bodies(&self) -> bool {
+        of!(self.takes_whole_bodies())
+    }
+
+    fn takes_websockets(&self) -> bool {
+        of!(self.takes_websockets())
+    }
+
+    fn takes_websocket_messages(&self) -> bool {
+        of!(self.takes_websocket_messages())
+    }
+
+    fn is_replaced(&self) -> bool {
+        of!(self.is_replaced())
+    }
+
+    fn takes_http2(&self) -> bool {
+        of!(self.takes_http2())
+    }
+
+    fn stream_idle_ms(&self) -> u64 {
+        of!(self.stream_idle_ms())
+    }
+
+    fn methods(&self) -> &[String] {
+        of!(self.methods())
+    }
+
+    fn coap(&self) -> &CoapResource {
+        of!(self.coap())
+    }
+
+    fn compat(&self) -> Option<Platform> {
+        of!(self.compat())
+    }
+
+    fn background(&self) -> Option<&AsyncRules> {
+        of!(self.background())
+    }
+
+    fn connection(&self) -> Option<&Connection> {
+        of!(self.connection())
+    }
+
+    fn tag(&self) -> Option<&str> {
+        of!(self.tag())
+    }
+
+    fn may_pause(&self) -> bool {
+        of!(self.may_pause())
+    }
+
+    fn places(&self) -> u32 {
+        of!(self.places())
+    }
+}
