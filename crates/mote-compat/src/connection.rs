@@ -13,6 +13,7 @@ use axum::Router;
 use axum::extract::ConnectInfo;
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::http::Extensions;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use mote_core::h2_frames::{CALM, FrameMeter};
@@ -39,19 +40,38 @@ const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/
 
 /// Serves `app` on a connection until it ends, or until `stopped` has resolved and the running
 /// request has ended. Each request carries `info` as its [`ConnectInfo`].
-pub async fn http1<S, T>(
+///
+/// All that is generic is behind pointers, so that a binary contains the code of a connection once.
+pub fn http1<S, T>(
     stream: S,
     info: T,
     app: Router,
-    stopped: impl Future<Output = ()>,
-) -> hyper::Result<()>
+    stopped: impl Future<Output = ()> + Send + 'static,
+) -> Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>
 where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     T: Clone + Send + Sync + 'static,
 {
+    let mark = move |extensions: &mut Extensions| {
+        extensions.insert(ConnectInfo(info.clone()));
+    };
+    Box::pin(serve(Box::new(stream), Box::new(mark), app, Box::pin(stopped)))
+}
+
+/// What a connection reads and writes.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+async fn serve(
+    stream: Box<dyn Stream>,
+    mark: Box<dyn Fn(&mut Extensions) + Send>,
+    app: Router,
+    stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
+) -> hyper::Result<()> {
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let mut request = request.map(Idle::new);
-        request.extensions_mut().insert(ConnectInfo(info.clone()));
+        mark(request.extensions_mut());
         let app = app.clone();
         async move { tower_service::Service::call(&mut { app }, request).await }
     });

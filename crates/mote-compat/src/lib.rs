@@ -20,6 +20,7 @@ mod listener;
 pub mod node;
 pub mod queue;
 pub mod refused;
+pub mod routing;
 pub mod token;
 
 use std::sync::Arc;

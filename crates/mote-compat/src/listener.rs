@@ -82,7 +82,9 @@ impl Bound {
 }
 
 async fn one(stream: TcpStream, peer: SocketAddr, app: Router, stop: Stop) {
-    if let Err(error) = connection::http1(stream, peer, app, stop.stopped()).await {
+    if let Err(error) =
+        connection::http1(stream, peer, app, async move { stop.stopped().await }).await
+    {
         tracing::debug!(%error, %peer, "connection ended");
     }
 }

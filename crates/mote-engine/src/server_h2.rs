@@ -31,6 +31,8 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 
 /// A new socket, and its meter.
 type Opened = (TokioIo<Metered>, Arc<Meter>);
+/// Opens a socket. Behind a pointer, so that the code of a connection is compiled once.
+type Opening<'a> = Pin<Box<dyn Future<Output = io::Result<Opened>> + Send + 'a>>;
 
 /// The connection to a server that speaks HTTP/2. It is made again when it has ended.
 #[derive(Default)]
@@ -42,13 +44,10 @@ pub(crate) struct H2Link {
 
 impl H2Link {
     /// The connection, which is made on a new socket if there is none.
-    pub(crate) async fn connection<F>(
+    pub(crate) async fn connection<'a>(
         &self,
-        open: impl Fn() -> F,
-    ) -> io::Result<SendRequest<H2Body>>
-    where
-        F: Future<Output = io::Result<Opened>>,
-    {
+        open: &(dyn Fn() -> Opening<'a> + Sync),
+    ) -> io::Result<SendRequest<H2Body>> {
         let mut kept = self.connection.lock().await;
         if let Some(sender) = kept.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());
@@ -78,14 +77,11 @@ impl H2Link {
     }
 
     /// Sends an invocation, and returns the head of its answer.
-    pub(crate) async fn perform<F>(
+    pub(crate) async fn perform<'a>(
         &self,
-        open: impl Fn() -> F,
+        open: &(dyn Fn() -> Opening<'a> + Sync),
         invocation: Invocation,
-    ) -> Result<Response<Incoming>, Fault>
-    where
-        F: Future<Output = io::Result<Opened>>,
-    {
+    ) -> Result<Response<Incoming>, Fault> {
         let Invocation { head, mut body, .. } = invocation;
         let repeatable = matches!(body, Body::Empty | Body::Whole(_));
         let mut attempt = 0;
@@ -96,7 +92,7 @@ impl H2Link {
                 Body::Whole(bytes) => Body::Whole(bytes.clone()),
                 Body::Stream { .. } => std::mem::take(&mut body),
             };
-            let connected = self.connection(&open).await;
+            let connected = self.connection(open).await;
             let mut sender = connected.map_err(|error| bad("cannot connect to $PORT", &error))?;
             let request = request(&head, this_body).map_err(|error| bad("request", &error))?;
             match sender.send_request(request).await {

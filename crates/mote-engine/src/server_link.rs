@@ -69,7 +69,7 @@ impl ServerLink {
         invocation: Invocation,
     ) -> Result<Response<Incoming>, Fault> {
         let h2 = self.h2.as_ref().expect("the caller has looked");
-        h2.perform(|| self.open(), invocation).await
+        h2.perform(&|| Box::pin(self.open()), invocation).await
     }
 
     /// Resolves when the server accepts connections. The caller limits the time.
@@ -77,7 +77,7 @@ impl ServerLink {
         let mut pause = RETRY_FIRST;
         loop {
             let connected = match &self.h2 {
-                Some(h2) => h2.connection(|| self.open()).await.map(drop),
+                Some(h2) => h2.connection(&|| Box::pin(self.open())).await.map(drop),
                 None => self.connect().await.map(|connection| self.keep(connection)),
             };
             match connected {

@@ -15,12 +15,12 @@ use std::sync::Arc;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get};
 use axum::{Json, Router};
 use mote_compat::Bound;
 use mote_compat::access::{self, Gate, Rule};
 use mote_compat::node::{Access, Deploys, Documents, Functions, Invocations, Logs};
 use mote_compat::refused::{RefusalForm, parse};
+use mote_compat::routing::{any, get, handled};
 use serde_json::{Value, json};
 
 use self::building::Building;
@@ -61,10 +61,12 @@ fn routes(context: &Context, rule: Rule) -> Router {
     let with_token = rule == Rule::Token;
     let dashboard = Dashboard { context: context.clone(), building: Arc::default(), with_token };
     let one = get(functions::one)
-        .put(functions::update)
+        .put(handled(functions::update))
         .patch(functions::patch)
-        .delete(functions::remove);
-    let all = get(functions::all).post(functions::create).delete(functions::remove_named);
+        .delete(handled(functions::remove));
+    let all = get(functions::all)
+        .post(handled(functions::create))
+        .delete(handled(functions::remove_named));
     Router::new()
         .route("/api/functions", all)
         .route("/api/functions/{name}", one)
@@ -72,11 +74,13 @@ fn routes(context: &Context, rule: Rule) -> Router {
         .route("/api/functions/{name}/logs/{replica}", get(functions::logs))
         .route(
             "/api/projects",
-            get(projects::all).post(projects::create).delete(projects::remove_named),
+            get(projects::all)
+                .post(handled(projects::create))
+                .delete(handled(projects::remove_named)),
         )
         .route(
             "/api/projects/{name}",
-            get(projects::one).put(projects::update).delete(projects::remove),
+            get(projects::one).put(handled(projects::update)).delete(handled(projects::remove)),
         )
         .route("/api/versions", get(versions))
         .route("/api/external_ip_addresses", get(addresses))

@@ -20,11 +20,11 @@ use axum::extract::{DefaultBodyLimit, Query, Request};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get, post};
 use mote_compat::Bound;
 use mote_compat::access::{self, Gate, Rule};
 use mote_compat::node::{Access, Deploys, Functions, Invocations, Logs, Secrets};
 use mote_compat::refused::{RefusalForm, parse};
+use mote_compat::routing::{any, get, handled, post};
 
 use self::metrics::Metrics;
 
@@ -62,11 +62,13 @@ fn routes(context: &Context, open: Rule) -> Router {
     let metrics = metrics.layer(from_fn_with_state(gate(open), access::check));
     let gateway = Gateway { context: context.clone(), metrics: Arc::default(), open };
     let functions = get(functions::list)
-        .post(functions::create)
-        .put(functions::update)
-        .delete(functions::remove);
-    let secrets =
-        get(secrets::list).post(secrets::create).put(secrets::update).delete(secrets::remove);
+        .post(handled(functions::create))
+        .put(handled(functions::update))
+        .delete(handled(functions::remove));
+    let secrets = get(secrets::list)
+        .post(handled(secrets::create))
+        .put(handled(secrets::update))
+        .delete(handled(secrets::remove));
     Router::new()
         .route("/system/functions", functions)
         .route("/system/function/{name}", get(functions::describe))

@@ -198,12 +198,13 @@ pub async fn send(
 ) -> Result<(u16, Bytes), OutgoingError> {
     let sent = async {
         let stream = connect(uri, outgoing).await?;
-        if is_secure(uri) {
-            let stream = tls::connect(host(uri), stream).await?;
-            exchange(stream, method, uri, fields, body, limit_bytes).await
+        // One type of stream, so that a binary contains the code of an exchange once.
+        let stream: Box<dyn Stream> = if is_secure(uri) {
+            Box::new(tls::connect(host(uri), stream).await?)
         } else {
-            exchange(stream, method, uri, fields, body, limit_bytes).await
-        }
+            Box::new(stream)
+        };
+        exchange(stream, method, uri, fields, body, limit_bytes).await
     };
     tokio::time::timeout(TIMEOUT, sent).await.map_err(|_| OutgoingError::Timeout)?
 }
@@ -217,8 +218,13 @@ fn host(uri: &Uri) -> &str {
     uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
 }
 
+/// A connection, with TLS or without.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
 async fn exchange(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
+    stream: Box<dyn Stream>,
     method: Method,
     uri: &Uri,
     fields: HeaderMap,

@@ -77,11 +77,19 @@ pub fn unpack(
     if magic == [0x1f, 0x8b] {
         let packed = Counted { input, count: 0 };
         let decoder = MultiGzDecoder::new(BufReader::with_capacity(16 << 10, packed));
-        let ratio = RatioLimited { decoder, unpacked: 0, ratio: limits.ratio };
-        Unpacking::new(TarReader::new(ratio), root, limits)?.run()
+        unpack_tar(&mut RatioLimited { decoder, unpacked: 0, ratio: limits.ratio }, root, limits)
     } else {
-        Unpacking::new(TarReader::new(input), root, limits)?.run()
+        unpack_tar(&mut { input }, root, limits)
     }
+}
+
+/// Any source is behind a pointer, so that a binary contains the code once.
+fn unpack_tar(
+    input: &mut dyn Read,
+    root: &Path,
+    limits: &ArchiveLimits,
+) -> Result<Unpacked, ArchiveError> {
+    Unpacking::new(TarReader::new(input), root, limits)?.run()
 }
 
 struct Unpacking<'l, R> {

@@ -10,10 +10,10 @@ mod management;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::routing::any;
 use mote_compat::Bound;
 use mote_compat::access::{self, Gate, Rule};
 use mote_compat::node::{Access, Deploys, Functions, Logs};
+use mote_compat::routing::any;
 
 pub use front::{Route, TinyFaasFront};
 pub use grpc::{GrpcContext, serve as serve_grpc};

@@ -25,9 +25,9 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post, put};
 use mote_api::{Problem, paths};
 use mote_compat::connection::{Places, http1};
+use mote_compat::routing::{delete, get, handled, post, put};
 use mote_core::shares::Shares;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
@@ -62,14 +62,16 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::DOCTOR, get(node_routes::doctor))
         .route(paths::OPENAPI, get(node_routes::openapi))
         .route(paths::METRICS, get(node_routes::metrics))
-        .route(paths::CELLS, get(cells::list).put(cells::put))
+        .route(paths::CELLS, get(cells::list).put(handled(cells::put)))
         .route(paths::JOURNALS, get(journals::list))
-        .route(paths::JOURNAL, put(journals::take).delete(journals::give_back))
-        .route(paths::PODS, get(pods::list).put(pods::put))
+        .route(paths::JOURNAL, put(journals::take).delete(handled(journals::give_back)))
+        .route(paths::PODS, get(pods::list).put(handled(pods::put)))
         .route(paths::FUNCTIONS, get(functions::list))
         .route(
             paths::FUNCTION,
-            get(functions::describe).put(functions::deploy).delete(functions::remove),
+            get(functions::describe)
+                .put(handled(functions::deploy))
+                .delete(handled(functions::remove)),
         )
         .route(paths::REVISIONS, get(rollout::revisions))
         .route(paths::REVISION, put(rollout::place))
@@ -80,24 +82,30 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::SCALE, post(scale::scale))
         .route(paths::LOGS, get(logs::read))
         .route(paths::INVOCATIONS, get(invocations::list))
-        .route(paths::INVOCATION, get(invocations::show).delete(invocations::cancel))
+        .route(paths::INVOCATION, get(invocations::show).delete(handled(invocations::cancel)))
         .route(paths::RETRY, post(invocations::retry))
         .route(paths::DEAD_LETTERS, delete(invocations::delete_dead_letters))
         .route(paths::DEAD_LETTER, delete(invocations::delete_dead_letter))
         .route(paths::OPENWHISK, put(openwhisk::apply))
         .route(paths::SCHEDULES, get(functions::schedules))
         .route(paths::SECRETS, get(secrets::list))
-        .route(paths::SECRET, put(secrets::put).delete(secrets::remove))
+        .route(paths::SECRET, put(secrets::put).delete(handled(secrets::remove)))
         .route(paths::MQTT_USERS, get(mqtt::list))
-        .route(paths::MQTT_USER, put(mqtt::put).delete(mqtt::remove))
+        .route(paths::MQTT_USER, put(mqtt::put).delete(handled(mqtt::remove)))
         .route(paths::KV, get(kv::namespaces))
-        .route(paths::KV_NAMESPACE, get(kv::list).delete(kv::clear))
-        .route(paths::KV_ENTRY, get(kv::get).put(kv::put).delete(kv::delete).post(kv::increment))
+        .route(paths::KV_NAMESPACE, get(kv::list).delete(handled(kv::clear)))
+        .route(
+            paths::KV_ENTRY,
+            get(kv::get)
+                .put(handled(kv::put))
+                .delete(handled(kv::delete))
+                .post(handled(kv::increment)),
+        )
         // The archive's own limits bound uploads, and the function's limits bound bodies.
         .layer(DefaultBodyLimit::disable())
         .with_state(node.clone())
-        .fallback(no_such_route)
-        .method_not_allowed_fallback(no_such_method)
+        .fallback(handled(no_such_route))
+        .method_not_allowed_fallback(handled(no_such_method))
         .layer(axum::middleware::from_fn_with_state(node.clone(), access::check))
         // Health is answered without credentials, because it reveals only that the node is running.
         .route(paths::LIVEZ, get(|| async { "ok\n" }))
