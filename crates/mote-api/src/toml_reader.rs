@@ -126,7 +126,7 @@ impl<'a> TomlReader<'a> {
     /// Ends the reading: all mistakes in the order of their lines, for a caller that has more to
     /// check.
     pub fn mistakes(mut self) -> Vec<Mistake> {
-        self.mistakes.sort();
+        self.mistakes.sort_unstable();
         self.mistakes
     }
 

@@ -97,7 +97,7 @@ impl Split {
     pub fn new(mut shares: Vec<Share>) -> Result<Self, SplitError> {
         shares.retain(|share| share.percent > 0 || share.tag.is_some());
         // The order is fixed, so that a share grows at its neighbour's expense (see `pick`).
-        shares.sort_by_key(|share| share.revision);
+        shares.sort_unstable_by_key(|share| share.revision);
         if shares.len() > SHARES_MAX {
             return Err(SplitError::TooMany(shares.len()));
         }

@@ -262,7 +262,7 @@ impl Engine {
     pub fn list(&self) -> Vec<Arc<Revision>> {
         let mut all: Vec<_> =
             self.routes.load().values().map(|serving| serving.live().clone()).collect();
-        all.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
+        all.sort_unstable_by(|a, b| a.spec.name.cmp(&b.spec.name));
         all
     }
 

@@ -303,7 +303,7 @@ impl Journals {
             all.extend(journal.list(functions.clone(), state, before, limit, several).await?);
         }
         if several {
-            all.sort_by_key(|one| std::cmp::Reverse(one.stored.id.0));
+            all.sort_unstable_by_key(|one| std::cmp::Reverse(one.stored.id.0));
             all.truncate(limit);
         }
         Ok(all)

@@ -65,7 +65,7 @@ impl Runs {
     /// The steps of a run that run now.
     pub(crate) fn steps_of(&self, id: InvocationId) -> Vec<String> {
         let mut keys = self.running.lock().get(&id).cloned().unwrap_or_default();
-        keys.sort();
+        keys.sort_unstable();
         keys
     }
 

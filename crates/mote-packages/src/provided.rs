@@ -158,7 +158,7 @@ fn sources(code: &Path, endings: &[&str]) -> Vec<String> {
             .flatten()
             .filter_map(|entry| Some(entry.ok()?.path()))
             .collect();
-        paths.sort();
+        paths.sort_unstable();
         paths
     };
     let top = entries(code);

@@ -21,7 +21,7 @@ pub(crate) fn send(folders: &[(&str, PathBuf)], out: &mpsc::Sender<Vec<u8>>) -> 
         while let Some(below) = left.pop() {
             let mut names: Vec<_> =
                 std::fs::read_dir(folder.join(&below))?.collect::<io::Result<_>>()?;
-            names.sort_by_key(std::fs::DirEntry::file_name);
+            names.sort_unstable_by_key(std::fs::DirEntry::file_name);
             for name in names {
                 let path = below.join(name.file_name());
                 one(root, folder, &path, &mut batch, out)?;

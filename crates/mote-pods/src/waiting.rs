@@ -53,7 +53,7 @@ impl Waiting {
 
     /// Replaces the list.
     pub(crate) fn set(&mut self, mut pods: Vec<WaitingPod>) {
-        pods.sort_by_key(|pod| self.order.hash_one(pod.key));
+        pods.sort_unstable_by_key(|pod| self.order.hash_one(pod.key));
         let listed: HashSet<PublicKey> = pods.iter().map(|pod| pod.key).collect();
         self.tried.retain(|key, _| listed.contains(key));
         self.pods = pods;
@@ -118,7 +118,7 @@ mod tests {
         let kind = list[0].kind.clone();
         let mut names: Vec<_> =
             (0..2).filter_map(|_| waiting.take(&kind, now)).map(|pod| pod.name).collect();
-        names.sort();
+        names.sort_unstable();
         assert_eq!(names, ["a", "c"]);
         assert_eq!(waiting.take(&kind, now), None);
         waiting.set(list);

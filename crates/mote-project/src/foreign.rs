@@ -373,7 +373,7 @@ pub fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|file| file.extension().is_some_and(|end| end == "yml" || end == "yaml"))
         .collect();
-    others.sort();
+    others.sort_unstable();
     let is_chain = |file: &PathBuf| {
         fs::read_to_string(file).is_ok_and(|source| {
             documents("", &source)

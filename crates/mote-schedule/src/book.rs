@@ -386,7 +386,7 @@ impl Book {
             Some(name) => self.functions.get_key_value(name).into_iter().collect(),
             None => self.functions.iter().collect(),
         };
-        names.sort();
+        names.sort_unstable();
         let listed = |index: &usize| {
             let entry = &self.entries[*index];
             Listed {

@@ -115,7 +115,7 @@ impl Packer {
         for entry in fs::read_dir(&folder).map_err(io)? {
             names.push(entry.map_err(io)?.file_name());
         }
-        names.sort();
+        names.sort_unstable();
         let installs_modules = names.iter().any(|name| name == "package.json");
         for name in names {
             let Some(name) = name.to_str() else {
@@ -303,7 +303,7 @@ mod tests {
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
-        names.sort();
+        names.sort_unstable();
         assert_eq!(names, ["index.mjs", "lib", "package.json", "run.sh"]);
         assert!(out.path().join("lib/link").exists());
         assert!(!out.path().join("lib/__pycache__").exists());

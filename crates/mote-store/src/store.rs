@@ -405,7 +405,7 @@ impl Store {
         let rows = self.rows("r.function = ?1", name.as_str())?;
         let mut revisions: Vec<_> =
             rows.into_iter().filter_map(|row| self.check(row).ok()).collect();
-        revisions.sort_by_key(|stored| std::cmp::Reverse(stored.revision));
+        revisions.sort_unstable_by_key(|stored| std::cmp::Reverse(stored.revision));
         Ok(revisions)
     }
 

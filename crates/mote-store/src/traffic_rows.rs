@@ -44,7 +44,7 @@ pub(crate) fn prune(connection: &Connection, name: &str) -> rusqlite::Result<()>
     let all = statement.query_map([name], |row| row.get::<_, i64>(0))?;
     let mut all: Vec<u64> =
         all.map(|row| row.map(|revision| revision as u64)).collect::<rusqlite::Result<_>>()?;
-    all.sort_by_key(|revision| std::cmp::Reverse((needed(*revision), *revision)));
+    all.sort_unstable_by_key(|revision| std::cmp::Reverse((needed(*revision), *revision)));
     for revision in all.into_iter().skip(REVISIONS_KEPT as usize) {
         if !needed(revision) {
             connection.execute(

@@ -149,7 +149,7 @@ mod tests {
         unzip(bytes, below, root.path(), &ArchiveLimits { bytes: 4 << 20, ..Default::default() })?;
         let mut found: Vec<_> =
             root.path().read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
-        found.sort();
+        found.sort_unstable();
         Ok((root, found))
     }
 

@@ -57,7 +57,7 @@ pub(super) async fn namespaces(
             bytes: usage.bytes,
         })
         .collect();
-    namespaces.sort_by(|a, b| a.namespace.cmp(&b.namespace));
+    namespaces.sort_unstable_by(|a, b| a.namespace.cmp(&b.namespace));
     Ok(Json(KvNamespaces { namespaces }))
 }
 

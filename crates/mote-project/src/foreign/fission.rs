@@ -66,7 +66,7 @@ pub(super) fn read_specs(folder: &Path) -> Result<Option<Foreign>, Mistakes> {
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|file| file.extension().is_some_and(|end| end == "yml" || end == "yaml"))
         .collect();
-    files.sort();
+    files.sort_unstable();
     let mut all = Vec::new();
     for file in files {
         let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
@@ -301,7 +301,7 @@ fn matches(root: &Path, glob: &str) -> Vec<PathBuf> {
         found = next;
     }
     found.retain(|path| path.exists());
-    found.sort();
+    found.sort_unstable();
     found
 }
 

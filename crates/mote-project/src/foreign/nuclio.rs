@@ -118,7 +118,7 @@ pub(super) fn inline_in(folder: &Path) -> Result<Option<Foreign>, Mistakes> {
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.is_file())
         .collect();
-    files.sort();
+    files.sort_unstable();
     for file in files {
         if let Some(mut found) = inline(&file)? {
             found.functions[0].source = Source::Beside;

@@ -324,7 +324,7 @@ packages:
         found.sort_by_key(|one| !one.starts_with("every"));
         assert_eq!(found, expected);
         let mut said = functions[0].warnings.clone();
-        said.sort();
+        said.sort_unstable();
         let expected = [
             "triggers.k: the feed messaging/kafka is not supported: fire it with wsk trigger fire",
             "triggers.o: a trigger that fires once is not supported: fire it with wsk trigger fire",
