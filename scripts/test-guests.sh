@@ -145,6 +145,7 @@ data_of() {
   done
   strip "$folder"/programs/* 2>/dev/null || true # programs of another processor are stripped already
   [ -z "${3:-}" ] || cp -r "$3/." "$folder/tests/"
+  cp "$work/dist-$1"/*.tar.gz "$folder/archive.tar.gz" 2>/dev/null || true
   git ls-files -z --cached --others --exclude-standard scripts examples shims tests docs demo Cargo.toml Makefile README.md deploy | grep -zv '\.svg$' | xargs -0 cp --parents -t "$folder/files"
   pwd >"$folder/repository"
   printf 'GUEST_TESTS=%q GUEST_MODES=%q\n' "${GUEST_TESTS:-}" "${GUEST_MODES:-}" >"$folder/settings"
@@ -456,6 +457,8 @@ emulated() {
     return
   fi
   test_programs "$work/tests-$name" scripts/static.sh --test-programs "${TARGET_OF[$name]}"
+  DIST=$work/dist-$name scripts/dist.sh --programs "${foreign[$name]}" --archive-only "${TARGET_OF[$name]}" >"$work/dist" 2>&1 ||
+    { tail -n 5 "$work/dist" >&2; tell "FAILED  $name: the archive is made"; }
   data_of "$name" "${foreign[$name]}" "$work/tests-$name"
   run_guest "$name" "$arch" 2 1024 guest.job=foreign
 }

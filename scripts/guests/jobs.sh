@@ -226,11 +226,11 @@ ten() { # [serve]
 
 # --- Machines that lack something ------------------------------------------------------------------------
 
-# An ordinary user, who has no account.
+# An ordinary user, who has no account. It replaces the shell, so it is called in one of its own.
 as_user() {
   install -d -m 755 -o 2000 -g 2000 /var/tmp/ordinary
-  (cd /var/tmp/ordinary && exec setpriv --reuid=2000 --regid=2000 --clear-groups env -i PATH="$PATH" HOME=/var/tmp/ordinary \
-    LC_ALL=C.UTF-8 MOTE_SOCKET=/var/tmp/ordinary/mote.sock "$@")
+  cd /var/tmp/ordinary && exec setpriv --reuid=2000 --regid=2000 --clear-groups env -i PATH="$PATH" HOME=/var/tmp/ordinary \
+    LC_ALL=C.UTF-8 MOTE_SOCKET=/var/tmp/ordinary/mote.sock "$@"
 }
 says() { # name, text, expected…: the text has each of the expected words
   local name=$1 text=$2 word
@@ -383,8 +383,35 @@ job_boots() {
   check "Python runs" python3 -c 'import ssl, sqlite3'
   check "Node runs" node -e 'process.exit(0)'
 }
+# From the packed archive to the first answer, and back to a system without a trace of it.
+archive() {
+  if ! [ -e /guests/archive.tar.gz ]; then skip "the archive: it was not made"; return; fi
+  local before=/run/files-before after=/run/files-after started seconds pid
+  files_of() { find /usr /etc /opt /home /root /srv /var/lib /var/log -xdev | sort; cut -d: -f1 /etc/passwd /etc/group; find /sys/fs/cgroup -type d; }
+  files_of >$before
+  started=$(date +%s.%N)
+  mkdir /run/unpacked && tar xzf /guests/archive.tar.gz -C /run/unpacked
+  check "the archive is installed" /run/unpacked/*/install.sh
+  mote up --data /var/lib/mote-guest --socket "$MOTE_SOCKET" --coap off >/tmp/up.log 2>&1 &
+  pid=$!
+  until grep -q '  reach ' /tmp/up.log; do
+    kill -0 $pid 2>/dev/null || { wrong "the installed node starts"; indent </tmp/up.log; return; }
+    sleep 0.1
+  done
+  check "the installed node deploys" mote deploy --quiet "$examples/hello-python"
+  check "the installed node answers" ask hello-python mote
+  seconds=$(awk -v from="$started" -v to="$(date +%s.%N)" 'BEGIN { printf "%.1f", to - from }')
+  figure "from the packed archive to the first answer of a Python function: $seconds s"
+  kill $pid
+  wait $pid
+  check "the archive is removed" /usr/local/share/mote/uninstall.sh --purge
+  rm -rf /run/unpacked /var/lib/mote-guest
+  files_of >$after
+  check "nothing is left of it" diff $before $after
+}
 job_foreign() {
   machine
+  archive
   check "mote version" "$mote" version
   "$mote" doctor 2>&1 | indent
   says "doctor" "$("$mote" doctor 2>&1 | line_of seccomp)" "system calls allowed"

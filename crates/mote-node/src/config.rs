@@ -18,6 +18,10 @@ pub struct Config {
     pub data: PathBuf,
     /// Address of the HTTP front; `None` switches it off.
     pub http: Option<SocketAddr>,
+    /// Address of the HTTP front over TLS; `None` switches it off.
+    pub https: Option<SocketAddr>,
+    /// Folder with its certificates.
+    pub certificates: PathBuf,
     /// Address of the CoAP front; `None` switches it off.
     pub coap: Option<SocketAddr>,
     /// Address of the CoAP front over TCP; `None` switches it off.

@@ -2,10 +2,11 @@
 
 use mote_gateway::http;
 
-/// The parts of the open files that a node may use for the connections of its own HTTP front and of
-/// tinyFaaS' front. The rest is for instances, for the APIs of other platforms and for the
+/// The parts of the open files that a node may use for the connections of its own HTTP front, of the
+/// same over TLS, and of tinyFaaS' front. The rest is for instances, for the APIs of other platforms and for the
 /// management API, which clients of the fronts must not block.
 pub(super) const HTTP_FILES_SHARE: usize = 2;
+pub(super) const HTTPS_FILES_SHARE: usize = 4;
 pub(super) const TINYFAAS_FILES_SHARE: usize = 8;
 
 /// The limits of an HTTP front that may use one part in `share` of the files that this process may

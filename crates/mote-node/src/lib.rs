@@ -17,6 +17,7 @@ mod fields;
 mod front_limits;
 mod functions;
 mod golang;
+mod https;
 mod interpreters;
 mod journal_metrics;
 mod listeners;
@@ -97,6 +98,8 @@ pub(crate) struct Node {
     pub(crate) data_path: Handle,
     /// Addresses as bound.
     pub(crate) http: Option<SocketAddr>,
+    pub(crate) https: Option<SocketAddr>,
+    pub(crate) certificates: Option<Arc<mote_tls::Certificates>>,
     pub(crate) coap: Option<SocketAddr>,
     pub(crate) coap_tcp: Option<SocketAddr>,
     pub(crate) token: Option<mote_compat::token::Token>,

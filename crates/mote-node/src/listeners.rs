@@ -14,6 +14,7 @@ use crate::unusable::{busy, unusable};
 /// The sockets that the node serves.
 pub(crate) struct Listeners {
     pub(crate) http: Option<TcpListener>,
+    pub(crate) https: Option<TcpListener>,
     pub(crate) coap: Option<UdpSocket>,
     pub(crate) coap_tcp: Option<TcpListener>,
     /// The management socket.
@@ -27,16 +28,8 @@ impl Listeners {
     /// Takes the given sockets and binds the others. A given socket replaces the setting of its
     /// listener.
     pub(crate) async fn open(config: &mut Config, given: Sockets) -> Result<Self> {
-        let http = match given.http {
-            Some(given) => {
-                replace("http", &mut config.http, given.local_addr()?);
-                Some(TcpListener::from_std(given)?)
-            }
-            None => match config.http {
-                Some(address) => Some(http::listen(address).map_err(|e| busy("http", address, e))?),
-                None => None,
-            },
-        };
+        let http = front("http", given.http, &mut config.http)?;
+        let https = front("https", given.https, &mut config.https)?;
         let coap = match given.coap {
             Some(given) => {
                 replace("coap", &mut config.coap, given.local_addr()?);
@@ -65,7 +58,7 @@ impl Listeners {
             None => bind_socket(&config.socket)?,
         };
         let admin = tcp("admin", config.admin).await?;
-        Ok(Self { http, coap, coap_tcp, management, owns_management, admin })
+        Ok(Self { http, https, coap, coap_tcp, management, owns_management, admin })
     }
 }
 
@@ -76,6 +69,20 @@ fn replace(key: &str, setting: &mut Option<SocketAddr>, given: SocketAddr) {
         tracing::info!(key, setting, %given, "the service manager's socket replaces the setting");
     }
     *setting = Some(given);
+}
+
+/// The socket of an HTTP front.
+fn front(
+    key: &'static str,
+    given: Option<std::net::TcpListener>,
+    setting: &mut Option<SocketAddr>,
+) -> Result<Option<TcpListener>> {
+    if let Some(given) = given {
+        replace(key, setting, given.local_addr()?);
+        return Ok(Some(TcpListener::from_std(given)?));
+    }
+    let Some(address) = *setting else { return Ok(None) };
+    Ok(Some(http::listen(address).map_err(|error| busy(key, address, error))?))
 }
 
 async fn tcp(key: &'static str, address: Option<SocketAddr>) -> Result<Option<TcpListener>> {

@@ -34,8 +34,8 @@ use super::notice_metrics::NoticeMetrics;
 use super::services::NodeServices;
 use super::unusable::unusable;
 use super::{
-    Node, accepted, cells, compat, interpreters, memory, mqtt, nats, runs, schedules, secrets,
-    trees,
+    Node, accepted, cells, compat, https, interpreters, memory, mqtt, nats, runs, schedules,
+    secrets, trees,
 };
 use crate::admin;
 use crate::config::Config;
@@ -142,9 +142,15 @@ async fn serve(
     let (state, state_file) = nats::state(nats.as_ref(), &config.data.join(STATE_FILE));
 
     let listeners = Listeners::open(&mut config, std::mem::take(&mut manager.sockets)).await?;
-    let Listeners { http: http_listener, coap: coap_socket, coap_tcp: coap_listener, .. } =
-        listeners;
+    let Listeners {
+        http: http_listener,
+        https: https_listener,
+        coap: coap_socket,
+        coap_tcp: coap_listener,
+        ..
+    } = listeners;
     let Listeners { management: socket, owns_management, admin: admin_listener, .. } = listeners;
+    let certificates = https::certificates(&config)?;
     let cells = match &config.cell {
         Some(settings) => Some(cells::start(settings, &engine).await?),
         None => None,
@@ -199,6 +205,8 @@ async fn serve(
         own_broker: own_broker.clone(),
         mqtt_users: crate::admin::MqttUserTurns::default(),
         http: http_address,
+        https: https_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+        certificates: certificates.clone(),
         coap: coap_socket.as_ref().and_then(|socket| socket.local_addr().ok()),
         coap_tcp: coap_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
         config,
@@ -263,6 +271,11 @@ async fn serve(
             config.helpers.push(runtime_on_thread("mote-http", std::future::pending())?);
         }
         fronts.spawn(mote_fronts::http(listener, invoker.clone(), config, stopper.clone()));
+    }
+    if let (Some(listener), Some(certificates)) = (https_listener, certificates) {
+        let config = https::front_config(&certificates)?;
+        fronts.spawn(mote_fronts::http(listener, invoker.clone(), config, stopper.clone()));
+        management.spawn(https::keep_renewed(certificates));
     }
     let coap_config = mote_coap::Config { notices: Some(notices), ..Default::default() };
     if let Some(listener) = coap_listener {
@@ -564,6 +577,10 @@ fn announce(node: &Node) {
             Some(address) => text.push_str(&format!("  {name}   {name}://{address}\n")),
             None => text.push_str(&format!("  {name}   off\n")),
         }
+    }
+    if let (Some(address), Some(certificates)) = (node.https, &node.certificates) {
+        text.push_str(&format!("  https  https://{address}\n"));
+        text.push_str(&format!("         SHA-256 {}\n", certificates.fingerprint()));
     }
     if let Some(address) = node.coap_tcp {
         text.push_str(&format!("  coap+tcp  coap+tcp://{address}\n"));

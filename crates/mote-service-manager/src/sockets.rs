@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use crate::GivenError;
 
 /// The names, for messages.
-pub(crate) const NAMES: &str = "http, coap, coap-tcp and management";
+pub(crate) const NAMES: &str = "http, https, coap, coap-tcp and management";
 
 const TCP: &str = "a listening TCP socket (ListenStream=ADDRESS:PORT)";
 const UDP: &str = "a UDP socket (ListenDatagram=ADDRESS:PORT)";
@@ -21,6 +21,8 @@ const UNIX: &str = "a listening Unix socket with a path (ListenStream=PATH)";
 pub struct Sockets {
     /// For the HTTP front.
     pub http: Option<TcpListener>,
+    /// For the HTTP front over TLS.
+    pub https: Option<TcpListener>,
     /// For the CoAP front.
     pub coap: Option<UdpSocket>,
     /// For the CoAP front over TCP.
@@ -33,6 +35,7 @@ impl Sockets {
     pub(crate) fn add(&mut self, fd: RawFd, name: &str, socket: OwnedFd) -> Result<(), GivenError> {
         match name {
             "http" => set(&mut self.http, "http", fd, TCP, tcp(socket)),
+            "https" => set(&mut self.https, "https", fd, TCP, tcp(socket)),
             "coap" => set(&mut self.coap, "coap", fd, UDP, udp(socket)),
             "coap-tcp" => set(&mut self.coap_tcp, "coap-tcp", fd, TCP, tcp(socket)),
             "management" => set(&mut self.management, "management", fd, UNIX, unix(socket)),
@@ -45,6 +48,7 @@ impl Sockets {
         let address = |tcp: &Option<TcpListener>| tcp.as_ref()?.local_addr().ok();
         let all = [
             ("http", address(&self.http)),
+            ("https", address(&self.https)),
             ("coap", self.coap.as_ref().and_then(|udp| udp.local_addr().ok())),
             ("coap-tcp", address(&self.coap_tcp)),
         ];

@@ -35,7 +35,7 @@ pub struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 36] = [
+pub const SETTINGS: [Setting; 38] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -45,6 +45,16 @@ pub const SETTINGS: [Setting; 36] = [
         key: "http",
         default: "`127.0.0.1:6683`",
         text: "Address of the HTTP front, or `off`. `:PORT` keeps the default host.",
+    },
+    Setting {
+        key: "https",
+        default: "`off`",
+        text: "Address of the HTTP front over TLS, `on` for port 6684, or `off`. `:PORT` keeps the default host.",
+    },
+    Setting {
+        key: "certificates",
+        default: "`certificates` in the data folder",
+        text: "Folder with the certificates of `https` and their keys (PEM): `NAME.crt` or `NAME.pem` with `NAME.key`, or folders that have `fullchain.pem` with `privkey.pem`, or `tls.crt` with `tls.key`. A client gets the first one that is valid for the host that it names. The node reads changed files again. If there are none, it makes a certificate of its own.",
     },
     Setting {
         key: "coap",
@@ -219,6 +229,7 @@ pub const SETTINGS: [Setting; 36] = [
 ];
 
 const HTTP_PORT_DEFAULT: u16 = 6683;
+const HTTPS_PORT: u16 = 6684;
 const COAP_PORT_DEFAULT: u16 = 5683;
 const MQTT_PORT: u16 = 1883;
 const MQTTS_PORT: u16 = 8883;
@@ -384,6 +395,7 @@ impl Loaded {
         let host =
             if lan { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::LOCALHOST) };
         let http = check.address("http", Some(SocketAddr::new(host, HTTP_PORT_DEFAULT)), lan);
+        let https = check.offered("https", SocketAddr::new(host, HTTPS_PORT), lan);
         let compat = check.compat(host, lan);
         let coap = check.coap(SocketAddr::new(host, COAP_PORT_DEFAULT), lan, &compat);
         let coap_tcp = check.offered("coap_tcp", SocketAddr::new(host, COAP_PORT_DEFAULT), lan);
@@ -397,17 +409,26 @@ impl Loaded {
         let outgoing = check.outgoing();
         let closed_networks = check.closed_networks();
         let data = check.path("data", given.data_default());
+        let certificates = check.path("certificates", data.join("certificates"));
         let socket = check.path("socket", given.socket_default(&data));
         if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             check.fault("socket", &format!("at most {SOCKET_PATH_BYTES_MAX} bytes"), None);
         }
         let cell_at = cell.as_ref().map(|cell| cell.listen);
-        let own = [("http", http), ("coap_tcp", coap_tcp), ("admin", admin), ("cell", cell_at)];
+        let own = [
+            ("http", http),
+            ("https", https),
+            ("coap_tcp", coap_tcp),
+            ("admin", admin),
+            ("cell", cell_at),
+        ];
         check.distinct(&own, &compat);
         if mistakes.is_empty() {
             let config = Config {
                 data,
                 http,
+                https,
+                certificates,
                 coap,
                 coap_tcp,
                 admin,

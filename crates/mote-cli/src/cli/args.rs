@@ -208,6 +208,12 @@ pub(super) struct NodeFlags {
     /// Address of the HTTP front, :PORT, or off [default: 127.0.0.1:6683]
     #[arg(long, value_name = "ADDR")]
     pub(super) http: Option<String>,
+    /// Address of the HTTP front over TLS, :PORT, on, or off [default: off]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) https: Option<String>,
+    /// Folder with the certificates of --https and their keys
+    #[arg(long, value_name = "DIR")]
+    pub(super) certificates: Option<String>,
     /// Address of the CoAP front, :PORT, or off [default: 127.0.0.1:5683]
     #[arg(long, value_name = "ADDR")]
     pub(super) coap: Option<String>,

@@ -28,6 +28,8 @@ pub(super) fn given(flags: &NodeFlags) -> Vec<(&'static str, String)> {
     for (key, value) in [
         ("data", &flags.data),
         ("http", &flags.http),
+        ("https", &flags.https),
+        ("certificates", &flags.certificates),
         ("coap", &flags.coap),
         ("coap_tcp", &flags.coap_tcp),
         ("admin", &flags.admin),

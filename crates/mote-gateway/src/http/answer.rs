@@ -9,10 +9,10 @@ use mote_core::body::Body;
 use mote_core::invocation::headers;
 use mote_core::{InvocationId, Phases, Reply};
 use tokio::io::AsyncWriteExt;
-use tokio::net::tcp::WriteHalf;
 
 use super::front::Config;
 use super::head::is_token;
+use super::socket::Writer;
 use crate::refusal::{Refusal, reason};
 
 /// Bodies up to this size are copied after the head and sent with it.
@@ -98,7 +98,7 @@ impl Drop for OutBuffer {
 
 /// Sends a function's answer.
 pub(crate) async fn send(
-    writer: &mut WriteHalf<'_>,
+    writer: &mut Writer<'_>,
     config: &Config,
     reply: Reply,
     id: InvocationId,
@@ -151,7 +151,7 @@ pub(crate) async fn send(
 
 /// Sends the answer with which a connection becomes a WebSocket.
 pub(crate) async fn switch(
-    writer: &mut WriteHalf<'_>,
+    writer: &mut Writer<'_>,
     config: &Config,
     fields: &[u8],
     id: InvocationId,
@@ -166,7 +166,7 @@ pub(crate) async fn switch(
 /// Sends a streamed body. If an answer fails before its end, the connection is closed without the
 /// end mark, so that the client cannot take the answer for complete.
 async fn stream(
-    writer: &mut WriteHalf<'_>,
+    writer: &mut Writer<'_>,
     config: &Config,
     mut body: Body,
     length: Option<u64>,
@@ -200,7 +200,7 @@ async fn stream(
 
 /// Sends a refusal as problem details.
 pub(crate) async fn refuse(
-    writer: &mut WriteHalf<'_>,
+    writer: &mut Writer<'_>,
     config: &Config,
     refusal: &Refusal,
     id: Option<InvocationId>,
@@ -227,7 +227,7 @@ pub(crate) async fn refuse(
 
 /// Writes all bytes; a client that takes nothing for too long counts as gone.
 pub(crate) async fn write_all(
-    writer: &mut WriteHalf<'_>,
+    writer: &mut Writer<'_>,
     config: &Config,
     bytes: &[u8],
 ) -> io::Result<()> {
@@ -246,6 +246,11 @@ pub(crate) async fn write_all(
             return Err(io::ErrorKind::WriteZero.into());
         }
         rest = &rest[written..];
+    }
+    if writer.buffers() {
+        tokio::time::timeout(config.write_timeout, writer.flush())
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     }
     Ok(())
 }

@@ -11,8 +11,6 @@ use mote_core::gathering::NotGathered;
 use mote_core::wire::INLINE_BODY_BYTES_MAX;
 use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo, Trigger};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
-use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 use super::answer::{self, After};
 use super::chunked::{ChunkEvent, Chunked};
@@ -21,6 +19,7 @@ use super::head::{self, Framing, RequestHead};
 use super::input::{Input, ReadEnd, or_gone, poll_gone};
 use super::request_body::Fed;
 use super::route::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
+use super::socket::{Reader, Socket, Writer};
 use super::{h2, request_body, silence, websocket, websocket_messages};
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::Refusal;
@@ -30,7 +29,7 @@ use crate::refusal::Refusal;
 const REQUEST_ITEMS: u32 = 2;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Serves one connection of `owner` to its end.
-pub(crate) async fn serve<I: Invoker>(mut stream: TcpStream, owner: IpAddr, front: &HttpFront<I>) {
+pub(crate) async fn serve<I: Invoker>(mut stream: Socket, owner: IpAddr, front: &HttpFront<I>) {
     let mut input = Input::new(&front.config, front.stopper.stopped());
     let is_h2 = {
         let (mut reader, _) = stream.split();
@@ -87,8 +86,8 @@ pub(crate) async fn serve<I: Invoker>(mut stream: TcpStream, owner: IpAddr, fron
 /// Serves one request.
 async fn serve_one<I: Invoker>(
     input: &mut Input,
-    reader: &mut ReadHalf<'_>,
-    writer: &mut WriteHalf<'_>,
+    reader: &mut Reader<'_>,
+    writer: &mut Writer<'_>,
     owner: IpAddr,
     front: &HttpFront<I>,
 ) -> After {
@@ -173,7 +172,7 @@ fn early_data() -> Refusal {
 /// Reads one head; `None` when the connection ended between requests.
 async fn read_head<I: Invoker>(
     input: &mut Input,
-    reader: &mut ReadHalf<'_>,
+    reader: &mut Reader<'_>,
     front: &HttpFront<I>,
 ) -> Result<Option<RequestHead>, Refusal> {
     let mut scanned = 0;
@@ -238,7 +237,7 @@ impl<I: Invoker> Exchange<'_, I> {
     async fn whole_body(
         &self,
         input: &mut Input,
-        reader: &mut ReadHalf<'_>,
+        reader: &mut Reader<'_>,
         limit: u64,
     ) -> Result<Option<Body>, Refusal> {
         match self.request.framing {
@@ -301,8 +300,8 @@ impl<I: Invoker> Exchange<'_, I> {
         &mut self,
         body: Body,
         input: &mut Input,
-        reader: &mut ReadHalf<'_>,
-        writer: &mut WriteHalf<'_>,
+        reader: &mut Reader<'_>,
+        writer: &mut Writer<'_>,
     ) -> After {
         let invocation = self.invocation(body);
         let id = invocation.id;
@@ -319,8 +318,8 @@ impl<I: Invoker> Exchange<'_, I> {
         &mut self,
         accept: Option<String>,
         input: &mut Input,
-        reader: &mut ReadHalf<'_>,
-        writer: &mut WriteHalf<'_>,
+        reader: &mut Reader<'_>,
+        writer: &mut Writer<'_>,
     ) -> After {
         let config = &self.front.config;
         let _share =
@@ -381,8 +380,8 @@ impl<I: Invoker> Exchange<'_, I> {
     async fn run_streaming(
         &mut self,
         input: &mut Input,
-        reader: &mut ReadHalf<'_>,
-        writer: &mut WriteHalf<'_>,
+        reader: &mut Reader<'_>,
+        writer: &mut Writer<'_>,
         limit: u64,
     ) -> After {
         let (sender, body) = request_body::channel(match self.request.framing {
@@ -459,7 +458,7 @@ impl<I: Invoker> Exchange<'_, I> {
         &self,
         result: Result<Reply, Fault>,
         id: mote_core::InvocationId,
-        writer: &mut WriteHalf<'_>,
+        writer: &mut Writer<'_>,
         keep_alive: bool,
     ) -> After {
         let keep_alive = keep_alive && !self.front.stopper.is_stopping();

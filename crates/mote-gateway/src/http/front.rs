@@ -13,6 +13,7 @@ use mote_core::shares::Shares;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
+use tokio_rustls::rustls::ServerConfig;
 
 use super::websocket_shares::WebSockets;
 
@@ -52,6 +53,8 @@ pub struct Config {
     /// Further runtimes that serve connections in turn with the runtime that accepts them. Each
     /// should have a thread of its own.
     pub helpers: Vec<Handle>,
+    /// With it, every connection begins with a handshake of TLS, which has `head_timeout`.
+    pub tls: Option<Arc<ServerConfig>>,
 }
 
 impl Default for Config {
@@ -67,6 +70,7 @@ impl Default for Config {
             connections_per_address_max: CONNECTIONS_MAX / 4 * 3,
             streams_max: STREAMS_MAX,
             helpers: Vec::new(),
+            tls: None,
         }
     }
 }

@@ -20,7 +20,6 @@ use mote_core::shares::{Share, Shares};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -31,6 +30,7 @@ use super::h2_meter::Metered;
 use super::head::{self, FIELDS_BYTES_MAX, FIELDS_MAX};
 use super::route::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
 use super::silence;
+use super::socket::Socket;
 use super::target::{self, TARGET_BYTES_MAX, Target};
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::Refusal;
@@ -58,7 +58,7 @@ const UNSENT_BYTES_TOTAL_MAX: usize = 64 << 20;
 /// Serves one connection to its end. `read` are the bytes that were already read, including the
 /// preface.
 pub(crate) async fn serve<I: Invoker>(
-    stream: TcpStream,
+    stream: Socket,
     read: Bytes,
     owner: IpAddr,
     front: &HttpFront<I>,
@@ -186,7 +186,7 @@ where
 
 /// Reads some of the bytes that a client still sends, so that the kernel does not reset the
 /// connection before the client has read why it ended.
-async fn linger(mut stream: TcpStream) {
+async fn linger(mut stream: Socket) {
     let _ = stream.shutdown().await;
     let mut scratch = [0; 4 << 10];
     let mut left = LINGER_BYTES_MAX;

@@ -10,9 +10,9 @@ use bytes::{Buf, Bytes};
 use mote_core::h2_frames::{CALM, FrameMeter};
 use mote_core::turn::Turn;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
+use super::socket::Socket;
 use crate::ids::now_ns;
 
 /// A socket from which some bytes were read before. It counts the frames on it, lets other tasks
@@ -20,23 +20,23 @@ use crate::ids::now_ns;
 pub(super) struct Metered {
     read: Bytes,
     /// `None` after the last frame was sent to the client.
-    stream: Option<TcpStream>,
+    stream: Option<Socket>,
     meter: FrameMeter,
     turn: Turn,
-    ended: Option<oneshot::Sender<TcpStream>>,
+    ended: Option<oneshot::Sender<Socket>>,
 }
 
 impl Metered {
     /// Makes the socket, and the channel that returns the stream after the last frame was sent: at
     /// an orderly end, or because the client floods it.
-    pub(super) fn new(read: Bytes, stream: TcpStream) -> (Self, oneshot::Receiver<TcpStream>) {
+    pub(super) fn new(read: Bytes, stream: Socket) -> (Self, oneshot::Receiver<Socket>) {
         let (sender, receiver) = oneshot::channel();
         let meter = FrameMeter::new(now_ns());
         let stream = Some(stream);
         (Self { read, stream, meter, turn: Turn::new(), ended: Some(sender) }, receiver)
     }
 
-    fn stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
+    fn stream(&mut self) -> io::Result<Pin<&mut Socket>> {
         self.stream.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
     }
 

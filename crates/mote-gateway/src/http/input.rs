@@ -13,11 +13,11 @@ use std::time::Duration;
 use bytes::BytesMut;
 use mote_core::turn::Turn;
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::tcp::ReadHalf;
 use tokio::time::{Instant, Sleep};
 
 use super::front::{Config, Stopped};
 use super::head::{self, RequestHead};
+use super::socket::Reader;
 use crate::refusal::Refusal;
 
 /// Bytes read at once.
@@ -97,7 +97,7 @@ impl Input {
     }
 
     /// Reads more. Ends early if the phase is over.
-    pub(crate) async fn fill(&mut self, socket: &mut ReadHalf<'_>) -> Result<(), ReadEnd> {
+    pub(crate) async fn fill(&mut self, socket: &mut Reader<'_>) -> Result<(), ReadEnd> {
         std::future::poll_fn(|cx| {
             if let Poll::Ready(result) = poll_read(&mut self.bytes, socket, cx) {
                 return Poll::Ready(result);
@@ -111,7 +111,7 @@ impl Input {
     /// scratch buffer and never copied. Otherwise the bytes are kept and `None` is returned.
     pub(crate) async fn first(
         &mut self,
-        socket: &mut ReadHalf<'_>,
+        socket: &mut Reader<'_>,
     ) -> Result<Option<Result<RequestHead, Refusal>>, ReadEnd> {
         std::future::poll_fn(|cx| {
             let bytes = &mut self.bytes;
@@ -170,7 +170,7 @@ impl Input {
 
 fn poll_read(
     bytes: &mut BytesMut,
-    socket: &mut ReadHalf<'_>,
+    socket: &mut Reader<'_>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), ReadEnd>> {
     poll_read_with(socket, cx, |read| bytes.extend_from_slice(read))
@@ -178,7 +178,7 @@ fn poll_read(
 
 /// Reads into the thread's scratch buffer and passes the bytes to `take`.
 fn poll_read_with<T>(
-    socket: &mut ReadHalf<'_>,
+    socket: &mut Reader<'_>,
     cx: &mut Context<'_>,
     take: impl FnOnce(&[u8]) -> T,
 ) -> Poll<Result<T, ReadEnd>> {
@@ -198,7 +198,7 @@ fn poll_read_with<T>(
 pub(crate) async fn or_gone<T>(
     mut work: Pin<&mut impl Future<Output = T>>,
     input: &mut Input,
-    reader: &mut ReadHalf<'_>,
+    reader: &mut Reader<'_>,
 ) -> Option<T> {
     std::future::poll_fn(|cx| {
         if let Poll::Ready(result) = work.as_mut().poll(cx) {
@@ -213,7 +213,7 @@ pub(crate) async fn or_gone<T>(
 /// limit.
 pub(crate) fn poll_gone(
     input: &mut Input,
-    reader: &mut ReadHalf<'_>,
+    reader: &mut Reader<'_>,
     cx: &mut Context<'_>,
 ) -> Poll<()> {
     while input.bytes.len() < AHEAD_BYTES_MAX {

@@ -1,7 +1,7 @@
 //! Accepts connections, bounds their number, and ends them when the node stops.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +11,11 @@ use mote_core::shares::{Shares, address_owner};
 use mote_core::turn::Turn;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
 
 use super::connection;
 use super::front::{Config, HttpFront, Stopper};
+use super::socket::Socket;
 use super::websocket_shares::WebSockets;
 
 /// Connections that the kernel completes before the front accepts them; the kernel may reduce this
@@ -88,7 +90,9 @@ pub async fn serve<I: Invoker>(
         let Ok(share) = shares.take(owner, 1) else {
             // The answer is written only if that needs no waiting; the connection is closed in any
             // case.
-            let _ = stream.try_write(CROWDED);
+            if front.config.tls.is_none() {
+                let _ = stream.try_write(CROWDED);
+            }
             continue;
         };
         let place = (place, share);
@@ -96,7 +100,7 @@ pub async fn serve<I: Invoker>(
         match turns.next().flatten() {
             None => {
                 tokio::spawn(async move {
-                    connection::serve(stream, owner, &front).await;
+                    handle(stream, owner, &front).await;
                     drop(place);
                 });
             }
@@ -104,7 +108,7 @@ pub async fn serve<I: Invoker>(
             Some(helper) => {
                 helper.spawn(async move {
                     match stream.into_std().and_then(TcpStream::from_std) {
-                        Ok(stream) => connection::serve(stream, owner, &front).await,
+                        Ok(stream) => handle(stream, owner, &front).await,
                         Err(error) => tracing::warn!(%error, "cannot serve an HTTP connection"),
                     }
                     drop(place);
@@ -116,6 +120,26 @@ pub async fn serve<I: Invoker>(
     // When all places are free again, all connections have ended.
     let _ = places.acquire_many(connections_max).await;
     Ok(())
+}
+
+/// Serves one connection to its end.
+async fn handle<I: Invoker>(stream: TcpStream, owner: IpAddr, front: &HttpFront<I>) {
+    let socket = match &front.config.tls {
+        None => Socket::Plain(stream),
+        Some(tls) => {
+            let handshake = TlsAcceptor::from(tls.clone()).accept(stream);
+            let opened = tokio::select! {
+                opened = tokio::time::timeout(front.config.head_timeout, handshake) => opened,
+                () = front.stopper.given_up(front.config.arrival_grace) => return,
+            };
+            match opened {
+                Ok(Ok(session)) => Socket::tls(session),
+                Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+                Err(_) => return tracing::debug!("TLS handshake took too long"),
+            }
+        }
+    };
+    connection::serve(socket, owner, front).await;
 }
 
 /// The next connection. Having no descriptors left is a temporary state: the function waits for

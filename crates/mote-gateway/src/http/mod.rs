@@ -1,5 +1,5 @@
-//! The HTTP front: our own parser reads HTTP/1.1 strictly, and hyper reads HTTP/2 (prior
-//! knowledge).
+//! The HTTP front: our own parser reads HTTP/1.1 strictly, and hyper reads HTTP/2 (prior knowledge,
+//! or chosen during the handshake of TLS). rustls encrypts the connections.
 
 mod answer;
 pub mod chunked;
@@ -14,6 +14,7 @@ mod listener;
 mod request_body;
 mod route;
 mod silence;
+mod socket;
 pub mod target;
 mod websocket;
 mod websocket_messages;

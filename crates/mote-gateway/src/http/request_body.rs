@@ -6,13 +6,13 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use mote_core::Fault;
 use mote_core::body::{Body, BodyError, BodySource};
-use tokio::net::tcp::ReadHalf;
 use tokio::sync::mpsc;
 
 use super::chunked::{ChunkEvent, Chunked};
 use super::front::Config;
 use super::head::Framing;
 use super::input::{Input, ReadEnd, or_gone};
+use super::socket::Reader;
 use crate::refusal::Refusal;
 
 /// Chunks under way between socket and engine, with at most 64 KiB each.
@@ -56,7 +56,7 @@ pub(crate) async fn feed(
     framing: Framing,
     limit: u64,
     input: &mut Input,
-    reader: &mut ReadHalf<'_>,
+    reader: &mut Reader<'_>,
     config: &Config,
 ) -> Result<Fed, Refusal> {
     let read = match framing {
@@ -75,7 +75,7 @@ async fn feed_length(
     sender: &Sender,
     length: u64,
     input: &mut Input,
-    reader: &mut ReadHalf<'_>,
+    reader: &mut Reader<'_>,
     config: &Config,
 ) -> Result<bool, Refusal> {
     let mut left = length;
@@ -98,7 +98,7 @@ async fn feed_chunked(
     sender: &Sender,
     limit: u64,
     input: &mut Input,
-    reader: &mut ReadHalf<'_>,
+    reader: &mut Reader<'_>,
     config: &Config,
 ) -> Result<bool, Refusal> {
     let mut decoder = Chunked::default();
@@ -127,7 +127,7 @@ async fn send(
     sender: &Sender,
     piece: Option<Bytes>,
     input: &mut Input,
-    reader: &mut ReadHalf<'_>,
+    reader: &mut Reader<'_>,
 ) -> Result<bool, Refusal> {
     let sent = or_gone(pin!(sender.send(piece)), input, reader).await;
     sent.map(|sent| sent.is_ok()).ok_or_else(|| Refusal::of_fault(&Fault::BodyIncomplete, ""))
@@ -136,7 +136,7 @@ async fn send(
 /// Reads more of a body.
 pub(crate) async fn more(
     input: &mut Input,
-    reader: &mut ReadHalf<'_>,
+    reader: &mut Reader<'_>,
     config: &Config,
 ) -> Result<(), Refusal> {
     input.set_deadline(config.body_idle_timeout);

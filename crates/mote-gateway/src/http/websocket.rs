@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use mote_core::body::Body;
 use mote_core::turn::Turn;
-use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 use super::answer;
 use super::front::{Config, Stopper};
 use super::input::Input;
 use super::request_body::Sender;
+use super::socket::{Reader, Writer};
 use crate::ids::now_ns;
 
 /// A close frame of a server with the code 1001, "going away".
@@ -35,8 +35,8 @@ pub(super) struct Bodies {
 pub(super) async fn relay(
     bodies: Bodies,
     input: &mut Input,
-    reader: &mut ReadHalf<'_>,
-    writer: &mut WriteHalf<'_>,
+    reader: &mut Reader<'_>,
+    writer: &mut Writer<'_>,
     config: &Config,
     stopper: &Stopper,
     idle: Duration,

@@ -17,7 +17,6 @@ use mote_websocket::{
     ABNORMAL, Ended, FAILED, FromClient, GOING_AWAY, ToClient, close_frame, close_record,
 };
 use parking_lot::Mutex;
-use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -25,6 +24,7 @@ use super::answer;
 use super::front::{Config, Stopper};
 use super::input::{Input, ReadEnd};
 use super::request_body::Sender;
+use super::socket::{Reader, Writer};
 use super::websocket::{Bodies, over};
 use crate::ids::now_ns;
 
@@ -76,8 +76,8 @@ pub(super) fn fields(block: &[u8], accept: &str) -> Bytes {
 /// The connection to the client.
 pub(super) struct Sides<'a, 'r, 'w> {
     pub(super) input: &'a mut Input,
-    pub(super) reader: &'a mut ReadHalf<'r>,
-    pub(super) writer: &'a mut WriteHalf<'w>,
+    pub(super) reader: &'a mut Reader<'r>,
+    pub(super) writer: &'a mut Writer<'w>,
 }
 
 pub(super) struct Limits<'a> {
@@ -162,7 +162,7 @@ async fn replaced(is_replaced: &(dyn Fn() -> bool + Sync)) {
 /// Reads frames and hands records to the function.
 async fn read(
     input: &mut Input,
-    reader: &mut ReadHalf<'_>,
+    reader: &mut Reader<'_>,
     to_function: &Sender,
     shared: &FromReader,
     last_ns: &AtomicU64,
@@ -231,7 +231,7 @@ async fn end(to_function: &Sender, code: Option<u16>) {
 /// Reads records of the function and writes frames.
 async fn write(
     from_function: &mut Body,
-    writer: &mut WriteHalf<'_>,
+    writer: &mut Writer<'_>,
     frames: &mut ToClient,
     shared: &FromReader,
     last_ns: &AtomicU64,

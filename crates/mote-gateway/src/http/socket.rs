@@ -1,0 +1,153 @@
+//! The socket of a connection: TCP as it is, or with TLS.
+//!
+//! Both sides of a connection are polled by one task. A TLS session has one state for both, so its
+//! halves share it through a lock that is never waited for.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio_rustls::server::TlsStream;
+
+type Session = TlsStream<TcpStream>;
+
+/// A connection's socket.
+pub(crate) enum Socket {
+    Plain(TcpStream),
+    Tls(Box<Mutex<Session>>),
+}
+
+impl Socket {
+    pub(crate) fn tls(session: Session) -> Self {
+        Self::Tls(Box::new(Mutex::new(session)))
+    }
+
+    pub(crate) fn split(&mut self) -> (Reader<'_>, Writer<'_>) {
+        match self {
+            Self::Plain(stream) => {
+                let (reader, writer) = stream.split();
+                (Reader::Plain(reader), Writer::Plain(writer))
+            }
+            Self::Tls(session) => (Reader::Tls(session), Writer::Tls(session)),
+        }
+    }
+
+    /// Writes what the kernel takes at once. A TLS session has no such write, and writes nothing.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.try_write(bytes),
+            Self::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+}
+
+/// The half of a socket from which a connection reads.
+pub(crate) enum Reader<'a> {
+    Plain(ReadHalf<'a>),
+    Tls(&'a Mutex<Session>),
+}
+
+/// The half of a socket to which a connection writes.
+pub(crate) enum Writer<'a> {
+    Plain(WriteHalf<'a>),
+    Tls(&'a Mutex<Session>),
+}
+
+impl Writer<'_> {
+    /// See [`Socket::try_write`].
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(writer) => writer.try_write(bytes),
+            Self::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Whether written bytes leave only after a flush.
+    pub(crate) fn buffers(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+}
+
+impl AsyncRead for Reader<'_> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(reader) => Pin::new(reader).poll_read(cx, buffer),
+            Self::Tls(session) => Pin::new(&mut *session.lock()).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Writer<'_> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(writer) => Pin::new(writer).poll_write(cx, bytes),
+            Self::Tls(session) => Pin::new(&mut *session.lock()).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(writer) => Pin::new(writer).poll_flush(cx),
+            Self::Tls(session) => Pin::new(&mut *session.lock()).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(writer) => Pin::new(writer).poll_shutdown(cx),
+            Self::Tls(session) => Pin::new(&mut *session.lock()).poll_shutdown(cx),
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Tls(session) => Pin::new(session.get_mut()).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tls(session) => Pin::new(session.get_mut()).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(session) => Pin::new(session.get_mut()).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(session) => Pin::new(session.get_mut()).poll_shutdown(cx),
+        }
+    }
+}

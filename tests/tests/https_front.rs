@@ -1,0 +1,150 @@
+//! The HTTP front over TLS, with OpenSSL (Python's ssl) and curl as its clients.
+
+use std::path::Path;
+use std::process::Command;
+
+use mote_tests::{Node, free_address, mote_binary, repository, skip};
+
+const ECHO: &str =
+    "export default { async fetch(request) { return new Response(await request.bytes()); } };";
+/// Sends each message of a WebSocket back.
+const TALK: &str = "export default { async fetch() {
+  const [client, server] = Object.values(new WebSocketPair());
+  server.accept();
+  server.addEventListener('message', ({ data }) => server.send(data));
+  return new Response(null, { status: 101, webSocket: client });
+} };";
+
+/// Runs a job of the client, and returns what it printed.
+fn client(job: &str, address: &str, rest: &[&str]) -> String {
+    let script = repository().join("tests/fixtures/tls/client.py");
+    let output = Command::new("python3")
+        .arg("-B")
+        .arg(script)
+        .args([job, address])
+        .args(rest)
+        .output()
+        .expect("python3");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{job}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+/// The fingerprint in an announcement.
+fn announced(node: &Node) -> &str {
+    let line = node.announcement.lines().find_map(|line| line.trim().strip_prefix("SHA-256 "));
+    line.expect("the announcement has the fingerprint")
+}
+
+/// Certificates for these names, `NAME.crt` with `NAME.key`, in a new folder.
+fn certificates(folder: &Path, names: &[&str]) -> bool {
+    std::fs::create_dir_all(folder).expect("a folder");
+    names.iter().all(|name| {
+        let script = format!(
+            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=own \
+             -keyout {name}.key -out {name}.crt -addext subjectAltName=DNS:{name}"
+        );
+        let made = Command::new("sh").args(["-c", &script]).current_dir(folder).output();
+        made.is_ok_and(|made| made.status.success())
+    })
+}
+
+#[test]
+fn a_node_makes_a_certificate_and_keeps_it() {
+    let address = free_address().to_string();
+    let node = Node::start_with(&["--https", &address]);
+    node.deploy_ok("echo", &[("echo.mjs", ECHO)]);
+    let fingerprint = announced(&node).to_owned();
+    let expected = format!("TLSv1.2 {fingerprint}\nTLSv1.3 {fingerprint}\nTLSv1.1 refused\n");
+    assert_eq!(client("versions", &address, &[]), expected);
+    assert_eq!(
+        client("bodies", &address, &[]),
+        "0 200 True\n1 200 True\n16384 200 True\n65537 200 True\n3000000 200 True\n\
+         plain text False\namong silent clients (200, b'x')\nafterwards (200, b'y')\n"
+    );
+    node.deploy_ok("talk", &[("talk.mjs", TALK)]);
+    let said = client("websocket", &address, &[]);
+    assert_eq!(said, "HTTP/1.1 101 Switching Protocols\nover TLS\n");
+    // The plain front stays as it is, and a restart keeps the certificate.
+    assert_eq!(node.post("/echo", b"plain").text(), "plain");
+    let node = node.stop_and_restart();
+    assert_eq!(announced(&node), fingerprint);
+}
+
+#[test]
+fn curl_chooses_the_version_of_http_during_the_handshake() {
+    let address = free_address().to_string();
+    let node = Node::start_with(&["--https", &address]);
+    node.deploy_ok("echo", &[("echo.mjs", ECHO)]);
+    let ask = |version: &str| {
+        let url = format!("https://{address}/echo");
+        let arguments = ["-sk", version, "-d", "hello", "-w", " %{http_version}", &url];
+        let output = Command::new("curl").args(arguments).output().ok()?;
+        Some(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let Some(answer) = ask("--http1.1") else {
+        return skip("curl_chooses_the_version_of_http_during_the_handshake", "there is no curl");
+    };
+    assert_eq!(answer, "hello 1.1");
+    assert_eq!(ask("--http2").as_deref(), Some("hello 2"));
+}
+
+#[test]
+fn each_host_gets_its_certificate_and_changed_ones_are_read_under_load() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (here, fresh) = (folder.path().join("here"), folder.path().join("fresh"));
+    let names = ["a.example", "b.example"];
+    if !certificates(&here, &names) || !certificates(&fresh, &names) {
+        let name = "each_host_gets_its_certificate_and_changed_ones_are_read_under_load";
+        return skip(name, "openssl makes no certificates here");
+    }
+    let address = free_address().to_string();
+    let path = here.to_str().expect("UTF-8");
+    let node = Node::start_with(&["--https", &address, "--certificates", path]);
+    node.deploy_ok("echo", &[("echo.mjs", ECHO)]);
+    let said = client("names", &address, &["a.example", "b.example", "c.example"]);
+    let found: Vec<&str> = said.lines().filter_map(|line| line.split(' ').nth(1)).collect();
+    assert_eq!(found[0], announced(&node), "the first one is announced");
+    assert_ne!(found[0], found[1]);
+    assert_eq!(found[0], found[2], "an unknown host gets the first one");
+
+    let fresh = fresh.to_str().expect("UTF-8");
+    let said = client("rotate", &address, &[path, fresh, "120"]);
+    assert_eq!(said, "asked True failed 0 changed True\n", "{}", node.log());
+    // A fault is told once, and the certificates in use stay.
+    std::fs::write(here.join("a.example.key"), "no key").expect("a file");
+    let log = mote_tests::wait_for("the log to name the file", || {
+        let log = node.log();
+        log.contains("changed certificates are not used").then_some(log)
+    });
+    assert!(log.contains("a.example.key"), "{log}");
+    assert_eq!(client("names", &address, &["b.example"]).lines().count(), 1);
+}
+
+#[test]
+fn unusable_certificates_are_refused_at_the_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let certificates = folder.path().join("certificates");
+    std::fs::create_dir(&certificates).expect("a folder");
+    std::fs::write(certificates.join("a.crt"), "nothing").expect("a file");
+    let data = folder.path().join("data");
+    let refused = |expected: &[&str]| {
+        let output = Command::new(mote_binary())
+            .args(["up", "--http", "off", "--coap", "off", "--https", ":0", "--data"])
+            .arg(&data)
+            .arg("--socket")
+            .arg(folder.path().join("s"))
+            .arg("--certificates")
+            .arg(&certificates)
+            .output()
+            .expect("the binary starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(78), "{said}");
+        for text in expected {
+            assert!(said.contains(text), "{said}");
+        }
+    };
+    refused(&["certificates", "a.crt", "there is no key for it"]);
+    std::fs::write(certificates.join("a.key"), "nothing").expect("a file");
+    refused(&["a.crt", "no certificate"]);
+}
