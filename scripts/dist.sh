@@ -76,25 +76,45 @@ if [ -n "$(git status --porcelain 2>/dev/null)" ]; then
   say "the working tree differs from the commit, so that these packages are not those of $commit"
 fi
 
-# build: compiles the programs for $target, each with the features that it needs, as `make build` does.
+# The programs of a target, which the build puts into a folder of its own.
+programs_of() {
+  if [ "$1" = $DYNAMIC ]; then echo "target/dist-build/$1/$1/release"; else echo "target/dist-build/$1/static/$1/release"; fi
+}
+# build TARGET: compiles the programs, each with the features that it needs, as `make build` does.
 # The packages have stripped programs; the symbols are taken out of them below.
 build() {
-  local cargo_home=${CARGO_HOME:-$HOME/.cargo} rustup_home=${RUSTUP_HOME:-$HOME/.rustup} separator=$'\x1f'
-  export CARGO_TARGET_DIR=$PWD/target/dist-build CARGO_PROFILE_RELEASE_STRIP=none CARGO_INCREMENTAL=0
+  local target=$1 cargo_home=${CARGO_HOME:-$HOME/.cargo} rustup_home=${RUSTUP_HOME:-$HOME/.rustup} separator=$'\x1f'
+  export CARGO_TARGET_DIR=$PWD/target/dist-build/$target CARGO_PROFILE_RELEASE_STRIP=none CARGO_INCREMENTAL=0
   if [ "$target" != $DYNAMIC ]; then
     scripts/static.sh "$target"
-    bin=$CARGO_TARGET_DIR/static/$target/release
     return
   fi
   export CARGO_ENCODED_RUSTFLAGS=--remap-path-prefix=$cargo_home=/cargo$separator--remap-path-prefix=$rustup_home=/rustup$separator--remap-path-prefix=$PWD=/mote
   export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/mote"
   unset RUSTFLAGS
-  cargo build --locked --release --target "$target" -p mote -p mote-chain
-  cargo build --locked --release --target "$target" -p mote-broker
-  cargo build --locked --release --target "$target" -p mote-nats
-  cargo build --locked --release --target "$target" -p mote-upgrade
-  unset CARGO_ENCODED_RUSTFLAGS CFLAGS
-  bin=$CARGO_TARGET_DIR/$target/release
+  cargo build --locked --release --target "$target" -p mote -p mote-chain &&
+    cargo build --locked --release --target "$target" -p mote-broker &&
+    cargo build --locked --release --target "$target" -p mote-nats &&
+    cargo build --locked --release --target "$target" -p mote-upgrade
+}
+# build_all: linking one target uses one core for minutes, so another target is compiled meanwhile.
+build_all() {
+  local target running=0
+  # What is installed for all static targets is installed once.
+  [ "${targets[*]}" = $DYNAMIC ] || scripts/static.sh --prepare
+  for target in "${targets[@]}"; do
+    if [ $running = 2 ]; then
+      wait -n || fail "a build failed; its last lines are above"
+      running=1
+    fi
+    say "compiling for $target"
+    { build "$target" >"$work/build-$target.log" 2>&1 || { tail -n 30 "$work/build-$target.log" >&2 && exit 1; }; } &
+    running=$((running + 1))
+  done
+  while [ $running -gt 0 ]; do
+    wait -n || fail "a build failed; its last lines are above"
+    running=$((running - 1))
+  done
 }
 
 # Only a folder that this script made is emptied.
@@ -237,9 +257,10 @@ pack_rpm() {
   cp "$work/rpm/$RPM_ARCH/mote-$VERSION-1.$RPM_ARCH.rpm" "$OUT/"
 }
 
+[ $given = yes ] || build_all
 for target in "${targets[@]}"; do
   describe
-  [ $given = yes ] || build
+  [ $given = yes ] || bin=$(programs_of "$target")
   for program in "${PROGRAMS[@]}"; do
     [ -x "$bin/$program" ] || fail "$bin has no program $program"
     [ "$(od -An -tu1 -j18 -N1 "$bin/$program" | tr -d ' ')" = "$ELF_MACHINE" ] ||

@@ -4,10 +4,12 @@
 #
 # Usage: scripts/static.sh [--profile NAME] [--check] [TARGET…]
 #        scripts/static.sh --test-programs TARGET ARGUMENT…
+#        scripts/static.sh --prepare
 #   --profile NAME   the profile of cargo; the default is release
 #   --check          compile without linking, which shows in minutes what does not fit a target
 #   --test-programs  builds the test programs that the arguments of cargo name, with the profile of
 #                    tests, and prints cargo's messages about them (JSON)
+#   --prepare        installs what builds need, and builds nothing
 #   TARGET           as Rust names it; the default is all of them (scripts/static.sh --list)
 #
 # zig is the C compiler and the linker for all targets (packages ziglang and cargo-zigbuild of PyPI).
@@ -37,9 +39,10 @@ while [ $# -gt 0 ]; do
       arguments=("${@:3}")
       break
       ;;
+    --prepare) verb=prepare ;;
     --list) printf '%s\n' "${TARGETS[@]}" && exit 0 ;;
     --zig) echo "$ZIG" && exit 0 ;;
-    -*) sed -n '5,11s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+    -*) sed -n '5,13s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
     *) targets+=("$1") ;;
   esac
   shift
@@ -107,6 +110,8 @@ if [ ! -e "$sysroot/lib/rustlib/src/rust/library/Cargo.lock" ] &&
     echo "Debian's rust-src $package" >"$toolchain/complete"
   fi
 fi
+
+[ $verb != prepare ] || exit 0
 
 # --- The programs -------------------------------------------------------------------------------
 
