@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the long tests: the attack battery, 200 swaps of revisions, the neighbours, the death of
 # workers and hostile workers at full length, accepted invocations under 200 kills and 100 power
-# cuts, and a minute of noise for each parser. Needs root and
-# an otherwise idle machine; takes about half an hour.
+# cuts, 50 restarts of a service between two versions under load, and a minute of noise for each
+# parser. Needs root and an otherwise idle machine; takes about three quarters of an hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test
@@ -22,6 +22,9 @@ cargo build --profile quick -p mote-broker
 cargo build --profile quick -p mote-nats
 export MOTE_BIN=$target/quick/mote MOTE_LONG=1
 
+printf '\n== build of another version\n'
+PROFILE=quick scripts/build-version.sh 0.1.1 "$target/other-version"
+
 suite "fuzz" env FUZZ_SECONDS=60 scripts/fuzz.sh
 suite "attack battery" cargo test -p mote-sandbox --test escape
 [ ${#failed[@]} -eq 0 ] || printf '\nFAILED so far: %s\n' "${failed[*]}"
@@ -31,5 +34,6 @@ suite "hostile workers" cargo test -p mote-tests --test hostile_workers -- --noc
 suite "MQTT" cargo test -p mote-tests --test mqtt_loss -- --nocapture
 suite "death of workers" cargo test -p mote-tests --test worker_death -- --nocapture
 suite "accepted invocations under kills" cargo test -p mote-tests --test invocations -- --nocapture nothing_that
+suite "restarts between two versions" env MOTE_OTHER_BIN="$target/other-version/mote" cargo test -p mote-tests --test service_manager -- --nocapture
 suite "power cuts" cargo test -p mote-tests --test power_cut -- --nocapture
 [ ${#failed[@]} -eq 0 ]
