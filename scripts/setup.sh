@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing to build, test and show mote on Debian 12 or Ubuntu; quick and silent
-# when nothing is. Usage: scripts/setup.sh [build] [test] [demo] [bench] [check] [profile] [fuzz] [lint] [dist] [static] [guests]   (default: build test demo)
+# when nothing is. Usage: scripts/setup.sh [build] [test] [demo] [bench] [check] [tls] [profile] [fuzz] [lint] [dist] [static] [guests]   (default: build test demo)
 set -euo pipefail
 
 RUST_MIN=1.89 # the broker needs 1.89, mote itself 1.88
@@ -93,6 +93,7 @@ for group in "${groups[@]}"; do
     build) need_build ;;
     test) need_build; need_python; need_node; need_process_tools; need_promtool; need_mosquitto; need_systemd_tools; need_upgrade_tools; need_coap_client; venv=wanted; clients=wanted; nats=wanted ;;
     demo) need_python; need_node; need_mosquitto; need_coap_client ;;
+    tls) have wrk || want wrk; have openssl || want openssl; have nginx || [ -x /usr/sbin/nginx ] || want nginx-light ;;
     bench) have wrk || want wrk; have cc || want gcc libc6-dev; have musl-gcc || want musl-tools ;;
     check) have wrk || want wrk; have hey || want hey ;;
     cold) have crun || want crun; have cc || want gcc libc6-dev ;;
@@ -102,7 +103,7 @@ for group in "${groups[@]}"; do
     static) need_python ;;
     guests) need_guests ;;
     lint) need_build; need_python; need_node; have shellcheck || want shellcheck ;;
-    *) say "unknown group $group; there are build, test, demo, bench, check, cold, profile, fuzz, lint, dist, static, guests"; exit 2 ;;
+    *) say "unknown group $group; there are build, test, demo, bench, check, tls, cold, profile, fuzz, lint, dist, static, guests"; exit 2 ;;
   esac
 done
 

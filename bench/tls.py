@@ -1,0 +1,139 @@
+"""HTTPS of a node against nginx that ends TLS in front of the same node, in alternation.
+
+Usage: tls.py MOTE [SECONDS] [ROUNDS]. Both use one certificate (P-256) and the same function.
+wrk is the client: on 64 kept connections, on 1, and with a new connection for each request, which is
+a handshake each. Prints medians and ratios, and the memory that 1,000 connections at rest take;
+decides nothing.
+"""
+
+import os
+import pathlib
+import re
+import socket
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROWS = [("64 kept connections", 64, []), ("1 kept connection", 1, []),
+        ("a handshake for each request, 16 clients", 16, ["-H", "Connection: close"])]
+IDLE_CONNECTIONS = 1_000
+NGINX = """
+worker_processes auto;
+pid {folder}/nginx.pid;
+error_log {folder}/nginx.log;
+events {{ worker_connections 8192; }}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f;
+  uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+  keepalive_requests 1000000000;
+  upstream node {{ server 127.0.0.1:{http}; keepalive 128; keepalive_requests 1000000000; }}
+  server {{
+    listen 127.0.0.1:{port} ssl backlog=4096;
+    ssl_certificate {folder}/own.crt; ssl_certificate_key {folder}/own.key;
+    ssl_protocols TLSv1.2 TLSv1.3;
+    location / {{ proxy_pass http://node; proxy_http_version 1.1; proxy_set_header Connection ""; }}
+  }}
+}}
+"""
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def wait_for(port, process):
+    until = time.monotonic() + 30
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            if time.monotonic() > until or process.poll() is not None:
+                sys.exit(f"nothing listens on port {port}")
+            time.sleep(0.05)
+
+
+def rate(port, clients, seconds, more):
+    out = subprocess.run(["wrk", "-t1", "-c", str(clients), "-d", f"{seconds}s", *more,
+                          f"https://127.0.0.1:{port}/hello-node"], check=True, capture_output=True, text=True).stdout
+    if "Non-2xx" in out or re.search(r"Socket errors: (?!connect 0, read \d+, write 0, timeout 0)", out):
+        print(out)
+        sys.exit("a request failed")
+    return float(re.search(r"Requests/sec:\s+([\d.]+)", out)[1])
+
+
+def anonymous_kib(pids):
+    total = 0
+    for pid in pids:
+        text = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
+        total += int(re.search(r"^Anonymous:\s+(\d+)", text, re.MULTILINE)[1])
+    return total
+
+
+def idle_cost(port, pids):
+    """KiB of each connection at rest, after one request on it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    before, kept = anonymous_kib(pids), []
+    for _ in range(IDLE_CONNECTIONS):
+        session = context.wrap_socket(socket.create_connection(("127.0.0.1", port)))
+        session.sendall(b"GET /hello-node HTTP/1.1\r\nHost: x\r\n\r\n")
+        session.recv(4096)
+        kept.append(session)
+    cost = (anonymous_kib(pids) - before) / IDLE_CONNECTIONS
+    for session in kept:
+        session.close()
+    return cost
+
+
+def main():
+    mote = os.path.abspath(sys.argv[1])
+    seconds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 5
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                        "-days", "2", "-subj", "/CN=own", "-addext", "subjectAltName=IP:127.0.0.1",
+                        "-keyout", "own.key", "-out", "own.crt"], check=True, capture_output=True, cwd=folder)
+        http, https, port = free_port(), free_port(), free_port()
+        certificates = pathlib.Path(folder, "certificates")
+        certificates.mkdir()
+        for name in ("own.key", "own.crt"):
+            (certificates / name).write_bytes(pathlib.Path(folder, name).read_bytes())
+        env = {**os.environ, "MOTE_SOCKET": f"{folder}/socket"}
+        node = subprocess.Popen(
+            [mote, "up", "--data", f"{folder}/data", "--socket", f"{folder}/socket", "--coap", "off",
+             "--http", f"127.0.0.1:{http}", "--https", f"127.0.0.1:{https}", "--certificates", certificates],
+            stdout=subprocess.DEVNULL, stderr=open(f"{folder}/log", "w"))
+        nginx = None
+        try:
+            wait_for(https, node)
+            subprocess.run([mote, "deploy", "--quiet", str(ROOT / "examples/hello-node")], check=True, env=env)
+            pathlib.Path(folder, "nginx.conf").write_text(NGINX.format(folder=folder, http=http, port=port))
+            nginx = subprocess.Popen(["nginx", "-c", f"{folder}/nginx.conf", "-g", "daemon off;"])
+            wait_for(port, nginx)
+            workers = [int(pid) for pid in subprocess.run(
+                ["pgrep", "-P", str(nginx.pid)], capture_output=True, text=True).stdout.split()]
+            print(f"{'':44}{'mote':>12}{'nginx':>12}{'ratio':>8}")
+            for name, clients, more in ROWS:
+                rates = {https: [], port: []}
+                for turn in range(rounds):
+                    for at in (https, port) if turn % 2 == 0 else (port, https):
+                        rates[at].append(rate(at, clients, seconds, more))
+                ours, theirs = (statistics.median(rates[at]) for at in (https, port))
+                ratio = statistics.median(a / b for a, b in zip(rates[https], rates[port], strict=True))
+                print(f"{name:44}{ours:10.0f}/s{theirs:10.0f}/s{ratio:8.2f}")
+            print(f"{'a connection at rest':44}{idle_cost(https, [node.pid]):8.1f} KiB{idle_cost(port, workers):8.1f} KiB")
+        finally:
+            for process in filter(None, (nginx, node)):
+                process.terminate()
+                process.wait()
+
+
+main()
