@@ -3,7 +3,7 @@
 #
 # Usage: uninstall.sh [--prefix DIR] [--purge]
 #   --prefix DIR  where mote is installed; the default is the prefix from which this script runs
-#   --purge       also remove the data of the node (/var/lib/mote) and its settings (/etc/mote)
+#   --purge       also remove the data of the service (/var/lib/mote) and its settings (/etc/mote)
 #
 # A file that was changed after the installation is kept, and named.
 set -eu
@@ -65,13 +65,18 @@ esac
   fail "$receipt is damaged: it has a line that install.sh does not write" "Restore it, or remove the files of mote below $prefix yourself."
 ! grep -q '/\.\.\(/\|$\)' "$receipt" ||
   fail "$receipt is damaged: it names a path with .." "Restore it, or remove the files of mote below $prefix yourself."
-if grep -q '^service ' "$receipt" && [ "$(id -u)" != 0 ]; then
+service=$(sed -n 's/^service //p' "$receipt" | head -n 1)
+# Without a service, the node's data is wherever its user has put it, and these folders belong to
+# another installation.
+if [ $purge = yes ] && [ -z "$service" ]; then
+  fail "this installation has no service, so /var/lib/mote and /etc/mote are not its own" "Run uninstall.sh without --purge, and remove the folder of --data yourself."
+fi
+if [ -n "$service" ] && [ "$(id -u)" != 0 ]; then
   fail "root installed mote with a service, and only root can remove it" "Run uninstall.sh with sudo."
 fi
 [ -w "$state" ] || fail "you may not write to $state" "Run uninstall.sh with sudo."
 [ $purge = no ] || [ "$(id -u)" = 0 ] || fail "only root can remove /var/lib/mote" "Run uninstall.sh with sudo, or leave out --purge."
 
-service=$(sed -n 's/^service //p' "$receipt" | head -n 1)
 case $service in
   mote.service) systemctl disable --now mote.socket mote-coap.socket mote-management.socket mote.service >/dev/null 2>&1 || true ;;
   openrc)
@@ -127,12 +132,12 @@ if [ $purge = yes ]; then
   rm -rf /var/lib/mote /run/mote /etc/mote
   [ "$service" != openrc ] || rm -f /var/log/mote.log
   [ "$service" != procd ] || rm -rf /srv/mote
-  say "the data of the node in /var/lib/mote is removed"
-elif [ -d /var/lib/mote ]; then
+  say "the data of the service in /var/lib/mote is removed"
+elif [ -n "$service" ] && [ -d /var/lib/mote ]; then
   say "the data of the node is kept in /var/lib/mote; --purge removes it"
 fi
 if [ "$kept" -gt 0 ]; then
-  say "mote is removed from $prefix, except for $kept changed files"
+  say "mote is removed from $prefix, except for files that were changed: $kept"
 else
   say "mote is removed from $prefix"
 fi

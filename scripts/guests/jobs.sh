@@ -404,7 +404,7 @@ archive() {
   figure "from the packed archive to the first answer of a Python function: $seconds s"
   kill $pid
   wait $pid
-  check "the archive is removed" /usr/local/share/mote/uninstall.sh --purge
+  check "the archive is removed" /usr/local/share/mote/uninstall.sh
   rm -rf /run/unpacked /var/lib/mote-guest
   files_of >$after
   check "nothing is left of it" diff $before $after

@@ -7,6 +7,9 @@ use mote_tests::{Node, free_address, mote_binary, repository, skip};
 
 const ECHO: &str =
     "export default { async fetch(request) { return new Response(await request.bytes()); } };";
+const SCHEME: &str = "export default { fetch(request) {
+  return new Response(`${request.url} ${request.headers.get('x-forwarded-proto')}`);
+} };";
 /// Sends each message of a WebSocket back.
 const TALK: &str = "export default { async fetch() {
   const [client, server] = Object.values(new WebSocketPair());
@@ -62,6 +65,9 @@ fn a_node_makes_a_certificate_and_keeps_it() {
         "0 200 True\n1 200 True\n16384 200 True\n65537 200 True\n3000000 200 True\n\
          plain text False\namong silent clients (200, b'x')\nafterwards (200, b'y')\n"
     );
+    node.deploy_ok("scheme", &[("scheme.mjs", SCHEME)]);
+    let said = client("scheme", &address, &[]);
+    assert_eq!(said, "https://localhost/scheme/x?y=1 https\n", "whatever the client claims");
     node.deploy_ok("talk", &[("talk.mjs", TALK)]);
     let said = client("websocket", &address, &[]);
     assert_eq!(said, "HTTP/1.1 101 Switching Protocols\nover TLS\n");
@@ -115,7 +121,7 @@ fn each_host_gets_its_certificate_and_changed_ones_are_read_under_load() {
     std::fs::write(here.join("a.example.key"), "no key").expect("a file");
     let log = mote_tests::wait_for("the log to name the file", || {
         let log = node.log();
-        log.contains("changed certificates are not used").then_some(log)
+        log.contains("a changed certificate is not used").then_some(log)
     });
     assert!(log.contains("a.example.key"), "{log}");
     assert_eq!(client("names", &address, &["b.example"]).lines().count(), 1);
@@ -126,7 +132,6 @@ fn unusable_certificates_are_refused_at_the_start() {
     let folder = tempfile::tempdir().expect("a folder");
     let certificates = folder.path().join("certificates");
     std::fs::create_dir(&certificates).expect("a folder");
-    std::fs::write(certificates.join("a.crt"), "nothing").expect("a file");
     let data = folder.path().join("data");
     let refused = |expected: &[&str]| {
         let output = Command::new(mote_binary())
@@ -144,7 +149,9 @@ fn unusable_certificates_are_refused_at_the_start() {
             assert!(said.contains(text), "{said}");
         }
     };
-    refused(&["certificates", "a.crt", "there is no key for it"]);
+    refused(&["certificates", "the folder has no certificate"]);
+    std::fs::write(certificates.join("a.crt"), "nothing").expect("a file");
+    refused(&["a.key", "the file is missing", "NAME.crt needs its key in NAME.key"]);
     std::fs::write(certificates.join("a.key"), "nothing").expect("a file");
-    refused(&["a.crt", "no certificate"]);
+    refused(&["a.crt", "no certificate in PEM"]);
 }

@@ -107,6 +107,12 @@ fn check_refused(name: &str, installed: &Installed, expected: &str, run: impl Fn
     assert_eq!(installed.version(), format!("mote {OLD}"), "{name}");
 }
 
+fn check_refused_by_script(script: &Path, flags: &[&str], expected: &str) {
+    let output = Command::new(script).args(flags).output().expect("the script starts");
+    assert!(!output.status.success(), "{}", text(&output));
+    assert!(text(&output).contains(expected), "{}", text(&output));
+}
+
 /// A server that answers each request with these bytes.
 fn serve(answer: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
@@ -147,9 +153,10 @@ fn an_upgrade_replaces_the_version_and_goes_back() {
         .output()
         .expect("the binary starts");
     assert!(text(&output).contains("mote 0.1.0 is installed in"), "{}", text(&output));
-    run(Command::new(installed.prefix.join("share/mote/uninstall.sh"))
-        .arg("--prefix")
-        .arg(&installed.prefix));
+    // Without a service, the folders of a service belong to another installation.
+    let uninstall = installed.prefix.join("share/mote/uninstall.sh");
+    check_refused_by_script(&uninstall, &["--purge"], "are not its own");
+    run(Command::new(uninstall).arg("--prefix").arg(&installed.prefix));
     assert!(!installed.prefix.exists(), "{:?}", installed.state());
 }
 
@@ -245,9 +252,11 @@ fn releases_that_do_not_fit_are_refused() {
     let check = |name: &str, release: Release, expected: &str| {
         let archive = release.pack(installed.dir.path(), |_| {});
         let archive = archive.to_str().expect("UTF-8").to_owned();
-        check_refused(name, &installed, expected, || {
-            installed.upgrade(&["--yes", "--unsigned", &archive])
-        });
+        for how in ["--check", "--yes"] {
+            check_refused(&format!("{name}, {how}"), &installed, expected, || {
+                installed.upgrade(&[how, "--unsigned", &archive])
+            });
+        }
     };
     let needs = |machine: &str, kernel: &str, glibc: &str| {
         Release::new(NEW).with("requirements", &requirements(NEW, machine, kernel, glibc))

@@ -12,6 +12,9 @@ use crate::front_limits::{HTTPS_FILES_SHARE, http_config};
 use crate::store_work::blocking;
 use crate::unusable::unusable;
 
+/// The default folder of certificates, in the data folder.
+const CERTIFICATES_FOLDER: &str = "certificates";
+
 /// How often the files of certificates are looked at. A tool that renews them does so weeks before
 /// the old ones end.
 const LOOK: Duration = Duration::from_secs(10);
@@ -25,11 +28,18 @@ pub(crate) fn certificates(config: &Config) -> Result<Option<Arc<Certificates>>>
     if machine.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte)) {
         names.splice(0..0, [machine.clone(), format!("{machine}.local")]);
     }
-    if !address.ip().is_unspecified() && !address.ip().is_loopback() {
-        names.push(address.ip().to_string());
+    let own_address = address.ip().to_string();
+    if !address.ip().is_unspecified() && !names.contains(&own_address) {
+        names.push(own_address);
     }
-    let certificates = Certificates::open(&config.certificates, &names)
+    // A folder that somebody has named is expected to have certificates.
+    let is_default = config.certificates == config.data.join(CERTIFICATES_FOLDER);
+    let own_names = is_default.then_some(&names[..]);
+    let (certificates, faults) = Certificates::open(&config.certificates, own_names)
         .map_err(|error| unusable("certificates", error.to_string()))?;
+    for fault in faults {
+        tracing::warn!("a certificate is not used: {fault}");
+    }
     Ok(Some(Arc::new(certificates)))
 }
 
@@ -41,24 +51,22 @@ pub(crate) fn front_config(certificates: &Arc<Certificates>) -> Result<http::Con
 
 /// Reads changed certificates again, for as long as the node runs.
 pub(crate) async fn keep_renewed(certificates: Arc<Certificates>) {
-    let mut last = String::new();
+    let mut told = String::new();
     loop {
         tokio::time::sleep(LOOK).await;
         let own = certificates.clone();
-        let said = match blocking(move || own.renew()).await {
-            Ok(Ok(false)) => String::new(),
-            Ok(Ok(true)) => {
-                let fingerprint = certificates.fingerprint();
-                tracing::info!(fingerprint, "certificates were read again");
-                String::new()
-            }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => continue,
-        };
-        // A fault that stays is told once.
-        if !said.is_empty() && said != last {
-            tracing::warn!("changed certificates are not used, the former ones are: {said}");
+        let Ok(renewed) = blocking(move || own.renew()).await else { continue };
+        if renewed.changed {
+            let (file, fingerprint) = certificates.first();
+            let first = file.display();
+            tracing::info!(%first, fingerprint, "certificates were read again");
         }
-        last = said;
+        // Faults that stay are told once.
+        let faults: Vec<_> = renewed.faults.iter().map(ToString::to_string).collect();
+        let faults = faults.join("; ");
+        if !faults.is_empty() && faults != told {
+            tracing::warn!("a changed certificate is not used, what was there before is: {faults}");
+        }
+        told = faults;
     }
 }

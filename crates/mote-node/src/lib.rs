@@ -142,7 +142,8 @@ impl Node {
     /// The addresses at which clients on this machine reach a function.
     pub(crate) fn urls(&self, name: &FunctionName) -> Urls {
         Urls {
-            http: self.http.map(|address| format!("http://{}/{name}", reachable(address))),
+            http: (self.http.map(|address| format!("http://{}/{name}", reachable(address))))
+                .or_else(|| Some(format!("https://{}/{name}", reachable(self.https?)))),
             coap: self.coap.map(|address| {
                 // The default port of the scheme is left out.
                 let text = reachable(address).to_string();

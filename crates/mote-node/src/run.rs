@@ -580,7 +580,9 @@ fn announce(node: &Node) {
     }
     if let (Some(address), Some(certificates)) = (node.https, &node.certificates) {
         text.push_str(&format!("  https  https://{address}\n"));
-        text.push_str(&format!("         SHA-256 {}\n", certificates.fingerprint()));
+        let (file, fingerprint) = certificates.first();
+        text.push_str(&format!("         SHA-256 {fingerprint}\n"));
+        text.push_str(&format!("         of {}\n", file.display()));
     }
     if let Some(address) = node.coap_tcp {
         text.push_str(&format!("  coap+tcp  coap+tcp://{address}\n"));

@@ -54,7 +54,7 @@ pub const SETTINGS: [Setting; 38] = [
     Setting {
         key: "certificates",
         default: "`certificates` in the data folder",
-        text: "Folder with the certificates of `https` and their keys (PEM): `NAME.crt` or `NAME.pem` with `NAME.key`, or folders that have `fullchain.pem` with `privkey.pem`, or `tls.crt` with `tls.key`. A client gets the first one that is valid for the host that it names. The node reads changed files again. If there are none, it makes a certificate of its own.",
+        text: "Folder with the certificates of `https` and their keys (PEM): `NAME.crt` or `NAME.pem` with `NAME.key`, or folders that have `fullchain.pem` with `privkey.pem`, or `tls.crt` with `tls.key`. A client gets the first one that is valid for the host that it names. The node reads changed files again. If the folder is the default one and has none, the node makes a certificate of its own.",
     },
     Setting {
         key: "coap",
@@ -731,7 +731,12 @@ impl Check<'_> {
                     None => text.replace("localhost", "127.0.0.1").parse().ok(),
                 };
                 let Some(address) = parsed else {
-                    self.fault(key, "ADDRESS:PORT, :PORT or off, e.g. 127.0.0.1:6683", None);
+                    // These are on by default, or have no usual address.
+                    let on = if ["http", "coap", "admin"].contains(&key) { "" } else { ", on" };
+                    let example =
+                        default.map_or("127.0.0.1:6683".to_owned(), |one| one.to_string());
+                    let expected = format!("ADDRESS:PORT, :PORT{on} or off, e.g. {example}");
+                    self.fault(key, &expected, None);
                     return None;
                 };
                 if !reach && !address.ip().is_loopback() {

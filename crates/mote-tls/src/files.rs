@@ -1,70 +1,87 @@
 //! Finds certificates and their keys in a folder.
 //!
-//! A certificate `NAME.crt` or `NAME.pem` has its key in `NAME.key`. A folder within the folder has
-//! `fullchain.pem` with `privkey.pem` (certbot), or `tls.crt` with `tls.key` (a secret of Kubernetes).
+//! A certificate `NAME.crt` or `NAME.pem` has its key in `NAME.key`. The folder, or a folder within it,
+//! may have `fullchain.pem` with `privkey.pem` (certbot), and a folder within it `tls.crt` with
+//! `tls.key` (a secret of Kubernetes).
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::{Unusable, unusable};
+use crate::{SELF_SIGNED, Unusable, unusable};
 
-const IN_FOLDERS: [(&str, &str); 2] = [("fullchain.pem", "privkey.pem"), ("tls.crt", "tls.key")];
+const CERTBOT: (&str, &str) = ("fullchain.pem", "privkey.pem");
+const KUBERNETES: (&str, &str) = ("tls.crt", "tls.key");
+/// A longer file is no certificate, and reading it would take memory.
+pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// When each file was changed, and how long it is.
-pub(crate) type Stamp = Vec<(PathBuf, Option<SystemTime>, u64)>;
-
-pub(crate) struct Files {
-    /// Certificates with their keys, in the order of their names.
-    pub(crate) pairs: Vec<(PathBuf, PathBuf)>,
-    pub(crate) stamp: Stamp,
+/// A certificate and its key, with the times and lengths of both files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pair {
+    pub(crate) chain: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) stamp: [(Option<SystemTime>, u64); 2],
 }
 
-impl Files {
-    /// The certificates in `folder`; none if it does not exist. Blocks.
-    pub(crate) fn find(folder: &Path) -> Result<Self, Unusable> {
-        let mut pairs = Vec::new();
-        let entries = match fs::read_dir(folder) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Self { pairs, stamp: Stamp::new() });
-            }
-            Err(error) => return Err(unusable(folder, error)),
-        };
-        let mut paths = Vec::new();
+/// The pairs in `folder` in the order of their names, the node's own certificate last, and the files
+/// that are no pairs. There are none if the folder does not exist. Blocks.
+pub(crate) fn find(folder: &Path) -> Result<(Vec<Pair>, Vec<Unusable>), Unusable> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Default::default()),
+        Err(error) => return Err(unusable(folder, error, "give the node the right to read it")),
+    };
+    let mut named = Vec::new();
+    if let Some(own) = in_folder(folder, CERTBOT) {
+        named.push(own);
+    } else {
         for entry in entries {
-            paths.push(entry.map_err(|error| unusable(folder, error))?.path());
+            let path = entry.map_err(|error| unusable(folder, error, "check the disk"))?.path();
+            named.extend(at(path));
         }
-        paths.sort();
-        for path in paths {
-            // Kubernetes keeps former versions in hidden folders.
-            if path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")) {
-                continue;
-            }
-            if path.is_dir() {
-                let found = IN_FOLDERS.map(|(chain, key)| (path.join(chain), path.join(key)));
-                pairs.extend(found.into_iter().find(|(chain, _)| chain.exists()));
-            } else if path.extension().is_some_and(|ending| ending == "crt" || ending == "pem") {
-                let key = path.with_extension("key");
-                pairs.push((path, key));
-            }
-        }
-        let mut stamp = Stamp::new();
-        for (chain, key) in &pairs {
-            if !key.exists() {
-                let shown = key.display();
-                return Err(unusable(chain, format!("there is no key for it: {shown} is missing")));
-            }
-            for file in [chain, key] {
-                let about = fs::metadata(file).map_err(|error| unusable(file, error))?;
-                stamp.push((file.clone(), about.modified().ok(), about.len()));
-            }
-        }
-        Ok(Self { pairs, stamp })
     }
+    named.sort_unstable();
+    // The node's own certificate is for clients for whom there is no other.
+    named.sort_by_key(|(chain, _)| chain.file_stem().is_some_and(|name| name == SELF_SIGNED));
+    let (mut pairs, mut faults) = (Vec::new(), Vec::new());
+    for (chain, key) in named {
+        match stamp(&chain).and_then(|chain| Ok([chain, stamp(&key)?])) {
+            Ok(stamp) => pairs.push(Pair { chain, key, stamp }),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    Ok((pairs, faults))
+}
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.pairs.is_empty()
+/// The certificate at a path in the folder, with the path of its key.
+fn at(path: PathBuf) -> Option<(PathBuf, PathBuf)> {
+    // Kubernetes keeps former versions in hidden folders.
+    if path.file_name()?.as_encoded_bytes().starts_with(b".") {
+        return None;
     }
+    if path.is_dir() {
+        return in_folder(&path, CERTBOT).or_else(|| in_folder(&path, KUBERNETES));
+    }
+    let is_certificate = path.extension().is_some_and(|ending| ending == "crt" || ending == "pem");
+    is_certificate.then(|| (path.clone(), path.with_extension("key")))
+}
+
+fn in_folder(folder: &Path, (chain, key): (&str, &str)) -> Option<(PathBuf, PathBuf)> {
+    let pair = (folder.join(chain), folder.join(key));
+    (pair.0.exists() && pair.1.exists()).then_some(pair)
+}
+
+fn stamp(file: &Path) -> Result<(Option<SystemTime>, u64), Unusable> {
+    let about = fs::metadata(file).map_err(|error| {
+        if error.kind() == io::ErrorKind::NotFound {
+            return unusable(file, "the file is missing", "NAME.crt needs its key in NAME.key");
+        }
+        unusable(file, error, "give the node the right to read it")
+    })?;
+    if !about.is_file() || about.len() > FILE_BYTES_MAX {
+        let what = "this is not a file of at most 1 MiB";
+        return Err(unusable(file, what, "put certificates and keys in PEM there"));
+    }
+    Ok((about.modified().ok(), about.len()))
 }

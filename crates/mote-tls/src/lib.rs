@@ -16,13 +16,13 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use files::{Files, Stamp};
+use files::Pair;
 use parking_lot::RwLock;
 use rcgen::{CertificateParams, DnType, KeyPair, date_time_ymd};
 use sha2::{Digest, Sha256};
 use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::crypto::ring::{self, Ticketer};
-use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
@@ -30,18 +30,19 @@ use tokio_rustls::rustls::{self, ServerConfig};
 use webpki::EndEntityCert;
 
 /// The name of the certificate that a node makes for itself, without the ending.
-const SELF_SIGNED: &str = "self-signed";
+pub(crate) const SELF_SIGNED: &str = "self-signed";
 
-/// Why the certificates cannot be used: which file, and what to do.
+/// Why a certificate cannot be used: which file, and what to do.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {what}", path.display())]
+#[error("{}: {what}; {hint}", path.display())]
 pub struct Unusable {
     path: PathBuf,
     what: String,
+    hint: &'static str,
 }
 
-fn unusable(path: &Path, what: impl ToString) -> Unusable {
-    Unusable { path: path.to_owned(), what: what.to_string() }
+fn unusable(path: &Path, what: impl ToString, hint: &'static str) -> Unusable {
+    Unusable { path: path.to_owned(), what: what.to_string(), hint }
 }
 
 /// The certificates of a node.
@@ -49,56 +50,116 @@ fn unusable(path: &Path, what: impl ToString) -> Unusable {
 pub struct Certificates {
     folder: PathBuf,
     provider: Arc<CryptoProvider>,
-    loaded: RwLock<Loaded>,
+    /// In the order in which they are tried; the first one is for clients that name no host. Never
+    /// empty.
+    loaded: RwLock<Arc<[Loaded]>>,
 }
 
-#[derive(Debug)]
+/// One certificate in use, and the files from which it was read.
+#[derive(Debug, Clone)]
 struct Loaded {
-    /// In the order of their files' names; the first one is for clients that name no host.
-    keys: Arc<[Arc<CertifiedKey>]>,
-    stamp: Stamp,
+    pair: Pair,
+    key: Arc<CertifiedKey>,
+}
+
+/// What [`Certificates::renew`] found.
+#[derive(Debug)]
+pub struct Renewed {
+    /// Whether new connections get other certificates than before.
+    pub changed: bool,
+    /// Files that cannot be used. What was read from them before stays in use.
+    pub faults: Vec<Unusable>,
 }
 
 impl Certificates {
-    /// Reads the certificates of `folder`. If it has none, makes a self-signed one for `names` (host
-    /// names and addresses). Blocks.
-    pub fn open(folder: &Path, names: &[String]) -> Result<Self, Unusable> {
+    /// Reads the certificates of `folder`. If it has none and there are `own_names` (names of hosts,
+    /// and addresses), makes a certificate for these names there. Fails if no certificate can be used,
+    /// and otherwise returns the files that cannot be used too. Blocks.
+    pub fn open(
+        folder: &Path,
+        own_names: Option<&[String]>,
+    ) -> Result<(Self, Vec<Unusable>), Unusable> {
         let provider = Arc::new(ring::default_provider());
-        let mut files = Files::find(folder)?;
-        if files.is_empty() {
+        let (mut pairs, mut faults) = files::find(folder)?;
+        if let (true, true, Some(names)) = (pairs.is_empty(), faults.is_empty(), own_names) {
             make_self_signed(folder, names)?;
-            files = Files::find(folder)?;
+            (pairs, faults) = files::find(folder)?;
         }
-        let loaded = RwLock::new(Loaded::read(files, &provider)?);
-        Ok(Self { folder: folder.to_owned(), provider, loaded })
+        let mut loaded = Vec::new();
+        for pair in pairs {
+            match read_pair(&pair, &provider) {
+                Ok(key) => loaded.push(Loaded { pair, key }),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if loaded.is_empty() {
+            let none = || unusable(folder, "the folder has no certificate", "docs/guides/https.md");
+            return Err(faults.into_iter().next().unwrap_or_else(none));
+        }
+        let loaded = RwLock::new(loaded.into());
+        Ok((Self { folder: folder.to_owned(), provider, loaded }, faults))
     }
 
-    /// Reads the files again if one of them has changed, and tells whether it has. After an error the
-    /// former certificates stay in use. Blocks.
-    pub fn renew(&self) -> Result<bool, Unusable> {
-        let files = Files::find(&self.folder)?;
-        if files.stamp == self.loaded.read().stamp {
-            return Ok(false);
+    /// Reads changed, new and removed files. Blocks.
+    pub fn renew(&self) -> Renewed {
+        let (pairs, mut faults) = match files::find(&self.folder) {
+            Ok(found) => found,
+            Err(fault) => return Renewed { changed: false, faults: vec![fault] },
+        };
+        let before = self.loaded.read().clone();
+        let former = |chain: &Path| before.iter().find(|one| one.pair.chain == chain).cloned();
+        let mut loaded = Vec::new();
+        let mut changed = false;
+        for pair in pairs {
+            let known = former(&pair.chain);
+            if let Some(same) = known.as_ref().filter(|known| known.pair == pair) {
+                loaded.push(same.clone());
+                continue;
+            }
+            match read_pair(&pair, &self.provider) {
+                Ok(key) => {
+                    changed = true;
+                    loaded.push(Loaded { pair, key });
+                }
+                Err(fault) => {
+                    faults.push(fault);
+                    loaded.extend(known);
+                }
+            }
         }
-        if files.is_empty() {
-            return Err(unusable(&self.folder, "the folder has no certificate any more"));
+        // A certificate of which one file is missing stays: the other one may just be on its way.
+        for fault in &faults {
+            let is_of = |one: &&Loaded| one.pair.chain == fault.path || one.pair.key == fault.path;
+            let missing = before.iter().find(is_of);
+            let is_there = |one: &Loaded| loaded.iter().any(|l| l.pair.chain == one.pair.chain);
+            if let Some(missing) = missing.filter(|one| !is_there(one)) {
+                loaded.push(missing.clone());
+            }
         }
-        let loaded = Loaded::read(files, &self.provider)?;
-        *self.loaded.write() = loaded;
-        Ok(true)
+        if loaded.is_empty() {
+            let what = "the folder has no certificate any more";
+            faults.push(unusable(&self.folder, what, "the former ones stay in use"));
+            return Renewed { changed: false, faults };
+        }
+        changed |= loaded.len() != before.len();
+        if changed {
+            *self.loaded.write() = loaded.into();
+        }
+        Renewed { changed, faults }
     }
 
-    /// The SHA-256 fingerprint of the first certificate, as `openssl x509 -fingerprint -sha256` writes
-    /// it, with which a client can recognise a certificate that nobody has signed.
-    pub fn fingerprint(&self) -> String {
-        let keys = self.loaded.read().keys.clone();
-        let digest = keys.first().map(|key| Sha256::digest(&key.cert[0])).unwrap_or_default();
+    /// The file of the first certificate, and its SHA-256 fingerprint as
+    /// `openssl x509 -fingerprint -sha256` writes it. With the fingerprint, a client can recognise a
+    /// certificate that no authority has signed.
+    pub fn first(&self) -> (PathBuf, String) {
+        let loaded = self.loaded.read().clone();
+        let Some(first) = loaded.first() else { return Default::default() };
         let mut text = String::with_capacity(95);
-        for byte in digest {
+        for byte in Sha256::digest(&first.key.cert[0]) {
             let separator = if text.is_empty() { "" } else { ":" };
             let _ = write!(text, "{separator}{byte:02X}");
         }
-        text
+        (first.pair.chain.clone(), text)
     }
 
     /// Settings of a listener with these certificates: TLS 1.2 and 1.3, and the protocols in `alpn`,
@@ -117,12 +178,12 @@ impl Certificates {
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let keys = self.loaded.read().keys.clone();
+        let loaded = self.loaded.read().clone();
         let named = hello.server_name().and_then(|name| {
             let name = ServerName::try_from(name).ok()?;
-            keys.iter().find(|key| is_for(&key.cert[0], &name)).cloned()
+            loaded.iter().find(|one| is_for(&one.key.cert[0], &name))
         });
-        named.or_else(|| keys.first().cloned())
+        named.or_else(|| loaded.first()).map(|one| one.key.clone())
     }
 }
 
@@ -131,71 +192,88 @@ fn is_for(certificate: &CertificateDer<'_>, name: &ServerName<'_>) -> bool {
         .is_ok_and(|certificate| certificate.verify_is_valid_for_subject_name(name).is_ok())
 }
 
-impl Loaded {
-    fn read(files: Files, provider: &CryptoProvider) -> Result<Self, Unusable> {
-        let keys = files.pairs.iter().map(|(chain, key)| read_pair(chain, key, provider));
-        Ok(Self { keys: keys.collect::<Result<_, _>>()?, stamp: files.stamp })
-    }
-}
-
-fn read_pair(
-    chain_file: &Path,
-    key_file: &Path,
-    provider: &CryptoProvider,
-) -> Result<Arc<CertifiedKey>, Unusable> {
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(chain_file)
-        .map_err(|error| unusable(chain_file, error))?
-        .collect();
-    let chain = chain.map_err(|error| unusable(chain_file, error))?;
-    if chain.is_empty() {
-        return Err(unusable(chain_file, "the file has no certificate (PEM)"));
-    }
-    let key = PrivateKeyDer::from_pem_file(key_file).map_err(|error| {
-        unusable(key_file, format!("the file has no private key (PEM): {error}"))
+fn read_pair(pair: &Pair, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, Unusable> {
+    let Pair { chain: chain_file, key: key_file, .. } = pair;
+    let chain = CertificateDer::pem_file_iter(chain_file)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| bad_pem(chain_file, &error))?;
+    let Some(first) = chain.first() else {
+        return Err(bad_pem(chain_file, &pem::Error::NoItemsFound));
+    };
+    EndEntityCert::try_from(first).map_err(|error| {
+        let what = format!("the first certificate cannot be used: {error}");
+        unusable(chain_file, what, "it must be of X.509 version 3, and complete")
     })?;
-    let key = provider
-        .key_provider
-        .load_private_key(key)
-        .map_err(|error| unusable(key_file, format!("the private key cannot be used: {error}")))?;
-    let pair = CertifiedKey::new(chain, key);
-    match pair.keys_match() {
+    let text = fs::read(key_file).map_err(|error| bad_pem(key_file, &pem::Error::Io(error)))?;
+    if text.windows(9).any(|part| part == b"ENCRYPTED") {
+        let hint = "write it without a password: openssl pkey -in FILE -out NEW";
+        return Err(unusable(key_file, "the key is encrypted", hint));
+    }
+    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| bad_pem(key_file, &error))?;
+    let key = provider.key_provider.load_private_key(key).map_err(|_| {
+        let hint = "use ECDSA (P-256, P-384), Ed25519, or RSA with 2,048 bits or more";
+        unusable(key_file, "keys of this kind are not supported", hint)
+    })?;
+    let certified = CertifiedKey::new(chain, key);
+    match certified.keys_match() {
         // A key whose public half cannot be told is used as it is.
         Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
         Err(_) => {
-            let chain = chain_file.display();
-            return Err(unusable(key_file, format!("this is not the key of {chain}")));
+            let what = format!("this is not the key of {}", chain_file.display());
+            let hint = "the certificate of the node must be the first one in its file";
+            return Err(unusable(key_file, what, hint));
         }
     }
-    Ok(Arc::new(pair))
+    Ok(Arc::new(certified))
+}
+
+fn bad_pem(file: &Path, error: &pem::Error) -> Unusable {
+    match error {
+        pem::Error::Io(error) => {
+            unusable(file, format!("the file cannot be read: {error}"), "check its permissions")
+        }
+        pem::Error::NoItemsFound => {
+            let is_key = file.extension().is_some_and(|ending| ending == "key")
+                || file.file_name().is_some_and(|name| name == "privkey.pem");
+            let what = if is_key { "private key" } else { "certificate" };
+            unusable(file, format!("the file has no {what} in PEM"), "docs/guides/https.md")
+        }
+        _ => unusable(file, "the file is not complete PEM", "write it again"),
+    }
 }
 
 /// Makes a certificate that is its own authority. It is valid for any time that the clock of a small
 /// machine may have, because its clients compare the fingerprint.
 fn make_self_signed(folder: &Path, names: &[String]) -> Result<(), Unusable> {
-    let failed =
-        |error: rcgen::Error| unusable(folder, format!("no certificate was made: {error}"));
+    let failed = |error: rcgen::Error| {
+        let what = format!("no certificate was made: {error}");
+        unusable(folder, what, "name the folder of a certificate with certificates")
+    };
     let mut params = CertificateParams::new(names.to_vec()).map_err(failed)?;
     params.distinguished_name.push(DnType::CommonName, names.first().map_or("mote", |name| name));
     params.not_before = date_time_ymd(1975, 1, 1);
     params.not_after = date_time_ymd(4096, 1, 1);
     let key = KeyPair::generate().map_err(failed)?;
     let certificate = params.self_signed(&key).map_err(failed)?;
+    let hint = "give the node the right to write there";
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(folder)
-        .map_err(|error| unusable(folder, error))?;
-    // The certificate is last, because a key without one is no pair.
+        .map_err(|error| unusable(folder, error, hint))?;
+    // The certificate is last and appears whole: what a power cut leaves is no pair, and made again.
     for (ending, text) in [("key", key.serialize_pem()), ("crt", certificate.pem())] {
         let path = folder.join(format!("{SELF_SIGNED}.{ending}"));
+        let fresh = path.with_extension("new");
         let written = fs::OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(true)
             .mode(0o600)
-            .open(&path)
-            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
-        written.map_err(|error| unusable(&path, error))?;
+            .open(&fresh)
+            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+            .and_then(|()| fs::rename(&fresh, &path));
+        written.map_err(|error| unusable(&path, error, hint))?;
     }
     Ok(())
 }
@@ -204,57 +282,127 @@ fn make_self_signed(folder: &Path, names: &[String]) -> Result<(), Unusable> {
 mod tests {
     use super::*;
 
-    fn names(certificates: &Certificates, name: &str) -> Option<usize> {
+    /// The place of the certificate for a host.
+    fn place(certificates: &Certificates, name: &str) -> Option<usize> {
         let name = ServerName::try_from(name.to_owned()).unwrap();
-        certificates.loaded.read().keys.iter().position(|key| is_for(&key.cert[0], &name))
+        certificates.loaded.read().iter().position(|one| is_for(&one.key.cert[0], &name))
+    }
+
+    fn own(folder: &Path, names: &[&str]) -> Certificates {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let (certificates, faults) = Certificates::open(folder, Some(&names)).unwrap();
+        assert!(faults.is_empty(), "{faults:?}");
+        certificates
+    }
+
+    /// The one fault that a renewal finds; it changes nothing.
+    fn fault(certificates: &Certificates) -> String {
+        let renewed = certificates.renew();
+        assert_eq!((renewed.changed, renewed.faults.len()), (false, 1), "{renewed:?}");
+        renewed.faults[0].to_string()
     }
 
     #[test]
     fn an_empty_folder_gets_a_certificate_and_keeps_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tls");
-        let wanted = ["node-7".to_owned(), "127.0.0.1".to_owned()];
-        let first = Certificates::open(&path, &wanted).unwrap();
-        assert_eq!(names(&first, "node-7"), Some(0));
-        assert_eq!(names(&first, "127.0.0.1"), Some(0));
-        assert_eq!(names(&first, "elsewhere"), None);
-        let second = Certificates::open(&path, &wanted).unwrap();
-        assert_eq!(first.fingerprint(), second.fingerprint());
-        assert_eq!(first.fingerprint().len(), 95);
-        assert!(!first.renew().unwrap());
+        let refused = Certificates::open(&path, None).unwrap_err().to_string();
+        assert!(refused.contains("the folder has no certificate"), "{refused}");
+        let first = own(&path, &["node-7", "127.0.0.1"]);
+        assert_eq!(place(&first, "node-7"), Some(0));
+        assert_eq!(place(&first, "127.0.0.1"), Some(0));
+        assert_eq!(place(&first, "elsewhere"), None);
+        let second = own(&path, &["node-8"]);
+        assert_eq!(first.first(), second.first());
+        assert_eq!(first.first().1.len(), 95);
+        let renewed = first.renew();
+        assert!(!renewed.changed && renewed.faults.is_empty());
+        // A power cut has left only a part.
+        fs::remove_file(path.join("self-signed.crt")).unwrap();
+        assert_ne!(own(&path, &["node-8"]).first().1, first.first().1);
     }
 
     #[test]
-    fn changed_files_are_read_and_bad_ones_are_refused() {
+    fn changed_files_are_read_and_bad_ones_leave_what_was_there() {
         let folder = tempfile::tempdir().unwrap();
         let (here, there) = (folder.path().join("here"), folder.path().join("there"));
-        let certificates = Certificates::open(&here, &["a.example".to_owned()]).unwrap();
-        let other = Certificates::open(&there, &["b.example".to_owned()]).unwrap();
-        let before = certificates.fingerprint();
+        let certificates = own(&here, &["a.example"]);
+        let other = own(&there, &["z.example"]);
         for ending in ["key", "crt"] {
-            let name = format!("b.{ending}");
-            fs::copy(there.join(format!("{SELF_SIGNED}.{ending}")), here.join(name)).unwrap();
+            let from = there.join(format!("{SELF_SIGNED}.{ending}"));
+            fs::copy(from, here.join(format!("z.{ending}"))).unwrap();
         }
-        assert!(certificates.renew().unwrap());
-        assert_eq!(certificates.fingerprint(), other.fingerprint(), "b comes before self-signed");
-        assert_eq!(names(&certificates, "a.example"), Some(1));
-        assert_eq!(names(&certificates, "b.example"), Some(0));
+        let renewed = certificates.renew();
+        assert!(renewed.changed && renewed.faults.is_empty(), "{renewed:?}");
+        assert_eq!(certificates.first().1, other.first().1, "the node's own one is the last");
+        assert_eq!(place(&certificates, "z.example"), Some(0));
+        assert_eq!(place(&certificates, "a.example"), Some(1));
 
-        // The key of another certificate.
-        fs::copy(here.join("b.key"), here.join("self-signed.key")).unwrap();
-        let refused = certificates.renew().unwrap_err().to_string();
-        assert!(refused.contains("self-signed.key: this is not the key of"), "{refused}");
-        assert_eq!(names(&certificates, "a.example"), Some(1), "the former ones stay in use");
-        fs::write(here.join("self-signed.key"), "no key").unwrap();
-        let refused = certificates.renew().unwrap_err().to_string();
-        assert!(refused.contains("no private key"), "{refused}");
-        fs::remove_file(here.join("self-signed.key")).unwrap();
-        let refused = certificates.renew().unwrap_err().to_string();
-        assert!(refused.contains("self-signed.crt: there is no key"), "{refused}");
+        let key = here.join("self-signed.key");
+        fs::copy(here.join("z.key"), &key).unwrap();
+        assert!(fault(&certificates).contains("self-signed.key: this is not the key of"));
+        for (text, expected) in [
+            ("no key", "the file has no private key in PEM"),
+            ("-----BEGIN ENCRYPTED PRIVATE KEY-----", "the key is encrypted"),
+            ("-----BEGIN PRIVATE KEY-----\nMAA=\n-----END PRIVATE KEY-----", "not supported"),
+            ("-----BEGIN PRIVATE KEY-----\nMAA=\n", "not complete PEM"),
+        ] {
+            fs::write(&key, text).unwrap();
+            let said = fault(&certificates);
+            assert!(said.contains(expected), "{said}");
+        }
+        fs::remove_file(&key).unwrap();
+        assert!(fault(&certificates).contains("self-signed.key: the file is missing"));
+        assert_eq!(place(&certificates, "a.example"), Some(1), "it stays in use");
+        // A node that starts now uses the other one, and says what is wrong.
+        let (started, faults) = Certificates::open(&here, None).unwrap();
+        assert_eq!((place(&started, "a.example"), faults.len()), (None, 1));
+        // The fault of one file does not keep others from being renewed.
+        let fresh = own(&folder.path().join("fresh"), &["z.example"]);
+        for ending in ["key", "crt"] {
+            let from = folder.path().join(format!("fresh/{SELF_SIGNED}.{ending}"));
+            fs::copy(from, here.join(format!("z.{ending}"))).unwrap();
+        }
+        assert!(certificates.renew().changed);
+        assert_eq!(certificates.first().1, fresh.first().1);
         fs::remove_file(here.join("self-signed.crt")).unwrap();
-        assert!(certificates.renew().unwrap());
-        assert_ne!(certificates.fingerprint(), before);
-        fs::write(here.join("b.crt"), "-----BEGIN CERTIFICATE-----\nAAAA").unwrap();
-        assert!(certificates.renew().is_err());
+        assert!(certificates.renew().changed);
+        assert_eq!(place(&certificates, "a.example"), None);
+        fs::write(
+            here.join("z.crt"),
+            "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n",
+        )
+        .unwrap();
+        assert!(fault(&certificates).contains("X.509 version 3"));
+        fs::remove_file(here.join("z.crt")).unwrap();
+        assert!(fault(&certificates).contains("no certificate any more"));
+    }
+
+    #[test]
+    fn folders_of_other_tools_and_odd_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let certificates = own(&folder.path().join("source"), &["a.example"]);
+        let source = |ending: &str| folder.path().join(format!("source/{SELF_SIGNED}.{ending}"));
+        let live = folder.path().join("live");
+        let site = live.join("a.example");
+        fs::create_dir_all(&site).unwrap();
+        fs::create_dir_all(live.join("empty.crt")).unwrap();
+        fs::copy(source("crt"), site.join("fullchain.pem")).unwrap();
+        fs::copy(source("key"), site.join("privkey.pem")).unwrap();
+        fs::copy(source("crt"), site.join("cert.pem")).unwrap();
+        for path in [&live, &site] {
+            let (found, faults) = Certificates::open(path, None).unwrap();
+            assert!(faults.is_empty(), "{faults:?}");
+            assert_eq!(found.first().1, certificates.first().1);
+        }
+        // Reading these would not end, or would take memory.
+        std::os::unix::fs::symlink("/dev/zero", live.join("zero.crt")).unwrap();
+        fs::write(live.join("zero.key"), "").unwrap();
+        fs::File::create(live.join("long.pem"))
+            .unwrap()
+            .set_len(files::FILE_BYTES_MAX + 1)
+            .unwrap();
+        let (_, faults) = Certificates::open(&live, None).unwrap();
+        assert_eq!(faults.len(), 2, "{faults:?}");
     }
 }

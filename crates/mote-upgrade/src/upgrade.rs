@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     let pending = Transaction::pending(&installation)?;
     if args.check {
-        return check_only(&installation, checked.as_ref().map(|(release, _)| release), pending);
+        return check_only(&installation, checked, pending, args);
     }
     installation.check_writable()?;
     let _lock = installation.lock()?;
@@ -102,8 +102,9 @@ fn check_version(release: &Release, installed: &str, args: &Args) -> Result<(), 
 
 fn check_only(
     installation: &Installation,
-    release: Option<&Release>,
+    checked: Option<(Release, File)>,
     pending: Option<Transaction>,
+    args: &Args,
 ) -> Result<(), Failure> {
     let installed = &installation.receipt.version;
     if let Some(pending) = pending {
@@ -112,11 +113,20 @@ fn check_only(
             pending.from, pending.to
         ));
     }
-    let Some(release) = release else {
+    let Some((release, mut file)) = checked else {
         println!("mote {installed} is installed in {}", installation.prefix.display());
         return Ok(());
     };
-    installation.check_space(release)?;
+    check_version(&release, installed, args)?;
+    installation.check_space(&release)?;
+    // Next to the installation, because programs in the folder for temporary files may not run.
+    let at_home = tempfile::tempdir_in(installation.prefix.join("share/mote"));
+    let tree = at_home
+        .or_else(|_| tempfile::tempdir())
+        .map_err(|error| Failure::file(&std::env::temp_dir(), &error))?;
+    release.unpack(&mut file, tree.path())?;
+    let has_service = installation.receipt.has_service();
+    try_programs(tree.path(), &release.version.to_string(), has_service)?;
     println!("mote {} can replace mote {installed}", release.version);
     Ok(())
 }
@@ -145,7 +155,7 @@ fn install(
     installation.check_space(release)?;
     let service = service_of(installation, args)?;
     let restarts = is_wanted(service.as_ref())?;
-    confirm(&format!("mote {from} is replaced by mote {to}"), restarts, args)?;
+    confirm(&format!("mote {to} will replace mote {from}"), restarts, args)?;
     let key = trust::check(release, &installation.trusted_key(), args)?;
     let new = Transaction::prepare(installation)?;
     let prepared = release.unpack(file, &new.join(TREE)).and_then(|()| {
@@ -170,8 +180,9 @@ fn try_programs(tree: &Path, version: &str, has_settings: bool) -> Result<(), Fa
     let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     if said != format!("mote {version}") {
         let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        let text = format!("the new program says {said:?} instead of its version {version}: {why}");
-        return Err(Failure::new(ARCHIVE, text, "use another release, and report this machine"));
+        let why = if why.is_empty() { why } else { format!(": {why}") };
+        let text = format!("the new program says {said:?} instead of its version {version}{why}");
+        return Err(Failure::new(ARCHIVE, text, "use an archive that the project has released"));
     }
     if has_settings {
         let output = Command::new(&program).args(["config", "check"]).output();
@@ -202,13 +213,13 @@ fn roll_back(installation: &Installation, args: &Args) -> Result<(), Failure> {
             return Err(Failure::new(UNFIT, text, hint));
         }
     }
-    confirm(&format!("mote {from} is replaced by the former mote {to}"), restarts, args)?;
+    confirm(&format!("the former mote {to} will replace mote {from}"), restarts, args)?;
     let begun = Transaction::begin(installation, &to, restarts, None)?;
     complete(&begun, installation, service.as_ref())
 }
 
 fn confirm(what: &str, restarts: bool, args: &Args) -> Result<(), Failure> {
-    let restart = if restarts { ", and the service is restarted" } else { "" };
+    let restart = if restarts { ", and the service will restart" } else { "" };
     say(format_args!("{what}{restart}"));
     if restarts && service::active_sockets().len() < service::SOCKETS.len() {
         say(

@@ -153,7 +153,8 @@ pub(super) async fn function(client: &Client, name: &str) -> Result<Function, Fa
 }
 
 fn front<'u>(url: Option<&'u str>, name: &str) -> Result<&'u str, Failure> {
-    url.ok_or_else(|| {
+    // `mote` itself speaks no HTTPS to a front.
+    url.filter(|url| !url.starts_with("https:")).ok_or_else(|| {
         Failure::new("M0201", format!("the {name} front of the node is off"))
             .with_hint("call it through the node: --via admin")
     })

@@ -18,7 +18,7 @@ use super::front::HttpFront;
 use super::head::{self, Framing, RequestHead};
 use super::input::{Input, ReadEnd, or_gone, poll_gone};
 use super::request_body::Fed;
-use super::route::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
+use super::route::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, SCHEME_FIELD, find_route};
 use super::socket::{Reader, Socket, Writer};
 use super::{h2, request_body, silence, websocket, websocket_messages};
 use crate::ids::{invocation_id, now_ns};
@@ -93,7 +93,12 @@ async fn serve_one<I: Invoker>(
 ) -> After {
     input.arriving = true;
     let request = match read_head(input, reader, front).await {
-        Ok(Some(request)) => request,
+        Ok(Some(mut request)) => {
+            if front.config.tls.is_some() {
+                request.head.replace_header(SCHEME_FIELD, b"https");
+            }
+            request
+        }
         Ok(None) => return After::Close,
         Err(refusal) => {
             let _ = answer::refuse(writer, &front.config, &refusal, None, false, false).await;

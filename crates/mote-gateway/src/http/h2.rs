@@ -28,7 +28,7 @@ use super::front::{HttpFront, Stopper, Unsent};
 use super::h2_body::{StreamBody, fields_of};
 use super::h2_meter::Metered;
 use super::head::{self, FIELDS_BYTES_MAX, FIELDS_MAX};
-use super::route::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
+use super::route::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, SCHEME_FIELD, find_route};
 use super::silence;
 use super::socket::Socket;
 use super::target::{self, TARGET_BYTES_MAX, Target};
@@ -73,6 +73,7 @@ pub(crate) async fn serve<I: Invoker>(
         streams: front.streams.clone(),
         gathering: front.gathering.clone(),
         owner,
+        is_tls: front.config.tls.is_some(),
     });
     let service = hyper::service::service_fn(move |request| {
         let context = context.clone();
@@ -382,6 +383,7 @@ struct Service<I> {
     gathering: Gathering<IpAddr>,
     /// The client's address.
     owner: IpAddr,
+    is_tls: bool,
 }
 
 impl<I: Invoker> Service<I> {
@@ -432,10 +434,13 @@ impl<I: Invoker> Service<I> {
         mut received_ns: u64,
         open: &mut OpenStream,
     ) -> (String, Result<mote_core::Reply, Refusal>) {
-        let (name, head) = match request_head(&request) {
+        let (name, mut head) = match request_head(&request) {
             Ok(found) => found,
             Err(refusal) => return (String::new(), Err(refusal)),
         };
+        if self.is_tls {
+            head.replace_header(SCHEME_FIELD, b"https");
+        }
         let route = match find_route(&self.invoker, &name, &head) {
             Ok(route) => route,
             Err(refusal) => {

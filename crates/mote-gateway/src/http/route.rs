@@ -17,6 +17,10 @@ pub(crate) const LINGER_BYTES_MAX: usize = 64 << 10;
 /// again.
 pub const REFUSALS_IN_A_ROW_MAX: u32 = 100;
 
+/// The field that tells a function how its client is connected. The front sets it for connections
+/// with TLS; otherwise it is what the client or a proxy in front has sent.
+pub(super) const SCHEME_FIELD: &[u8] = b"x-forwarded-proto";
+
 /// The function of a request, or the refusal if there is none.
 pub(crate) fn find_route<I: Invoker>(
     invoker: &I,

@@ -144,7 +144,7 @@ pub(super) async fn target(
             BenchVia::Http => ("HTTP", function.urls.http),
             BenchVia::Coap => ("CoAP", function.urls.coap),
         };
-        let base = url.ok_or_else(|| {
+        let base = url.filter(|url| !url.starts_with("https:")).ok_or_else(|| {
             Failure::new("M0201", format!("the {front} front of the node is off"))
                 .with_hint("use the other front: --via http or --via coap")
         })?;
