@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use mote_api::harmless;
 use mote_gateway::http;
 use mote_tls::Certificates;
 
@@ -36,7 +37,7 @@ pub(crate) fn certificates(config: &Config) -> Result<Option<Arc<Certificates>>>
     let is_default = config.certificates == config.data.join(CERTIFICATES_FOLDER);
     let own_names = is_default.then_some(&names[..]);
     let (certificates, faults) = Certificates::open(&config.certificates, own_names)
-        .map_err(|error| unusable("certificates", error.to_string()))?;
+        .map_err(|error| unusable("certificates", harmless(&error.to_string()).to_string()))?;
     for fault in faults {
         tracing::warn!("a certificate is not used: {fault}");
     }

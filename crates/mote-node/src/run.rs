@@ -274,7 +274,10 @@ async fn serve(
     }
     if let (Some(listener), Some(certificates)) = (https_listener, certificates) {
         let config = https::front_config(&certificates)?;
-        fronts.spawn(mote_fronts::http(listener, invoker.clone(), config, stopper.clone()));
+        let front = mote_fronts::http(listener, invoker.clone(), config, stopper.clone());
+        // Handshakes take long, and must not delay the functions and the other fronts.
+        let thread = runtime_on_thread("mote-https", std::future::pending())?;
+        fronts.spawn(async move { thread.spawn(front).await.map_err(std::io::Error::other)? });
         management.spawn(https::keep_renewed(certificates));
     }
     let coap_config = mote_coap::Config { notices: Some(notices), ..Default::default() };

@@ -6,8 +6,8 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use crate::{SELF_SIGNED, Unusable, unusable};
 
@@ -16,12 +16,15 @@ const KUBERNETES: (&str, &str) = ("tls.crt", "tls.key");
 /// A longer file is no certificate, and reading it would take memory.
 pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A certificate and its key, with the times and lengths of both files.
+/// What changes with a file: its number, when it was changed, and its length.
+pub(crate) type Stamp = (u64, i64, i64, u64);
+
+/// A certificate and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pair {
     pub(crate) chain: PathBuf,
     pub(crate) key: PathBuf,
-    pub(crate) stamp: [(Option<SystemTime>, u64); 2],
+    pub(crate) stamp: [Stamp; 2],
 }
 
 /// The pairs in `folder` in the order of their names, the node's own certificate last, and the files
@@ -72,7 +75,7 @@ fn in_folder(folder: &Path, (chain, key): (&str, &str)) -> Option<(PathBuf, Path
     (pair.0.exists() && pair.1.exists()).then_some(pair)
 }
 
-fn stamp(file: &Path) -> Result<(Option<SystemTime>, u64), Unusable> {
+fn stamp(file: &Path) -> Result<Stamp, Unusable> {
     let about = fs::metadata(file).map_err(|error| {
         if error.kind() == io::ErrorKind::NotFound {
             return unusable(file, "the file is missing", "NAME.crt needs its key in NAME.key");
@@ -83,5 +86,5 @@ fn stamp(file: &Path) -> Result<(Option<SystemTime>, u64), Unusable> {
         let what = "this is not a file of at most 1 MiB";
         return Err(unusable(file, what, "put certificates and keys in PEM there"));
     }
-    Ok((about.modified().ok(), about.len()))
+    Ok((about.ino(), about.ctime(), about.ctime_nsec(), about.len()))
 }

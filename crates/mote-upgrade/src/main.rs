@@ -30,6 +30,8 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
+    // Nobody else may write to what root runs from the unpacked archive.
+    rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
     match upgrade::run(&args::Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.show(),

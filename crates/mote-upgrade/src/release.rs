@@ -147,7 +147,9 @@ fn scan(file: &mut File, open: &mut Open) -> Result<Found, Failure> {
     let mut archive = tar::Archive::new(unpacked.take(UNPACKED_BYTES_MAX + 1));
     let mut found = Found::default();
     let mut buffer = vec![0; 64 << 10];
-    for (number, entry) in archive.entries().map_err(damaged)?.enumerate() {
+    // Without long names and other extensions, which a release does not need: they would be read into
+    // memory before the signature is checked.
+    for (number, entry) in archive.entries().map_err(damaged)?.raw(true).enumerate() {
         let mut entry = entry.map_err(damaged)?;
         if number >= ENTRIES_MAX {
             return Err(hostile("it", &format!("has more than {ENTRIES_MAX} entries")));

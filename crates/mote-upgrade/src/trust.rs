@@ -22,7 +22,13 @@ pub(crate) fn check(
                            is signed with it; the key of this installation is {}",
         trusted.display()
     );
-    let file = if trusted.exists() {
+    // A link that leads nowhere, or a folder that cannot be read, is no reason to do without the key.
+    let has_key = match std::fs::symlink_metadata(trusted) {
+        Ok(_) => true,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+        Err(error) => return Err(Failure::file(trusted, &error)),
+    };
+    let file = if has_key {
         if args.unsigned {
             let text = "this installation has a trusted key, so an unsigned archive is refused";
             return Err(Failure::new(SIGNATURE, text, "leave out --unsigned"));

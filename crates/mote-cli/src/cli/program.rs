@@ -15,11 +15,9 @@ const TOOLS: &str = "mote-tools";
 
 /// Becomes a program that has a command line of its own. Returns only if it cannot be executed.
 pub(super) fn companion(name: &str, arguments: &[OsString]) -> Result<(), Failure> {
-    let next_to_us = next_to_us(name).filter(|program| program.exists());
-    let program = next_to_us.unwrap_or_else(|| PathBuf::from(name));
-    let error = Command::new(program).args(arguments).exec();
-    Err(Failure::new("M0101", format!("cannot run {name}: {error}"))
-        .with_hint(format!("install {name} next to mote")))
+    let program = next_to_us(name).unwrap_or_else(|| PathBuf::from(name));
+    let error = Command::new(&program).args(arguments).exec();
+    Err(missing(&program, &error))
 }
 
 /// Becomes the program with the tools, for the command line of this process. Returns only if it
@@ -39,9 +37,10 @@ fn missing(program: &Path, error: &Error) -> Failure {
     }
     let text =
         format!("{}: this program carries out the command, and is missing", program.display());
+    let name = program.file_name().unwrap_or_default().display();
     Failure::new("M0104", text).with_hint(format!(
-        "{TOOLS} is in the package mote: install that again, or copy {TOOLS} from the archive or \
-         build from which mote comes"
+        "install mote again, or copy {name} from the archive or build from which mote comes into \
+         the folder of mote"
     ))
 }
 

@@ -33,6 +33,9 @@ pub(crate) enum After {
     Close,
     /// Close it, although the client may still be sending.
     CloseUnread,
+    /// The answer is not complete, or the client takes nothing. With TLS, the connection is closed
+    /// without the mark of a proper end, so that the client cannot take the answer for complete.
+    Broken,
 }
 
 /// The request's requirements for the form of its answer.

@@ -27,6 +27,8 @@ use crate::refusal::Refusal;
 /// Items of a turn that a request uses: parsing it and answering it take about twice as long as a
 /// frame.
 const REQUEST_ITEMS: u32 = 2;
+/// How long the mark of a proper end may wait for the client.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Serves one connection of `owner` to its end.
 pub(crate) async fn serve<I: Invoker>(mut stream: Socket, owner: IpAddr, front: &HttpFront<I>) {
@@ -66,9 +68,12 @@ pub(crate) async fn serve<I: Invoker>(mut stream: Socket, owner: IpAddr, front: 
             }
             After::Close => break false,
             After::CloseUnread => break true,
+            After::Broken if writer.buffers() => return,
+            After::Broken => break false,
         }
     };
-    let _ = writer.shutdown().await;
+    // With TLS, this waits for a client that takes nothing.
+    let _ = tokio::time::timeout(END_TIMEOUT, writer.shutdown()).await;
     if linger {
         // Bytes that the client has sent and the node has not read would make the kernel reset the
         // connection, and the client would lose the answer. So some of them are read first, even
@@ -222,7 +227,7 @@ fn after(written: std::io::Result<()>, keep: bool) -> After {
     match written {
         Ok(()) if keep => After::KeepAlive,
         Ok(()) => After::CloseUnread,
-        Err(_) => After::Close,
+        Err(_) => After::Broken,
     }
 }
 
@@ -451,10 +456,13 @@ impl<I: Invoker> Exchange<'_, I> {
             biased;
             after = self.answer(result, id, writer, keep_alive) => after,
             // The answer has begun, so it is too late to report the reason.
-            _ = &mut intake => After::Close,
+            _ = &mut intake => After::Broken,
         };
         match after {
             After::Close if !complete.load(Ordering::Relaxed) => After::CloseUnread,
+            After::Broken if !complete.load(Ordering::Relaxed) && !writer.buffers() => {
+                After::CloseUnread
+            }
             other => other,
         }
     }
@@ -480,7 +488,7 @@ impl<I: Invoker> Exchange<'_, I> {
                         return After::CloseUnread;
                     }
                     Ok(after) => return after,
-                    Err(answer::SendError::Socket) => return After::Close,
+                    Err(answer::SendError::Socket) => return After::Broken,
                     Err(answer::SendError::BadReply(message)) => {
                         tracing::warn!(function = %self.request.name, %id, "answer refused: {message}");
                         Refusal::of_fault(&Fault::BadReply { message }, &self.request.name)

@@ -142,4 +142,6 @@ pub(crate) struct HttpFront<I> {
     /// Bodies that calls wait for, by the address of the client.
     pub(crate) gathering: Gathering<IpAddr>,
     pub(crate) websockets: WebSockets,
+    /// Handshakes of TLS that are not complete, by the address of the client.
+    pub(crate) handshakes: Shares<IpAddr>,
 }

@@ -188,10 +188,11 @@ where
 /// Reads some of the bytes that a client still sends, so that the kernel does not reset the
 /// connection before the client has read why it ended.
 async fn linger(mut stream: Socket) {
-    let _ = stream.shutdown().await;
     let mut scratch = [0; 4 << 10];
     let mut left = LINGER_BYTES_MAX;
     let reading = async {
+        // With TLS, this waits for a client that takes nothing.
+        let _ = stream.shutdown().await;
         while let Ok(read @ 1..) = stream.read(&mut scratch).await
             && left > 0
         {

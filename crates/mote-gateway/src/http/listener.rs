@@ -24,6 +24,10 @@ use super::websocket_shares::WebSockets;
 /// which the usual 128 or 1024 does not; an entry uses memory only while it is occupied.
 const BACKLOG: u32 = 4096;
 
+/// Connections whose handshake of TLS is not complete; one address may have a quarter of them. Each
+/// holds what its client has sent of it, up to 64 KiB. A further one is closed.
+const HANDSHAKES_MAX: usize = 1_024;
+
 /// The answer to a client whose address has too many connections.
 const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: application/problem+json\r\nretry-after: 1\r\ncontent-length: 110\r\n\
@@ -57,6 +61,7 @@ pub async fn serve<I: Invoker>(
     let helpers = config.helpers.clone();
     // This runtime is first, then each helper, and so on in turn.
     let mut turns = std::iter::once(None).chain(helpers.iter().map(Some)).cycle();
+    let handshakes = Shares::new(HANDSHAKES_MAX, HANDSHAKES_MAX / 4);
     let front = Arc::new(HttpFront {
         invoker,
         config,
@@ -65,6 +70,7 @@ pub async fn serve<I: Invoker>(
         streams,
         gathering: Gathering::default(),
         websockets,
+        handshakes,
     });
     let mut stopped = front.stopper.stopped();
     let mut turn = Turn::new();
@@ -127,6 +133,7 @@ async fn handle<I: Invoker>(stream: TcpStream, owner: IpAddr, front: &HttpFront<
     let socket = match &front.config.tls {
         None => Socket::Plain(stream),
         Some(tls) => {
+            let Ok(_share) = front.handshakes.take(owner, 1) else { return };
             let handshake = TlsAcceptor::from(tls.clone()).accept(stream);
             let opened = tokio::select! {
                 opened = tokio::time::timeout(front.config.head_timeout, handshake) => opened,
