@@ -1,9 +1,11 @@
 //! The HTTP front over TLS, with OpenSSL (Python's ssl) and curl as its clients.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use mote_tests::{Node, free_address, mote_binary, repository, skip};
+use mote_tests::{Node, free_address, mote_binary, repository, skip, wait_for};
 
 const ECHO: &str =
     "export default { async fetch(request) { return new Response(await request.bytes()); } };";
@@ -119,12 +121,52 @@ fn each_host_gets_its_certificate_and_changed_ones_are_read_under_load() {
     assert_eq!(said, "asked True failed 0 changed True\n", "{}", node.log());
     // A fault is told once, and the certificates in use stay.
     std::fs::write(here.join("a.example.key"), "no key").expect("a file");
-    let log = mote_tests::wait_for("the log to name the file", || {
+    let log = wait_for("the log to name the file", || {
         let log = node.log();
         log.contains("a changed certificate is not used").then_some(log)
     });
     assert!(log.contains("a.example.key"), "{log}");
     assert_eq!(client("names", &address, &["b.example"]).lines().count(), 1);
+}
+
+/// Sockets that a process has open.
+fn sockets(pid: u32) -> usize {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("our child");
+    let links = files.flatten().filter_map(|file| std::fs::read_link(file.path()).ok());
+    links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
+}
+
+#[test]
+fn clients_that_read_nothing_are_disconnected() {
+    let address = free_address().to_string();
+    let node = Node::start_with(&["--https", &address]);
+    let long = "export default { fetch() { return new Response('x'.repeat(8 << 20)); } };";
+    node.deploy_ok("long", &[("long.mjs", long)]);
+    assert_eq!(node.get("/long").body.len(), 8 << 20);
+    let before = sockets(node.pid());
+    let script = repository().join("tests/fixtures/tls/client.py");
+    let mut deaf = Command::new("python3")
+        .arg("-B")
+        .arg(script)
+        .args(["deaf", &address])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3");
+    let mut said = String::new();
+    BufReader::new(deaf.stdout.take().expect("piped")).read_line(&mut said).expect("a line");
+    assert_eq!(said, "asked\n");
+    wait_for("their connections", || (sockets(node.pid()) >= before + 4).then_some(()));
+    // The front gives a client 30 s in which it must take something of its answer.
+    let since = Instant::now();
+    while sockets(node.pid()) >= before + 4 {
+        assert!(since.elapsed() < Duration::from_secs(90), "they are still connected");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    wait_for("the end of all of them", || (sockets(node.pid()) <= before).then_some(()));
+    assert_eq!(node.get("/long").status, 200);
+    drop(deaf.stdin.take());
+    deaf.wait().expect("our child");
 }
 
 #[test]
