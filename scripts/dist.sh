@@ -179,7 +179,7 @@ make_root() {
   grep -qF "$VERSION" "$work/version" || fail "$bin/mote is another version: $(head -n 1 "$work/version")"
   # They are the same for all processors, and the first target is one that this machine runs.
   [ -s "$completions/fish" ] || for shell in bash zsh fish; do
-    runs "$root/usr/bin/mote" completion $shell >"$completions/$shell"
+    runs "$root/usr/bin/mote-tools" completion $shell >"$completions/$shell"
   done
   cp "$completions/bash" "$root/usr/share/bash-completion/completions/mote"
   cp "$completions/zsh" "$root/usr/share/zsh/site-functions/_mote"
