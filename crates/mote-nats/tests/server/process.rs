@@ -34,8 +34,9 @@ pub fn free_port() -> u16 {
     const FIRST: u16 = 16_000;
     const COUNT: u16 = 16_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Test programs that run at the same time begin at different ports.
-    let begin = (std::process::id() * 97 % u32::from(COUNT)) as u16;
+    // Test programs that run at the same time begin at different ports, and the end-to-end tests, which
+    // give ports of the same range to nodes, half the range away.
+    let begin = ((std::process::id() * 97 + u32::from(COUNT) / 2) % u32::from(COUNT)) as u16;
     let mut ports = std::iter::repeat_with(|| {
         FIRST + (begin + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT
     });
