@@ -1,8 +1,8 @@
 """HTTPS of a node against nginx that ends TLS in front of the same node, in alternation.
 
 Usage: tls.py MOTE [SECONDS] [ROUNDS]. Both use one certificate (P-256) and the same function.
-wrk is the client: on 64 kept connections, on 1, and with a new connection for each request, which is
-a handshake each. Prints medians and ratios, and the memory that 1,000 connections at rest take;
+wrk is the client: on 64 kept connections, on 1, and with a new connection for each request, which
+is a handshake each. Prints medians and ratios, and the memory that 1,000 connections at rest take;
 decides nothing.
 """
 
@@ -60,9 +60,12 @@ def wait_for(port, process):
 
 
 def rate(port, clients, seconds, more):
-    out = subprocess.run(["wrk", "-t1", "-c", str(clients), "-d", f"{seconds}s", *more,
-                          f"https://127.0.0.1:{port}/hello-node"], check=True, capture_output=True, text=True).stdout
-    if "Non-2xx" in out or re.search(r"Socket errors: (?!connect 0, read \d+, write 0, timeout 0)", out):
+    url = f"https://127.0.0.1:{port}/hello-node"
+    command = ["wrk", "-t1", "-c", str(clients), "-d", f"{seconds}s", *more, url]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    # wrk counts the end of each connection as an error of reading.
+    errors = re.search(r"Socket errors: (?!connect 0, read \d+, write 0, timeout 0)", out)
+    if "Non-2xx" in out or errors:
         print(out)
         sys.exit("a request failed")
     return float(re.search(r"Requests/sec:\s+([\d.]+)", out)[1])
@@ -93,14 +96,16 @@ def idle_cost(port, pids):
 
 
 def main():
-    mote = os.path.abspath(sys.argv[1])
+    mote = str(pathlib.Path(sys.argv[1]).resolve())
     seconds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
     rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 5
     with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-                        "-days", "2", "-subj", "/CN=own", "-addext", "subjectAltName=IP:127.0.0.1",
-                        "-keyout", "own.key", "-out", "own.crt"], check=True, capture_output=True, cwd=folder)
+        pathlib.Path(folder).chmod(0o755)
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+             "-nodes", "-days", "2", "-subj", "/CN=own", "-addext", "subjectAltName=IP:127.0.0.1",
+             "-keyout", "own.key", "-out", "own.crt"],
+            check=True, capture_output=True, cwd=folder)
         http, https, port = free_port(), free_port(), free_port()
         certificates = pathlib.Path(folder, "certificates")
         certificates.mkdir()
@@ -108,14 +113,17 @@ def main():
             (certificates / name).write_bytes(pathlib.Path(folder, name).read_bytes())
         env = {**os.environ, "MOTE_SOCKET": f"{folder}/socket"}
         node = subprocess.Popen(
-            [mote, "up", "--data", f"{folder}/data", "--socket", f"{folder}/socket", "--coap", "off",
-             "--http", f"127.0.0.1:{http}", "--https", f"127.0.0.1:{https}", "--certificates", certificates],
-            stdout=subprocess.DEVNULL, stderr=open(f"{folder}/log", "w"))
+            [mote, "up", "--data", f"{folder}/data", "--socket", f"{folder}/socket",
+             "--coap", "off", "--http", f"127.0.0.1:{http}", "--https", f"127.0.0.1:{https}",
+             "--certificates", certificates],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         nginx = None
         try:
             wait_for(https, node)
-            subprocess.run([mote, "deploy", "--quiet", str(ROOT / "examples/hello-node")], check=True, env=env)
-            pathlib.Path(folder, "nginx.conf").write_text(NGINX.format(folder=folder, http=http, port=port))
+            function = str(ROOT / "examples/hello-node")
+            subprocess.run([mote, "deploy", "--quiet", function], check=True, env=env)
+            config = NGINX.format(folder=folder, http=http, port=port)
+            pathlib.Path(folder, "nginx.conf").write_text(config)
             nginx = subprocess.Popen(["nginx", "-c", f"{folder}/nginx.conf", "-g", "daemon off;"])
             wait_for(port, nginx)
             workers = [int(pid) for pid in subprocess.run(
@@ -127,9 +135,11 @@ def main():
                     for at in (https, port) if turn % 2 == 0 else (port, https):
                         rates[at].append(rate(at, clients, seconds, more))
                 ours, theirs = (statistics.median(rates[at]) for at in (https, port))
-                ratio = statistics.median(a / b for a, b in zip(rates[https], rates[port], strict=True))
+                pairs = zip(rates[https], rates[port], strict=True)
+                ratio = statistics.median(a / b for a, b in pairs)
                 print(f"{name:44}{ours:10.0f}/s{theirs:10.0f}/s{ratio:8.2f}")
-            print(f"{'a connection at rest':44}{idle_cost(https, [node.pid]):8.1f} KiB{idle_cost(port, workers):8.1f} KiB")
+            ours, theirs = idle_cost(https, [node.pid]), idle_cost(port, workers)
+            print(f"{'a connection at rest':44}{ours:8.1f} KiB{theirs:8.1f} KiB")
         finally:
             for process in filter(None, (nginx, node)):
                 process.terminate()

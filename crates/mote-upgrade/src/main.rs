@@ -31,7 +31,7 @@ use clap::Parser as _;
 
 fn main() -> ExitCode {
     // Nobody else may write to what root runs from the unpacked archive.
-    rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     match upgrade::run(&args::Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.show(),

@@ -123,7 +123,7 @@ fn check_only(
     let at_home = tempfile::tempdir_in(installation.prefix.join("share/mote"));
     let tree = at_home
         .or_else(|_| tempfile::tempdir())
-        .map_err(|error| Failure::file(&std::env::temp_dir(), &error))?;
+        .map_err(|error| Failure::file(std::env::temp_dir(), &error))?;
     release.unpack(&mut file, tree.path())?;
     let has_service = installation.receipt.has_service();
     try_programs(tree.path(), &release.version.to_string(), has_service)?;
