@@ -249,14 +249,17 @@ fn bad_archives_are_refused() {
 #[test]
 fn releases_that_do_not_fit_are_refused() {
     let installed = Installed::new(&[]);
-    let check = |name: &str, release: Release, expected: &str| {
+    let check_how = |hows: &[&str], name: &str, release: Release, expected: &str| {
         let archive = release.pack(installed.dir.path(), |_| {});
         let archive = archive.to_str().expect("UTF-8").to_owned();
-        for how in ["--check", "--yes"] {
+        for how in hows {
             check_refused(&format!("{name}, {how}"), &installed, expected, || {
                 installed.upgrade(&[how, "--unsigned", &archive])
             });
         }
+    };
+    let check = |name: &str, release: Release, expected: &str| {
+        check_how(&["--check", "--yes"], name, release, expected);
     };
     let needs = |machine: &str, kernel: &str, glibc: &str| {
         Release::new(NEW).with("requirements", &requirements(NEW, machine, kernel, glibc))
@@ -284,12 +287,14 @@ fn releases_that_do_not_fit_are_refused() {
     // It runs where it was unpacked, and not where it is installed.
     let dies =
         "#!/bin/sh\ncase $0 in */tree/*) echo mote 0.2.0 ;; *) echo broken >&2; exit 1 ;; esac\n";
-    check(
+    check_how(
+        &["--yes"],
         "a version that does not start",
         Release::new(NEW).with("bin/mote", dies),
         "error[M0153]: mote 0.1.0 is installed again",
     );
-    check(
+    check_how(
+        &["--yes"],
         "an installation that fails",
         Release::new(NEW).with("install.sh", "echo 'install: error: no' >&2; exit 1\n"),
         "install.sh of mote 0.2.0 failed: install: error: no",
