@@ -67,7 +67,7 @@ struct Loaded {
 pub struct Renewed {
     /// Whether new connections get other certificates than before.
     pub changed: bool,
-    /// Files that cannot be used. What was read from them before stays in use.
+    /// Files that cannot be used. The certificates that were read from them before stay in use.
     pub faults: Vec<Unusable>,
 }
 
@@ -109,7 +109,6 @@ impl Certificates {
         let before = self.loaded.read().clone();
         let former = |chain: &Path| before.iter().find(|one| one.pair.chain == chain).cloned();
         let mut loaded = Vec::new();
-        let mut changed = false;
         for pair in pairs {
             let known = former(&pair.chain);
             if let Some(same) = known.as_ref().filter(|known| known.pair == pair) {
@@ -117,10 +116,7 @@ impl Certificates {
                 continue;
             }
             match read_pair(&pair, &self.provider) {
-                Ok(key) => {
-                    changed = true;
-                    loaded.push(Loaded { pair, key });
-                }
+                Ok(key) => loaded.push(Loaded { pair, key }),
                 Err(fault) => {
                     faults.push(fault);
                     loaded.extend(known);
@@ -129,11 +125,10 @@ impl Certificates {
         }
         // A certificate of which one file is missing stays: the other one may just be on its way.
         for fault in &faults {
-            let is_of = |one: &&Loaded| one.pair.chain == fault.path || one.pair.key == fault.path;
-            let missing = before.iter().find(is_of);
-            let is_there = |one: &Loaded| loaded.iter().any(|l| l.pair.chain == one.pair.chain);
-            if let Some(missing) = missing.filter(|one| !is_there(one)) {
-                loaded.push(missing.clone());
+            let is_of = |one: &Loaded| one.pair.chain == fault.path || one.pair.key == fault.path;
+            let Some(at) = before.iter().position(is_of) else { continue };
+            if !loaded.iter().any(|one| one.pair.chain == before[at].pair.chain) {
+                loaded.insert(at.min(loaded.len()), before[at].clone());
             }
         }
         if loaded.is_empty() {
@@ -141,7 +136,7 @@ impl Certificates {
             faults.push(unusable(&self.folder, what, "the former ones stay in use"));
             return Renewed { changed: false, faults };
         }
-        changed |= loaded.len() != before.len();
+        let changed = !loaded.iter().map(|one| &one.pair).eq(before.iter().map(|one| &one.pair));
         if changed {
             *self.loaded.write() = loaded.into();
         }
@@ -354,6 +349,13 @@ mod tests {
         fs::remove_file(&key).unwrap();
         assert!(fault(&certificates).contains("self-signed.key: the file is missing"));
         assert_eq!(place(&certificates, "a.example"), Some(1), "it stays in use");
+        // So does the first one, in its place.
+        fs::rename(here.join("z.key"), here.join("away")).unwrap();
+        assert!(!certificates.renew().changed);
+        assert_eq!(place(&certificates, "z.example"), Some(0));
+        fs::rename(here.join("away"), here.join("z.key")).unwrap();
+        certificates.renew();
+        assert_eq!(place(&certificates, "z.example"), Some(0));
         // A node that starts now uses the other one, and says what is wrong.
         let (started, faults) = Certificates::open(&here, None).unwrap();
         assert_eq!((place(&started, "a.example"), faults.len()), (None, 1));
