@@ -25,7 +25,7 @@ pub(crate) fn certificates(config: &Config) -> Result<Option<Arc<Certificates>>>
     let Some(address) = config.https else { return Ok(None) };
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
-    // A name of a machine that is no name of a host would make the certificate impossible.
+    // A machine may have a name that no certificate can contain, for example with an underscore.
     if machine.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte)) {
         names.splice(0..0, [machine.clone(), format!("{machine}.local")]);
     }
@@ -62,7 +62,7 @@ pub(crate) async fn keep_renewed(certificates: Arc<Certificates>) {
             let first = file.display();
             tracing::info!(%first, fingerprint, "certificates were read again");
         }
-        // Faults that stay are told once.
+        // The same faults are logged only once.
         let faults: Vec<_> = renewed.faults.iter().map(ToString::to_string).collect();
         let faults = faults.join("; ");
         if !faults.is_empty() && faults != told {
