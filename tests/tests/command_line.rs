@@ -155,7 +155,7 @@ fn a_port_that_is_taken_changes_the_flag_of_its_front_only() {
         .arg(folder.path().join("s"))
         .output()
         .expect("it ends");
-    assert_eq!(second.status.code(), Some(78));
+    assert_eq!(second.status.code(), Some(75));
     let said = String::from_utf8_lossy(&second.stderr);
     let next = node.http.port() + 1;
     assert!(said.contains(&format!("mote up --http :{next} ")), "{said}");

@@ -135,7 +135,7 @@ fn a_second_node_on_the_same_data_is_refused() {
         .output()
         .expect("the binary starts");
     let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(78), "{text}");
+    assert_eq!(output.status.code(), Some(75), "{text}");
     assert!(text.contains(&format!("in use by pid {}", node.pid())), "{text}");
 }
 

@@ -128,7 +128,7 @@ mod tests {
              | 4 | node not reachable |\n| 5 | function failed |\n| 6 | deadline passed |\n\
              | 7 | refused because the function or the node is full |\n| 8 | manifest or code not valid |\n\
              | 9 | limit of a benchmark exceeded |\n| 71 | the node's zygote has ended |\n\
-             | 78 | configuration not valid |\n| 130 | interrupted |\n\n\
+             | 75 | an address or the data directory is in use |\n| 78 | configuration not valid |\n| 130 | interrupted |\n\n\
              | Code | Exit | What | Cause and cure |\n|---|---|---|---|\n",
         );
         for row in CATALOGUE {

@@ -23,6 +23,9 @@ pub const LIMIT: u8 = 9;
 /// The zygote, which starts functions, has ended (`EX_OSERR`). A restart of the node starts a new
 /// zygote, so service units should restart on this code.
 pub const HELPER: u8 = 71;
+/// An address or the data directory of the node is in use (`EX_TEMPFAIL`). It may become free, so
+/// service units should restart on this code.
+pub const BUSY: u8 = 75;
 /// The node's configuration is not valid (`EX_CONFIG`); service units should not restart on this
 /// code.
 pub const CONFIG: u8 = 78;

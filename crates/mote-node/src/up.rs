@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use mote_api::exit;
 use mote_service_manager::ServiceManager;
+use mote_store::StoreError;
 
 use crate::config::Config;
 use crate::unusable::{AddressError, SettingError};
@@ -85,7 +86,7 @@ fn explain(error: &anyhow::Error) -> (String, u8) {
                     "error[M0210]: port {port} is already in use on {}\n  try:  mote up {flags}    or stop the program that uses it",
                     address.ip()
                 ),
-                exit::CONFIG,
+                exit::BUSY,
             );
         }
         let code = "M0203";
@@ -94,9 +95,16 @@ fn explain(error: &anyhow::Error) -> (String, u8) {
     if error.downcast_ref::<SettingError>().is_some() {
         return (format!("error[M0203]: {error}"), exit::CONFIG);
     }
-    if let Some(store) = error.downcast_ref::<mote_store::StoreError>() {
+    if let Some(store) = error.downcast_ref::<StoreError>() {
         let hint = store.hint().map(|hint| format!("\n  {hint}")).unwrap_or_default();
-        return (format!("error[{}]: {error:#}{hint}", store.code()), exit::CONFIG);
+        // A service manager starts the node again where that may help: when the other node has
+        // ended, or the disk has room.
+        let exit = match store {
+            StoreError::InUse { .. } => exit::BUSY,
+            StoreError::DiskFull { .. } | StoreError::Io { .. } => exit::FAILED,
+            _ => exit::CONFIG,
+        };
+        return (format!("error[{}]: {error:#}{hint}", store.code()), exit);
     }
     (format!("error: {error:#}"), exit::FAILED)
 }
