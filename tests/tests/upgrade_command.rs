@@ -469,6 +469,11 @@ fn places_that_cannot_be_upgraded_are_refused() {
             "mount --bind -o ro {prefix} {prefix} && mount -o remount,bind,ro {prefix} && {upgrade}"
         ))
     });
+    check_refused("a prefix with noexec", &installed, "no program may run in", || {
+        in_namespace(format!(
+            "mount --bind {prefix} {prefix} && mount -o remount,bind,noexec {prefix} && {upgrade}"
+        ))
+    });
     check_refused("no space", &installed, "has 0 MiB free, and the upgrade needs", || {
         in_namespace(format!(
             "mkdir {prefix}.full && mount -t tmpfs -o size=1m tmpfs {prefix}.full && \

@@ -1,7 +1,7 @@
 //! The order of an upgrade.
 
 use std::fs::File;
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::{BufRead as _, ErrorKind, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -174,6 +174,16 @@ fn try_programs(tree: &Path, version: &str, has_settings: bool) -> Result<(), Fa
     let program = tree.join("bin/mote");
     let output = Command::new(&program).arg("version").output();
     let output = output.map_err(|error| {
+        if error.kind() == ErrorKind::PermissionDenied {
+            let folder = tree.parent().unwrap_or(tree).display();
+            let text =
+                format!("no program may run in {folder}, where the new one is tried: {error}");
+            return Failure::new(
+                UNFIT,
+                text,
+                "set TMPDIR to a folder whose file system has no noexec",
+            );
+        }
         let text = format!("the new program does not run: {error}");
         Failure::new(ARCHIVE, text, "use the archive for this machine")
     })?;
