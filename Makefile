@@ -1,12 +1,10 @@
 # Every verb is a script or a plain command of the language's own tools; this file only names them.
-.PHONY: build dist test-dist test-guests image test-cluster bench-cell bench-cluster-scale bench-control-plane demo deny simulate test test-long test-mqtt test-zero experiments soak bench-accept bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-kv bench-calls bench-mqtt bench-schedules bench-spill bench-tls bench-warm profile-warm fuzz lab charts docs recording lint
+.PHONY: build dist test-dist test-guests test-kernel image test-cluster bench-cell bench-cluster-scale bench-control-plane demo deny simulate test test-long test-mqtt test-zero experiments soak bench-accept bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-kv bench-calls bench-mqtt bench-schedules bench-spill bench-tls bench-warm profile-warm fuzz lab charts docs recording lint
 
 build:
 	scripts/setup.sh build
 	MOTE_COMMIT=$$(git rev-parse HEAD 2>/dev/null || echo unknown) cargo build --release -p mote -p mote-chain
-	cargo build --release -p mote-broker
-	cargo build --release -p mote-nats
-	cargo build --release -p mote-upgrade
+	cargo build --release -p mote-broker -p mote-nats -p mote-upgrade
 
 # The images of a cell and of a controller, in target/images.
 image: build
@@ -14,7 +12,7 @@ image: build
 	cargo build --release -p mote-pod
 	scripts/image.sh
 
-dist test-cluster test-dist test-guests bench-cell bench-cluster-scale bench-control-plane demo deny lab lint test test-long test-mqtt test-zero experiments soak bench-accept bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-kv bench-calls bench-mqtt bench-schedules bench-tls bench-warm profile-warm fuzz bench-spill:
+dist test-cluster test-dist test-guests test-kernel bench-cell bench-cluster-scale bench-control-plane demo deny lab lint test test-long test-mqtt test-zero experiments soak bench-accept bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-kv bench-calls bench-mqtt bench-schedules bench-tls bench-warm profile-warm fuzz bench-spill:
 	scripts/$@.sh
 
 # The pictures of README.md, and the documentation as a site in target/book.

@@ -23,6 +23,7 @@ PACKAGES=(mote mote-chain mote-broker mote-nats mote-upgrade) # of Cargo
 PROGRAMS=("${PACKAGES[@]}" mote-tools)                    # mote-tools is in the package mote
 DYNAMIC=x86_64-unknown-linux-gnu
 mapfile -t TARGETS < <(echo $DYNAMIC && scripts/static.sh --list)
+BUILDS_MAX=3 # at the same time; each needs up to 2 GiB of memory
 KERNEL_MIN=5.12 # README.md, "Machines"
 OUT=$(realpath -m "${DIST:-target/dist}")
 VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
@@ -93,19 +94,19 @@ build() {
   export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/mote"
   unset RUSTFLAGS
   cargo build --locked --release --target "$target" -p mote -p mote-chain &&
-    cargo build --locked --release --target "$target" -p mote-broker &&
-    cargo build --locked --release --target "$target" -p mote-nats &&
-    cargo build --locked --release --target "$target" -p mote-upgrade
+    cargo build --locked --release --target "$target" -p mote-broker -p mote-nats -p mote-upgrade
 }
-# build_all: linking one target uses one core for minutes, so another target is compiled meanwhile.
+# build_all: linking one target uses one core for minutes, so others are compiled meanwhile.
 build_all() {
   local target running=0
+  # Each build is a group of processes, which ends as a whole with this script (stop_builds).
+  set -m
   # What is installed for all static targets is installed once.
   [ "${targets[*]}" = $DYNAMIC ] || scripts/static.sh --prepare
   for target in "${targets[@]}"; do
-    if [ $running = 2 ]; then
+    if [ $running = $BUILDS_MAX ]; then
       wait -n || fail "a build failed; its last lines are above"
-      running=1
+      running=$((BUILDS_MAX - 1))
     fi
     say "compiling for $target"
     { build "$target" >"$work/build-$target.log" 2>&1 || { tail -n 30 "$work/build-$target.log" >&2 && exit 1; }; } &
@@ -115,6 +116,7 @@ build_all() {
     wait -n || fail "a build failed; its last lines are above"
     running=$((running - 1))
   done
+  set +m
 }
 
 # Only a folder that this script made is emptied.
@@ -125,7 +127,12 @@ if [ -d "$OUT" ] && [ -n "$(ls -A "$OUT")" ]; then
 fi
 mkdir -p "$OUT"
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+stop_builds() {
+  local group
+  for group in $(jobs -p); do kill -- "-$group" 2>/dev/null || true; done
+}
+trap 'stop_builds; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
 
 # --- The parts of a package ---------------------------------------------------------------------
 

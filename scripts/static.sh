@@ -21,7 +21,7 @@ cd "$(dirname "$0")/.."
 TARGETS=(x86_64-unknown-linux-musl aarch64-unknown-linux-musl armv7-unknown-linux-musleabihf
   riscv64gc-unknown-linux-musl)
 # The features of shared dependencies depend on what is built together (Makefile, "build").
-GROUPS_OF_PROGRAMS=("mote mote-chain" mote-broker mote-nats mote-upgrade)
+GROUPS_OF_PROGRAMS=("mote mote-chain" "mote-broker mote-nats mote-upgrade")
 ZIG=0.17.1 ZIGBUILD=0.24.1
 
 say() { echo "static: $*" >&2; }
@@ -119,8 +119,9 @@ cargo_home=${CARGO_HOME:-$HOME/.cargo} separator=$'\x1f'
 export RUSTC=$toolchain/bin/rustc CARGO=$toolchain/bin/cargo RUSTC_BOOTSTRAP=1
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/static CARGO_INCREMENTAL=0
 # zig brings the files that a program starts and ends with, and is told to make programs that the
-# kernel loads at random addresses. Paths of this machine do not become part of the programs.
-flags=(-Clink-self-contained=no -Clink-arg=-pie "--remap-path-prefix=$cargo_home=/cargo" "--remap-path-prefix=$toolchain=/rustup"
+# kernel loads at random addresses. On RISC-V, the compiler links the C library dynamically unless it
+# is told not to. Paths of this machine do not become part of the programs.
+flags=(-Ctarget-feature=+crt-static -Clink-self-contained=no -Clink-arg=-pie "--remap-path-prefix=$cargo_home=/cargo" "--remap-path-prefix=$toolchain=/rustup"
   "--remap-path-prefix=$PWD=/mote")
 CARGO_ENCODED_RUSTFLAGS=$(printf "%s$separator" "${flags[@]}")
 export CARGO_ENCODED_RUSTFLAGS=${CARGO_ENCODED_RUSTFLAGS%"$separator"}
