@@ -44,6 +44,11 @@ need_dist() {
   have debootstrap || [ -x /usr/sbin/debootstrap ] || want debootstrap
 }
 # What scripts/test-guests.sh emulates other machines with.
+need_kernel() {
+  have linux.uml || want user-mode-linux
+  have slirp-fullbolt || want slirp
+  have busybox || want busybox-static
+}
 need_guests() {
   need_python
   have qemu-system-x86_64 || want qemu-system-x86
@@ -102,8 +107,9 @@ for group in "${groups[@]}"; do
     dist) need_dist ;;
     static) need_python ;;
     guests) need_guests ;;
+    kernel) need_kernel ;;
     lint) need_build; need_python; need_node; have shellcheck || want shellcheck ;;
-    *) say "unknown group $group; there are build, test, demo, bench, check, tls, cold, profile, fuzz, lint, dist, static, guests"; exit 2 ;;
+    *) say "unknown group $group; there are build, test, demo, bench, check, tls, cold, profile, fuzz, lint, dist, static, guests, kernel"; exit 2 ;;
   esac
 done
 

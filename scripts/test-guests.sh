@@ -10,6 +10,8 @@
 #              user, and as one with control groups of its own
 #   x86-512    2 processors, 512 MiB: ten functions in three languages, and a year of temperatures
 #   x86-256    1 processor, 256 MiB: 1,024 clients over HTTP and over CoAP
+#   fast-512, fast-256  as x86-512 and x86-256, with a kernel that runs as a process of this one and is
+#              not emulated (scripts/test-kernel.sh), 1 processor
 #   host-512   as x86-512, on this machine with 512 MiB by a control group
 #   host-256   as x86-256, on this machine with one of its processors and 256 MiB by a control group
 #   no-userns  without user namespaces, on a full disk, with a folder that cannot be written
@@ -30,7 +32,7 @@ cd "$(dirname "$0")/.."
 SUITE=${SUITE:-bookworm}
 # A guest is ended after this time.
 GUEST_SECONDS_MAX=${GUEST_SECONDS_MAX:-3600}
-ALL=(x86-v2 x86-512 x86-256 host-512 host-256 no-userns no-cgroup old-kernel arm64 armv7 user-arm64 user-armv7)
+ALL=(x86-v2 x86-512 x86-256 fast-512 fast-256 host-512 host-256 no-userns no-cgroup old-kernel arm64 armv7 user-arm64 user-armv7)
 PACKAGES=python3,nodejs,iproute2,procps,e2fsprogs,util-linux,busybox-static,kmod
 # Modules of the guest's kernel; those that are part of the kernel are left out.
 MODULES="pci-host-generic virtio_pci virtio_mmio virtio_blk virtio_console virtio_net virtio_rng ext4 loop overlay crc32c_generic"
@@ -159,12 +161,16 @@ data_of() {
 start_guest() {
   local name=$1 arch=$2 folder=$cache/$SUITE-$2 processors=$3 mib=$4 machine
   shift 4
+  : >"$work/$name.out"
+  if [ "$arch" = fast ]; then
+    start_fast "$name" "$mib" "$@"
+    return
+  fi
   case $arch in
     amd64) machine=(qemu-system-x86_64 -machine pc -cpu max) console=ttyS0 ;;
     arm64) machine=(qemu-system-aarch64 -machine virt -cpu cortex-a72) console=ttyAMA0 ;;
     armhf) machine=(qemu-system-arm -machine "virt,highmem=off" -cpu cortex-a15) console=ttyAMA0 ;;
   esac
-  : >"$work/$name.out"
   ${holder:+in_network} "${machine[@]}" -accel tcg,thread=multi -smp "$processors" -m "$mib" -nodefaults -no-user-config -display none -no-reboot \
     -serial "file:$work/$name.console" -kernel "${kernel:-$folder}/kernel" -initrd "${kernel:-$folder}/initrd" \
     -append "console=$console panic=-1 quiet no_timer_check guest.data=vdb $*" \
@@ -173,6 +179,17 @@ start_guest() {
     -device virtio-serial-pci -chardev "file,id=out,path=$work/$name.out" -device virtserialport,chardev=out,name=out \
     -device virtio-rng-pci ${tap:+-netdev tap,id=net,ifname="$tap",script=no,downscript=no -device virtio-net-pci,netdev=net,romfile=} \
     >"$work/$name.qemu" 2>&1 &
+  guest=$!
+}
+# start_fast NAME MIB [WORD]…: the same with Debian's user-mode kernel. Its root is that of this
+# machine, so the data disk is not used: it runs the programs in $programs.
+start_fast() {
+  local name=$1 mib=$2
+  shift 2
+  mkdir -p "$work/$name.home"
+  ${holder:+in_network} env -u TMPDIR HOME="$work/$name.home" linux.uml mem="${mib}M" rootfstype=hostfs rootflags=/ ro loglevel=1 con=null con0=null,fd:1 \
+    ${tap:+vec0:transport=tap,ifname="$tap",depth=128} init="$PWD/scripts/guests/user-mode.sh" guest.repository="$PWD" \
+    guest.programs="$(realpath "$programs")" "$@" </dev/null >"$work/$name.out" 2>"$work/$name.console" &
   guest=$!
 }
 # Waits until the guest's output has a line that begins so.
@@ -304,19 +321,24 @@ year() {
   fi
   sed 's/^/        /' "$work/temperatures" | tee -a "$all"
 }
-job_x86_512() {
+# ten NAME ARCH PROCESSORS: ten functions in 512 MiB.
+ten() {
   temperatures
-  data_of x86-512 "$programs"
   start_network
-  start_guest x86-512 amd64 2 512 guest.job=ten
-  if wait_for_line x86-512 serving; then
-    year x86-512 in_network --host $GUEST
-    order x86-512 memory "ten functions after the year of temperatures" || true
-    order x86-512 end || true
+  start_guest "$1" "$2" "$3" 512 guest.job=ten
+  if wait_for_line "$1" serving; then
+    year "$1" in_network --host $GUEST
+    order "$1" memory "ten functions after the year of temperatures" || true
+    order "$1" end || true
   fi
-  end_guest x86-512
+  end_guest "$1"
   stop_network
 }
+job_x86_512() {
+  data_of x86-512 "$programs"
+  ten x86-512 amd64 2
+}
+job_fast_512() { ten fast-512 fast 1; }
 
 # sweep NAME, HTTP address, CoAP address: 1 to 1,024 clients over each; every answer within 1 s.
 SWEEP_OPERATIONS=${SWEEP_OPERATIONS:-20}
@@ -324,7 +346,7 @@ sweep() {
   local name=$1 target worst
   shift
   for target in "$@"; do
-    if "$programs/mote" bench "$target" --experiment closed-sweep -n "$SWEEP_OPERATIONS" >"$work/sweep" 2>"$work/sweep.err"; then
+    if ${holder:+in_network} "$programs/mote" bench "$target" --experiment closed-sweep -n "$SWEEP_OPERATIONS" >"$work/sweep" 2>"$work/sweep.err"; then
       worst=$(awk '$3 ~ /%|^[0-9.]+$/ && $2 == 1024 { print $3 }' "$work/sweep")
       if [ "$worst" = 100.000 ]; then
         tell "ok      $name: 1,024 clients of ${target%%:*}, all answered within 1 s"
@@ -339,19 +361,24 @@ sweep() {
   done
 }
 
-job_x86_256() {
-  data_of x86-256 "$programs"
+# clients NAME ARCH: 1,024 clients of one processor and 256 MiB.
+clients() {
   start_network
-  start_guest x86-256 amd64 1 256 guest.job=clients
-  if wait_for_line x86-256 serving; then
-    calibrate x86-256
-    sweep "x86-256, emulated" "http://$GUEST:6683/echo-node" "coap://$GUEST:5683/echo-node"
-    order x86-256 memory "after the clients" || true
-    order x86-256 end || true
+  start_guest "$1" "$2" 1 256 guest.job=clients
+  if wait_for_line "$1" serving; then
+    calibrate "$1"
+    sweep "$1" "http://$GUEST:6683/echo-node" "coap://$GUEST:5683/echo-node"
+    order "$1" memory "after the clients" || true
+    order "$1" end || true
   fi
-  end_guest x86-256
+  end_guest "$1"
   stop_network
 }
+job_x86_256() {
+  data_of x86-256 "$programs"
+  clients x86-256 amd64
+}
+job_fast_256() { clients fast-256 fast; }
 
 # start_capped NAME MIB PROCESSORS: a node of this machine, with its instances on these processors and
 # within this memory by a control group, which also counts the pages of its files.
@@ -508,6 +535,8 @@ job_user_armv7() { translated armv7; }
 for job in "${jobs[@]}"; do
   case $job in
     host-256 | host-512 | user-*) ;;
+    # The figure of this machine, with which a guest is compared, is measured in this root.
+    fast-*) scripts/setup.sh kernel && root_of amd64 ;;
     arm64 | armv7) root_of "${DEBIAN_OF[$job]}" ;;
     *) root_of amd64 ;;
   esac

@@ -11,19 +11,8 @@ node=''
 # shellcheck disable=SC1091 # it is made with the data disk
 . /guests/settings
 
-ok() { printf 'ok      %s\n' "$*"; }
-wrong() { printf 'FAILED  %s\n' "$*"; }
-skip() { printf 'SKIPPED %s\n' "$*"; }
-figure() { printf 'figure  %s\n' "$*"; }
-indent() { sed 's/^/        /'; }
-check() { # name, command…
-  local name=$1 output
-  shift
-  if output=$("$@" 2>&1); then ok "$name"; else
-    wrong "$name"
-    printf '%s\n' "$output" | tail -n 20 | indent
-  fi
-}
+# shellcheck source=SCRIPTDIR/results.sh
+. "$files/scripts/guests/results.sh"
 machine() {
   figure "machine: $(uname -m), kernel $(uname -r), $(nproc) processors, $(awk '$1 == "MemTotal:" { print int($2 / 1024) }' /proc/meminfo) MiB for programs, control groups: $(stat -f -c %T /sys/fs/cgroup)"
 }
@@ -89,26 +78,6 @@ report_memory() { # name
 
 # --- Tests of the repository -------------------------------------------------------------------------
 
-# run_test NAME COMMAND…: runs a test program and counts its tests.
-run_test() {
-  local name=$1 result seconds=$SECONDS
-  shift
-  timeout --kill-after=10 "${GUEST_TEST_SECONDS:-900}" "$@" >/tmp/test.log 2>&1
-  result=$?
-  grep -E '^test .* \.\.\. ok$' /tmp/test.log | sed -E "s|^test (.*) \.\.\. ok$|ok      $name: \1|"
-  grep -E '^test .* \.\.\. FAILED$' /tmp/test.log | sed -E "s|^test (.*) \.\.\. FAILED$|FAILED  $name: \1|"
-  grep -E '^test .* \.\.\. ignored' /tmp/test.log | sed -E "s|^test (.*) \.\.\. ignored.*$|SKIPPED $name: \1|"
-  grep -oE 'SKIPPED: .*' /tmp/test.log | sed "s|^SKIPPED: |part    $name: |" | sort -u
-  # The battery has a program of its own, without the list of a test runner.
-  grep -E '^(family|all:|in a program|control outside|layer removed)|^[a-z_ ]+ +[0-9]+ [a-z_]+' /tmp/test.log | sed "s|^|figure  $name: |"
-  if ! grep -q '^test result:' /tmp/test.log; then
-    if [ $result = 0 ]; then ok "$name"; else wrong "$name: exit status $result"; fi
-  elif [ $result != 0 ] && ! grep -q '^test .* FAILED$' /tmp/test.log; then
-    wrong "$name: exit status $result"
-  fi
-  [ $result = 0 ] || { grep -m 1 -A 2 panicked /tmp/test.log; tail -n 60 /tmp/test.log; } | cut -c1-300 | indent
-  figure "$name: $((SECONDS - seconds)) s"
-}
 # The tests are copied to a disk on which programs of other users may be run and written.
 tests() { # mode: root, user, delegated
   local mode=$1 test prefix=()

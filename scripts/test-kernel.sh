@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Runs the end-to-end tests and those of the sandbox on another kernel than that of this machine, at
+# nearly full speed: Debian's user-mode kernel, which runs as a process of an ordinary kernel.
+#
+# Usage: scripts/test-kernel.sh [--memory MIB] [--tests "NAME…"] [KIND…]
+#   --memory MIB   the memory of the machine (default 3072)
+#   --tests NAMES  only the test programs with these names
+#   KIND           what the machine has and who runs the tests; the default is all of them
+#     v2-root      version 2 of control groups alone, root
+#     v2-user      the same, an ordinary user
+#     v2-delegated the same, an ordinary user with control groups of its own
+#     none-root    no control groups, root
+#     none-user    the same, an ordinary user
+#
+# The files are those of this machine. What the tests write goes to memory and is gone afterwards. The
+# machine has one processor, no Landlock, and the network as a user of this machine has it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+ALL=(v2-root v2-user v2-delegated none-root none-user)
+CRATES="tests mote-sandbox" # the folders of the crates whose test programs run
+
+memory=3072 names='' kinds=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --memory) memory=${2:?--memory needs a number of MiB} && shift ;;
+    --tests) names=${2:?--tests needs the names of test programs} && shift ;;
+    -*) sed -n '5,13s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+    *) kinds+=("$1") ;;
+  esac
+  shift
+done
+[ ${#kinds[@]} -gt 0 ] || kinds=("${ALL[@]}")
+for kind in "${kinds[@]}"; do
+  [[ " ${ALL[*]} " == *" $kind "* ]] || { echo "test-kernel: there is no kind $kind; there are: ${ALL[*]}" >&2; exit 2; }
+done
+[ "$(uname -m)" = x86_64 ] || { echo "SKIPPED: test-kernel: Debian has this kernel for x86-64 only" >&2; exit 1; }
+scripts/setup.sh build test kernel
+export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+
+work=$(mktemp -d "${TMPDIR:-/var/tmp}/mote-kernel.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+cargo build --workspace --bins --tests --message-format=json >"$work/cargo" 2>"$work/cargo.err" || { tail -n 20 "$work/cargo.err" >&2; exit 1; }
+python3 -B -c '
+import json, os, sys
+crates, names = sys.argv[1].split(), sys.argv[2].split()
+for built in map(json.loads, filter(lambda line: line.startswith("{"), sys.stdin)):
+    if built.get("executable") and built["target"]["kind"] == ["test"]:
+        folder, name = os.path.dirname(built["manifest_path"]), built["target"]["name"]
+        if os.path.basename(folder) in crates and (not names or name in names):
+            print(name, folder, built["executable"])
+' "$CRATES" "$names" <"$work/cargo" >"$work/tests"
+[ -s "$work/tests" ] || { echo "test-kernel: no test program has one of these names: $names" >&2; exit 2; }
+[ -n "$names" ] || scripts/cluster.sh build kube-apiserver kubectl >"$work/cluster" 2>&1 || tail -n 3 "$work/cluster" >&2
+# The tests find tools and registries as they do on this machine.
+export -p | grep -vE '^declare -x (TMPDIR|PWD|OLDPWD|SHLVL)' >"$work/environment"
+echo "export MOTE_BIN=${CARGO_TARGET_DIR:-$PWD/target}/debug/mote GUEST_TEST_SECONDS=${GUEST_TEST_SECONDS:-1800}" >>"$work/environment"
+
+all=$work/results
+: >"$all"
+for kind in "${kinds[@]}"; do
+  printf '\n## %s\n' "$kind"
+  # The kernel takes its memory from a file in /dev/shm, and keeps its name in the home folder.
+  mkdir -p "$work/$kind"
+  env -u TMPDIR HOME="$work/$kind" linux.uml mem="${memory}M" rootfstype=hostfs rootflags=/ ro loglevel=1 con=null con0=fd:0,fd:1 \
+    eth0=slirp,,"$(command -v slirp-fullbolt)" init="$PWD/scripts/guests/user-mode.sh" guest.kind="$kind" guest.work="$work" \
+    guest.repository="$PWD" </dev/null 2>"$work/$kind/errors" | stdbuf -oL tr -d '\r' | tee "$work/$kind/console" |
+    sed -un '/^start of job/,/^end of job/p' | tee -a "$all" || true
+  grep -q '^end of job' "$work/$kind/console" || {
+    echo "FAILED  $kind: the machine ended before its job" | tee -a "$all"
+    tail -n 20 "$work/$kind/console" "$work/$kind/errors" >&2
+  }
+done
+count() { grep -c "^$1 " "$all" || true; }
+printf '\n%d passed, %d failed, %d skipped\n' "$(count ok)" "$(count FAILED)" "$(count SKIPPED)"
+[ "$(count FAILED)" = 0 ]
