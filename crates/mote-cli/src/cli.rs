@@ -33,6 +33,7 @@ mod secret;
 mod simulate;
 mod tools;
 mod top;
+mod upload;
 
 use std::process::ExitCode;
 

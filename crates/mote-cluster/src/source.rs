@@ -69,7 +69,7 @@ pub(crate) fn archive(name: &str, wanted: &Wanted) -> Result<Archive, String> {
         write(&root, "mote.toml", &manifest(name, &settings)?)?;
     }
     let options = mote_project::Options { name: Some(name), ..mote_project::Options::default() };
-    let project = mote_project::read(&root, options)
+    let project = mote_project::read_own(&root, options)
         .map_err(|mistakes| told(&mistakes).replace(&root.display().to_string(), "spec.files"))?;
     let [planned] = project.functions.as_slice() else {
         return Err(format!("the files describe {} functions, not one", project.functions.len()));

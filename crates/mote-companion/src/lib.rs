@@ -3,9 +3,10 @@
 //! that they run without privileges.
 //!
 //! [`supervision`] is the side of the node: it starts a program, writes its lines to the log of the
-//! node, and starts it again when it ends. [`confinement`] is the side of the program: it gives up
-//! rights. This crate does not know what a program does, or what the node and the program say to
-//! each other.
+//! node, and starts it again when it ends. [`errand`] is its side, too, for a program that answers one
+//! question and ends. [`confinement`] is the side of the program: it gives up rights. This crate does
+//! not know what a program does, or what the node and the program say to each other.
 
 pub mod confinement;
+pub mod errand;
 pub mod supervision;

@@ -2,12 +2,15 @@
 //!
 //! A step that fails leaves the old revision serving, and the answer names the step.
 
+use std::ffi::OsStr;
 use std::io::Read;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use mote_api::Problem;
 use mote_api::types::{DeployResult, DeployStep};
+use mote_api::upload::{self, ReadUpload};
 use mote_core::rollout::{Edit, Split, SplitError, Traffic};
 use mote_core::spec::Runtime;
 use mote_core::{FunctionName, FunctionSpec};
@@ -139,7 +142,7 @@ async fn attempt(
         "unpack",
         format!("{} files, {} bytes, sha256:{}", staged.files, staged.bytes, &staged.hash[..8]),
     );
-    let spec = spec(&name, &staged)?;
+    let spec = spec(&name, &staged).await?;
     check(node, &spec)?;
     golang::check(node, &spec)?;
     steps.done("check", format!("runtime {}", spec.runtime.as_str()));
@@ -304,7 +307,7 @@ async fn publish(
 }
 
 /// The spec that came with the archive, or the one its folder implies.
-fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, Problem> {
+async fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, Problem> {
     let spec = match &staged.set_aside {
         Some(json) => {
             let spec = mote_core::spec::from_json(json).map_err(|error| {
@@ -314,29 +317,32 @@ fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, Proble
             mote_project::check_code(&staged.path, &spec).map_err(|mistakes| refused(&mistakes))?;
             spec
         }
-        None => {
-            let options = mote_project::Options {
-                name: Some(name.as_str()),
-                check_machine: true,
-                ..mote_project::Options::default()
-            };
-            let project = mote_project::read(&staged.path, options).map_err(|mistakes| {
-                let code = mistakes.0.first().map_or("M0303", |mistake| mistake.code);
-                Problem::new(422, code, mistakes.to_string())
-            })?;
-            let mut planned = project.functions;
-            if planned.len() != 1 {
-                let text = format!("the archive holds {} functions, not one", planned.len());
-                return Err(Problem::new(422, "M0303", text));
-            }
-            planned.remove(0).spec
-        }
+        None => read_upload(name, &staged.path).await?,
     };
     if &spec.name != name {
         let text = format!("the archive holds {}, not {name}", spec.name);
         return Err(Problem::new(422, "M0303", text).with_field("name"));
     }
     Ok(spec)
+}
+
+/// The spec that the files of an upload imply. Another program reads them, so that a node contains no
+/// code for that.
+async fn read_upload(name: &FunctionName, folder: &Path) -> Result<FunctionSpec, Problem> {
+    let arguments = [OsStr::new(upload::VERB), folder.as_os_str(), OsStr::new(name.as_str())];
+    let answer = mote_companion::errand::answer(upload::PROGRAM, &arguments).await;
+    let read = answer.and_then(|json| Ok(serde_json::from_slice::<ReadUpload>(&json)?));
+    match read {
+        Ok(ReadUpload::Spec(json)) => mote_core::spec::from_json(json.as_bytes())
+            .map_err(|error| Problem::new(500, "M0599", format!("{}: {error}", upload::PROGRAM))),
+        Ok(ReadUpload::Refused(problem)) => Err(problem),
+        Err(error) => {
+            let text =
+                format!("{}: cannot read an upload without a spec: {error}", upload::PROGRAM);
+            Err(Problem::new(500, "M0104", text)
+                .with_hint("install mote-tools next to mote, or send the project with mote deploy"))
+        }
+    }
 }
 
 /// Answers with the mistakes in a project.

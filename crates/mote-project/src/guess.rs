@@ -160,7 +160,6 @@ fn interpreter(source: &str) -> Vec<String> {
 pub(super) fn entry(folder: &Folder, runtime: Runtime, name: &str) -> Result<String, Mistakes> {
     match runtime {
         Runtime::Go => go_entry(folder),
-        Runtime::Chain => super::chain::entry(folder),
         Runtime::Python => python_entry(folder, name),
         _ => node_entry(folder, name),
     }

@@ -2,7 +2,7 @@
 //!
 //! The manifest has precedence, the files supply the rest, and every guess is reported, so that it
 //! can be shown and overruled. The command line uses this crate before it packs a folder, and the
-//! node uses it after it has unpacked one. The crate reads files and runs nothing; it must not know
+//! node uses it after it has unpacked one ([`read_own`]). The crate reads files and runs nothing; it must not know
 //! of nodes, of sockets or of how a function runs. Start reading at [`read`], then at [`foreign`]
 //! for the manifests of other platforms.
 
@@ -24,6 +24,7 @@ mod mistakes;
 mod network;
 mod plan;
 mod probe;
+mod program;
 mod render;
 mod schedules;
 mod yaml;
@@ -31,7 +32,8 @@ mod yaml;
 pub use self::foreign::packages::write_anew;
 use self::foreign::{LeftOut, matches_filter};
 pub use self::network::allow;
-pub use self::plan::{changed, check_code, lay_out, load_manifest, planned, read};
+pub use self::plan::{changed, lay_out, load_manifest, planned, read, read_own};
+pub use self::program::check_code;
 pub use self::render::mote_toml;
 
 /// The content of a folder that was read.
@@ -92,9 +94,6 @@ pub struct Options<'a> {
     pub name: Option<&'a str>,
     /// Whether programs must be built for this machine; off when the node is another machine.
     pub check_machine: bool,
-    /// Whether manifests of other platforms are read. A node never reads them, because they may
-    /// name files outside the folder.
-    pub foreign: bool,
     /// A filter for the functions of another platform's manifest; `*` stands for any characters.
     pub filter: Option<&'a str>,
 }

@@ -24,7 +24,8 @@ use mote_store::ArchiveLimits;
 use super::chain;
 use super::foreign::{self, Described, Foreign, LeftOut, Source};
 use super::mistakes::{escaped, in_manifest, mistake, unreadable};
-use super::probe::{self, Folder, Program};
+use super::probe::{self, Folder};
+use super::program::{check_program, run_by_interpreter};
 use super::{
     Code, Options, Planned, Project, UNPACKED_BYTES_MAX, contract, golang, guess, network,
     schedules,
@@ -48,13 +49,18 @@ pub fn load_manifest(path: &Path) -> Result<Option<Manifest>, Mistakes> {
     }
 }
 
-/// Reads the functions of a folder or file.
+/// Reads the functions of a folder or file, also those that a manifest of another platform
+/// describes. Such a manifest may name files outside of the folder.
 pub fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> {
-    if options.foreign
-        && let Some(found) = foreign::read(path)?
-    {
-        return read_foreign(path, found, options);
+    match foreign::read(path)? {
+        Some(found) => read_foreign(path, found, options),
+        None => read_own(path, options),
     }
+}
+
+/// Reads the functions of a folder or file, and no manifest of another platform. Programs that
+/// read uploads use this, and contain no code for such manifests.
+pub fn read_own(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> {
     let folder = Folder::read(path)?;
     let manifest = load_manifest(path)?;
     let has_manifest = manifest.is_some();
@@ -92,14 +98,15 @@ pub fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> {
 }
 
 /// The function in a folder, as `manifest` describes it. A node uses this, because it follows no
-/// path.
+/// path. A chain is refused: no other platform has them, and a node contains no code that reads one.
 pub fn planned(
     path: &Path,
     name: &FunctionName,
     manifest: &FunctionManifest,
 ) -> Result<FunctionSpec, Mistakes> {
     let options = Options { name: Some(name.as_str()), check_machine: true, ..Options::default() };
-    Ok(plan(&Folder::read(path)?, manifest, true, options)?.0)
+    let mut guesses = Vec::new();
+    plan_described(&Folder::read(path)?, manifest, options, None, &mut guesses)
 }
 
 /// Renames `spec` to `name`, replaces its environment and secrets, and applies every other change
@@ -297,6 +304,15 @@ fn misses_compat(folder: &Folder, function: &FunctionManifest) -> Option<String>
     ))
 }
 
+/// How a chain is read: the file, and what it may call. A program that hands over no such functions
+/// contains no code for YAML.
+struct Chains {
+    entry: fn(&Folder) -> Result<String, Mistakes>,
+    allow: fn(&Folder, &mut FunctionSpec) -> Result<(), Mistakes>,
+}
+
+const CHAINS: Chains = Chains { entry: chain::entry, allow: chain::allow };
+
 fn plan(
     folder: &Folder,
     function: &FunctionManifest,
@@ -304,7 +320,6 @@ fn plan(
     options: Options<'_>,
 ) -> Result<(FunctionSpec, Vec<String>), Mistakes> {
     let mut guesses = Vec::new();
-    let name = name(folder, function, options.name)?;
     let found = if has_manifest { None } else { contract::infer(folder) };
     let function = match &found {
         Some(found) => {
@@ -314,6 +329,19 @@ fn plan(
         }
         None => function,
     };
+    let spec = plan_described(folder, function, options, Some(CHAINS), &mut guesses)?;
+    Ok((spec, guesses))
+}
+
+/// The function that a manifest describes, or the contract that its files follow.
+fn plan_described(
+    folder: &Folder,
+    function: &FunctionManifest,
+    options: Options<'_>,
+    chains: Option<Chains>,
+    guesses: &mut Vec<String>,
+) -> Result<FunctionSpec, Mistakes> {
+    let name = name(folder, function, options.name)?;
     let runtime = match &function.runtime {
         Some(runtime) => guess::named(runtime.value),
         None => {
@@ -324,6 +352,10 @@ fn plan(
     };
     let mut spec = FunctionSpec::with_defaults(name, runtime, "");
     apply_contract(&mut spec, function)?;
+    let chains = chains.filter(|_| runtime == Runtime::Chain);
+    if runtime == Runtime::Chain && chains.is_none() {
+        return Err(mistake("M0305", "a chain cannot be deployed here".to_owned(), None));
+    }
     match runtime {
         Runtime::Python | Runtime::Node | Runtime::Go | Runtime::Chain => {
             if let Some(command) = &function.command {
@@ -344,9 +376,10 @@ fn plan(
                 }
                 Some(entry) => guess::checked_entry(folder, runtime, &entry.value, entry.line)?,
                 None => {
-                    let entry = match spec.compat {
-                        Some(compat) => contract::entry(folder, compat, runtime)?,
-                        None => guess::entry(folder, runtime, spec.name.as_str())?,
+                    let entry = match (&chains, spec.compat) {
+                        (Some(chains), _) => (chains.entry)(folder)?,
+                        (None, Some(compat)) => contract::entry(folder, compat, runtime)?,
+                        (None, None) => guess::entry(folder, runtime, spec.name.as_str())?,
                     };
                     guesses.push(format!("entry {entry}"));
                     entry
@@ -384,8 +417,8 @@ fn plan(
         _ => {}
     }
     apply(&mut spec, function)?;
-    if runtime == Runtime::Chain {
-        chain::allow(folder, &mut spec)?;
+    if let Some(chains) = chains {
+        (chains.allow)(folder, &mut spec)?;
     }
     guesses.extend(network::allow_gateway(folder, &mut spec));
     guesses.extend(network::allow_own_front(folder, &mut spec));
@@ -399,7 +432,7 @@ fn plan(
         // handles one event at a time, and its default is one worker.
         spec.limits.concurrency = spec.limits.concurrency.or(Some(1));
     }
-    Ok((spec, guesses))
+    Ok(spec)
 }
 
 pub(crate) fn compat(name: PlatformName) -> Platform {
@@ -476,99 +509,6 @@ fn name(
         let text = format!("`{}`: {error}", escaped(folder.stem()));
         mistake("M0115", text, hint)
     })
-}
-
-/// Checks the program of a command when it is one of the function's own files. `spec` is complete,
-/// and `path` holds the code that came with it.
-pub fn check_code(path: &Path, spec: &FunctionSpec) -> Result<(), Mistakes> {
-    match spec.runtime {
-        Runtime::Exec | Runtime::Server => {
-            check_program(&Folder::read(path)?, &mut spec.command.clone(), true)
-        }
-        Runtime::Python | Runtime::Node | Runtime::Go | Runtime::Chain => Ok(()),
-    }
-}
-
-fn check_program(
-    folder: &Folder,
-    command: &mut [String],
-    check_machine: bool,
-) -> Result<(), Mistakes> {
-    let Some(program) = command.first_mut() else {
-        return Ok(());
-    };
-    if program.starts_with('/') {
-        return Ok(()); // the machine's own program
-    }
-    let own = program.strip_prefix("./").unwrap_or(program).to_owned();
-    match folder.program(&own)? {
-        None if program.contains('/') => Err(mistake(
-            "M0113",
-            format!("command: `{}` is not part of the function", escaped(program)),
-            None,
-        )),
-        None => Ok(()), // found through PATH, such as `sh`
-        Some(found) => {
-            *program = format!("./{own}");
-            check_found(&own, &found, check_machine)
-        }
-    }
-}
-
-/// Puts the interpreter from a script's first line in front of a script that is not executable. The
-/// images of other platforms make such scripts executable, so their users do not.
-fn run_by_interpreter(folder: &Folder, command: &mut Vec<String>) -> Result<(), Mistakes> {
-    let Some(program) = command.first() else { return Ok(()) };
-    let own = program.strip_prefix("./").unwrap_or(program).to_owned();
-    let is_script = |found: &Program| !found.executable && found.has_shebang && !found.shebang_cr;
-    if own.starts_with('/') || !folder.program(&own)?.as_ref().is_some_and(is_script) {
-        return Ok(());
-    }
-    let source = folder.source(&own);
-    let line = source.lines().next().unwrap_or_default().trim_start_matches("#!");
-    let interpreter: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-    if !interpreter.is_empty() {
-        command[0] = format!("./{own}");
-        command.splice(0..0, interpreter);
-    }
-    Ok(())
-}
-
-fn check_found(own: &str, found: &Program, check_machine: bool) -> Result<(), Mistakes> {
-    let own = escaped(own);
-    if found.shebang_cr {
-        return Err(mistake(
-            "M0121",
-            format!("{own}: line 1 ends in CR, so its interpreter cannot be found"),
-            Some(format!("sed -i 's/\\r$//' {own}")),
-        ));
-    }
-    if let (Some(machine), true) = (found.machine, check_machine)
-        && !probe::runs_here(machine)
-    {
-        let (theirs, here) = (probe::machine_name(machine), std::env::consts::ARCH);
-        let here_shown = if here == "x86_64" { "x86-64" } else { here };
-        return Err(mistake(
-            "M0120",
-            format!("{own} is built for {theirs}, this node is {here_shown}"),
-            Some(format!("build for it: cargo build --target {here}-unknown-linux-musl")),
-        ));
-    }
-    if !found.executable {
-        return Err(mistake(
-            "M0114",
-            format!("{own} is not executable"),
-            Some(format!("chmod +x {own}")),
-        ));
-    }
-    if found.machine.is_none() && !found.has_shebang {
-        return Err(mistake(
-            "M0114",
-            format!("{own} is neither an ELF program nor a script with #! in line 1"),
-            Some("begin it with a line such as #!/bin/sh".to_owned()),
-        ));
-    }
-    Ok(())
 }
 
 fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mistakes> {

@@ -62,7 +62,6 @@ pub(super) fn read<'a>(
         let options = Options {
             name: args.name.as_deref(),
             check_machine: is_local,
-            foreign: true,
             filter: args.filter.as_deref(),
         };
         let mut project = mote_project::read(path, options)?;

@@ -23,8 +23,7 @@ fn kubernetes(args: &ExportKubernetes, output: &Output) -> Result<(), Failure> {
         let text = format!("{}: already exists", args.out.display());
         return Err(Failure::new("M0103", text).with_hint("name another folder: --out DIR"));
     }
-    let options =
-        Options { name: args.name.as_deref(), check_machine: false, foreign: true, filter: None };
+    let options = Options { name: args.name.as_deref(), check_machine: false, filter: None };
     let project = mote_project::read(&args.path, options)?;
     let objects = objects::Options {
         registry: args.registry.clone(),

@@ -15,11 +15,16 @@ use super::output::Output;
 use super::{
     bench, completion, config_verb, deploy, ended, explain, export, fleet, functions, import,
     invocations, invoke, kv, logs, mqtt, node, nodes, program, rollout, scale, schedules, secret,
-    simulate, top,
+    simulate, top, upload,
 };
 
 /// Runs the command line of this process as `mote-tools`.
 pub fn run() -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some((folder, name)) = upload::asked(&arguments) {
+        let output = Output::new(&Global::default());
+        return ended(upload::run(folder, name, &output), &output);
+    }
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => return usage(&error),

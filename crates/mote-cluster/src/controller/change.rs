@@ -186,7 +186,7 @@ fn read(name: &FunctionName, tar: &[u8]) -> Result<FunctionSpec, Refused> {
         }
         None => {
             let options = mote_project::Options { name: Some(name.as_str()), ..Default::default() };
-            let mut project = mote_project::read(&path, options).map_err(first)?;
+            let mut project = mote_project::read_own(&path, options).map_err(first)?;
             if project.functions.len() != 1 {
                 let text =
                     format!("the archive holds {} functions, not one", project.functions.len());

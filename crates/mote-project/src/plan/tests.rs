@@ -16,7 +16,9 @@ fn read_files(files: &[(&str, &str)]) -> Result<Vec<Planned>, String> {
         }
     }
     let options = Options { check_machine: true, ..Options::default() };
-    read(&root, options).map(|project| project.functions).map_err(|mistakes| mistakes.to_string())
+    read_own(&root, options)
+        .map(|project| project.functions)
+        .map_err(|mistakes| mistakes.to_string())
 }
 
 fn check(files: &[(&str, &str)], runtime: Runtime, entry: &str) {
@@ -77,7 +79,7 @@ fn read_foreign_files(files: &[(&str, &str)]) -> Result<Project, Mistakes> {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
     }
-    read(&root, Options { foreign: true, ..Options::default() })
+    read(&root, Options::default())
 }
 
 #[test]
@@ -414,11 +416,11 @@ fn programs_of_other_machines_are_refused() {
     fs::write(&path, &elf).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     let mut options = Options { check_machine: true, ..Options::default() };
-    let error = read(&path, options).unwrap_err();
+    let error = read_own(&path, options).unwrap_err();
     assert_eq!(error.0[0].code, "M0120");
     assert!(error.0[0].text.starts_with("hello is built for "), "{error}");
     options.check_machine = false;
-    assert_eq!(read(&path, options).unwrap().functions[0].spec.command, ["./hello"]);
+    assert_eq!(read_own(&path, options).unwrap().functions[0].spec.command, ["./hello"]);
 }
 
 #[test]
@@ -443,12 +445,12 @@ fn a_single_file_is_named_by_its_stem() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("My_Func.py");
     fs::write(&path, HANDLE).unwrap();
-    let planned = read(&path, Options::default()).unwrap().functions;
+    let planned = read_own(&path, Options::default()).unwrap().functions;
     assert_eq!(planned[0].spec.name.as_str(), "my-func");
     assert_eq!(planned[0].spec.entry, "My_Func:handle");
     assert_eq!(planned[0].guesses, ["python (My_Func.py)", "entry My_Func:handle"]);
     let named = Options { name: Some("other"), ..Options::default() };
-    assert_eq!(read(&path, named).unwrap().functions[0].spec.name.as_str(), "other");
+    assert_eq!(read_own(&path, named).unwrap().functions[0].spec.name.as_str(), "other");
 }
 
 #[test]
@@ -522,7 +524,7 @@ fn nothing_is_written_where_a_link_in_the_code_leads() {
     fs::write(root.join("function.yaml"), manifest).unwrap();
     fs::write(root.join("main.py"), "def handler(context, event):\n    return 1\n").unwrap();
     std::os::unix::fs::symlink(&victim, root.join("requirements.txt")).unwrap();
-    let read = read(&root, Options { foreign: true, ..Options::default() });
+    let read = read(&root, Options::default());
     assert!(read.is_err());
     assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
 

@@ -1,0 +1,106 @@
+//! Checks of the program that a command names, when it is one of the function's own files.
+
+use std::path::Path;
+
+use mote_api::toml_reader::Mistakes;
+use mote_core::FunctionSpec;
+use mote_core::spec::Runtime;
+
+use super::mistakes::{escaped, mistake};
+use super::probe::{self, Folder, Program};
+
+/// Checks the program of a command when it is one of the function's own files. `spec` is complete,
+/// and `path` holds the code that came with it.
+pub fn check_code(path: &Path, spec: &FunctionSpec) -> Result<(), Mistakes> {
+    match spec.runtime {
+        Runtime::Exec | Runtime::Server => {
+            check_program(&Folder::read(path)?, &mut spec.command.clone(), true)
+        }
+        Runtime::Python | Runtime::Node | Runtime::Go | Runtime::Chain => Ok(()),
+    }
+}
+
+pub(super) fn check_program(
+    folder: &Folder,
+    command: &mut [String],
+    check_machine: bool,
+) -> Result<(), Mistakes> {
+    let Some(program) = command.first_mut() else {
+        return Ok(());
+    };
+    if program.starts_with('/') {
+        return Ok(()); // the machine's own program
+    }
+    let own = program.strip_prefix("./").unwrap_or(program).to_owned();
+    match folder.program(&own)? {
+        None if program.contains('/') => Err(mistake(
+            "M0113",
+            format!("command: `{}` is not part of the function", escaped(program)),
+            None,
+        )),
+        None => Ok(()), // found through PATH, such as `sh`
+        Some(found) => {
+            *program = format!("./{own}");
+            check_found(&own, &found, check_machine)
+        }
+    }
+}
+
+/// Puts the interpreter from a script's first line in front of a script that is not executable. The
+/// images of other platforms make such scripts executable, so their users do not.
+pub(super) fn run_by_interpreter(
+    folder: &Folder,
+    command: &mut Vec<String>,
+) -> Result<(), Mistakes> {
+    let Some(program) = command.first() else { return Ok(()) };
+    let own = program.strip_prefix("./").unwrap_or(program).to_owned();
+    let is_script = |found: &Program| !found.executable && found.has_shebang && !found.shebang_cr;
+    if own.starts_with('/') || !folder.program(&own)?.as_ref().is_some_and(is_script) {
+        return Ok(());
+    }
+    let source = folder.source(&own);
+    let line = source.lines().next().unwrap_or_default().trim_start_matches("#!");
+    let interpreter: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    if !interpreter.is_empty() {
+        command[0] = format!("./{own}");
+        command.splice(0..0, interpreter);
+    }
+    Ok(())
+}
+
+fn check_found(own: &str, found: &Program, check_machine: bool) -> Result<(), Mistakes> {
+    let own = escaped(own);
+    if found.shebang_cr {
+        return Err(mistake(
+            "M0121",
+            format!("{own}: line 1 ends in CR, so its interpreter cannot be found"),
+            Some(format!("sed -i 's/\\r$//' {own}")),
+        ));
+    }
+    if let (Some(machine), true) = (found.machine, check_machine)
+        && !probe::runs_here(machine)
+    {
+        let (theirs, here) = (probe::machine_name(machine), std::env::consts::ARCH);
+        let here_shown = if here == "x86_64" { "x86-64" } else { here };
+        return Err(mistake(
+            "M0120",
+            format!("{own} is built for {theirs}, this node is {here_shown}"),
+            Some(format!("build for it: cargo build --target {here}-unknown-linux-musl")),
+        ));
+    }
+    if !found.executable {
+        return Err(mistake(
+            "M0114",
+            format!("{own} is not executable"),
+            Some(format!("chmod +x {own}")),
+        ));
+    }
+    if found.machine.is_none() && !found.has_shebang {
+        return Err(mistake(
+            "M0114",
+            format!("{own} is neither an ELF program nor a script with #! in line 1"),
+            Some("begin it with a line such as #!/bin/sh".to_owned()),
+        ));
+    }
+    Ok(())
+}
