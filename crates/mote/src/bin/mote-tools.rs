@@ -3,6 +3,8 @@
 
 use std::process::ExitCode;
 
+use mote_relocations as _; // contains the first function of the program
+
 fn main() -> ExitCode {
     mote_cli::run_tools()
 }
