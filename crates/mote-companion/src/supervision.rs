@@ -74,7 +74,8 @@ async fn run<C: Companion>(
     let mut child = command.stderr(Stdio::piped()).kill_on_drop(true).spawn()?;
     // The command may hold the other end of a socket, whose close tells the process to end.
     drop(command);
-    let log = child.stderr.take().map(|errors| tokio::spawn(relay(errors, C::LABEL)));
+    let log =
+        child.stderr.take().map(|errors| tokio::spawn(mote_tasks::boxed(relay(errors, C::LABEL))));
     let ended = match companion.serve(&mut child, stopped).await {
         Ok(()) => match timeout(END_PATIENCE, child.wait()).await {
             Ok(status) => Ok(status?.to_string()),

@@ -70,10 +70,10 @@ impl Bound {
             let Some(place) = places.take(&stream, peer.ip()) else { continue };
             let _ = stream.set_nodelay(true);
             let served = one(stream, peer);
-            connections.spawn(async move {
+            connections.spawn(mote_tasks::boxed(async move {
                 served.await;
                 drop(place);
-            });
+            }));
         }
         drop(self.socket);
         let all = async { while connections.join_next().await.is_some() {} };

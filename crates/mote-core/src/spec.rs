@@ -490,7 +490,9 @@ pub const BODY_BYTES_MAX: u64 = 64 << 30;
 impl FunctionSpec {
     /// Names of all secrets that it reads, as files or variables, each once.
     pub fn secret_names(&self) -> BTreeSet<&str> {
-        self.secrets.iter().chain(self.secret_env.values()).map(String::as_str).collect()
+        let mut names = BTreeSet::new();
+        names.extend(self.secrets.iter().chain(self.secret_env.values()).map(String::as_str));
+        names
     }
 
     /// All mistakes in it, whatever its source. A spec arrives from outside: everything that the

@@ -35,11 +35,11 @@ pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<Owne
             continue;
         }
         let door = Arc::new(Door { inside: inside.clone(), to });
-        runtime().spawn(door.accept(listener, closed.clone()));
+        runtime().spawn(mote_tasks::boxed(door.accept(listener, closed.clone())));
     }
     // If any host may be reached, the socket for looking up names follows them.
     if let Some(socket) = listeners.next() {
-        runtime().spawn(Names(inside).serve(socket, closed));
+        runtime().spawn(mote_tasks::boxed(Names(inside).serve(socket, closed)));
     }
     Doors(open)
 }

@@ -95,10 +95,10 @@ pub(crate) async fn start(
 fn bury(revision: &Revision, exited: BoxFuture<Exit>, reservation: Option<Reservation>) {
     let Some(reservation) = reservation else { return };
     reservation.started();
-    revision.shared.runtime.spawn(async move {
+    revision.shared.runtime.spawn(mote_tasks::boxed(async move {
         exited.await;
         drop(reservation);
-    });
+    }));
 }
 
 fn held(room: &mut Option<Reservation>) -> Reservation {
@@ -122,7 +122,11 @@ async fn ready(
         revision.shared.backend.start(request).await?;
     let birth = Birth { prewarmed, ..birth };
     let control: Arc<dyn InstanceControl> = control.into();
-    revision.shared.runtime.spawn(output::read(revision.clone(), instance, output));
+    revision.shared.runtime.spawn(mote_tasks::boxed(output::read(
+        revision.clone(),
+        instance,
+        output,
+    )));
     let doors = egress::serve(revision, instance, egress);
     let limit = Duration::from_millis(init_timeout_ms);
     let memory_bytes = revision.spec.limits.memory_bytes;
@@ -154,11 +158,11 @@ async fn ready(
             let link = Link::Server(link);
             let key = enlist(revision, birth, link, ready, control, held(room));
             let revision = revision.clone();
-            revision.shared.runtime.clone().spawn(async move {
+            revision.shared.runtime.clone().spawn(mote_tasks::boxed(async move {
                 let exit = exited.await;
                 drop(doors);
                 end(&revision, key, fault_of_exit(&exit, revision.spec.limits.memory_bytes));
-            });
+            }));
         }
         Launch::Shim { .. } | Launch::Worker { .. } | Launch::PerInvocation { .. } => {
             let mut connection = Connection::new(stream(channel)?);

@@ -70,7 +70,11 @@ fn wish(revision: &Revision, evict: bool) -> RoomRequest<'_> {
 }
 
 fn spawn(revision: &Arc<Revision>, why: Why, reservation: Reservation) {
-    revision.shared.runtime.spawn(instance::start(revision.clone(), why, reservation));
+    revision.shared.runtime.spawn(mote_tasks::boxed(instance::start(
+        revision.clone(),
+        why,
+        reservation,
+    )));
 }
 
 /// Takes starts back, and answers the callers that cannot be served before their deadline.

@@ -73,7 +73,12 @@ pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
     let (mut ended, mut grown_bytes) = (0_u32, 0_u64);
     loop {
         while let Some((number, end)) = begin(&journal, &invoker) {
-            attempts.spawn(attempt(journal.clone(), invoker.clone(), number, end));
+            attempts.spawn(mote_tasks::boxed(attempt(
+                journal.clone(),
+                invoker.clone(),
+                number,
+                end,
+            )));
         }
         if journal.is_stopping() && attempts.is_empty() {
             return;
@@ -104,7 +109,7 @@ pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
             let (sweeper, by_bytes) = (journal.clone(), grown_bytes >= SWEEP_AFTER_BYTES);
             (ended, grown_bytes) = (0, 0);
             // In a task, because invocations begin meanwhile.
-            attempts.spawn(async move { sweeper.sweep(by_bytes).await });
+            attempts.spawn(mote_tasks::boxed(async move { sweeper.sweep(by_bytes).await }));
         }
     }
 }

@@ -59,8 +59,10 @@ impl LocalBroker {
         let address = Arc::new(Mutex::new(None));
         let (stopping, stopped) = watch::channel(false);
         let password = settings.password.clone();
-        let task = runtime
-            .spawn(supervision::keep(Broker { settings, address: address.clone() }, stopped));
+        let task = runtime.spawn(mote_tasks::boxed(supervision::keep(
+            Broker { settings, address: address.clone() },
+            stopped,
+        )));
         Self { address, password, stopping, task: Mutex::new(Some(task)) }
     }
 

@@ -47,10 +47,10 @@ fn pack(deploy: Deploy, on_node: Option<(FunctionSpec, PathBuf)>) -> Result<Vec<
     let Deploy { name, code, manifest, annotations, secrets, may_name_secrets, .. } = deploy;
     let (manifest, files) = understood(manifest)?;
     let folder = Folder::of(code, files, on_node.as_ref().map(|(_, path)| path.as_path()))?;
-    let named_before: BTreeSet<String> = on_node
-        .iter()
-        .flat_map(|(spec, _)| spec.secret_names().into_iter().map(str::to_owned))
-        .collect();
+    let mut named_before = BTreeSet::new();
+    if let Some((spec, _)) = &on_node {
+        named_before.extend(spec.secret_names().into_iter().map(str::to_owned));
+    }
     let mut spec = match on_node {
         Some((spec, _)) => mote_project::changed(spec, &name, &manifest),
         None => mote_project::planned(folder.path(), &name, &manifest),

@@ -180,23 +180,29 @@ impl Listeners {
                     let parts = || (queue.clone(), stop.clone());
                     if let Some(bound) = self.openfaas {
                         let context = context_of::<dyn mote_openfaas::Node>(front.clone(), parts());
-                        serving.spawn(mote_openfaas::serve(bound, context));
+                        serving.spawn(mote_tasks::boxed(mote_openfaas::serve(bound, context)));
                     }
                     if let Some(TinyFaas { management, grpc, .. }) = self.tinyfaas {
                         let context = context_of::<dyn mote_tinyfaas::Node>(front.clone(), parts());
-                        serving.spawn(mote_tinyfaas::serve(management, context, ports));
+                        serving.spawn(mote_tasks::boxed(mote_tinyfaas::serve(
+                            management, context, ports,
+                        )));
                         if let Some(bound) = grpc {
                             let context = context_of::<dyn Invocations>(front.clone(), parts());
-                            serving.spawn(mote_tinyfaas::serve_grpc(bound, context));
+                            serving.spawn(mote_tasks::boxed(mote_tinyfaas::serve_grpc(
+                                bound, context,
+                            )));
                         }
                     }
                     if let Some(bound) = self.nuclio {
                         let context = context_of::<dyn mote_nuclio::Node>(front.clone(), parts());
-                        serving.spawn(mote_nuclio::serve(bound, context));
+                        serving.spawn(mote_tasks::boxed(mote_nuclio::serve(bound, context)));
                     }
                     if let Some(OpenWhisk { bound, incoming, .. }) = self.openwhisk {
                         let context = context_of::<dyn mote_openwhisk::Node>(front, parts());
-                        serving.spawn(mote_openwhisk::serve(bound, context, resumed, incoming));
+                        serving.spawn(mote_tasks::boxed(mote_openwhisk::serve(
+                            bound, context, resumed, incoming,
+                        )));
                     }
                     let all = async { while serving.join_next().await.is_some() {} };
                     stop.stopped().await;
@@ -297,9 +303,14 @@ impl PlatformNode {
         &self,
         work: impl Future<Output = Result<T, Problem>> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, Problem>> {
-        let task = self.management.spawn(work);
+        let (task, result) = mote_tasks::whole(work);
+        let task = self.management.spawn(task);
         let failed = |_| Problem::new(500, "M0599", "the node could not do this; see its log");
-        async move { task.await.map_err(failed)? }.boxed()
+        async move {
+            task.await.map_err(failed)?;
+            result.take()
+        }
+        .boxed()
     }
 }
 

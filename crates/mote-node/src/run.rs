@@ -99,9 +99,9 @@ async fn serve(
     // Signal handlers are installed first, because a Ctrl-C during a slow start must stop it too.
     let mut interrupt = signal(SignalKind::interrupt()).context("signal handler")?;
     let mut terminate = signal(SignalKind::terminate()).context("signal handler")?;
-    let start_can_end = management.spawn(end_of_start());
+    let start_can_end = management.spawn(mote_tasks::boxed(end_of_start()));
     let data_dir = config.data.clone();
-    let opening = management.spawn_blocking(move || -> Result<_> {
+    let opening = mote_tasks::blocking_on(management, move || -> Result<_> {
         // All files are checked before one of them is changed.
         mote_journal::records::refuse_newer(&data_dir.join(accepted::FILE_NAME))?;
         mote_state::FileState::refuse_newer(&data_dir.join(STATE_FILE))?;
@@ -181,9 +181,8 @@ async fn serve(
     let schedules = {
         let shared = config.schedule_journal.clone();
         let (store, journals, runtime) = (store.clone(), journals.clone(), management.clone());
-        let opening = management
-            .spawn_blocking(move || schedules::open(store, &journals, shared, runtime))
-            .await;
+        let open = move || schedules::open(store, &journals, shared, runtime);
+        let opening = mote_tasks::blocking_on(management, open).await;
         opening.context("cannot read the store")??
     };
     let own_broker = match &config.mqtt {
@@ -256,7 +255,9 @@ async fn serve(
     engine.metrics().add(JournalMetrics(journals.clone()));
     engine.metrics().add(NoticeMetrics(notices.clone()));
     let (running, data_path) = (engine.clone(), Handle::current());
-    journals.run(move |journal| data_path.spawn(mote_journal::run(journal, running.clone())));
+    journals.run(move |journal| {
+        data_path.spawn(mote_tasks::boxed(mote_journal::run(journal, running.clone())))
+    });
     let invoker = Calls::Own(node.invoker.clone());
 
     // From here on, calls may have been accepted, so a signal no longer ends the process at once.
@@ -277,8 +278,9 @@ async fn serve(
         let front = mote_fronts::http(listener, invoker.clone(), config, stopper.clone());
         // Handshakes take long, and must not delay the functions and the other fronts.
         let thread = runtime_on_thread("mote-https", std::future::pending())?;
-        fronts.spawn(async move { thread.spawn(front).await.map_err(std::io::Error::other)? });
-        management.spawn(https::keep_renewed(certificates));
+        let front = async move { thread.spawn(front).await.map_err(std::io::Error::other)? };
+        fronts.spawn(mote_tasks::boxed(front));
+        management.spawn(mote_tasks::boxed(https::keep_renewed(certificates)));
     }
     let coap_config = mote_coap::Config { notices: Some(notices), ..Default::default() };
     if let Some(listener) = coap_listener {
@@ -307,9 +309,13 @@ async fn serve(
         let serving = platforms.serve(node.clone(), handle, fronts_of_others, stopped);
         Some(serving.await?)
     };
-    let admin_task =
-        management.spawn(admin::serve(node.clone(), socket, admin_listener, admin_stopped));
-    management.spawn(memory::give_back(engine.clone()));
+    let admin_task = management.spawn(mote_tasks::boxed(admin::serve(
+        node.clone(),
+        socket,
+        admin_listener,
+        admin_stopped,
+    )));
+    management.spawn(mote_tasks::boxed(memory::give_back(engine.clone())));
 
     node.ready.store(true, std::sync::atomic::Ordering::Release);
     announce(&node);
@@ -318,7 +324,7 @@ async fn serve(
     if manager.watchdog.is_some() {
         // A task of the data path: if that hangs, the service manager hears nothing more.
         let manager = manager.clone();
-        tokio::spawn(async move { manager.pet_in_time().await });
+        tokio::spawn(mote_tasks::boxed(async move { manager.pet_in_time().await }));
     }
     let deploying = deploy_at_start(deploy, &node.config.socket);
     let code = tokio::select! {
@@ -346,7 +352,7 @@ async fn serve(
         stopper.stop();
         let _ = stop_coap.send(true);
         // What is due from here on is missed.
-        let _ = tokio::task::spawn_blocking(move || schedules.stop()).await;
+        let _ = mote_tasks::blocking(move || schedules.stop()).await;
         let all_served = async {
             let all_served = async { while fronts.join_next().await.is_some() {} };
             let guests = async {
@@ -363,7 +369,7 @@ async fn serve(
         }
         let _ = stop_admin.send(true);
         if let Some(platforms) = platforms {
-            let joined = tokio::task::spawn_blocking(move || platforms.join());
+            let joined = mote_tasks::blocking(move || platforms.join());
             let _ = waiting_for(&engine, "the APIs of other platforms", joined).await;
         }
         // Attempts that do not end in time are repeated by the next start.
@@ -378,7 +384,7 @@ async fn serve(
             waiting_for(&engine, "the MQTT broker", broker.stop()).await;
         }
         if let Some(state) = state_file {
-            let closed = tokio::task::spawn_blocking(move || state.close());
+            let closed = mote_tasks::blocking(move || state.close());
             let _ = waiting_for(&engine, "the state of functions", closed).await;
         }
         if let Some(nats) = &nats {
@@ -489,10 +495,9 @@ fn deploy_at_start(paths: &[PathBuf], socket: &Path) -> Option<tokio::process::C
 /// Makes every deployed function available again; an instance starts only when it is called.
 async fn bring_back(node: &Arc<Node>, management: &Handle) -> Result<()> {
     let store = node.store.clone();
-    let (inventory, scales) = management
-        .spawn_blocking(move || Ok::<_, anyhow::Error>((store.functions()?, store.scales()?)))
-        .await
-        .context("cannot read the store")??;
+    let read = move || Ok::<_, anyhow::Error>((store.functions()?, store.scales()?));
+    let (inventory, scales) =
+        mote_tasks::blocking_on(management, read).await.context("cannot read the store")??;
     for damaged in &inventory.damaged {
         tracing::error!(
             function = %damaged.function,
@@ -535,8 +540,8 @@ async fn bring_back(node: &Arc<Node>, management: &Handle) -> Result<()> {
         schedules::bring_back(node, revision);
     }
     trees::warn_of(&node.store.recovery().left);
-    management.spawn(trees::collect(node.clone()));
-    management.spawn(trees::verify(node.clone()));
+    management.spawn(mote_tasks::boxed(trees::collect(node.clone())));
+    management.spawn(mote_tasks::boxed(trees::verify(node.clone())));
     Ok(())
 }
 

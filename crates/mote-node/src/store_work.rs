@@ -1,10 +1,8 @@
 //! Runs work on the store, and turns its errors into answers.
 
-use std::sync::Arc;
-
 use mote_api::Problem;
 use mote_store::{Store, StoreError};
-use parking_lot::Mutex;
+pub(crate) use mote_tasks::blocking;
 use tokio::task::JoinError;
 
 use super::Node;
@@ -19,23 +17,6 @@ pub(super) async fn with_store<T: Send + 'static>(
         .await
         .map_err(|error| internal(&error))?
         .map_err(|error| store_problem(&error))
-}
-
-/// Runs `work` on a thread that may block; it runs also if nobody awaits the result. Behind a
-/// pointer, it is the same kind of task for the runtime as all other work, whose code would
-/// otherwise be in the binary once for each.
-pub(crate) fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> impl Future<Output = Result<T, JoinError>> + Send {
-    let place = Arc::new(Mutex::new(None));
-    let result = place.clone();
-    let work: Box<dyn FnOnce() + Send> = Box::new(move || *place.lock() = Some(work()));
-    let task = tokio::task::spawn_blocking(work);
-    async move {
-        task.await?;
-        let result = result.lock().take();
-        Ok(result.expect("work that has not panicked has left its result"))
-    }
 }
 
 /// An error of the store as an answer.

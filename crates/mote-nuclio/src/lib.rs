@@ -20,7 +20,7 @@ use mote_compat::Bound;
 use mote_compat::access::{self, Gate, Rule};
 use mote_compat::node::{Access, Deploys, Documents, Functions, Invocations, Logs};
 use mote_compat::refused::{RefusalForm, parse};
-use mote_compat::routing::{any, get, handled};
+use mote_compat::routing::{Routes, any, get};
 use serde_json::{Value, json};
 
 use self::building::Building;
@@ -61,26 +61,22 @@ fn routes(context: &Context, rule: Rule) -> Router {
     let with_token = rule == Rule::Token;
     let dashboard = Dashboard { context: context.clone(), building: Arc::default(), with_token };
     let one = get(functions::one)
-        .put(handled(functions::update))
+        .put(functions::update)
         .patch(functions::patch)
-        .delete(handled(functions::remove));
-    let all = get(functions::all)
-        .post(handled(functions::create))
-        .delete(handled(functions::remove_named));
-    Router::new()
+        .delete(functions::remove);
+    let all = get(functions::all).post(functions::create).delete(functions::remove_named);
+    Routes::new(dashboard)
         .route("/api/functions", all)
         .route("/api/functions/{name}", one)
         .route("/api/functions/{name}/replicas", get(functions::replicas))
         .route("/api/functions/{name}/logs/{replica}", get(functions::logs))
         .route(
             "/api/projects",
-            get(projects::all)
-                .post(handled(projects::create))
-                .delete(handled(projects::remove_named)),
+            get(projects::all).post(projects::create).delete(projects::remove_named),
         )
         .route(
             "/api/projects/{name}",
-            get(projects::one).put(handled(projects::update)).delete(handled(projects::remove)),
+            get(projects::one).put(projects::update).delete(projects::remove),
         )
         .route("/api/versions", get(versions))
         .route("/api/external_ip_addresses", get(addresses))
@@ -88,11 +84,11 @@ fn routes(context: &Context, rule: Rule) -> Router {
         .route("/api/function_events", get(nothing))
         .route("/api/function_templates", get(nothing))
         .route("/api/api_gateways", get(nothing))
-        .layer(DefaultBodyLimit::max(DOCUMENT_BYTES_MAX))
+        .with(|router| router.layer(DefaultBodyLimit::max(DOCUMENT_BYTES_MAX)))
         .route("/api/function_invocations", any(invoke::run))
-        .layer(axum::middleware::from_fn_with_state(gate, access::check))
+        .with(|router| router.layer(axum::middleware::from_fn_with_state(gate, access::check)))
         .route("/health", get(|| async { "OK" }))
-        .with_state(dashboard)
+        .router()
 }
 
 async fn nothing() -> Json<Value> {

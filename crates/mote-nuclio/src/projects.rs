@@ -127,8 +127,8 @@ fn sent(body: &[u8]) -> Result<Project, Refused> {
 
 async fn known(dashboard: &Dashboard) -> Result<BTreeMap<String, Value>, Refused> {
     let names = named(dashboard).chain([PROJECT.to_owned()]);
-    let mut all: BTreeMap<String, Value> =
-        names.map(|name| (name.clone(), document_of(&name))).collect();
+    let mut all = BTreeMap::new();
+    all.extend(names.map(|name| (name.clone(), document_of(&name))));
     for (name, bytes) in dashboard.context.node.documents(COLLECTION).await? {
         if let Ok(document) = serde_json::from_slice(&bytes) {
             all.insert(name, document);

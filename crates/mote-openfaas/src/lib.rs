@@ -24,7 +24,7 @@ use mote_compat::Bound;
 use mote_compat::access::{self, Gate, Rule};
 use mote_compat::node::{Access, Deploys, Functions, Invocations, Logs, Secrets};
 use mote_compat::refused::{RefusalForm, parse};
-use mote_compat::routing::{any, get, handled, post};
+use mote_compat::routing::{Routes, any, get, post};
 
 use self::metrics::Metrics;
 
@@ -58,18 +58,17 @@ pub async fn serve(bound: Bound, context: Context) {
 
 fn routes(context: &Context, open: Rule) -> Router {
     let gate = |rule| Gate { access: context.node.clone(), rule };
-    let metrics = get(metrics::show);
-    let metrics = metrics.layer(from_fn_with_state(gate(open), access::check));
     let gateway = Gateway { context: context.clone(), metrics: Arc::default(), open };
+    let metrics = Routes::new(gateway.clone())
+        .route("/metrics", get(metrics::show))
+        .with(|router| router.layer(from_fn_with_state(gate(open), access::check)));
     let functions = get(functions::list)
-        .post(handled(functions::create))
-        .put(handled(functions::update))
-        .delete(handled(functions::remove));
-    let secrets = get(secrets::list)
-        .post(handled(secrets::create))
-        .put(handled(secrets::update))
-        .delete(handled(secrets::remove));
-    Router::new()
+        .post(functions::create)
+        .put(functions::update)
+        .delete(functions::remove);
+    let secrets =
+        get(secrets::list).post(secrets::create).put(secrets::update).delete(secrets::remove);
+    Routes::new(gateway)
         .route("/system/functions", functions)
         .route("/system/function/{name}", get(functions::describe))
         .route("/system/scale-function/{name}", post(functions::scale))
@@ -79,9 +78,12 @@ fn routes(context: &Context, open: Rule) -> Router {
         .route("/system/namespaces", get(|| async { axum::Json([NAMESPACE]) }))
         .route("/system/namespace/{name}", any(namespace))
         .route("/system/alert", post(|| async { StatusCode::OK }))
-        .layer(DefaultBodyLimit::max(MANAGEMENT_BYTES_MAX))
-        .layer(from_fn(in_our_namespace))
-        .layer(from_fn_with_state(gate(Rule::Token), access::check))
+        .with(|router| {
+            router
+                .layer(DefaultBodyLimit::max(MANAGEMENT_BYTES_MAX))
+                .layer(from_fn(in_our_namespace))
+                .layer(from_fn_with_state(gate(Rule::Token), access::check))
+        })
         // Functions can be called without credentials.
         .route("/function/{name}", any(invoke::run))
         .route("/function/{name}/", any(invoke::run))
@@ -90,9 +92,8 @@ fn routes(context: &Context, open: Rule) -> Router {
         .route("/async-function/{name}/", post(invoke::later))
         .route("/async-function/{name}/{*path}", post(invoke::later))
         .route("/healthz", get(|| async { "OK" }))
-        .route("/metrics", metrics)
-        .layer(DefaultBodyLimit::disable())
-        .with_state(gateway)
+        .with(|router| router.merge(metrics.router()).layer(DefaultBodyLimit::disable()))
+        .router()
 }
 
 async fn info() -> Response {

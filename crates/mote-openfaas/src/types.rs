@@ -87,7 +87,11 @@ impl Status {
                 Value::String(text) => text,
                 other => other.to_string(),
             };
-            table.unwrap_or_default().into_iter().map(|(key, value)| (key, text(value))).collect()
+            let mut texts = BTreeMap::new();
+            texts.extend(
+                table.unwrap_or_default().into_iter().map(|(key, value)| (key, text(value))),
+            );
+            texts
         };
         let name = function.spec.name.to_string();
         let image = shown.image.unwrap_or_else(|| format!("mote://{name}"));

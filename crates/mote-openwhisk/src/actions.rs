@@ -188,12 +188,12 @@ async fn invoke(
         // The activation runs to its end, even if the client stops waiting.
         let (whisk, found, payload) = (whisk.clone(), found.clone(), payload.clone());
         let tasks = whisk.tasks.clone();
-        tasks.spawn(async move {
+        tasks.spawn(mote_tasks::boxed(async move {
             let _place = place;
             let payload = Value::Object(payload);
             let activation = Activation { id, found, payload, cause: None };
             run::activate(&whisk, &activation, Patience::Refused).await
-        })
+        }))
     };
     let asked = flags.timeout.map_or(BLOCKING_MAX, Duration::from_millis).min(BLOCKING_MAX);
     let ended = match tokio::time::timeout(asked, &mut running).await {

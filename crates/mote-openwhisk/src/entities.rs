@@ -277,5 +277,7 @@ pub(super) fn local_name(written: &str) -> Result<String, Refused> {
 /// Parameters as an object; later ones take precedence.
 pub(super) fn merged<'p>(lists: impl IntoIterator<Item = &'p [Pair]>) -> Map<String, Value> {
     let pairs = lists.into_iter().flatten();
-    pairs.map(|pair| (pair.key.clone(), pair.value.clone())).collect()
+    let mut all = Map::new();
+    all.extend(pairs.map(|pair| (pair.key.clone(), pair.value.clone())));
+    all
 }

@@ -31,7 +31,7 @@ use axum::response::{IntoResponse, Response};
 use mote_api::Problem;
 use mote_compat::node::{Access, Admission, Deploys, Documents, Functions, Invocations, Logs};
 use mote_compat::queue::Resumed;
-use mote_compat::routing::{any, get};
+use mote_compat::routing::{Routes, any, get};
 use mote_compat::{Bound, access};
 use mote_core::shares::Shares;
 use serde_json::json;
@@ -123,7 +123,7 @@ pub async fn serve(
 fn routes(whisk: Whisk) -> Router {
     let entity = |whisk: &Whisk| {
         let (actions, action) = (actions::list, actions::dispatch);
-        Router::new()
+        Routes::new(whisk.clone())
             .route("/actions", get(actions))
             .route("/actions/{name}", any(action))
             .route("/actions/{package}/{name}", any(actions::dispatch_in_package))
@@ -136,26 +136,28 @@ fn routes(whisk: Whisk) -> Router {
             .route("/activations", get(activations::list))
             .route("/activations/{id}", get(activations::show))
             .route("/activations/{id}/{part}", get(activations::show_part))
-            .with_state(whisk.clone())
+            .router()
     };
-    let managed = Router::new()
-        .nest("/namespaces/_", entity(&whisk))
-        .nest(&format!("/namespaces/{NAMESPACE}"), entity(&whisk))
+    let managed = Routes::new(whisk.clone())
         .route(
             &format!("/namespaces/{}/actions/{{package}}/{{name}}", system::NAMESPACE),
-            any(actions::dispatch_system).with_state(whisk.clone()),
+            any(actions::dispatch_system),
         )
         .route("/namespaces", get(|| async { axum::Json([NAMESPACE]) }))
+        .router()
+        .nest("/namespaces/_", entity(&whisk))
+        .nest(&format!("/namespaces/{NAMESPACE}"), entity(&whisk))
         .layer(DefaultBodyLimit::max(CODE_BYTES_MAX + PARAMETERS_BYTES_MAX))
         .layer(axum::middleware::from_fn_with_state(whisk.clone(), authorise));
-    let web = Router::new()
+    let web = Routes::new(whisk)
         .route("/web/{namespace}/{package}/{action}", any(web::run))
         .route("/web/{namespace}/{package}/{action}/{*path}", any(web::run))
-        .layer(DefaultBodyLimit::max(PARAMETERS_BYTES_MAX))
-        .with_state(whisk);
-    Router::new()
+        .router()
+        .layer(DefaultBodyLimit::max(PARAMETERS_BYTES_MAX));
+    Routes::new(())
         .route("/", get(info))
         .route("/api/v1", get(info))
+        .router()
         .nest("/api/v1", managed.merge(web))
         .fallback(|| async { Refused::not_found() })
 }

@@ -115,7 +115,7 @@ async fn send(stream: &mut TlsStream<TcpStream>, request: &InstanceRequest) -> R
     let mut folders = vec![("/function", request.code_dir.clone())];
     folders.extend(request.packages_dir.clone().map(|folder| ("/packages", folder)));
     let (out, mut batches) = mpsc::channel::<Vec<u8>>(2);
-    let reading = tokio::task::spawn_blocking(move || files::send(&folders, &out));
+    let reading = mote_tasks::blocking(move || files::send(&folders, &out));
     stream.write_all(&head).await.map_err(Failure::Lost)?;
     while let Some(batch) = batches.recv().await {
         stream.write_all(&batch).await.map_err(Failure::Lost)?;

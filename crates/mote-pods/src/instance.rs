@@ -40,12 +40,12 @@ pub(crate) fn run(
     let (kill, killed) = watch::channel(false);
     let shared = pods.0.clone();
     shared.running.fetch_add(1, Ordering::Relaxed);
-    tokio::spawn(async move {
+    tokio::spawn(mote_tasks::boxed(async move {
         let exit = drive(stream, input, first, inside, printed, killed, &held.name).await;
         shared.running.fetch_sub(1, Ordering::Relaxed);
         // Nobody may wait for it any more.
         let _ = ended.send(Some(exit));
-    });
+    }));
     Ok(Started {
         channel: OwnedFd::from(channel),
         output,

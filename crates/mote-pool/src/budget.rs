@@ -4,6 +4,8 @@
 //! kernel's out-of-memory killer. When the budget is used up, the idle instances that are worth
 //! least make room; busy ones never do. Pure; called once per start.
 
+use std::cmp::Ordering;
+
 /// The resources that a node gives to instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
@@ -105,9 +107,7 @@ pub fn admit_start(
         return Verdict::Start;
     };
     let mut order: Vec<&IdleInstance> = idle.iter().collect();
-    order.sort_by(|a, b| {
-        b.paused.cmp(&a.paused).then(a.worth().total_cmp(&b.worth())).then(a.id.cmp(&b.id))
-    });
+    order.sort_unstable_by(cheapest_first);
     let mut freed = 0;
     let mut victims: Vec<&IdleInstance> = Vec::new();
     for instance in order {
@@ -133,6 +133,13 @@ pub fn admit_start(
     Verdict::Evict(victims.iter().map(|instance| instance.id).collect())
 }
 
+/// The order in which idle instances are stopped. The sort would otherwise contain this some hundred
+/// times.
+#[inline(never)]
+fn cheapest_first(a: &&IdleInstance, b: &&IdleInstance) -> Ordering {
+    b.paused.cmp(&a.paused).then(a.worth().total_cmp(&b.worth())).then(a.id.cmp(&b.id))
+}
+
 /// Memory that is in use and may be given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Occupied {
@@ -145,7 +152,7 @@ pub struct Occupied {
 /// When `missing_bytes` are expected to be free, in nanoseconds from now; `None` when they are not
 /// expected to become free. Sorts `occupied`.
 pub fn room_in(missing_bytes: u64, occupied: &mut [Occupied]) -> Option<u64> {
-    occupied.sort_by_key(|held| held.free_in_ns);
+    occupied.sort_unstable_by(soonest_first);
     let mut freed = 0;
     if missing_bytes == 0 {
         return Some(0);
@@ -157,6 +164,11 @@ pub fn room_in(missing_bytes: u64, occupied: &mut [Occupied]) -> Option<u64> {
         }
     }
     None
+}
+
+#[inline(never)]
+fn soonest_first(a: &Occupied, b: &Occupied) -> Ordering {
+    a.free_in_ns.cmp(&b.free_in_ns)
 }
 
 /// How much longer work runs that has run for `elapsed_ns`, if such work takes `mean_ns` on

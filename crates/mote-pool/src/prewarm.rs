@@ -4,6 +4,8 @@
 //! that deployed functions need is kept, and more if several starts recently came at once, all
 //! within a budget of memory.
 
+use std::cmp::Ordering;
+
 /// Starts within this time count as simultaneous: later ones find programs that were brought up
 /// meanwhile.
 const BURST_NS: u64 = 1_000_000_000;
@@ -56,16 +58,20 @@ impl ProgramKind {
     }
 }
 
+/// The sort would otherwise contain this some hundred times.
+#[inline(never)]
+fn most_wanted_first(kinds: &[ProgramKind], at: usize, other: usize) -> Ordering {
+    let (a, b) = (&kinds[at], &kinds[other]);
+    b.peak.total_cmp(&a.peak).then(b.functions.cmp(&a.functions)).then(at.cmp(&other))
+}
+
 /// How many programs of each kind should wait, at most `most`, the number that can start at once.
 /// The first program of every kind comes before the second of any; among equals, the kind with more
 /// simultaneous starts comes first, then the one with more functions.
 pub fn counts(kinds: &[ProgramKind], most: u32, budget_bytes: u64) -> Vec<u32> {
     let mut counts = vec![0; kinds.len()];
     let mut order: Vec<usize> = (0..kinds.len()).collect();
-    order.sort_by(|a, b| {
-        let (a, b) = (&kinds[*a], &kinds[*b]);
-        b.peak.total_cmp(&a.peak).then(b.functions.cmp(&a.functions))
-    });
+    order.sort_unstable_by(|at, other| most_wanted_first(kinds, *at, *other));
     let mut left = budget_bytes;
     loop {
         let mut added = false;

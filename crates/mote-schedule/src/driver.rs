@@ -153,7 +153,7 @@ impl Schedules {
         let mut life = self.0.life.lock();
         if *life == Life::Idle && !is_empty {
             *life = Life::Running;
-            self.0.runtime.spawn(drive(self.0.clone()));
+            self.0.runtime.spawn(mote_tasks::boxed(drive(self.0.clone())));
         }
         self.0.changed.notify_one();
         Ok(())
@@ -263,7 +263,7 @@ async fn drive(inner: Arc<Inner>) {
                 }
                 if inner.mark_is_old(now) && offered.is_empty() {
                     let inner = inner.clone();
-                    let _ = tokio::task::spawn_blocking(move || inner.keep_mark(now)).await;
+                    let _ = mote_tasks::blocking(move || inner.keep_mark(now)).await;
                 }
             }
             Some(key) = running.next() => inner.book.lock().ended(&key),

@@ -13,7 +13,7 @@ use axum::extract::DefaultBodyLimit;
 use mote_compat::Bound;
 use mote_compat::access::{self, Gate, Rule};
 use mote_compat::node::{Access, Deploys, Functions, Logs};
-use mote_compat::routing::any;
+use mote_compat::routing::{Routes, any};
 
 pub use front::{Route, TinyFaasFront};
 pub use grpc::{GrpcContext, serve as serve_grpc};
@@ -46,16 +46,16 @@ pub async fn serve(bound: Bound, context: Context, ports: Ports) {
 fn routes(context: &Context, rule: Rule, ports: Ports) -> Router {
     let gate = Gate { access: context.node.clone(), rule };
     let manager = management::Manager::new(context.clone(), ports);
-    Router::new()
+    Routes::new(manager)
         .route("/upload", any(management::upload))
         .route("/uploadURL", any(management::upload_url))
         .route("/delete", any(management::delete))
         .route("/list", any(management::list))
         .route("/wipe", any(management::wipe))
         .route("/logs", any(management::logs))
+        .router()
         .layer(DefaultBodyLimit::max(management::BODY_BYTES_MAX))
         .layer(axum::middleware::from_fn_with_state(gate, access::check))
-        .with_state(manager)
 }
 
 /// For the fuzzer: the code that reads what clients send.

@@ -44,9 +44,9 @@ pub(crate) fn find(folder: &Path) -> Result<(Vec<Pair>, Vec<Unusable>), Unusable
             named.extend(at(path));
         }
     }
-    named.sort_unstable();
     // The node's own certificate is for clients for whom there is no other.
-    named.sort_by_key(|(chain, _)| chain.file_stem().is_some_and(|name| name == SELF_SIGNED));
+    let is_own = |chain: &Path| chain.file_stem().is_some_and(|name| name == SELF_SIGNED);
+    named.sort_unstable_by(|a, b| is_own(&a.0).cmp(&is_own(&b.0)).then_with(|| a.cmp(b)));
     let (mut pairs, mut faults) = (Vec::new(), Vec::new());
     for (chain, key) in named {
         match stamp(&chain).and_then(|chain| Ok([chain, stamp(&key)?])) {

@@ -27,7 +27,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use mote_api::{Problem, paths};
 use mote_compat::connection::{Places, http1};
-use mote_compat::routing::{delete, get, handled, post, put};
+use mote_compat::routing::{Routes, delete, get, handled, post, put};
 use mote_core::shares::Shares;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
@@ -57,21 +57,19 @@ impl IntoResponse for Refused {
 }
 
 fn routes(node: Arc<Node>) -> Router {
-    Router::new()
+    Routes::new(node.clone())
         .route(paths::STATUS, get(node_routes::status))
         .route(paths::DOCTOR, get(node_routes::doctor))
         .route(paths::OPENAPI, get(node_routes::openapi))
         .route(paths::METRICS, get(node_routes::metrics))
-        .route(paths::CELLS, get(cells::list).put(handled(cells::put)))
+        .route(paths::CELLS, get(cells::list).put(cells::put))
         .route(paths::JOURNALS, get(journals::list))
-        .route(paths::JOURNAL, put(journals::take).delete(handled(journals::give_back)))
-        .route(paths::PODS, get(pods::list).put(handled(pods::put)))
+        .route(paths::JOURNAL, put(journals::take).delete(journals::give_back))
+        .route(paths::PODS, get(pods::list).put(pods::put))
         .route(paths::FUNCTIONS, get(functions::list))
         .route(
             paths::FUNCTION,
-            get(functions::describe)
-                .put(handled(functions::deploy))
-                .delete(handled(functions::remove)),
+            get(functions::describe).put(functions::deploy).delete(functions::remove),
         )
         .route(paths::REVISIONS, get(rollout::revisions))
         .route(paths::REVISION, put(rollout::place))
@@ -82,34 +80,31 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::SCALE, post(scale::scale))
         .route(paths::LOGS, get(logs::read))
         .route(paths::INVOCATIONS, get(invocations::list))
-        .route(paths::INVOCATION, get(invocations::show).delete(handled(invocations::cancel)))
+        .route(paths::INVOCATION, get(invocations::show).delete(invocations::cancel))
         .route(paths::RETRY, post(invocations::retry))
         .route(paths::DEAD_LETTERS, delete(invocations::delete_dead_letters))
         .route(paths::DEAD_LETTER, delete(invocations::delete_dead_letter))
         .route(paths::OPENWHISK, put(openwhisk::apply))
         .route(paths::SCHEDULES, get(functions::schedules))
         .route(paths::SECRETS, get(secrets::list))
-        .route(paths::SECRET, put(secrets::put).delete(handled(secrets::remove)))
+        .route(paths::SECRET, put(secrets::put).delete(secrets::remove))
         .route(paths::MQTT_USERS, get(mqtt::list))
-        .route(paths::MQTT_USER, put(mqtt::put).delete(handled(mqtt::remove)))
+        .route(paths::MQTT_USER, put(mqtt::put).delete(mqtt::remove))
         .route(paths::KV, get(kv::namespaces))
-        .route(paths::KV_NAMESPACE, get(kv::list).delete(handled(kv::clear)))
-        .route(
-            paths::KV_ENTRY,
-            get(kv::get)
-                .put(handled(kv::put))
-                .delete(handled(kv::delete))
-                .post(handled(kv::increment)),
-        )
+        .route(paths::KV_NAMESPACE, get(kv::list).delete(kv::clear))
+        .route(paths::KV_ENTRY, get(kv::get).put(kv::put).delete(kv::delete).post(kv::increment))
         // The archive's own limits bound uploads, and the function's limits bound bodies.
-        .layer(DefaultBodyLimit::disable())
-        .with_state(node.clone())
-        .fallback(handled(no_such_route))
-        .method_not_allowed_fallback(handled(no_such_method))
-        .layer(axum::middleware::from_fn_with_state(node.clone(), access::check))
+        .with(|router| {
+            router
+                .layer(DefaultBodyLimit::disable())
+                .fallback(handled(no_such_route))
+                .method_not_allowed_fallback(handled(no_such_method))
+                .layer(axum::middleware::from_fn_with_state(node, access::check))
+        })
         // Health is answered without credentials, because it reveals only that the node is running.
         .route(paths::LIVEZ, get(|| async { "ok\n" }))
-        .route(paths::READYZ, get(node_routes::readyz).with_state(node))
+        .route(paths::READYZ, get(node_routes::readyz))
+        .router()
 }
 
 /// Runs a change in a task of its own, so that a client that disconnects cannot leave it half done.
@@ -117,7 +112,9 @@ async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Refused> {
     let failed = |_| Problem::new(500, "M0599", "the node could not make the change; see its log");
-    Ok(tokio::spawn(work).await.map_err(failed)??)
+    let (task, result) = mote_tasks::whole(work);
+    tokio::spawn(task).await.map_err(failed)?;
+    Ok(result.take()?)
 }
 
 /// A word of a client, as an error shows it.
@@ -204,10 +201,10 @@ async fn serve_unix(socket: UnixListener, uid: u32, app: Router, stop: watch::Re
         };
         let Ok(place) = shares.take(peer, 1) else { continue };
         let served = http1(stream, access::Caller::Local(peer), app.clone(), stopped(stop.clone()));
-        connections.spawn(async move {
+        connections.spawn(mote_tasks::boxed(async move {
             log_end(served.await);
             drop(place);
-        });
+        }));
     }
     drop(socket);
     while connections.join_next().await.is_some() {}
@@ -234,10 +231,10 @@ async fn serve_tcp(tcp: TcpListener, app: Router, stop: watch::Receiver<bool>) {
         let _ = stream.set_nodelay(true);
         let caller = access::Caller::Remote(peer.ip());
         let served = http1(stream, caller, app.clone(), stopped(stop.clone()));
-        connections.spawn(async move {
+        connections.spawn(mote_tasks::boxed(async move {
             log_end(served.await);
             drop(place);
-        });
+        }));
     }
     drop(tcp);
     while connections.join_next().await.is_some() {}

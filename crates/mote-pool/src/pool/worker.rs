@@ -472,7 +472,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
         let slots: Vec<_> = calls.map(|(slot, _)| slot).collect();
         let mut taken: Vec<_> =
             slots.into_iter().filter_map(|slot| self.calls.0.try_remove(slot)).collect();
-        taken.sort_by_key(|call| std::cmp::Reverse(call.order));
+        taken.sort_unstable_by_key(|call| std::cmp::Reverse(call.order));
         taken
     }
 
