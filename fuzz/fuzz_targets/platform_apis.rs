@@ -21,7 +21,7 @@ use mote_compat::node::{
     Functions, Invocations, KeptCalls, Log, Logs, Manifest, Secrets,
 };
 use mote_core::body::Body;
-use mote_core::invocation::{Phases, Reply, headers};
+use mote_core::invocation::{Head, Phases, Reply, headers};
 use mote_core::spec::Runtime;
 use mote_core::{Fault, FunctionName, FunctionSpec};
 
@@ -117,6 +117,10 @@ impl Invocations for Obeys {
             Ok(_) => Ok(()),
             Err(refusal) => Err(Problem::new(refusal.status, refusal.code, refusal.detail)),
         }
+    }
+
+    fn admit(&self, _: &str, _: &mut Head, _: IpAddr) -> Result<(), Fault> {
+        Ok(())
     }
 
     fn invoke(&self, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {

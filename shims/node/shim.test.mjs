@@ -253,6 +253,13 @@ withWorker('events', `
   check(await engine.invoke('/p', '{"a":1}', { query: 'x=1', trigger: 2, id: 31, headers: [['host', 'h'], ['a', '1'], ['a', '2']] }), 200, 'fine');
 });
 
+withWorker('callers', `
+  export function handle(event, ctx) { return [event.caller, ctx.caller]; }
+`, {}, async (engine) => {
+  check(await engine.invoke('/', '', { headers: [['mote-caller', 'web']] }), 200, '["web","web"]');
+  check(await engine.invoke('/', ''), 200, '[null,null]');
+});
+
 for (const [name, files, entry, shape] of [
   ['default function', { 'fn.mjs': 'export default (request, ctx) => new Response(request.url.slice(-1) + ctx.function)' }, 'fn.mjs', 'fetch'],
   ['export fetch', { 'fn.mjs': 'export const fetch = (request, ctx) => `/${ctx.function}`' }, 'fn.mjs', 'fetch'],

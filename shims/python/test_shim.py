@@ -217,6 +217,11 @@ class EventAndContext(Case):
         fields = dict(method="PUT", query="x=1&y=&x=2", trigger=2, id=31, headers=[["host", "h"], ["accept", "1"], ["accept", "2"]])
         self.check(engine.invoke("/p%20q", '{"a":"é"}'.encode(), **fields), 200, b"fine")
 
+    def test_caller(self):
+        engine = self.engine("def handle(event, ctx): return repr(event.caller)")
+        self.check(engine.invoke("/", headers=[["mote-caller", "web"]]), 200, b"'web'")
+        self.check(engine.invoke("/", headers=[["host", "h"]]), 200, b"None")
+
     def test_deadline(self):
         engine = self.engine("def handle(event, ctx): return ctx.remaining_ms()")
         self.assertLessEqual(int(engine.invoke(sent_ns=time.monotonic_ns(), remaining_ms=5000)["body"]), 5000)

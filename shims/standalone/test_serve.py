@@ -108,10 +108,11 @@ class Examples(unittest.TestCase):
             pieces = iter([b"one ", b"two"])
             self.assertEqual(fn.call("POST", "/", pieces, connection=connection)[2], b"one two")
             if runtime in WORKERS:
-                _, _, answer = fn.call("PUT", "/inspect?a=b", headers={"X-A": "1"})
+                _, _, answer = fn.call("PUT", "/inspect?a=b", headers={"X-A": "1", "Mote_Caller": "forged"})
                 seen = json.loads(answer)
                 self.assertEqual((seen["method"], seen["path"], seen["query"]), ("PUT", "/inspect", "a=b"))
                 self.assertEqual((seen["headers"]["x-a"], seen["trigger"]), ("1", "http"))
+                self.assertNotIn("forged", answer.decode())
 
     def test_python(self):
         self.check_echo("python", entry="echo:handle")

@@ -458,6 +458,7 @@ documents! {
     moving_from_openwhisk: "docs/guides/moving-from-openwhisk.md",
     moving_from_tinyfaas: "docs/guides/moving-from-tinyfaas.md",
     https: "docs/guides/https.md",
+    access: "docs/guides/access.md",
     kubernetes: "docs/guides/kubernetes.md",
     pods: "docs/guides/pods.md",
     installing: "docs/guides/installing.md",

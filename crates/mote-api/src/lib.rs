@@ -16,6 +16,7 @@ pub mod exit;
 mod explanations;
 pub mod invocations;
 pub mod journals;
+pub mod keys;
 pub mod kv;
 pub mod manifest;
 pub mod mqtt;

@@ -33,7 +33,7 @@ const GIB: u64 = 1 << 30;
 const HOUR_MS: u64 = 3_600_000;
 const INIT_MS_MAX: u64 = 600_000;
 
-const FUNCTION_KEYS: [&str; 21] = [
+const FUNCTION_KEYS: [&str; 22] = [
     "name",
     "runtime",
     "compat",
@@ -55,6 +55,7 @@ const FUNCTION_KEYS: [&str; 21] = [
     "mqtt",
     "services",
     "isolation",
+    "access",
 ];
 const TOP_KEYS: [&str; 13] = [
     "version",
@@ -111,6 +112,8 @@ pub struct FunctionManifest {
     pub protocol: Option<Lined<ProtocolName>>,
     /// What separates its instances from everything else: `sandbox` or `pod`.
     pub isolation: Option<IsolationName>,
+    /// `[access] mode`: who may call it.
+    pub access: Option<AccessName>,
     /// Whether a program or server reaches the services of the node.
     pub services: Option<Lined<bool>>,
     /// `module:object` or a file path.
@@ -193,6 +196,18 @@ pub enum IsolationName {
 
 const ISOLATIONS: [(&str, IsolationName); 2] =
     [("sandbox", IsolationName::Sandbox), ("pod", IsolationName::Pod)];
+
+/// Who may call a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessName {
+    /// `public`.
+    Public,
+    /// `key`.
+    Key,
+}
+
+const ACCESSES: [(&str, AccessName); 2] =
+    [("public", AccessName::Public), ("key", AccessName::Key)];
 
 /// The platforms whose contracts a manifest may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -477,6 +492,14 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
     if let Some(section) = sub_section(reader, at, "async") {
         function.background = background::read(reader, &section);
     }
+    if let Some(section) = sub_section(reader, at, "access") {
+        reader.check_keys(&section, &["mode"], &[], &TOP_KEYS);
+        function.access = read_word(reader, &section, "mode", &ACCESSES);
+        if reader.get(&section, "mode").is_none() {
+            let line = reader.get(at, "access").map_or(0, |(_, line)| line);
+            reader.mistake("M0306", line, "[access] needs mode, e.g. mode = \"key\"", None);
+        }
+    }
     if let Some(section) = sub_section(reader, at, "build") {
         reader.check_keys(&section, &["command"], &["watch"], &TOP_KEYS);
         function.build_command = reader
@@ -501,6 +524,7 @@ fn sub_section<'t>(
         "async" => "[async]",
         "kv" => "[kv]",
         "mqtt" => "[mqtt]",
+        "access" => "[access]",
         _ => "[build]",
     };
     match value.as_table() {
@@ -967,6 +991,37 @@ mod tests {
         assert!(wrong.contains("shared: an array of names"), "{wrong}");
         let wrong = mistakes("version = 1\n[kv]\nquota = \"9GiB\"\n");
         assert!(wrong.contains("quota: 0 to 1GiB"), "{wrong}");
+    }
+
+    #[test]
+    fn access_modes() {
+        let access = |section: &str| {
+            let source = format!("version = 1\n{section}");
+            Manifest::parse(FILE_NAME, &source).expect("valid").functions.remove(0).access
+        };
+        assert_eq!(access(""), None);
+        assert_eq!(access("[access]\nmode = \"public\"\n"), Some(AccessName::Public));
+        assert_eq!(access("[access]\nmode = \"key\"\n"), Some(AccessName::Key));
+        for (source, expected) in [
+            (
+                "[access]\nmode = \"keys\"\n",
+                "error[M0303]: mote.toml: mode: \"public\" or \"key\" (line 3)\n  did you mean \"key\"?",
+            ),
+            (
+                "[access]\nmode = true\n",
+                "error[M0303]: mote.toml: mode: \"public\" or \"key\"; found true or false (line 3)",
+            ),
+            (
+                "[access]\nmod = \"key\"\n",
+                "error[M0302]: mote.toml: unknown key `mod` in [access] (line 3)\n  did you mean `mode`?\nerror[M0306]: mote.toml: [access] needs mode, e.g. mode = \"key\" (line 2)",
+            ),
+            (
+                "access = \"key\"\n",
+                "error[M0303]: mote.toml: access: a section [access]; found a string (line 2)",
+            ),
+        ] {
+            check(&format!("version = 1\n{source}"), expected);
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::invocations::{
     InvocationState, RunStep, RunStepState,
 };
 use crate::journals::{JournalList, JournalState, JournalStatus};
+use crate::keys::{CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey};
 use crate::kv::{KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten};
 use crate::mqtt::{MqttUser, MqttUserRequest, MqttUsers};
 use crate::openwhisk::{
@@ -58,12 +59,12 @@ fn described() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, cells, put_cells, pods, put_pods, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, openapi_json, livez,
+        status, doctor, cells, put_cells, pods, put_pods, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
         AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
-        Cell, CellList, CellPlace, CellsRequest, PodList, PodPlace, PodsRequest, WaitingPod, InvocationState, RunStep, RunStepState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
+        CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey, Cell, CellList, CellPlace, CellsRequest, PodList, PodPlace, PodsRequest, WaitingPod, InvocationState, RunStep, RunStepState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
         InvokeAnswer, InvokeRequest, JournalList, JournalState, JournalStatus, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten, LogLine,
         LogStream, MqttUser, MqttUserRequest, MqttUsers, NodeBudget, NodeStatus, Problem,
         RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
@@ -428,6 +429,42 @@ fn put_secret() {}
         (status = 404, body = Problem, content_type = "application/problem+json"),
     ))]
 fn remove_secret() {}
+
+/// The keys of callers, without the keys themselves.
+#[utoipa::path(get, path = "/v1/keys", tag = "keys", responses(
+    (status = 200, body = CallerKeys),
+))]
+fn keys() {}
+
+/// Makes a key for a new caller. The answer is the only one with the key.
+#[utoipa::path(post, path = "/v1/keys", tag = "keys",
+    request_body = CallerKeyRequest,
+    responses(
+        (status = 201, body = NewCallerKey, description = "made"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the caller has a key already, or the node has too many"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid name, pattern or lifetime"),
+    ))]
+fn create_key() {}
+
+/// Replaces the key of a caller. The answer is the only one with the new key.
+#[utoipa::path(post, path = "/v1/keys/{name}/rotate", tag = "keys",
+    params(("name" = String, Path, description = "name of the caller")),
+    request_body = CallerKeyRotation,
+    responses(
+        (status = 200, body = NewCallerKey, description = "replaced"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid grace"),
+    ))]
+fn rotate_key() {}
+
+/// Makes the keys of a caller invalid at once.
+#[utoipa::path(delete, path = "/v1/keys/{name}", tag = "keys",
+    params(("name" = String, Path, description = "name of the caller")),
+    responses(
+        (status = 204, description = "revoked"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn revoke_key() {}
 
 /// Users of the node's own MQTT broker, without their passwords.
 #[utoipa::path(get, path = "/v1/mqtt/users", tag = "mqtt", responses(

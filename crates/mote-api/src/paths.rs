@@ -49,6 +49,12 @@ pub const SCHEDULES: &str = "/v1/schedules";
 pub const SECRETS: &str = "/v1/secrets";
 /// `PUT` (creates or replaces), `DELETE`: one secret.
 pub const SECRET: &str = "/v1/secrets/{name}";
+/// `GET`, `POST` (makes one): the keys of callers.
+pub const KEYS: &str = "/v1/keys";
+/// `DELETE` (makes it invalid): one of them.
+pub const KEY: &str = "/v1/keys/{name}";
+/// `POST`: replaces it by a new one.
+pub const KEY_ROTATE: &str = "/v1/keys/{name}/rotate";
 /// `GET`: what the namespaces of functions' state hold.
 pub const KV: &str = "/v1/kv";
 /// `GET` (lists keys), `DELETE` (removes all): one namespace, `FUNCTION` or `shared:NAME`.

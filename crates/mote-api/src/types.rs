@@ -42,6 +42,9 @@ pub struct Function {
     /// What the autoscaler decided last; absent before the first invocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
+    /// Who may call it: `public` or `key`.
+    #[serde(default = "public")]
+    pub access: String,
     /// Names of the secrets it reads, as files or variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
@@ -63,6 +66,11 @@ pub struct Function {
     /// The last failure, where there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
+}
+
+/// The access mode of functions of nodes that know no other.
+fn public() -> String {
+    "public".to_owned()
 }
 
 /// A schedule of a function.
@@ -425,6 +433,9 @@ pub struct DeployResult {
     /// How traffic goes now; empty from a dry run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub traffic: Vec<TrafficShare>,
+    /// Who may call it: `public` or `key`.
+    #[serde(default = "public")]
+    pub access: String,
     /// Whether it was asked to take no traffic by share.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub held_back: bool,

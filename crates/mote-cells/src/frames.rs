@@ -485,6 +485,10 @@ pub(crate) fn put_fault(out: &mut Vec<u8>, stream: u32, fault: &Fault) {
         Fault::BadReply { message } => (16, 0, 0, message.as_str()),
         Fault::AnswerTooLarge { limit_bytes } => (17, 0, *limit_bytes, ""),
         Fault::Internal { message } => (18, 0, 0, message.as_str()),
+        // The front that receives a request checks its caller, so no cell sends these.
+        Fault::NoKey => (19, 0, 0, ""),
+        Fault::OtherKey => (20, 0, 0, ""),
+        Fault::TooManyKeys => (21, 0, 0, ""),
     };
     put(out, Kind::Fault, true, stream, |out| {
         out.extend_from_slice(&[kind, attempt]);
@@ -521,6 +525,9 @@ pub(crate) fn read_fault(payload: Bytes) -> Result<Fault, Malformed> {
         16 => Fault::BadReply { message },
         17 => Fault::AnswerTooLarge { limit_bytes: number },
         18 => Fault::Internal { message },
+        19 => Fault::NoKey,
+        20 => Fault::OtherKey,
+        21 => Fault::TooManyKeys,
         _ => return Err(Malformed("unknown fault")),
     })
 }

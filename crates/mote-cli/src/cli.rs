@@ -18,6 +18,7 @@ mod import;
 mod input;
 mod invocations;
 mod invoke;
+mod key;
 mod kv;
 mod logs;
 mod mqtt;

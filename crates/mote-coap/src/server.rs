@@ -402,6 +402,10 @@ impl<I: Invoker> Server<I> {
         if !methods.is_empty() && !methods.iter().any(|allowed| allowed.as_bytes() == method) {
             return Some(Response::diagnostic((4, 5), format!("{} only", methods.join(", "))));
         }
+        let admitted = match exchange.admit(&self.invoker, &route) {
+            Ok(admitted) => admitted,
+            Err(fault) => return Some(self.fault(exchange, &fault)),
+        };
         let discriminator = match (request.block1, method) {
             (Some(_), _) => self.hasher.hash_one(request.request_tag),
             (None, b"FETCH") => self.hasher.hash_one(request.payload),
@@ -438,12 +442,16 @@ impl<I: Invoker> Server<I> {
             [] => b"/",
             below => below,
         };
+        let mut head = translate::head(method, below, &exchange.to.query, &request);
+        if let Some(admitted) = admitted {
+            head.admit(admitted.caller());
+        }
         self.work.push(Work {
             id: self.running.vacant_key(),
             invocation: Invocation {
                 id: invocation_id(),
                 trigger: Trigger::Coap,
-                head: translate::head(method, below, &exchange.to.query, &request),
+                head,
                 body,
                 received_ns: now_ns,
                 deadline_ns: now_ns + route.timeout_ms() * 1_000_000,

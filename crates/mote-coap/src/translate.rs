@@ -62,6 +62,26 @@ pub(crate) fn head(method: &[u8], path: &[u8], query: &[u8], request: &Request<'
     builder.finish()
 }
 
+/// The parameter of a query with the caller's key.
+const KEY_PARAMETER: &[u8] = b"mote-key=";
+
+/// Takes the caller's key out of a query, which is percent-encoded. Of several, the last counts.
+pub(crate) fn take_key(query: &mut Vec<u8>) -> Option<Vec<u8>> {
+    if !query.windows(KEY_PARAMETER.len()).any(|part| part == KEY_PARAMETER) {
+        return None;
+    }
+    let mut key = None;
+    let mut kept = Vec::with_capacity(query.len());
+    for parameter in query.split(|byte| *byte == b'&') {
+        match parameter.strip_prefix(KEY_PARAMETER) {
+            Some(value) => key = Some(value.to_vec()),
+            None => kept.push(parameter),
+        }
+    }
+    *query = kept.join(&b'&');
+    key
+}
+
 /// A field that describes an invocation that is accepted for later; `None` for any other text.
 fn wish(field: &[u8]) -> Option<(String, &[u8])> {
     let at = field.iter().position(|byte| *byte == b':')?;
@@ -186,6 +206,23 @@ mod tests {
             (b"GET", 599, (5, 0)),
         ] {
             assert_eq!(code(method, status), expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn the_key_is_taken_out_of_a_query() {
+        for (query, rest, key) in [
+            ("a=1&mote-key=k&b", "a=1&b", Some("k")),
+            ("mote-key=k", "", Some("k")),
+            ("mote-key=", "", Some("")),
+            ("mote-key=1&mote-key=2", "", Some("2")),
+            ("xmote-key=k&&mote-keys=k", "xmote-key=k&&mote-keys=k", None),
+            ("", "", None),
+        ] {
+            let mut left = query.as_bytes().to_vec();
+            let taken = take_key(&mut left);
+            assert_eq!(taken.as_deref(), key.map(str::as_bytes), "{query}");
+            assert_eq!(left, rest.as_bytes(), "{query}");
         }
     }
 

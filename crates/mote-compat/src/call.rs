@@ -239,6 +239,16 @@ pub fn response(reply: Reply) -> Response {
     response
 }
 
+/// Completes a refusal of the node: one for want of a key names what is expected (RFC 6750, 3), and
+/// one of too many says when to try again.
+pub fn challenge(response: &mut Response) {
+    match response.status() {
+        StatusCode::UNAUTHORIZED => set(response, "www-authenticate", "Bearer realm=\"mote\""),
+        StatusCode::TOO_MANY_REQUESTS => set(response, "retry-after", "1"),
+        _ => {}
+    }
+}
+
 /// Sets one of our own fields, replacing the function's.
 pub fn set(response: &mut Response, name: &'static str, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {

@@ -9,7 +9,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use mote_api::Problem;
 use mote_core::accept::{Accept, AcceptError, AcceptFuture, Deferred};
-use mote_core::invocation::Reply;
+use mote_core::invocation::{Head, Reply};
 use mote_core::{Fault, InvocationId};
 
 use crate::node::{
@@ -89,6 +89,10 @@ impl Invocations for Fake {
     }
 
     fn check_target(&self, _: &str) -> Result<(), Problem> {
+        Ok(())
+    }
+
+    fn admit(&self, _: &str, _: &mut Head, _: IpAddr) -> Result<(), Fault> {
         Ok(())
     }
 

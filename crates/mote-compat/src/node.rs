@@ -58,7 +58,12 @@ pub trait Invocations: Send + Sync + 'static {
     /// front does. `target` begins with `/` and is the part below the function.
     fn check_target(&self, target: &str) -> Result<(), Problem>;
 
-    /// Runs a function once and returns the head of its answer. Dropping the future cancels the
+    /// Whether the sender of a request at `from` may call a function. Asked before a body is read or
+    /// anything is kept. Removes the caller's key from the head, and adds the caller's name.
+    fn admit(&self, function: &str, head: &mut Head, from: IpAddr) -> Result<(), Fault>;
+
+    /// Runs a function once and returns the head of its answer. A function that requires a key runs
+    /// only if its caller was admitted. Dropping the future cancels the
     /// call.
     fn invoke(&self, call: Call) -> BoxFuture<'static, Result<Reply, Fault>>;
 

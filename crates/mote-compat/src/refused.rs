@@ -45,7 +45,9 @@ impl<F: RefusalForm> From<Problem> for Refused<F> {
 
 impl<F: RefusalForm> IntoResponse for Refused<F> {
     fn into_response(self) -> Response {
-        F::response(self.status, &self.text)
+        let mut response = F::response(self.status, &self.text);
+        crate::call::challenge(&mut response);
+        response
     }
 }
 

@@ -23,6 +23,12 @@ pub enum FaultClass {
 pub enum Fault {
     /// No function has this name.
     NoSuchFunction,
+    /// The function requires a key, and the request has none that is valid.
+    NoKey,
+    /// The caller's key does not open this function.
+    OtherKey,
+    /// The caller's address has sent too many wrong keys.
+    TooManyKeys,
     /// The request body is larger than the function's limit.
     BodyTooLarge {
         /// The limit in bytes.
@@ -140,6 +146,9 @@ impl Fault {
         };
         match self {
             Fault::NoSuchFunction => row(404, (4, 4), None, false, "caller", "M0501"),
+            Fault::NoKey => row(401, (4, 1), None, false, "caller", "M0520"),
+            Fault::OtherKey => row(403, (4, 3), None, false, "caller", "M0521"),
+            Fault::TooManyKeys => row(429, (4, 29), Some(1), false, "caller", "M0522"),
             Fault::BodyTooLarge { .. } => row(413, (4, 13), None, false, "caller", "M1024"),
             Fault::BodyIncomplete => row(400, (4, 0), None, false, "caller", "M1025"),
             Fault::CallerGone => row(499, (4, 0), None, false, "caller", "M0503"),
@@ -179,6 +188,9 @@ impl Fault {
     pub fn class(&self) -> FaultClass {
         match self {
             Fault::NoSuchFunction
+            | Fault::NoKey
+            | Fault::OtherKey
+            | Fault::TooManyKeys
             | Fault::BodyTooLarge { .. }
             | Fault::BodyIncomplete
             | Fault::CallerGone => FaultClass::Caller,
@@ -213,6 +225,9 @@ impl Fault {
         let at = |attempt: u8| if attempt > 1 { ", also at the second attempt" } else { "" };
         match self {
             Fault::NoSuchFunction => format!("no function named {function}"),
+            Fault::NoKey => format!("{function}: send a valid key"),
+            Fault::OtherKey => format!("{function}: this key does not open it"),
+            Fault::TooManyKeys => "too many wrong keys from this address; try again later".into(),
             Fault::BodyTooLarge { limit_bytes } => {
                 format!("body limit {}; raise it: [limits] body", bytes_text(*limit_bytes))
             }

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use crate::chain::Chain;
 use crate::fault::Fault;
 use crate::name::FunctionName;
 use crate::spec::mqtt::Connection;
-use crate::spec::{AsyncRules, CoapResource, Platform, STREAM_IDLE_MS_DEFAULT};
+use crate::spec::{Access, AsyncRules, CoapResource, Platform, STREAM_IDLE_MS_DEFAULT};
 
 /// The source of an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -127,9 +128,28 @@ pub struct Head {
     query_len: u16,
     has_preference: bool,
     wants_websocket: bool,
+    is_admitted: bool,
 }
 
 impl Head {
+    /// Marks the request as one that its function accepts, from this caller if its key is known.
+    pub fn admit(&mut self, caller: Option<&[u8]>) {
+        self.is_admitted = true;
+        if let Some(caller) = caller {
+            self.replace_header(CALLER_FIELD, caller);
+        }
+    }
+
+    /// Whether [`Head::admit`] was called.
+    pub fn is_admitted(&self) -> bool {
+        self.is_admitted
+    }
+
+    /// The caller that [`Head::admit`] has named.
+    pub fn caller(&self) -> Option<&[u8]> {
+        headers(self.headers()).find(|(name, _)| *name == CALLER_FIELD).map(|(_, value)| value)
+    }
+
     /// Asks the function for a WebSocket: from an answer with status 101 on, the bodies of request
     /// and answer are the bytes in both directions. Such a request cannot be accepted for later.
     pub fn ask_for_websocket(&mut self) {
@@ -146,12 +166,17 @@ impl Head {
     /// Replaces all fields of this name, also with underscores in place of hyphens, by one. The name
     /// is in lower case. Neither part may hold LF or NUL.
     pub fn replace_header(&mut self, name: &[u8], value: &[u8]) {
+        self.remove_header(name);
+        put_header(&mut self.buffer, name, value);
+    }
+
+    /// Removes all fields of this name in the same way.
+    pub fn remove_header(&mut self, name: &[u8]) {
         let block = self.buffer.split_off(self.buffer.len() - self.headers().len());
         let is_other = |other: &[u8]| without(other, name).is_none_or(|rest| !rest.is_empty());
         for (other, value) in headers(&block).filter(|(other, _)| is_other(other)) {
             put_header(&mut self.buffer, other, value);
         }
-        put_header(&mut self.buffer, name, value);
     }
 
     /// Whether it has a `Prefer` field (RFC 7240).
@@ -181,6 +206,7 @@ impl Head {
             query_len: query.len() as u16,
             has_preference: false,
             wants_websocket: false,
+            is_admitted: false,
         })
     }
 
@@ -238,14 +264,17 @@ pub fn put_header(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     block.push(b'\n');
 }
 
+/// The field with the name of the key with which the function was called.
+pub const CALLER_FIELD: &[u8] = b"mote-caller";
+
 /// Whether only the node itself may set a field of this name: what it says about a schedule, about
-/// the source of a result, or about an attempt. A caller's field of this name is left out. An
+/// the source of a result, about an attempt, or about the caller. A caller's field of this name is left out. An
 /// underscore is as good as a hyphen, because programs receive both as the same variable.
 pub fn is_set_by_node(name: &[u8]) -> bool {
     let Some(rest) = without(name, b"mote-") else { return false };
     let begins = |with: &[u8]| without(rest, with).is_some();
     let is = |other: &[u8]| rest.len() == other.len() && begins(other);
-    begins(b"source") || begins(b"schedule") || is(b"attempt") || is(b"step")
+    begins(b"source") || begins(b"schedule") || is(b"attempt") || is(b"step") || is(b"caller")
 }
 
 /// What follows `start`, which is in lower case with hyphens, at the beginning of a name.
@@ -409,6 +438,10 @@ pub trait RouteInfo {
     fn methods(&self) -> &[String];
     /// Its CoAP description.
     fn coap(&self) -> &CoapResource;
+    /// Who may call it.
+    fn access(&self) -> Access {
+        Access::Public
+    }
     /// The platform that it was written for. The callers of that platform expect other codes for
     /// some faults.
     fn compat(&self) -> Option<Platform> {
@@ -450,6 +483,18 @@ pub trait Invoker: Clone + Send + Sync + 'static {
     /// All functions, sorted by name. For discovery, not for the request path.
     fn routes(&self) -> Vec<Self::Route>;
 
+    /// Whether the sender of a request may call the function; `from` is its address, if that is
+    /// known. A front asks before it reads a body or keeps anything. Removes what proves the caller
+    /// from the head, and adds the caller's name.
+    fn admit(
+        &self,
+        _route: &Self::Route,
+        _head: &mut Head,
+        _from: Option<IpAddr>,
+    ) -> Result<(), Fault> {
+        Ok(())
+    }
+
     /// Runs one invocation until the head of its answer. It ends by the invocation's deadline at
     /// the latest; dropping the future cancels the invocation.
     fn invoke(
@@ -457,73 +502,4 @@ pub trait Invoker: Clone + Send + Sync + 'static {
         route: &Self::Route,
         invocation: Invocation,
     ) -> impl Future<Output = Result<Reply, Fault>> + Send;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fields_of_the_node_are_known_by_their_names() {
-        for name in ["mote-source", "Mote-Source-Status", "MOTE-SCHEDULE_DUE", "mote_attempt"] {
-            assert!(is_set_by_node(name.as_bytes()), "{name}");
-        }
-        for name in ["", "mote", "mote-", "mote-order-key", "mote-attempts", "x-mote-source"] {
-            assert!(!is_set_by_node(name.as_bytes()), "{name}");
-        }
-    }
-
-    #[test]
-    fn ids_are_ulids() {
-        // The largest ULID, and the smallest.
-        assert_eq!(InvocationId(u128::MAX).to_string(), "7ZZZZZZZZZZZZZZZZZZZZZZZZZ");
-        assert_eq!(InvocationId(0).to_string(), "00000000000000000000000000");
-        for id in [0, 1, 0x0123_4567_89ab_cdef, u128::MAX] {
-            assert_eq!(
-                InvocationId::from_text(&InvocationId(id).to_string()),
-                Some(InvocationId(id))
-            );
-        }
-        let lower = InvocationId(77).to_string().to_lowercase();
-        assert_eq!(InvocationId::from_text(&lower), Some(InvocationId(77)));
-        for text in [
-            "",
-            "8ZZZZZZZZZZZZZZZZZZZZZZZZZ",
-            "0000000000000000000000000U",
-            "é0000000000000000000000000",
-        ] {
-            assert_eq!(InvocationId::from_text(text), None, "{text}");
-        }
-        let early = InvocationId::new(1, u128::MAX);
-        let late = InvocationId::new(2, 0);
-        assert!(early.to_string() < late.to_string());
-    }
-
-    #[test]
-    fn claimed_times_lie_between_the_frame_and_now() {
-        let claim = |entered, returned| {
-            let mut phases = Phases { sent_ns: 100, ..Phases::default() };
-            phases.claim(entered, returned, 200);
-            (phases.entered_ns, phases.returned_ns)
-        };
-        assert_eq!(claim(120, 150), (120, 150));
-        assert_eq!(claim(0, 0), (0, 0));
-        assert_eq!(claim(1, u64::MAX), (100, 200));
-        assert_eq!(claim(u64::MAX, 1), (200, 200));
-    }
-
-    #[test]
-    fn heads_keep_their_parts() {
-        let mut builder = Head::builder(b"POST", b"/a/b", b"x=1");
-        builder.header(b"Content-Type", b"text/plain").header(b"X-Empty", b"");
-        let head = builder.finish();
-        assert_eq!(head.method(), b"POST");
-        assert_eq!(head.path(), b"/a/b");
-        assert_eq!(head.query(), b"x=1");
-        let fields: Vec<_> = headers(head.headers()).collect();
-        assert_eq!(
-            fields,
-            [(&b"content-type"[..], &b"text/plain"[..]), (&b"x-empty"[..], &b""[..])]
-        );
-    }
 }

@@ -11,6 +11,7 @@ use crate::FunctionName;
 use crate::policy::{Balance, Policy};
 use crate::state::{QUOTA_BYTES_DEFAULT, QUOTA_BYTES_MAX, SHARED_MAX};
 
+mod access;
 mod background;
 mod doors;
 mod isolation;
@@ -20,6 +21,7 @@ mod runtime;
 mod schedule;
 mod v1;
 
+pub use access::Access;
 pub use background::{
     AGE_MS_MAX_DEFAULT, ATTEMPTS_DEFAULT, ATTEMPTS_MAX, AsyncRules, BACKOFF_MS_DEFAULT,
     BACKOFF_MS_MAX_DEFAULT, FUNCTION_PART, Recipient, RetryOn, Topic,
@@ -311,6 +313,8 @@ pub struct FunctionSpec {
     /// Whether a program or server reaches the services of the node although nothing else in its
     /// manifest needs them.
     pub services: bool,
+    /// Who may call it.
+    pub access: Access,
     /// Methods it answers (upper case); empty means all. Requests with other methods get 405.
     pub methods: Vec<String>,
     /// Its CoAP description.
@@ -436,6 +440,7 @@ impl FunctionSpec {
             calls: Vec::new(),
             state: StateRules::default(),
             services: false,
+            access: Access::Public,
             methods: Vec::new(),
             coap: CoapResource::default(),
             mqtt: Vec::new(),

@@ -9,7 +9,7 @@ use mote_core::RouteInfo;
 use mote_core::name::FunctionName;
 use mote_core::rollout::Split;
 use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{AsyncRules, CoapResource, Platform, Protocol, Runtime};
+use mote_core::spec::{Access, AsyncRules, CoapResource, Platform, Protocol, Runtime};
 
 use crate::revision::Revision;
 
@@ -189,6 +189,9 @@ impl RouteInfo for Route {
     }
     fn coap(&self) -> &CoapResource {
         &self.revision.spec.coap
+    }
+    fn access(&self) -> Access {
+        self.revision.spec.access
     }
     fn compat(&self) -> Option<Platform> {
         self.revision.spec.compat

@@ -10,7 +10,7 @@ pub mod objects;
 mod times;
 
 use mote_core::FunctionSpec;
-use mote_core::spec::{Protocol, Runtime};
+use mote_core::spec::{Access, Protocol, Runtime};
 
 /// The reason for which a function cannot be exported at all.
 pub fn refusal(spec: &FunctionSpec) -> Option<String> {
@@ -49,6 +49,11 @@ pub fn lost(spec: &FunctionSpec) -> Vec<String> {
         spec.scale.floor() == 0,
         "scale to zero: Deployments keep at least one replica, and an HPA scales by CPU; KEDA or \
          Knative scale to zero",
+    );
+    add(
+        spec.access != Access::Public,
+        "access: everyone who reaches the Service can call the function without a key; put something \
+         in front of it that asks for one",
     );
     let coap = &spec.coap;
     add(

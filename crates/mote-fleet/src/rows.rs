@@ -149,6 +149,7 @@ mod tests {
             revision: 2,
             previous: Some(1),
             traffic: Vec::new(),
+            access: "public".to_owned(),
             held_back: false,
             steps: Vec::new(),
             warnings: Vec::new(),

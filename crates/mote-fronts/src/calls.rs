@@ -1,11 +1,13 @@
 //! What the fronts call: one type for all of them, so that a binary contains each front once.
 
 use std::future::Future;
+use std::net::IpAddr;
 
 use futures_util::future::Either;
-use mote_core::invocation::{Reply, RouteInfo};
+use mote_access::Guarded;
+use mote_core::invocation::{Head, Reply, RouteInfo};
 use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{AsyncRules, CoapResource, Platform};
+use mote_core::spec::{Access, AsyncRules, CoapResource, Platform};
 use mote_core::{Fault, FunctionName, Invocation, Invoker};
 use mote_engine::Engine;
 use mote_journal::Deferring;
@@ -15,18 +17,18 @@ use mote_tinyfaas::TinyFaasFront;
 #[derive(Clone)]
 pub enum Calls {
     /// The node's own.
-    Own(Deferring<Engine>),
+    Own(Guarded<Deferring<Engine>>),
     /// Those of tinyFaaS.
-    TinyFaas(TinyFaasFront<Engine>),
+    TinyFaas(TinyFaasFront<Guarded<Engine>>),
 }
 
 /// A function as one front knows it.
 #[derive(Clone)]
 pub enum Route {
     /// By the node's own conventions.
-    Own(<Deferring<Engine> as Invoker>::Route),
+    Own(<Guarded<Deferring<Engine>> as Invoker>::Route),
     /// By those of tinyFaaS.
-    TinyFaas(<TinyFaasFront<Engine> as Invoker>::Route),
+    TinyFaas(<TinyFaasFront<Guarded<Engine>> as Invoker>::Route),
 }
 
 impl Invoker for Calls {
@@ -43,6 +45,16 @@ impl Invoker for Calls {
         match self {
             Self::Own(own) => own.routes().into_iter().map(Route::Own).collect(),
             Self::TinyFaas(front) => front.routes().into_iter().map(Route::TinyFaas).collect(),
+        }
+    }
+
+    #[inline]
+    fn admit(&self, route: &Route, head: &mut Head, from: Option<IpAddr>) -> Result<(), Fault> {
+        match (self, route) {
+            (Self::Own(own), Route::Own(route)) => own.admit(route, head, from),
+            (Self::TinyFaas(front), Route::TinyFaas(route)) => front.admit(route, head, from),
+            // A front only has routes of its own.
+            _ => Err(Fault::NoSuchFunction),
         }
     }
 
@@ -116,6 +128,10 @@ impl RouteInfo for Route {
 
     fn coap(&self) -> &CoapResource {
         of!(self.coap())
+    }
+
+    fn access(&self) -> Access {
+        of!(self.access())
     }
 
     fn compat(&self) -> Option<Platform> {

@@ -4,6 +4,9 @@ use std::fmt::Write as _;
 
 use mote_core::spec::Platform;
 
+/// `WWW-Authenticate` of a 401 (RFC 6750, 3).
+pub(crate) const CHALLENGE: &str = "Bearer realm=\"mote\"";
+
 /// An answer of the platform itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {

@@ -3,7 +3,7 @@
 //!
 //! Every other request passes through after one comparison.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{headers, put_header};
 use mote_core::shares::{Share, Shares};
 use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{AsyncRules, CoapResource, Platform};
+use mote_core::spec::{Access, AsyncRules, CoapResource, Platform};
 use mote_core::{
     Fault, FunctionName, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger,
 };
@@ -46,7 +46,11 @@ pub struct Deferring<I> {
     receiving: Shares<String>,
     /// Bytes of answers that callers look up, until they have taken them.
     looked_up: Shares<()>,
+    opens: Option<CallerOpens>,
 }
+
+/// Whether the caller with this name may call a function.
+pub type CallerOpens = Arc<dyn Fn(&[u8], &str) -> bool + Send + Sync>;
 
 /// A function, or the invocations of the journal.
 #[derive(Clone)]
@@ -62,7 +66,13 @@ impl<I> Deferring<I> {
     pub fn new(inner: I, journals: Journals) -> Self {
         let receiving = Shares::new(RECEIVING_BYTES_MAX, RECEIVING_BYTES_MAX / 2);
         let looked_up = Shares::new(LOOKED_UP_BYTES_MAX, LOOKED_UP_BYTES_MAX);
-        Self { inner, journals, receiving, looked_up }
+        Self { inner, journals, receiving, looked_up, opens: None }
+    }
+
+    /// Lets callers see the invocations of functions that require keys. Without this, nobody does.
+    #[must_use]
+    pub fn with_callers(self, opens: CallerOpens) -> Self {
+        Self { opens: Some(opens), ..self }
     }
 }
 
@@ -141,6 +151,13 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
         match self {
             Route::Function(route) => route.compat(),
             Route::Invocations => None,
+        }
+    }
+
+    fn access(&self) -> Access {
+        match self {
+            Route::Function(route) => route.access(),
+            Route::Invocations => Access::KeyIfSent,
         }
     }
 
@@ -262,6 +279,15 @@ impl<I: Invoker> Deferring<I> {
         Ok(accepted_reply(trigger, accepted))
     }
 
+    /// Whether a caller may see an invocation: if its function requires a key, the caller needs one
+    /// that opens the function.
+    fn may_see(&self, caller: Option<&[u8]>, shown: &Shown) -> bool {
+        let route = self.inner.route(&shown.stored.function, || None);
+        let Some(route) = route.filter(|route| route.access() == Access::Key) else { return true };
+        let name = route.name().as_str();
+        caller.zip(self.opens.as_ref()).is_some_and(|(caller, opens)| opens(caller, name))
+    }
+
     /// Answers a request below `/_invocations`.
     async fn answer(&self, invocation: Invocation) -> Result<Reply, Fault> {
         let path = std::str::from_utf8(invocation.head.path()).unwrap_or_default();
@@ -272,6 +298,14 @@ impl<I: Invoker> Deferring<I> {
             refused(&Problem::new(404, "M0517", text))
         };
         let Some(id) = InvocationId::from_text(id) else { return Ok(unknown()) };
+        let shown = match self.journals.show(id).await {
+            Ok(Some(shown)) => shown,
+            Ok(None) => return Ok(unknown()),
+            Err(error) => return Ok(refused(&problem_of(&error, Reader::Caller))),
+        };
+        if !self.may_see(invocation.head.caller(), &shown) {
+            return Ok(unknown());
+        }
         if invocation.head.method() == b"DELETE" {
             if !rest.is_empty() {
                 return Ok(unknown());
@@ -286,11 +320,6 @@ impl<I: Invoker> Deferring<I> {
                 Err(error) => refused(&problem_of(&error, Reader::Caller)),
             });
         }
-        let shown = match self.journals.show(id).await {
-            Ok(Some(shown)) => shown,
-            Ok(None) => return Ok(unknown()),
-            Err(error) => return Ok(refused(&problem_of(&error, Reader::Caller))),
-        };
         Ok(match rest {
             "" => json(200, &view(&shown, Reader::Caller)),
             "result" => result(&shown, invocation.trigger),

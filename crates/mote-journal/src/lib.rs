@@ -23,7 +23,7 @@ mod runner;
 mod steps;
 mod view;
 
-pub use front::{Deferring, Route};
+pub use front::{CallerOpens, Deferring, Route};
 pub use journal::{Cancelled, Figures, Journal, Shown};
 pub use journals::{Journals, Named};
 pub use record::{ScheduleRun, State};

@@ -11,7 +11,7 @@ use mote_api::Problem;
 use mote_api::manifest::FunctionManifest;
 use mote_api::toml_reader::Mistakes;
 use mote_compat::node::{Code, Deploy, Manifest};
-use mote_core::spec::Platform;
+use mote_core::spec::{Access, Platform};
 use mote_core::{FunctionName, FunctionSpec};
 use mote_project::foreign;
 use mote_store::{ArchiveLimits, PackError};
@@ -34,8 +34,11 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
         }
         _ => None,
     };
-    let packed =
-        blocking(move || pack(deploy, on_node)).await.map_err(|error| internal(&error))??;
+    // These APIs do not say who may call a function, so a deploy through them must not open it.
+    let access = node.engine.get(name.as_str()).map(|before| before.spec.access);
+    let packed = blocking(move || pack(deploy, on_node, access))
+        .await
+        .map_err(|error| internal(&error))??;
     let options =
         node_deploy::Options { dry_run: false, no_traffic: false, tag: None, place: None };
     node_deploy::deploy(node, name.as_str(), Cursor::new(packed), &options).await?;
@@ -43,7 +46,11 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
 }
 
 /// Packs the code of a function with its spec in front, as `mote deploy` would send it. Blocks.
-fn pack(deploy: Deploy, on_node: Option<(FunctionSpec, PathBuf)>) -> Result<Vec<u8>, Problem> {
+fn pack(
+    deploy: Deploy,
+    on_node: Option<(FunctionSpec, PathBuf)>,
+    access: Option<Access>,
+) -> Result<Vec<u8>, Problem> {
     let Deploy { name, code, manifest, annotations, secrets, may_name_secrets, .. } = deploy;
     let (manifest, files) = understood(manifest)?;
     let folder = Folder::of(code, files, on_node.as_ref().map(|(_, path)| path.as_path()))?;
@@ -64,6 +71,7 @@ fn pack(deploy: Deploy, on_node: Option<(FunctionSpec, PathBuf)>) -> Result<Vec<
         let hint = "deploy it with mote deploy, or on an address where the API requires the token";
         return Err(Problem::new(403, "M0305", text).with_hint(hint));
     }
+    spec.access = access.unwrap_or(spec.access);
     spec.annotations = annotations;
     spec.origin = Some(match spec.compat {
         Some(compat) => format!("the API of {}", compat.as_str()),

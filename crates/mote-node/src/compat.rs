@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use futures_util::future::{BoxFuture, FutureExt as _};
+use mote_access::Guarded;
 use mote_api::Problem;
 use mote_compat::node::{
     Access, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function, Functions,
     Invocations, KeptCalls, Log, Logs, Secrets,
 };
 use mote_compat::{Bound, Context, Queue, Stop};
-use mote_core::invocation::Reply;
+use mote_core::invocation::{Head, Reply, RouteInfo as _};
 use mote_core::spec::{
     Egress, INSTANCES_MAX, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, ScaleOverride,
 };
@@ -156,7 +157,7 @@ impl Listeners {
         fronts: Fronts<'_>,
         stop: watch::Receiver<bool>,
     ) -> Result<std::thread::JoinHandle<()>> {
-        let engine = node.engine.clone();
+        let (engine, guard) = (node.engine.clone(), node.guard.clone());
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build()
@@ -168,7 +169,7 @@ impl Listeners {
         let stop = Stop::new(stop);
         let ports = self.tinyfaas.as_ref().map(TinyFaas::ports).unwrap_or_default();
         if let Some(tinyfaas) = &mut self.tinyfaas {
-            let front = TinyFaasFront::new(engine, queue.clone());
+            let front = TinyFaasFront::new(Guarded::new(engine, guard), queue.clone());
             tinyfaas.serve_fronts(Calls::TinyFaas(front), fronts);
         }
         std::thread::Builder::new()
@@ -391,6 +392,11 @@ impl Invocations for PlatformNode {
         checked.map(|_| ()).map_err(refused)
     }
 
+    fn admit(&self, function: &str, head: &mut Head, from: IpAddr) -> Result<(), Fault> {
+        let route = self.node.engine.route(function, || None).ok_or(Fault::NoSuchFunction)?;
+        self.node.guard.admit(route.access(), route.name().as_str(), head, Some(from))
+    }
+
     fn invoke(&self, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
         let id = InvocationId::new(clock::unix_ms(), self.node.random());
         self.invoke_as(id.0, call)
@@ -402,18 +408,20 @@ impl Invocations for PlatformNode {
             let Some(route) = node.engine.route(&call.function, || None) else {
                 return Err(Fault::NoSuchFunction);
             };
+            let mut head = call.head;
+            node.guard.admit(route.access(), route.name().as_str(), &mut head, None)?;
             let limit_ms = route.revision().spec.limits.timeout_ms;
             let timeout_ms = call.timeout_ms.map_or(limit_ms, |asked| asked.min(limit_ms));
             let mut body = call.body;
             if route.revision().takes_whole_bodies() {
-                let head_bytes = call.head.bytes();
+                let head_bytes = head.bytes();
                 body = node.gathering.whole(call.function, head_bytes, body).await?;
             }
             let received_ns = clock::now_ns();
             let invocation = Invocation {
                 id: InvocationId(id),
                 trigger: Trigger::Http,
-                head: call.head,
+                head,
                 body,
                 received_ns,
                 deadline_ns: received_ns + timeout_ms * 1_000_000,

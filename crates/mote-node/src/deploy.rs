@@ -22,7 +22,7 @@ use mote_store::{ArchiveLimits, StagedCode};
 use super::spec_check::{check, recipient_warnings};
 use super::store_work::{blocking, internal, store_problem, with_store};
 use super::turns::turn;
-use super::{Node, golang, packages, rollout};
+use super::{Node, golang, keys, packages, rollout};
 
 /// Triggers the removal of unused code when a deploy has ended.
 struct CollectAfter<'a>(&'a Node);
@@ -147,6 +147,7 @@ async fn attempt(
     golang::check(node, &spec)?;
     steps.done("check", format!("runtime {}", spec.runtime.as_str()));
     warnings.extend(recipient_warnings(node, &spec));
+    warnings.extend(keys::warning(node, &spec));
     let live = node.engine.get(name.as_str());
     if let Some(text) = live.as_ref().and_then(|live| replaces(live, &spec, options)) {
         // Clients of other platforms show no warnings.
@@ -160,6 +161,7 @@ async fn attempt(
         revision: 0,
         previous: live.as_ref().map(|revision| revision.number),
         traffic: Vec::new(),
+        access: spec.access.as_str().to_owned(),
         held_back: options.held_back(),
         steps: Vec::new(),
         warnings: Vec::new(),

@@ -20,6 +20,7 @@ mod golang;
 mod https;
 mod interpreters;
 mod journal_metrics;
+mod keys;
 mod listeners;
 mod memory;
 mod mqtt;
@@ -48,6 +49,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use mote_access::Guard;
 use mote_api::types::{NodeBudget, NodeStatus, Urls};
 use mote_core::FunctionName;
 use mote_core::gathering::Gathering;
@@ -72,6 +74,10 @@ pub(crate) struct Node {
     pub(crate) engine: Engine,
     /// The engine behind the layer that accepts invocations for later.
     pub(crate) invoker: Deferring<Engine>,
+    /// Decides which callers from outside may call a function.
+    pub(crate) guard: Guard,
+    /// Held while a change of keys is stored and takes effect.
+    pub(crate) key_turn: tokio::sync::Mutex<()>,
     pub(crate) store: Arc<Store>,
     /// Invocations that run after their callers were answered.
     pub(crate) journals: Journals,

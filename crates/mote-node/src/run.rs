@@ -11,7 +11,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use mote_access::{Guard, Guarded};
 use mote_api::exit;
+use mote_api::text::wrapped;
 use mote_compat::token::Token;
 use mote_engine::{Config as EngineConfig, Engine, Revision, Serving};
 use mote_fronts::Calls;
@@ -34,7 +36,7 @@ use super::notice_metrics::NoticeMetrics;
 use super::services::NodeServices;
 use super::unusable::unusable;
 use super::{
-    Node, accepted, cells, compat, https, interpreters, memory, mqtt, nats, runs, schedules,
+    Node, accepted, cells, compat, https, interpreters, keys, memory, mqtt, nats, runs, schedules,
     secrets, trees,
 };
 use crate::admin;
@@ -64,8 +66,6 @@ const PREWARM_SHARE: u64 = 16;
 const STARTS_PER_CORE: u32 = 4;
 /// The file of the state of functions, in the data folder.
 const STATE_FILE: &str = "state.db";
-/// Width of the announcement in columns.
-const COLUMNS: usize = 80;
 
 /// Runs a node until it is stopped. `zygote` was forked, and what the service manager gives was
 /// taken, before any thread existed.
@@ -199,6 +199,10 @@ async fn serve(
         Arc::new(journals.clone()),
         Handle::current(),
     );
+    let guard = Guard::default();
+    keys::bring_back(&store, &guard).await?;
+    let of_callers = guard.clone();
+    let opens = Arc::new(move |caller: &[u8], name: &str| of_callers.caller_opens(caller, name));
     let node = Arc::new(Node {
         mqtt,
         own_broker: own_broker.clone(),
@@ -210,7 +214,9 @@ async fn serve(
         coap_tcp: coap_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
         config,
         engine: engine.clone(),
-        invoker: Deferring::new(engine.clone(), journals.clone()),
+        invoker: Deferring::new(engine.clone(), journals.clone()).with_callers(opens),
+        guard: guard.clone(),
+        key_turn: Default::default(),
         store: store.clone(),
         journals: journals.clone(),
         runs: runs::Runs::new(journals.clone()),
@@ -258,7 +264,7 @@ async fn serve(
     journals.run(move |journal| {
         data_path.spawn(mote_tasks::boxed(mote_journal::run(journal, running.clone())))
     });
-    let invoker = Calls::Own(node.invoker.clone());
+    let invoker = Calls::Own(Guarded::new(node.invoker.clone(), guard));
 
     // From here on, calls may have been accepted, so a signal no longer ends the process at once.
     start_can_end.abort();
@@ -545,25 +551,6 @@ async fn bring_back(node: &Arc<Node>, management: &Handle) -> Result<()> {
     Ok(())
 }
 
-/// `text` after `first` in lines of at most [`COLUMNS`]; later lines are indented by the width of
-/// `first`. A longer word, such as a path, has a line of its own.
-fn wrapped(first: &str, text: &str) -> String {
-    let indent = " ".repeat(first.len());
-    let (mut all, mut line) = (String::new(), first.to_owned());
-    for word in text.split(' ') {
-        if line.len() > indent.len() && line.chars().count() + 1 + word.chars().count() > COLUMNS {
-            all += line.trim_end();
-            all.push('\n');
-            line = indent.clone();
-        }
-        if line.len() > indent.len() {
-            line.push(' ');
-        }
-        line += word;
-    }
-    all + &line + "\n"
-}
-
 /// What the service manager shows of a node that serves.
 fn serving_text(node: &Node) -> String {
     let at = |address: Option<std::net::SocketAddr>| {
@@ -635,30 +622,4 @@ fn announce(node: &Node) {
     // node.
     let _ = std::io::stdout().write_all(text.as_bytes());
     let _ = std::io::stdout().flush();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn notes_are_wrapped_and_lose_nothing() {
-        let path = format!("/sys/fs/cgroup/{}", "long-name/".repeat(10));
-        let text = format!(
-            "cgroups: none usable: cannot create {path}: Permission denied {}",
-            "and more ".repeat(20)
-        );
-        let wrapped = wrapped("  note   ", &text);
-        let lines: Vec<&str> = wrapped.lines().collect();
-        assert!(lines.len() > 4, "{wrapped}");
-        for (at, line) in lines.iter().enumerate() {
-            assert!(
-                line.starts_with(if at == 0 { "  note   c" } else { "         " }),
-                "{wrapped}"
-            );
-            assert!(line.chars().count() <= COLUMNS || line.contains(&path), "{wrapped}");
-        }
-        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(words(&wrapped)[1..], words(&text));
-    }
 }

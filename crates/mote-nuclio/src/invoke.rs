@@ -1,6 +1,8 @@
 //! Calls of functions through the dashboard; header fields name the function and the options.
 
-use axum::extract::{Request, State};
+use std::net::SocketAddr;
+
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use mote_compat::call;
@@ -21,6 +23,7 @@ const OURS: [&str; 6] = [
 
 pub(super) async fn run(
     State(dashboard): State<Dashboard>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
     request: Request,
 ) -> Result<Response, Refused> {
     let (mut parts, body) = request.into_parts();
@@ -44,12 +47,13 @@ pub(super) async fn run(
     if dashboard.with_token {
         parts.headers.remove("authorization");
     }
+    let mut head = call::head(parts.method.as_str(), &target, &parts.headers, &[]);
+    node.admit(&name, &mut head, peer.ip()).map_err(|fault| refused(&fault, &name))?;
     let length = call::declared_length(&parts.headers);
     if length.is_some_and(|length| length > limit) {
         call::drain(body).await;
         return Err(refused(&Fault::BodyTooLarge { limit_bytes: limit }, &name));
     }
-    let head = call::head(parts.method.as_str(), &target, &parts.headers, &[]);
     let body = call::body(body, length, limit);
     let reply = node.invoke(Call { function: name.clone(), head, body, timeout_ms }).await;
     Ok(call::response(reply.map_err(|fault| refused(&fault, &name))?))

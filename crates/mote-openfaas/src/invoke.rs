@@ -59,13 +59,13 @@ async fn answer(
     let route = route(gateway, parts)?;
     let name = route.function.clone();
     let limit = route.body_bytes_max;
+    let head = admitted(gateway, trace, peer, parts, &route)?;
     let length = call::declared_length(&parts.headers);
     if length.is_some_and(|length| length > limit) {
         call::drain(body).await;
         return Err(refused(&Fault::BodyTooLarge { limit_bytes: limit }, &name));
     }
     gateway.metrics.started(&name);
-    let head = head(trace, peer, parts, &route.target);
     let body = call::body(body, length, limit);
     let call = Call { function: name.clone(), head, body, timeout_ms: timeout_ms(&parts.headers) };
     let reply = gateway.context.node.invoke(call).await;
@@ -117,10 +117,10 @@ async fn accept(
         None => None,
     };
     let limit = route.body_bytes_max;
+    let head = admitted(gateway, trace, peer, parts, &route)?;
     let body = call::body(body, call::declared_length(&parts.headers), limit);
     let received = gateway.context.queue.receive(body, limit, peer.ip()).await;
     let received = received.map_err(|fault| refused(&fault, &name))?;
-    let head = head(trace, peer, parts, &route.target);
     let callback_fields = [
         ("x-call-id", trace.call_id.clone()),
         ("x-start-time", trace.start_ns.clone()),
@@ -162,6 +162,20 @@ fn route(gateway: &Gateway, parts: &Parts) -> Result<Route, Refused> {
     let target = if below.starts_with('/') { below.to_owned() } else { format!("/{below}") };
     node.check_target(&target)?;
     Ok(Route { function: name.to_owned(), body_bytes_max, target })
+}
+
+/// The head of a call, if its sender may call the function.
+fn admitted(
+    gateway: &Gateway,
+    trace: &Trace,
+    peer: SocketAddr,
+    parts: &Parts,
+    route: &Route,
+) -> Result<mote_core::invocation::Head, Refused> {
+    let mut head = head(trace, peer, parts, &route.target);
+    let admitted = gateway.context.node.admit(&route.function, &mut head, peer.ip());
+    admitted.map_err(|fault| refused(&fault, &route.function))?;
+    Ok(head)
 }
 
 fn head(

@@ -26,6 +26,8 @@ struct Accepted {
     action: String,
     payload: Map<String, Value>,
     cause: Option<Id>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    caller: Option<String>,
 }
 
 /// Accepts an activation: once this has returned its id, a crash does not lose it.
@@ -34,27 +36,27 @@ pub(super) async fn accept(
     action: &str,
     found: Found,
     payload: Map<String, Value>,
-    cause: Option<Id>,
+    (cause, caller): (Option<Id>, Option<String>),
 ) -> Result<Id, Refused> {
     let place = whisk.limits.place()?;
     let whole = Value::Object(payload.clone());
     run::check_size(&found, &whole)?;
     let id = run::new_id(whisk);
-    let kept = keep(whisk, id, action, payload, cause).await?;
-    spawn(whisk, Activation { id, found, payload: whole, cause }, place, kept);
+    let kept = keep(whisk, id, action, payload, (cause, caller.clone())).await?;
+    spawn(whisk, Activation { id, found, payload: whole, cause, caller }, place, kept);
     Ok(id)
 }
 
 /// Accepts an activation that runs already, because its client no longer waits.
 pub(super) async fn accept_running(
     whisk: &Whisk,
-    id: Id,
+    (id, caller): (Id, Option<String>),
     found: Found,
     action: &str,
     payload: Map<String, Value>,
     running: JoinHandle<Result<Ended, NotRun>>,
 ) -> Result<(), Refused> {
-    let kept = keep(whisk, id, action, payload, None).await?;
+    let kept = keep(whisk, id, action, payload, (None, caller)).await?;
     let owner = whisk.clone();
     whisk.tasks.spawn(mote_tasks::boxed(async move {
         let started_ms = unix_ms();
@@ -69,7 +71,7 @@ pub(super) async fn resume(whisk: &Whisk, mut resumed: mpsc::UnboundedReceiver<R
     while let Some((kept, record)) = resumed.recv().await {
         let accepted = journal::parts(&record)
             .and_then(|[description, ..]| serde_json::from_slice::<Accepted>(&description).ok());
-        let Some(Accepted { id, action, payload, cause, .. }) = accepted else {
+        let Some(Accepted { id, action, payload, cause, caller, .. }) = accepted else {
             tracing::error!(
                 number = kept.number(),
                 "cannot parse an accepted activation; it is kept"
@@ -88,7 +90,7 @@ pub(super) async fn resume(whisk: &Whisk, mut resumed: mpsc::UnboundedReceiver<R
             parameters: Map::new(),
         });
         let payload = Value::Object(payload);
-        spawn(whisk, Activation { id, found, payload, cause }, place, kept);
+        spawn(whisk, Activation { id, found, payload, cause, caller }, place, kept);
     }
 }
 
@@ -97,10 +99,10 @@ async fn keep(
     id: Id,
     action: &str,
     payload: Map<String, Value>,
-    cause: Option<Id>,
+    (cause, caller): (Option<Id>, Option<String>),
 ) -> Result<Kept, Refused> {
     let action = action.to_owned();
-    let accepted = Accepted { kind: Runner::Activation, id, action, payload, cause };
+    let accepted = Accepted { kind: Runner::Activation, id, action, payload, cause, caller };
     let record = journal::record(&accepted, b"", b"");
     Ok(whisk.context.queue.journal.keep(record).await?)
 }

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::action_limits::limits;
+use super::callers::{self, Sender};
 use super::entities::{self, Entity, EntityKind, Pair, What};
 use super::run::{Activation, Id, NotRun, Patience};
 use super::{CODE_BYTES_MAX, Refused, Whisk, accepted, object, run, system};
@@ -92,20 +93,20 @@ pub(super) async fn dispatch_in_package(
     state: State<Whisk>,
     Path((package, name)): Path<(String, String)>,
     flags: Query<Flags>,
-    method: Method,
+    sender: Sender,
     body: Bytes,
 ) -> Result<Response, Refused> {
-    dispatch(state, Path(format!("{package}/{name}")), flags, method, body).await
+    dispatch(state, Path(format!("{package}/{name}")), flags, sender, body).await
 }
 
 pub(super) async fn dispatch(
     State(whisk): State<Whisk>,
     Path(name): Path<String>,
     Query(flags): Query<Flags>,
-    method: Method,
+    sender: Sender,
     body: Bytes,
 ) -> Result<Response, Refused> {
-    dispatch_named(&whisk, &entities::local_name(&name)?, &flags, method, &body).await
+    dispatch_named(&whisk, &entities::local_name(&name)?, &flags, sender, &body).await
 }
 
 /// The actions of the platform's own packages can only be invoked.
@@ -113,26 +114,26 @@ pub(super) async fn dispatch_system(
     State(whisk): State<Whisk>,
     Path((package, name)): Path<(String, String)>,
     Query(flags): Query<Flags>,
-    method: Method,
+    sender: Sender,
     body: Bytes,
 ) -> Result<Response, Refused> {
     let name = entities::local_name(&format!("/{}/{package}/{name}", system::NAMESPACE))?;
-    dispatch_named(&whisk, &name, &flags, method, &body).await
+    dispatch_named(&whisk, &name, &flags, sender, &body).await
 }
 
 async fn dispatch_named(
     whisk: &Whisk,
     name: &str,
     flags: &Flags,
-    method: Method,
+    sender: Sender,
     body: &[u8],
 ) -> Result<Response, Refused> {
     let is_own = system::action_of(name).is_none();
-    match method {
+    match sender.method {
         Method::PUT if is_own => put(whisk, name, flags, body).await,
         Method::GET => show(whisk, name, flags).await,
         Method::DELETE if is_own => remove(whisk, name).await,
-        Method::POST => invoke(whisk, name, flags, body).await,
+        Method::POST => invoke(whisk, name, flags, sender, body).await,
         _ => Err(Refused::method()),
     }
 }
@@ -169,10 +170,15 @@ async fn invoke(
     whisk: &Whisk,
     name: &str,
     flags: &Flags,
+    mut sender: Sender,
     body: &[u8],
 ) -> Result<Response, Refused> {
-    let payload: Map<String, Value> = object(body)?;
     let found = run::find(whisk, name)?;
+    let caller = match callers::admit(whisk, &found, &mut sender.fields, sender.from) {
+        Ok(caller) => caller,
+        Err(fault) => return Ok(callers::denied(&fault, name)),
+    };
+    let payload: Map<String, Value> = object(body)?;
     whisk.limits.invocation()?;
     let accepted = |id: Id| {
         let body = Json(json!({ "activationId": id }));
@@ -180,18 +186,19 @@ async fn invoke(
         (StatusCode::ACCEPTED, fields, body).into_response()
     };
     if !flags.blocking {
-        return Ok(accepted(accepted::accept(whisk, name, found, payload, None).await?));
+        return Ok(accepted(accepted::accept(whisk, name, found, payload, (None, caller)).await?));
     }
     let place = whisk.limits.place()?;
     let id = run::new_id(whisk);
     let mut running = {
         // The activation runs to its end, even if the client stops waiting.
         let (whisk, found, payload) = (whisk.clone(), found.clone(), payload.clone());
+        let caller = caller.clone();
         let tasks = whisk.tasks.clone();
         tasks.spawn(mote_tasks::boxed(async move {
             let _place = place;
             let payload = Value::Object(payload);
-            let activation = Activation { id, found, payload, cause: None };
+            let activation = Activation { id, found, payload, cause: None, caller };
             run::activate(&whisk, &activation, Patience::Refused).await
         }))
     };
@@ -199,7 +206,8 @@ async fn invoke(
     let ended = match tokio::time::timeout(asked, &mut running).await {
         Ok(ended) => ended.unwrap_or(Err(NotRun::Failed))?,
         Err(_) => {
-            accepted::accept_running(whisk, id, found, name, payload, running).await?;
+            let kept = (id, caller);
+            accepted::accept_running(whisk, kept, found, name, payload, running).await?;
             return Ok(accepted(id));
         }
     };

@@ -10,6 +10,7 @@ mod accepted;
 mod action_limits;
 mod actions;
 mod activations;
+mod callers;
 mod entities;
 mod limits;
 mod manifest;

@@ -71,6 +71,8 @@ pub(super) struct Activation {
     pub(super) payload: Value,
     /// The activation that caused it.
     pub(super) cause: Option<Id>,
+    /// The caller that was admitted to functions that require a key.
+    pub(super) caller: Option<String>,
 }
 
 /// The behaviour of an activation for which the node has no room.
@@ -237,7 +239,7 @@ fn nested<'a>(
     depth: usize,
 ) -> BoxFuture<'a, Result<Ended, NotRun>> {
     async move {
-        let Activation { id, found, payload, cause } = activation;
+        let Activation { id, found, payload, cause, caller } = activation;
         let started = entities::unix_ms();
         let (response, logs) = match &found.entity.what {
             What::Action { .. } if let Some(own) = system::action_of(&found.name) => {
@@ -249,12 +251,15 @@ fn nested<'a>(
             What::Action { function, limits, .. } => {
                 let timeout_ms = limits["timeout"].as_u64();
                 let body = arguments(found, payload).to_string();
-                let response = action(whisk, function, body, timeout_ms, *id, patience).await?;
+                let caller = caller.as_deref();
+                let response =
+                    action(whisk, (function, caller), body, timeout_ms, *id, patience).await?;
                 (response, logs(whisk, function, *id))
             }
             What::Sequence { components, .. } => {
                 let args = arguments(found, payload);
-                sequence(whisk, components, args, *id, patience, kept, depth).await?
+                let cause = (*id, caller.as_deref());
+                sequence(whisk, components, args, cause, patience, kept, depth).await?
             }
             _ => return Err(NotRun::Missing),
         };
@@ -320,7 +325,7 @@ pub(super) fn response(code: u64, result: Value) -> Value {
 /// Calls the function of an action and turns its answer into a response.
 async fn action(
     whisk: &Whisk,
-    function: &str,
+    (function, caller): (&str, Option<&str>),
     body: String,
     timeout_ms: Option<u64>,
     id: Id,
@@ -330,7 +335,7 @@ async fn action(
         return Err(NotRun::TooLarge);
     }
     let failed = |text: String| response(2, json!({ "error": text }));
-    let reply = match call(whisk, function, body.into(), timeout_ms, id, patience).await {
+    let reply = match call(whisk, (function, caller), body.into(), timeout_ms, id, patience).await {
         Ok(reply) => reply,
         Err(Fault::NoSuchFunction) => return Err(NotRun::Missing),
         Err(Fault::Stopping) => return Err(NotRun::Stopping),
@@ -361,7 +366,7 @@ async fn action(
 
 async fn call(
     whisk: &Whisk,
-    function: &str,
+    (function, caller): (&str, Option<&str>),
     body: Bytes,
     timeout_ms: Option<u64>,
     id: Id,
@@ -373,9 +378,13 @@ async fn call(
         let mut head = Head::builder(b"POST", b"/", b"");
         head.header(b"content-type", b"application/json");
         head.header(whisk::ACTIVATION, id.to_string().as_bytes());
+        let mut head = head.finish();
+        if let Some(caller) = caller {
+            head.admit(Some(caller.as_bytes()));
+        }
         let call = Call {
             function: function.to_owned(),
-            head: head.finish(),
+            head,
             body: Body::Whole(body.clone()),
             timeout_ms,
         };
@@ -411,7 +420,7 @@ async fn sequence(
     whisk: &Whisk,
     components: &[String],
     args: Value,
-    cause: Id,
+    (cause, caller): (Id, Option<&str>),
     patience: Patience,
     kept: Option<&Kept>,
     depth: usize,
@@ -434,7 +443,8 @@ async fn sequence(
             last = response(1, json!({ "error": "Sequence component does not exist." }));
             break;
         };
-        let one = Activation { id: new_id(whisk), found, payload, cause: Some(cause) };
+        let (id, caller) = (new_id(whisk), caller.map(str::to_owned));
+        let one = Activation { id, found, payload, cause: Some(cause), caller };
         let patience = if ids.is_empty() { patience } else { Patience::Waits };
         match nested(whisk, &one, patience, None, depth + 1).await {
             Ok(ended) => {

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::actions::{self, ActionChange, Flags, Page};
+use super::callers::{self, Sender};
 use super::entities::{self, Entity, EntityKind, What};
 use super::run::Id;
 use super::{NAMESPACE, Refused, Whisk, accepted, object, run};
@@ -28,13 +29,13 @@ pub(super) async fn dispatch(
     State(whisk): State<Whisk>,
     Path(name): Path<String>,
     Query(flags): Query<Flags>,
-    method: Method,
+    sender: Sender,
     body: Bytes,
 ) -> Result<Response, Refused> {
     entities::check_name(&name)?;
     let node = whisk.context.node.as_ref();
     let known = whisk.entities.get(EntityKind::Trigger, &name);
-    match method {
+    match sender.method {
         Method::PUT => {
             let wish: ActionChange = object(&body)?;
             let _turn = whisk.entities.turn().await;
@@ -57,7 +58,10 @@ pub(super) async fn dispatch(
             whisk.entities.remove(node, EntityKind::Trigger, &name).await?;
             Ok(Json(entity.shown(&name)).into_response())
         }
-        Method::POST => fire(&whisk, &name, &known.ok_or_else(Refused::not_found)?, &body).await,
+        Method::POST => {
+            let known = known.ok_or_else(Refused::not_found)?;
+            fire(&whisk, &name, &known, &sender, &body).await
+        }
         _ => Err(Refused::method()),
     }
 }
@@ -81,6 +85,7 @@ async fn fire(
     whisk: &Whisk,
     name: &str,
     trigger: &Entity,
+    sender: &Sender,
     body: &[u8],
 ) -> Result<Response, Refused> {
     let given: Map<String, Value> = object(body)?;
@@ -96,7 +101,7 @@ async fn fire(
             continue;
         }
         let mut line = json!({ "rule": format!("{NAMESPACE}/{rule}"), "action": format!("{NAMESPACE}/{action}") });
-        match start(whisk, action, payload.clone(), id).await {
+        match start(whisk, action, payload.clone(), id, sender).await {
             Ok(caused) => {
                 line["success"] = true.into();
                 line["activationId"] = caused.into();
@@ -132,9 +137,12 @@ async fn start(
     action: &str,
     payload: Map<String, Value>,
     cause: Id,
+    sender: &Sender,
 ) -> Result<Id, Refused> {
     let found = run::find(whisk, action)?;
-    accepted::accept(whisk, action, found, payload, Some(cause)).await
+    let caller = callers::admit(whisk, &found, &mut sender.fields.clone(), sender.from);
+    let caller = caller.map_err(|fault| callers::refused(&fault, action))?;
+    accepted::accept(whisk, action, found, payload, (Some(cause), caller)).await
 }
 
 /// A client's description of a rule: names, or `{name, path}`.

@@ -17,7 +17,7 @@ use mote_openwhisk_action as whisk;
 use serde_json::{Map, Value};
 
 use super::run::{self, Activation, Found, Patience};
-use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, admitted};
+use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, admitted, callers};
 
 /// The ways to turn a result into an answer, by the extension of the action's name.
 const ENDINGS: [&str; 5] = ["http", "json", "html", "svg", "text"];
@@ -48,8 +48,12 @@ pub(super) async fn run(
     if !exported {
         return Err(Refused::not_found());
     }
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
     let keyed = authenticated(&whisk, &found, from, &head.headers)?;
+    let caller = match callers::admit(&whisk, &found, &mut head.headers, from.ip()) {
+        Ok(caller) => caller,
+        Err(fault) => return Ok(callers::denied(&fault, &name)),
+    };
     let length = call::declared_length(&head.headers);
     let (body, _room) = received(&whisk, body, length, from).await?;
     let path = match part("path") {
@@ -66,7 +70,8 @@ pub(super) async fn run(
         whisk.limits.keyless_place()?
     };
     let payload = Value::Object(payload);
-    let activation = Activation { id: run::new_id(&whisk), found, payload, cause: None };
+    let id = run::new_id(&whisk);
+    let activation = Activation { id, found, payload, cause: None, caller };
     let ended = run::activate(&whisk, &activation, Patience::Refused).await?;
     let mut response = answer(ended.result(), ended.code(), ending, &path)?;
     call::set(&mut response, "x-openwhisk-activation-id", &ended.id.to_string());

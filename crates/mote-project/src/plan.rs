@@ -11,8 +11,7 @@ use mote_api::manifest::{
     ScaleManifest, SessionName, StartName,
 };
 use mote_api::toml_reader::{Lined, Mistake, Mistakes};
-use mote_core::policy::Balance;
-use mote_core::policy::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
+use mote_core::policy::{Balance, HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
 use mote_core::spec::mqtt::{
     self, Acknowledge, Connection, MqttOrder, MqttSession, MqttTrigger, MqttVersion, Publishing,
 };
@@ -547,6 +546,7 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     spec.calls.clone_from(&function.calls);
     spec.state.shared.clone_from(&function.shared_state);
     spec.state.quota_bytes = function.state_quota_bytes.unwrap_or(spec.state.quota_bytes);
+    spec.access = super::access::of(function, spec.access);
     spec.services = function.services.as_ref().is_some_and(|services| services.value);
     let name = spec.name.as_str();
     if let Some(http) = &function.http

@@ -1,5 +1,5 @@
-//! The durable state of a node: functions, their revisions, code and packages, secrets, and
-//! accepted calls.
+//! The durable state of a node: functions, their revisions, code and packages, secrets, keys
+//! of callers, and accepted calls.
 //!
 //! Revisions are rows in SQLite; code and packages are folders named by their content. A call that
 //! returns `Ok` is durable (fsync). Everything here blocks: call it from a blocking thread. This
@@ -16,6 +16,7 @@ mod documents;
 mod entry_path;
 pub mod error;
 mod ignore;
+mod keys;
 mod marks;
 pub mod pack;
 pub mod packages;
@@ -33,6 +34,7 @@ pub use archive::ArchiveLimits;
 pub use archive_error::ArchiveError;
 pub use documents::DocumentChange;
 pub use error::StoreError;
+pub use keys::{Added, StoredKey};
 pub use pack::{PackError, Packed};
 pub use packages::{Lookup, PackagesStaging, StoredPackages};
 pub use remove::remove_tree;

@@ -56,6 +56,10 @@ const MIGRATIONS: &[&str] = &[
     // Times that survive a restart, by name, in milliseconds since 1970.
     "CREATE TABLE marks (name TEXT PRIMARY KEY NOT NULL, value INTEGER NOT NULL)
          STRICT, WITHOUT ROWID;",
+    // The keys of callers by their SHA-256. `functions`: patterns with spaces between them.
+    "CREATE TABLE keys (hash BLOB PRIMARY KEY NOT NULL, name TEXT NOT NULL, functions TEXT NOT NULL,
+         created_at_ms INTEGER NOT NULL, expires_at_ms INTEGER, is_current INTEGER NOT NULL)
+         STRICT, WITHOUT ROWID;",
 ];
 
 /// Refuses a newer or foreign file before anything is written. `known` is the newest version of its

@@ -2,13 +2,13 @@
 //! function receives a POST to its root. Whatever the function answers, the caller receives 200 and
 //! the body.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use bytes::Bytes;
 use mote_compat::queue::{Later, Queue};
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Phases, Reply, RouteInfo, headers, put_header};
-use mote_core::spec::CoapResource;
+use mote_core::spec::{Access, CoapResource};
 use mote_core::{Fault, FaultClass, FunctionName, Invocation, Invoker};
 
 /// The field that asks for an answer before the function has run.
@@ -61,6 +61,10 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
     fn coap(&self) -> &CoapResource {
         self.0.coap()
     }
+
+    fn access(&self) -> Access {
+        self.0.access()
+    }
 }
 
 impl<I: Invoker> Invoker for TinyFaasFront<I> {
@@ -77,10 +81,25 @@ impl<I: Invoker> Invoker for TinyFaasFront<I> {
         self.inner.routes().into_iter().map(Route).collect()
     }
 
-    async fn invoke(&self, route: &Self::Route, invocation: Invocation) -> Result<Reply, Fault> {
+    fn admit(
+        &self,
+        route: &Self::Route,
+        head: &mut Head,
+        from: Option<IpAddr>,
+    ) -> Result<(), Fault> {
+        self.inner.admit(&route.0, head, from)
+    }
+
+    async fn invoke(
+        &self,
+        route: &Self::Route,
+        mut invocation: Invocation,
+    ) -> Result<Reply, Fault> {
         if invocation.head.path() != b"/" {
             return Err(Fault::NoSuchFunction);
         }
+        // The fronts have asked already. A call that is accepted for later must never lack it.
+        self.admit(route, &mut invocation.head, None)?;
         let (fields, later) = fields(invocation.head.headers());
         if later {
             return self.accept(route, fields, invocation.body).await;
@@ -89,7 +108,11 @@ impl<I: Invoker> Invoker for TinyFaasFront<I> {
         for (name, value) in headers(&fields) {
             head.header(name, value);
         }
-        let invocation = Invocation { head: head.finish(), ..invocation };
+        let mut head = head.finish();
+        if invocation.head.is_admitted() {
+            head.admit(None);
+        }
+        let invocation = Invocation { head, ..invocation };
         let answered = match self.inner.invoke(&route.0, invocation).await {
             Ok(reply) => (reply.body, reply.phases),
             // A function that failed counts as having answered, whatever its contract.

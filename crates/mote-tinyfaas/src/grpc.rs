@@ -61,9 +61,11 @@ enum Code {
     Ok = 0,
     Unknown = 2,
     InvalidArgument = 3,
+    PermissionDenied = 7,
     ResourceExhausted = 8,
     Unimplemented = 12,
     Internal = 13,
+    Unauthenticated = 16,
 }
 
 type Failure = (Code, String);
@@ -214,7 +216,7 @@ async fn answer(
     calls.moved();
     let memory = memory.take(address_owner(peer.ip()), 0).expect("nothing always fits");
     let mut call = OpenCall { calls, memory };
-    let (code, message, body) = match run(context, request, &mut call).await {
+    let (code, message, body) = match run(context, request, peer.ip(), &mut call).await {
         Ok(text) => (Code::Ok, String::new(), framed(&field(1, text.as_ref()))),
         Err((code, message)) => (code, message, Bytes::new()),
     };
@@ -275,6 +277,7 @@ fn crowded() -> Failure {
 async fn run(
     context: &GrpcContext,
     request: Request<Incoming>,
+    from: IpAddr,
     open: &mut OpenCall,
 ) -> Result<Bytes, Failure> {
     let (parts, body) = request.into_parts();
@@ -304,7 +307,9 @@ async fn run(
     let failed = || (Code::Unknown, format!("error calling function {name}"));
     // The type that functions of tinyFaaS see when their caller names none.
     let kind = [("content-type", "application/binary")];
-    let head = call::head("POST", "/", &metadata(&parts.headers), &kind);
+    let mut head = call::head("POST", "/", &metadata(&parts.headers), &kind);
+    let admitted = context.node.admit(&name, &mut head, from);
+    admitted.map_err(|fault| (code_of(&fault), fault.public_text(&name)))?;
     if parts.headers.get("x-tinyfaas-async").is_some_and(|value| !value.is_empty()) {
         let fields = Bytes::copy_from_slice(head.headers());
         let later = Later::plain(&name, fields, data.data);
@@ -329,6 +334,16 @@ async fn run(
         Err(_) => {
             Err((Code::Internal, "answer is not UTF-8, as the message's field is".to_owned()))
         }
+    }
+}
+
+/// The outcome of a call whose sender may not call the function.
+fn code_of(fault: &Fault) -> Code {
+    match fault.answer().http {
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        429 => Code::ResourceExhausted,
+        _ => Code::Unknown,
     }
 }
 

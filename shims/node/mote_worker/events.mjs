@@ -19,6 +19,8 @@ export class Context {
   get env() { return process.env; }
   get id() { return this.#invocation?.id ?? null; }
   get trigger() { return this.#invocation?.trigger ?? null; }
+  /** The name of the key with which the function was called; null without a key. */
+  get caller() { return this.#invocation?.head.fields['mote-caller'] ?? null; }
   get log() { return console; }
   get signal() { return this.#invocation?.signal ?? null; }
   get cancelled() { return this.#invocation?.cancelled ?? false; }
@@ -77,6 +79,7 @@ export class Event {
   get args() { return Object.fromEntries(new URLSearchParams(this.#invocation.query)); }
   get trigger() { return this.#invocation.trigger; }
   get id() { return this.#invocation.id; }
+  get caller() { return this.#invocation.head.fields['mote-caller'] ?? null; }
   get headers() {
     const headers = Object.assign(Object.create(null), this.#invocation.head.fields);
     Object.defineProperty(this, 'headers', { value: headers });

@@ -108,6 +108,11 @@ class Event:
     def header_block(self):
         return self._payload[self._head - self._lengths[4] : self._head]
 
+    @property
+    def caller(self):
+        """The name of the key with which the function was called; None without a key."""
+        return self.headers.get("mote-caller")
+
     def json(self):
         """The body as JSON."""
         return json.loads(self.body)

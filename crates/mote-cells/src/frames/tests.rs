@@ -110,6 +110,9 @@ fn faults_arrive_as_they_were_sent() {
         Fault::BadReply { message: "x".into() },
         Fault::AnswerTooLarge { limit_bytes: 9 },
         Fault::Internal { message: "y".into() },
+        Fault::NoKey,
+        Fault::OtherKey,
+        Fault::TooManyKeys,
     ] {
         let read = read_fault(frame(|out| put_fault(out, 1, &fault)).payload).unwrap();
         assert_eq!(read, fault);

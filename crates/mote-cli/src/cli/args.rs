@@ -4,8 +4,10 @@ mod cells;
 mod deploy;
 mod export;
 mod import;
+mod key;
 mod mqtt;
 mod nats;
+mod secret;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,8 +18,10 @@ pub(super) use self::cells::CellFlags;
 pub(super) use self::deploy::{Deploy, OnFailure};
 pub(super) use self::export::{Export as ExportVerb, ExportKubernetes, ExportTo};
 pub(super) use self::import::Import;
+pub(super) use self::key::{Key, KeyCreate, KeyRevoke, KeyVerb};
 pub(super) use self::mqtt::{Mqtt, MqttUsersVerb, MqttVerb};
 pub(super) use self::nats::NatsFlags;
+pub(super) use self::secret::SecretSet;
 
 /// Shown below the help of `mote`.
 const ENVIRONMENT: &str = "\
@@ -152,6 +156,8 @@ pub(super) enum Verb {
     DeadLetters(DeadLetters),
     /// Manage the secrets that functions read
     Secret(Secret),
+    /// Manage the keys with which callers call functions
+    Key(Key),
     /// Read and change the state that functions keep
     Kv(Kv),
     /// Manage the users of the node's own MQTT broker
@@ -771,18 +777,6 @@ pub(super) enum SecretVerb {
     /// Remove secrets
     #[command(visible_alias = "rm")]
     Remove(Remove),
-}
-
-#[derive(Debug, ClapArgs)]
-pub(super) struct SecretSet {
-    /// Its name: a-z, A-Z, 0-9, -, _ and .
-    pub(super) name: String,
-    /// File that holds the value [default: standard input]
-    #[arg(value_name = "FILE")]
-    pub(super) file: Option<PathBuf>,
-    /// Keep a line end at the end of the value
-    #[arg(long)]
-    pub(super) exact: bool,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -87,6 +87,7 @@ pub(super) fn describe_text(function: &Function) -> String {
             line(key, &format!("@{}  {} %{tag}", share.revision, share.percent));
         }
     }
+    line("access", &function.access);
     if !function.secrets.is_empty() {
         line("secrets", &function.secrets.join(", "));
     }

@@ -84,6 +84,7 @@ pub(super) async fn deploy(
         revision: controller.known(name).first().map_or(0, |newest| newest.number) + 1,
         previous: now.as_ref().map(|now| now.split.main()),
         traffic: Vec::new(),
+        access: spec.access.as_str().to_owned(),
         held_back: wish.held_back,
         steps: Vec::new(),
         warnings: crate::pods::without_effect(&spec),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::Access;
 use super::AsyncRules;
 use super::Isolation;
 use super::Protocol;
@@ -113,6 +114,8 @@ struct SpecV1 {
     state: StateV1,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     services: bool,
+    #[serde(default, skip_serializing_if = "Access::is_public")]
+    access: Access,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -269,6 +272,7 @@ impl From<FunctionSpec> for SpecV1 {
             calls: spec.calls,
             state: spec.state.into(),
             services: spec.services,
+            access: spec.access,
         }
     }
 }
@@ -302,6 +306,7 @@ impl From<SpecV1> for FunctionSpec {
             calls: spec.calls,
             state: spec.state.into(),
             services: spec.services,
+            access: spec.access,
         }
     }
 }
@@ -348,6 +353,8 @@ mod tests {
         spec.calls = vec!["other".into()];
         spec.state = StateRules { shared: vec!["site".into()], quota_bytes: 5 };
         spec.services = true;
+        assert!(!to_json(&spec).contains("access"), "older builds read a public function");
+        spec.access = Access::Key;
         assert_eq!(from_json(to_json(&spec).as_bytes()).unwrap(), spec);
     }
 

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt;
 use super::front::Config;
 use super::head::is_token;
 use super::socket::Writer;
-use crate::refusal::{Refusal, reason};
+use crate::refusal::{CHALLENGE, Refusal, reason};
 
 /// Bodies up to this size are copied after the head and sent with it.
 const COPY_BYTES_MAX: usize = 16 << 10;
@@ -220,6 +220,9 @@ pub(crate) async fn refuse(
     }
     if let Some(seconds) = refusal.retry_after_s {
         number_field(&mut out, b"retry-after: ", u64::from(seconds));
+    }
+    if refusal.status == 401 {
+        out.extend_from_slice(format!("www-authenticate: {CHALLENGE}\r\n").as_bytes());
     }
     common_fields(&mut out, id, persistence(keep_alive, false));
     if !is_head {

@@ -97,7 +97,7 @@ async fn serve_one<I: Invoker>(
     front: &HttpFront<I>,
 ) -> After {
     input.arriving = true;
-    let request = match read_head(input, reader, front).await {
+    let mut request = match read_head(input, reader, front).await {
         Ok(Some(mut request)) => {
             if front.config.tls.is_some() {
                 request.head.replace_header(SCHEME_FIELD, b"https");
@@ -117,7 +117,8 @@ async fn serve_one<I: Invoker>(
         return After::CloseUnread;
     }
     let is_head = request.head.method() == b"HEAD";
-    let route = match find_route(&front.invoker, &request.name, &request.head) {
+    let found = find_route(&front.invoker, &request.name, &mut request.head, owner);
+    let route = match found {
         Ok(route) => route,
         Err(refusal) => {
             input.refusals += 1;

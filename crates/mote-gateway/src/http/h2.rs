@@ -33,7 +33,7 @@ use super::silence;
 use super::socket::Socket;
 use super::target::{self, TARGET_BYTES_MAX, Target};
 use crate::ids::{invocation_id, now_ns};
-use crate::refusal::Refusal;
+use crate::refusal::{CHALLENGE, Refusal};
 
 /// Streams of one connection at once; more are refused and may be retried. The front's
 /// `streams_max` limits all connections together.
@@ -442,7 +442,7 @@ impl<I: Invoker> Service<I> {
         if self.is_tls {
             head.replace_header(SCHEME_FIELD, b"https");
         }
-        let route = match find_route(&self.invoker, &name, &head) {
+        let route = match find_route(&self.invoker, &name, &mut head, self.owner) {
             Ok(route) => route,
             Err(refusal) => {
                 let refusals = self.activity.refusals.fetch_add(1, Ordering::Relaxed) + 1;
@@ -628,6 +628,9 @@ fn refuse(
     }
     if let Some(seconds) = refusal.retry_after_s {
         response = response.header("retry-after", seconds);
+    }
+    if refusal.status == 401 {
+        response = response.header("www-authenticate", CHALLENGE);
     }
     let body = if is_head {
         Body::Empty

@@ -1,5 +1,7 @@
 //! Finds the function that a request is for, and limits requests that are for no function.
 
+use std::net::IpAddr;
+
 use mote_core::invocation::{Head, headers};
 use mote_core::rollout::sticky_key;
 use mote_core::{Invoker, RouteInfo};
@@ -21,16 +23,20 @@ pub const REFUSALS_IN_A_ROW_MAX: u32 = 100;
 /// with TLS; otherwise it is what the client or a proxy in front has sent.
 pub(super) const SCHEME_FIELD: &[u8] = b"x-forwarded-proto";
 
-/// The function of a request, or the refusal if there is none.
+/// The function of a request, or the refusal if there is none or `from` may not call it.
 pub(crate) fn find_route<I: Invoker>(
     invoker: &I,
     name: &str,
-    head: &Head,
+    head: &mut Head,
+    from: IpAddr,
 ) -> Result<I::Route, Refusal> {
     let route = invoker.route(name, || split_key(head)).ok_or_else(|| no_such_function(name))?;
     let methods = route.methods();
     if methods.is_empty() || methods.iter().any(|allowed| allowed.as_bytes() == head.method()) {
-        return Ok(route);
+        return match invoker.admit(&route, head, Some(from)) {
+            Ok(()) => Ok(route),
+            Err(fault) => Err(Refusal::of_fault_for(&fault, name, route.compat())),
+        };
     }
     let allow = methods.join(", ");
     let mut refusal = Refusal::new(405, "M1030", format!("{allow} only"));

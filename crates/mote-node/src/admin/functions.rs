@@ -94,6 +94,7 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             reason: decision.reason.as_str().to_owned(),
             reason_text: decision.reason.text().to_owned(),
         }),
+        access: spec.access.as_str().to_owned(),
         secrets: spec.secret_names().into_iter().map(str::to_owned).collect(),
         schedules: schedules::of(node, &spec.name),
         urls: node.urls(&spec.name),

@@ -8,6 +8,7 @@ mod cells;
 mod functions;
 mod invocations;
 mod journals;
+mod keys;
 mod kv;
 mod logs;
 mod mqtt;
@@ -88,6 +89,9 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::SCHEDULES, get(functions::schedules))
         .route(paths::SECRETS, get(secrets::list))
         .route(paths::SECRET, put(secrets::put).delete(secrets::remove))
+        .route(paths::KEYS, get(keys::list).post(keys::create))
+        .route(paths::KEY, delete(keys::revoke))
+        .route(paths::KEY_ROTATE, post(keys::rotate))
         .route(paths::MQTT_USERS, get(mqtt::list))
         .route(paths::MQTT_USER, put(mqtt::put).delete(mqtt::remove))
         .route(paths::KV, get(kv::namespaces))

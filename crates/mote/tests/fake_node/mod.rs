@@ -123,6 +123,12 @@ fn answer(method: &str, target: &str, body: &str) -> (u16, &'static str, String)
         ("DELETE", "termo", _) if path.starts_with("/v1/secrets/") => {
             problem(404, "M0415", "no secret named termo", "list the secrets: mote secret list")
         }
+        ("POST", "", _) if path == "/v1/keys" => {
+            problem(409, "M0419", "there is a key named web already", "replace it: mote key rotate web")
+        }
+        (_, "termo", _) if path.starts_with("/v1/keys/") => {
+            problem(404, "M0418", "no key named termo", "list the keys: mote key list")
+        }
         _ if path == "/v1/status" => (
             200,
             JSON,

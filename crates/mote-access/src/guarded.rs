@@ -1,0 +1,60 @@
+//! The layer between the fronts and everything that runs or accepts invocations.
+
+use std::future::{Future, ready};
+use std::net::IpAddr;
+
+use futures_util::future::Either;
+use mote_core::invocation::Head;
+use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo as _};
+
+use crate::guard::Guard;
+
+/// An [`Invoker`] that requires keys for functions with the access mode `key`. Cheap to clone.
+///
+/// A front asks with [`Invoker::admit`] before it reads a body. For a front that has not asked, the
+/// question is asked when it invokes, so that no way leads around it.
+#[derive(Clone)]
+pub struct Guarded<I> {
+    inner: I,
+    guard: Guard,
+}
+
+impl<I> Guarded<I> {
+    /// The layer over `inner`.
+    pub fn new(inner: I, guard: Guard) -> Self {
+        Self { inner, guard }
+    }
+}
+
+impl<I: Invoker> Invoker for Guarded<I> {
+    type Route = I::Route;
+
+    fn route(&self, name: &str, key: impl FnOnce() -> Option<u64>) -> Option<Self::Route> {
+        self.inner.route(name, key)
+    }
+
+    fn routes(&self) -> Vec<Self::Route> {
+        self.inner.routes()
+    }
+
+    #[inline]
+    fn admit(
+        &self,
+        route: &Self::Route,
+        head: &mut Head,
+        from: Option<IpAddr>,
+    ) -> Result<(), Fault> {
+        self.guard.admit(route.access(), route.name().as_str(), head, from)
+    }
+
+    fn invoke(
+        &self,
+        route: &Self::Route,
+        mut invocation: Invocation,
+    ) -> impl Future<Output = Result<Reply, Fault>> + Send {
+        match self.admit(route, &mut invocation.head, None) {
+            Ok(()) => Either::Left(self.inner.invoke(route, invocation)),
+            Err(fault) => Either::Right(ready(Err(fault))),
+        }
+    }
+}

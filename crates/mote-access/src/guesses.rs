@@ -1,0 +1,103 @@
+//! Slows down whoever guesses keys: each address may send some wrong keys, and then one a second.
+
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
+use mote_core::shares::address_owner;
+
+/// Wrong keys that one address may send at once, and then in a second.
+const AT_ONCE: NonZeroU32 = NonZeroU32::new(10).unwrap();
+const A_SECOND: NonZeroU32 = NonZeroU32::new(1).unwrap();
+/// Most addresses that are remembered.
+const ADDRESSES_MAX: usize = 4_096;
+/// Wrong keys a second of all addresses for which there is no room, and of requests whose address is
+/// not known.
+const OF_OTHERS: NonZeroU32 = NonZeroU32::new(100).unwrap();
+
+/// The addresses that have sent wrong keys lately.
+pub(crate) struct Guesses {
+    by_address: DefaultKeyedRateLimiter<IpAddr>,
+    others: DefaultDirectRateLimiter,
+    cleaned_s: AtomicU64,
+}
+
+impl Default for Guesses {
+    fn default() -> Self {
+        Self {
+            by_address: RateLimiter::keyed(Quota::per_second(A_SECOND).allow_burst(AT_ONCE)),
+            others: RateLimiter::direct(Quota::per_second(OF_OTHERS)),
+            cleaned_s: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Guesses {
+    /// Counts a wrong key; `false` if this address has sent too many of them.
+    pub(crate) fn may_guess(&self, from: Option<IpAddr>, now_unix_ms: u64) -> bool {
+        let Some(from) = from else { return self.others.check().is_ok() };
+        if self.by_address.len() >= ADDRESSES_MAX {
+            // Forgets addresses that have waited long enough; not for each wrong key, because it
+            // looks at all of them.
+            let now_s = now_unix_ms / 1_000;
+            if self.cleaned_s.swap(now_s, Ordering::Relaxed) != now_s {
+                self.by_address.retain_recent();
+            }
+            if self.by_address.len() >= ADDRESSES_MAX {
+                return self.others.check().is_ok();
+            }
+        }
+        self.by_address.check_key(&address_owner(from)).is_ok()
+    }
+
+    #[cfg(test)]
+    fn addresses(&self) -> usize {
+        self.by_address.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    fn refused(guesses: &Guesses, from: IpAddr) -> bool {
+        !guesses.may_guess(Some(from), 0)
+    }
+
+    #[test]
+    fn an_address_may_guess_ten_times_at_once() {
+        let guesses = Guesses::default();
+        let one = IpAddr::from([192, 0, 2, 1]);
+        for _ in 0..AT_ONCE.get() {
+            assert!(!refused(&guesses, one));
+        }
+        // A second may pass here on a slow machine, so one of two guesses is refused at least.
+        assert!(refused(&guesses, one) || refused(&guesses, one));
+        assert!(!refused(&guesses, IpAddr::from([192, 0, 2, 2])), "others are not slowed down");
+    }
+
+    #[test]
+    fn the_addresses_of_one_network_count_as_one() {
+        let guesses = Guesses::default();
+        let of = |last: u16| IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, last));
+        for last in 0..20 {
+            refused(&guesses, of(last));
+        }
+        assert_eq!(guesses.addresses(), 1);
+    }
+
+    #[test]
+    fn the_table_of_addresses_is_bounded() {
+        let guesses = Guesses::default();
+        let mut slowed = 0;
+        for number in 0..2 * ADDRESSES_MAX as u32 {
+            let from = IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + number));
+            slowed += u32::from(refused(&guesses, from));
+        }
+        assert!(guesses.addresses() <= ADDRESSES_MAX);
+        assert!(slowed > 0, "guesses from further addresses are slowed down together");
+    }
+}

@@ -1,0 +1,165 @@
+//! What a node keeps of the keys of callers: never a key itself, only its hash.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use data_encoding::BASE64URL_NOPAD;
+use mote_core::FunctionName;
+use sha2::{Digest, Sha256};
+
+/// The beginning of each key, by which people and scanners recognise it.
+const PREFIX: &str = "mote_";
+/// Longest text that is examined; a key has 48 bytes.
+const PRESENTED_BYTES_MAX: usize = 128;
+
+/// What is kept of one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    /// The name of the caller.
+    pub name: Arc<str>,
+    /// The SHA-256 of the key.
+    pub hash: [u8; 32],
+    /// Names of functions, or beginnings of names with `*`; empty if it opens every function.
+    pub functions: Vec<String>,
+    /// From when on it is not valid, in milliseconds since 1970.
+    pub expires_unix_ms: Option<u64>,
+}
+
+impl Key {
+    /// Whether it opens a function.
+    pub fn opens(&self, function: &str) -> bool {
+        self.functions.is_empty()
+            || self.functions.iter().any(|pattern| match pattern.strip_suffix('*') {
+                Some(start) => function.starts_with(start),
+                None => function == pattern,
+            })
+    }
+
+    fn is_valid(&self, now_unix_ms: u64) -> bool {
+        self.expires_unix_ms.is_none_or(|expires| now_unix_ms < expires)
+    }
+}
+
+/// All keys of a node at one moment.
+///
+/// A presented key is looked up by its SHA-256. How long that takes says something about hashes,
+/// which a caller cannot choose, and nothing about keys.
+#[derive(Debug, Default)]
+pub struct KeyRing(HashMap<[u8; 32], Key>);
+
+impl KeyRing {
+    /// A ring with these keys.
+    pub fn new(keys: impl IntoIterator<Item = Key>) -> Self {
+        Self(keys.into_iter().map(|key| (key.hash, key)).collect())
+    }
+
+    /// The valid key that a caller has sent, if it is one.
+    pub fn find(&self, presented: &[u8], now_unix_ms: u64) -> Option<&Key> {
+        if presented.len() > PRESENTED_BYTES_MAX {
+            return None;
+        }
+        let hash: [u8; 32] = Sha256::digest(presented).into();
+        self.0.get(&hash).filter(|key| key.is_valid(now_unix_ms))
+    }
+
+    /// Whether a valid key of the caller with this name opens a function.
+    pub fn caller_opens(&self, caller: &[u8], function: &str, now_unix_ms: u64) -> bool {
+        let mut keys = self.0.values().filter(|key| key.name.as_bytes() == caller);
+        keys.any(|key| key.is_valid(now_unix_ms) && key.opens(function))
+    }
+
+    /// Whether a valid key opens this function.
+    pub fn opens(&self, function: &str, now_unix_ms: u64) -> bool {
+        self.0.values().any(|key| key.is_valid(now_unix_ms) && key.opens(function))
+    }
+}
+
+/// A key that has just been made.
+pub struct NewKey {
+    /// The key, for its caller. Nothing keeps it.
+    pub text: String,
+    /// Its SHA-256.
+    pub hash: [u8; 32],
+}
+
+impl NewKey {
+    /// Makes a key from 256 random bits. So many cannot be guessed, with a fast hash either.
+    pub fn random() -> io::Result<Self> {
+        let mut bytes = [0; 32];
+        io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+        let text = format!("{PREFIX}{}", BASE64URL_NOPAD.encode(&bytes));
+        let hash = Sha256::digest(&text).into();
+        Ok(Self { text, hash })
+    }
+}
+
+/// Whether a text says which functions a key opens: a name, or the beginning of names and `*`.
+pub fn is_pattern(text: &str) -> bool {
+    let Some(start) = text.strip_suffix('*') else { return FunctionName::new(text).is_ok() };
+    let is_part = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    start.len() <= 63 && !start.starts_with('-') && start.bytes().all(is_part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &str, functions: &[&str], expires_unix_ms: Option<u64>) -> Key {
+        let hash = Sha256::digest(text).into();
+        let functions = functions.iter().map(|name| (*name).to_owned()).collect();
+        Key { name: "shop".into(), hash, functions, expires_unix_ms }
+    }
+
+    #[test]
+    fn a_key_is_found_until_it_expires() {
+        let ring = KeyRing::new([key("a", &[], Some(100)), key("b", &["hello"], None)]);
+        assert!(ring.find(b"a", 99).is_some());
+        assert!(ring.find(b"a", 100).is_none());
+        assert!(ring.find(b"b", u64::MAX).is_some());
+        for other in ["", "A", "a ", "ab"] {
+            assert!(ring.find(other.as_bytes(), 0).is_none(), "{other}");
+        }
+        assert!(ring.find(&[b'a'; PRESENTED_BYTES_MAX + 1], 0).is_none());
+        assert!(ring.opens("other", 99));
+        assert!(!ring.opens("other", 100));
+        assert!(ring.opens("hello", 100));
+        assert!(ring.caller_opens(b"shop", "hello", 100));
+        assert!(!ring.caller_opens(b"shop", "other", 100));
+        assert!(!ring.caller_opens(b"sho", "hello", 100));
+    }
+
+    #[test]
+    fn patterns_open_functions() {
+        let opens = |functions: &[&str], name: &str| key("a", functions, None).opens(name);
+        assert!(opens(&[], "anything"));
+        assert!(opens(&["hello"], "hello"));
+        assert!(!opens(&["hello"], "hello-2"));
+        assert!(opens(&["x", "shop-*"], "shop-cart"));
+        assert!(opens(&["shop-*"], "shop-"));
+        assert!(!opens(&["shop-*"], "shop"));
+        assert!(opens(&["*"], "anything"));
+    }
+
+    #[test]
+    fn patterns_are_names_or_beginnings() {
+        for text in ["hello", "hello-2", "h*", "shop-*", "*"] {
+            assert!(is_pattern(text), "{text}");
+        }
+        for text in ["", "Hello", "a*b", "**", "-*", "hello@tag", "a b", "_x*", "é*"] {
+            assert!(!is_pattern(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn new_keys_differ_and_are_found() {
+        let (one, other) = (NewKey::random().expect("random"), NewKey::random().expect("random"));
+        assert_ne!(one.text, other.text);
+        assert_eq!((one.text.len(), &one.text[..5]), (48, "mote_"));
+        assert!(one.text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b)));
+        let kept = Key { hash: one.hash, ..key("", &[], None) };
+        let ring = KeyRing::new([kept]);
+        assert!(ring.find(one.text.as_bytes(), 0).is_some());
+        assert!(ring.find(other.text.as_bytes(), 0).is_none());
+    }
+}

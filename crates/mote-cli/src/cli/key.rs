@@ -1,0 +1,124 @@
+//! `mote key`: the keys with which callers call functions. A key is printed once, when it is made.
+
+use mote_api::client::Client;
+use mote_api::keys::{CallerKeyRequest, CallerKeyRotation, NewCallerKey};
+use mote_api::quantity::{QuantityError, parse_duration_ms};
+
+use super::args::{KeyCreate, KeyRevoke, KeyVerb};
+use super::failure::Failure;
+use super::functions::is_agreed;
+use super::output::{Output, harmless, table};
+
+const DAY_MS: u64 = 86_400_000;
+
+pub(super) async fn run(client: &Client, verb: &KeyVerb, output: &Output) -> Result<(), Failure> {
+    match verb {
+        KeyVerb::Create(args) => create(client, args, output).await,
+        KeyVerb::List => list(client, output).await,
+        KeyVerb::Rotate { name, grace } => {
+            let grace_ms = grace.as_deref().map(|text| duration("--grace", text)).transpose()?;
+            let wish = CallerKeyRotation { grace_ms: grace_ms.unwrap_or(0) };
+            let new = client.rotate_key(name, &wish).await?;
+            print(&new, output)
+        }
+        KeyVerb::Revoke(args) => revoke(client, args, output).await,
+    }
+}
+
+async fn create(client: &Client, args: &KeyCreate, output: &Output) -> Result<(), Failure> {
+    let expires = args.expires.as_deref();
+    let wish = CallerKeyRequest {
+        name: args.name.clone(),
+        functions: args.functions.clone(),
+        valid_ms: expires.map(|text| duration("--expires", text)).transpose()?,
+    };
+    let new = client.create_key(&wish).await?;
+    print(&new, output)
+}
+
+/// Prints a key alone, so that a script can take it, and what there is to know to standard error.
+fn print(new: &NewCallerKey, output: &Output) -> Result<(), Failure> {
+    let opens = match new.functions.as_slice() {
+        [] => "every function with access mode key".to_owned(),
+        all => all.join(", "),
+    };
+    let until = new.expires_at.map(|at| format!(" until {at}")).unwrap_or_default();
+    output.say(&format!("{} opens {opens}{until}; this key is not shown again:", new.name));
+    output.result(new, &[&new.name], || format!("{}\n", harmless(&new.key)))?;
+    if let Some(until) = new.previous_until {
+        output.say(&format!("the former key is valid until {until}"));
+    }
+    Ok(())
+}
+
+async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
+    let list = client.keys().await?;
+    if list.keys.is_empty() {
+        output.say("no keys yet; make one: mote key create NAME");
+    }
+    let names: Vec<&str> = list.keys.iter().map(|key| key.name.as_str()).collect();
+    output.results(&list, &list.keys, &names, || {
+        if list.keys.is_empty() {
+            return String::new();
+        }
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let rows: Vec<Vec<String>> = list
+            .keys
+            .iter()
+            .map(|key| {
+                let functions = if key.functions.is_empty() {
+                    "*".to_owned()
+                } else {
+                    key.functions.join(", ")
+                };
+                vec![
+                    key.name.clone(),
+                    functions,
+                    key.created_at.to_string(),
+                    or_dash(key.expires_at.map(|at| at.to_string())),
+                    or_dash(key.previous_until.map(|at| at.to_string())),
+                ]
+            })
+            .collect();
+        table(&["NAME", "OPENS", "CREATED", "EXPIRES", "FORMER UNTIL"], &rows)
+    })
+}
+
+async fn revoke(client: &Client, args: &KeyRevoke, output: &Output) -> Result<(), Failure> {
+    if !args.yes && !is_agreed(&format!("revoke {}?", args.names.join(", ")), output).await? {
+        return Ok(());
+    }
+    for name in &args.names {
+        client.revoke_key(name).await?;
+        output.say(&format!("{} is revoked", harmless(name)));
+    }
+    Ok(())
+}
+
+/// Milliseconds in `30m`, `12h` or `90d`.
+fn duration(flag: &str, text: &str) -> Result<u64, Failure> {
+    let days = text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
+    let ms = match days {
+        Some(days) => days.checked_mul(DAY_MS).ok_or(QuantityError::TooLarge),
+        None => parse_duration_ms(text),
+    };
+    ms.map_err(|_| {
+        let text = format!("{flag} {}: not a duration", harmless(text));
+        Failure::new("M0101", text).with_hint("write for example 30m, 12h or 90d")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_may_be_days() {
+        for (text, ms) in [("90d", 90 * DAY_MS), ("1h", 3_600_000), ("0s", 0)] {
+            assert_eq!(duration("--grace", text).ok(), Some(ms), "{text}");
+        }
+        for text in ["", "d", "90", "1.5d", "99999999999999d", "soon"] {
+            assert!(duration("--grace", text).is_err(), "{text}");
+        }
+    }
+}

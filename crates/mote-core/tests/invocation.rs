@@ -1,0 +1,64 @@
+//! Ids, heads and claimed times of invocations.
+
+use mote_core::invocation::{Head, headers, is_set_by_node};
+use mote_core::{InvocationId, Phases};
+
+#[test]
+fn fields_of_the_node_are_known_by_their_names() {
+    for name in
+        ["mote-source", "Mote-Source-Status", "MOTE-SCHEDULE_DUE", "mote_attempt", "MOTE_Caller"]
+    {
+        assert!(is_set_by_node(name.as_bytes()), "{name}");
+    }
+    for name in ["", "mote", "mote-", "mote-order-key", "mote-attempts", "x-mote-source"] {
+        assert!(!is_set_by_node(name.as_bytes()), "{name}");
+    }
+}
+
+#[test]
+fn ids_are_ulids() {
+    // The largest ULID, and the smallest.
+    assert_eq!(InvocationId(u128::MAX).to_string(), "7ZZZZZZZZZZZZZZZZZZZZZZZZZ");
+    assert_eq!(InvocationId(0).to_string(), "00000000000000000000000000");
+    for id in [0, 1, 0x0123_4567_89ab_cdef, u128::MAX] {
+        assert_eq!(InvocationId::from_text(&InvocationId(id).to_string()), Some(InvocationId(id)));
+    }
+    let lower = InvocationId(77).to_string().to_lowercase();
+    assert_eq!(InvocationId::from_text(&lower), Some(InvocationId(77)));
+    for text in [
+        "",
+        "8ZZZZZZZZZZZZZZZZZZZZZZZZZ",
+        "0000000000000000000000000U",
+        "é0000000000000000000000000",
+    ] {
+        assert_eq!(InvocationId::from_text(text), None, "{text}");
+    }
+    let early = InvocationId::new(1, u128::MAX);
+    let late = InvocationId::new(2, 0);
+    assert!(early.to_string() < late.to_string());
+}
+
+#[test]
+fn claimed_times_lie_between_the_frame_and_now() {
+    let claim = |entered, returned| {
+        let mut phases = Phases { sent_ns: 100, ..Phases::default() };
+        phases.claim(entered, returned, 200);
+        (phases.entered_ns, phases.returned_ns)
+    };
+    assert_eq!(claim(120, 150), (120, 150));
+    assert_eq!(claim(0, 0), (0, 0));
+    assert_eq!(claim(1, u64::MAX), (100, 200));
+    assert_eq!(claim(u64::MAX, 1), (200, 200));
+}
+
+#[test]
+fn heads_keep_their_parts() {
+    let mut builder = Head::builder(b"POST", b"/a/b", b"x=1");
+    builder.header(b"Content-Type", b"text/plain").header(b"X-Empty", b"");
+    let head = builder.finish();
+    assert_eq!(head.method(), b"POST");
+    assert_eq!(head.path(), b"/a/b");
+    assert_eq!(head.query(), b"x=1");
+    let fields: Vec<_> = headers(head.headers()).collect();
+    assert_eq!(fields, [(&b"content-type"[..], &b"text/plain"[..]), (&b"x-empty"[..], &b""[..])]);
+}

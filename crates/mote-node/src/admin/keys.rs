@@ -1,0 +1,49 @@
+//! Routes about the keys of callers. Only the answers that make a key contain one.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use mote_api::Problem;
+use mote_api::keys::{CallerKeys, NewCallerKey};
+use serde::de::DeserializeOwned;
+
+use super::{Refused, to_the_end};
+use crate::{Node, keys};
+
+pub(super) async fn list(State(node): State<Arc<Node>>) -> Result<Json<CallerKeys>, Refused> {
+    Ok(Json(keys::list(&node).await?))
+}
+
+pub(super) async fn create(
+    State(node): State<Arc<Node>>,
+    body: Bytes,
+) -> Result<(StatusCode, Json<NewCallerKey>), Refused> {
+    let wish = read(&body)?;
+    let created = to_the_end(async move { keys::create(&node, wish).await }).await?;
+    Ok((StatusCode::CREATED, Json(created)))
+}
+
+pub(super) async fn rotate(
+    State(node): State<Arc<Node>>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<NewCallerKey>, Refused> {
+    let wish = read(if body.is_empty() { b"{}" } else { &body })?;
+    Ok(Json(to_the_end(async move { keys::rotate(&node, name, wish).await }).await?))
+}
+
+pub(super) async fn revoke(
+    State(node): State<Arc<Node>>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Refused> {
+    to_the_end(async move { keys::revoke(&node, name).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(body)
+        .map_err(|error| Problem::new(422, "M1403", format!("key: {error}")))
+}

@@ -1,0 +1,172 @@
+//! The keys of callers: the store keeps what is known of them, and the guard in front of the engine
+//! asks for them.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use mote_access::{Guard, Key, KeyRing, NewKey, is_pattern};
+use mote_api::keys::{CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey};
+use mote_api::{Problem, Timestamp};
+use mote_core::FunctionSpec;
+use mote_core::spec::{Access, is_secret_name};
+use mote_engine::clock;
+use mote_store::{Added, Store, StoreError, StoredKey};
+
+use super::Node;
+use super::store_work::{blocking, with_store};
+
+/// Most callers with a key, and most patterns of one key.
+const KEYS_MAX: i64 = 10_000;
+const PATTERNS_MAX: usize = 64;
+/// Longest lifetime and grace.
+const YEARS_MS_MAX: u64 = 100 * 365 * 86_400_000;
+
+/// All keys, without the keys themselves.
+pub(crate) async fn list(node: &Node) -> Result<CallerKeys, Problem> {
+    let now_ms = clock::unix_ms();
+    let mut keys: Vec<CallerKey> = Vec::new();
+    for one in with_store(node, Store::keys).await? {
+        let expires_at = one.expires_at_ms.map(Timestamp::from_unix_ms);
+        match keys.last_mut().filter(|last| last.name == one.name) {
+            Some(last) if one.expires_at_ms.is_some_and(|until| until > now_ms) => {
+                last.previous_until = expires_at;
+            }
+            Some(_) => {}
+            None => keys.push(CallerKey {
+                name: one.name,
+                functions: one.functions,
+                created_at: Timestamp::from_unix_ms(one.created_at_ms),
+                expires_at,
+                previous_until: None,
+            }),
+        }
+    }
+    Ok(CallerKeys { keys })
+}
+
+/// Makes a key for a new caller.
+pub(crate) async fn create(node: &Node, wish: CallerKeyRequest) -> Result<NewCallerKey, Problem> {
+    let CallerKeyRequest { name, functions, valid_ms } = wish;
+    if !is_secret_name(&name) {
+        let text = "name: 1 to 253 of a-z, A-Z, 0-9, -, _ and ., not beginning with .";
+        return Err(Problem::new(422, "M0303", text).with_field("name"));
+    }
+    if functions.len() > PATTERNS_MAX || !functions.iter().all(|pattern| is_pattern(pattern)) {
+        let text = format!("functions: at most {PATTERNS_MAX} names; the last letter may be *");
+        return Err(Problem::new(422, "M0303", text).with_field("functions"));
+    }
+    let created_at_ms = clock::unix_ms();
+    let expires_at_ms = match valid_ms {
+        Some(ms @ 1..=YEARS_MS_MAX) => Some(created_at_ms + ms),
+        Some(_) => return Err(not_a_time("valid_ms")),
+        None => None,
+    };
+    let NewKey { text, hash } = new_key()?;
+    let key = StoredKey { name, hash, functions, created_at_ms, expires_at_ms, is_current: true };
+    let wanted = key.clone();
+    match changed(node, move |store| store.add_key(&wanted, KEYS_MAX)).await? {
+        Added::Stored => Ok(shown(key, text, None)),
+        Added::Exists => {
+            let name = key.name;
+            Err(Problem::new(409, "M0419", format!("there is a key named {name} already"))
+                .with_hint(format!("replace it: mote key rotate {name}")))
+        }
+        Added::Full => {
+            let text = format!("the node has {KEYS_MAX} keys, which is the limit");
+            Err(Problem::new(409, "M0303", text).with_hint("revoke keys that nobody uses"))
+        }
+    }
+}
+
+/// Replaces the key of a caller.
+pub(crate) async fn rotate(
+    node: &Node,
+    name: String,
+    wish: CallerKeyRotation,
+) -> Result<NewCallerKey, Problem> {
+    if wish.grace_ms > YEARS_MS_MAX {
+        return Err(not_a_time("grace_ms"));
+    }
+    let NewKey { text, hash } = new_key()?;
+    let (now_ms, wanted) = (clock::unix_ms(), name.clone());
+    let until_ms = now_ms + wish.grace_ms;
+    let new = changed(node, move |store| store.rotate_key(&wanted, hash, now_ms, until_ms)).await?;
+    let key = new.ok_or_else(|| unknown(&name))?;
+    Ok(shown(key, text, (wish.grace_ms > 0).then_some(until_ms)))
+}
+
+/// Makes the keys of a caller invalid.
+pub(crate) async fn revoke(node: &Node, name: String) -> Result<(), Problem> {
+    let wanted = name.clone();
+    match changed(node, move |store| store.remove_key(&wanted)).await? {
+        true => Ok(()),
+        false => Err(unknown(&name)),
+    }
+}
+
+/// Loads the keys from the store into the guard.
+pub(super) async fn bring_back(store: &Arc<Store>, guard: &Guard) -> Result<()> {
+    let store = store.clone();
+    let keys = blocking(move || store.keys()).await;
+    guard.replace(ring(keys.context("cannot read the store")??));
+    Ok(())
+}
+
+/// A warning if no caller can call a function, and what to do.
+pub(super) fn warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
+    let name = spec.name.as_str();
+    (spec.access == Access::Key && !node.guard.opens(name)).then(|| {
+        format!("no key opens {name} yet; make one: mote key create CALLER --function {name}")
+    })
+}
+
+/// Makes a change, and lets the guard know its result before another change begins.
+async fn changed<T: Send + 'static>(
+    node: &Node,
+    work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, Problem> {
+    let _turn = node.key_turn.lock().await;
+    let guard = node.guard.clone();
+    let work = move |store: &Store| {
+        let done = work(store)?;
+        guard.replace(ring(store.keys()?));
+        Ok(done)
+    };
+    with_store(node, work).await
+}
+
+fn ring(keys: Vec<StoredKey>) -> KeyRing {
+    KeyRing::new(keys.into_iter().map(|key| Key {
+        name: key.name.into(),
+        hash: key.hash,
+        functions: key.functions,
+        expires_unix_ms: key.expires_at_ms,
+    }))
+}
+
+fn shown(key: StoredKey, text: String, previous_until_ms: Option<u64>) -> NewCallerKey {
+    NewCallerKey {
+        name: key.name,
+        key: text,
+        functions: key.functions,
+        expires_at: key.expires_at_ms.map(Timestamp::from_unix_ms),
+        previous_until: previous_until_ms.map(Timestamp::from_unix_ms),
+    }
+}
+
+fn new_key() -> Result<NewKey, Problem> {
+    NewKey::random().map_err(|error| {
+        tracing::error!(%error, "cannot make a key");
+        Problem::new(500, "M0599", "the node could not make a key; see its log")
+    })
+}
+
+fn not_a_time(field: &'static str) -> Problem {
+    Problem::new(422, "M0303", format!("{field}: 1 ms to 100 years")).with_field(field)
+}
+
+fn unknown(name: &str) -> Problem {
+    let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
+    Problem::new(404, "M0418", format!("no key named {shown}"))
+        .with_hint("list the keys: mote key list")
+}
