@@ -1013,7 +1013,7 @@ mod tests {
             ),
             (
                 "[access]\nmod = \"key\"\n",
-                "error[M0302]: mote.toml: unknown key `mod` in [access] (line 3)\n  did you mean `mode`?\nerror[M0306]: mote.toml: [access] needs mode, e.g. mode = \"key\" (line 2)",
+                "error[M0306]: mote.toml: [access] needs mode, e.g. mode = \"key\" (line 2)\nerror[M0302]: mote.toml: unknown key `mod` in [access] (line 3)\n  did you mean `mode`?",
             ),
             (
                 "access = \"key\"\n",
