@@ -11,17 +11,48 @@ pub struct Explanation {
     pub title: &'static str,
     /// Exit code of the command line.
     pub exit: u8,
-    /// Cause and cure, for `mote explain`.
-    pub text: &'static str,
 }
 
-const fn row(code: &'static str, exit: u8, title: &'static str, text: &'static str) -> Explanation {
-    Explanation { code, title, exit, text }
+impl Explanation {
+    /// Cause and cure, for `mote explain`. The texts are a table of their own, so that a program that
+    /// shows none does not contain them.
+    pub fn text(&self) -> &'static str {
+        let place = CATALOGUE.binary_search_by_key(&self.code, |row| row.code);
+        place.map_or("", |place| TEXTS[place])
+    }
 }
 
 /// Every code `mote` can print, in order.
+pub static CATALOGUE: [Explanation; ROWS.len()] = {
+    let mut all = [ROWS[0].0; ROWS.len()];
+    let mut place = 1;
+    while place < ROWS.len() {
+        all[place] = ROWS[place].0;
+        place += 1;
+    }
+    all
+};
+
+/// The texts in the same order.
+static TEXTS: [&str; ROWS.len()] = {
+    let mut all = [ROWS[0].1; ROWS.len()];
+    let mut place = 1;
+    while place < ROWS.len() {
+        all[place] = ROWS[place].1;
+        place += 1;
+    }
+    all
+};
+
+type Row = (Explanation, &'static str);
+
+const fn row(code: &'static str, exit: u8, title: &'static str, text: &'static str) -> Row {
+    (Explanation { code, title, exit }, text)
+}
+
+/// Code, exit code, title and text, sorted by code.
 #[rustfmt::skip]
-pub const CATALOGUE: &[Explanation] = &[
+const ROWS: &[Row] = &[
     row("M0101", exit::USAGE, "wrong command line",
         "mote does not know a flag, verb or value of the command line. The message names it and suggests the nearest correct spelling if there is one. `mote help VERB` lists the options of a verb."),
     row("M0102", exit::INVALID, "file cannot be read",

@@ -19,12 +19,12 @@ pub(super) fn run(code: &str, output: &Output) -> Result<(), Failure> {
         "code": row.code,
         "title": row.title,
         "exit": row.exit,
-        "text": row.text,
+        "text": row.text(),
     });
     output.result(&value, &[row.code], || {
         let mut text = format!("{}: {}\n\n", row.code, row.title);
         let mut column = 0;
-        for word in row.text.split(' ') {
+        for word in row.text().split(' ') {
             if column > 0 && column + 1 + word.chars().count() > 80 {
                 text.push('\n');
                 column = 0;
