@@ -172,11 +172,21 @@ impl Head {
 
     /// Removes all fields of this name in the same way.
     pub fn remove_header(&mut self, name: &[u8]) {
-        let block = self.buffer.split_off(self.buffer.len() - self.headers().len());
         let is_other = |other: &[u8]| without(other, name).is_none_or(|rest| !rest.is_empty());
-        for (other, value) in headers(&block).filter(|(other, _)| is_other(other)) {
-            put_header(&mut self.buffer, other, value);
+        let mut next = self.buffer.len() - self.headers().len();
+        let mut end = next;
+        loop {
+            let field = headers(&self.buffer[next..]).next();
+            let field =
+                field.map(|(other, value)| (other.len() + value.len() + 2, is_other(other)));
+            let Some((bytes, stays)) = field else { break };
+            if stays && next != end {
+                self.buffer.copy_within(next..next + bytes, end);
+            }
+            end += if stays { bytes } else { 0 };
+            next += bytes;
         }
+        self.buffer.truncate(end);
     }
 
     /// Whether it has a `Prefer` field (RFC 7240).

@@ -62,3 +62,29 @@ fn heads_keep_their_parts() {
     let fields: Vec<_> = headers(head.headers()).collect();
     assert_eq!(fields, [(&b"content-type"[..], &b"text/plain"[..]), (&b"x-empty"[..], &b""[..])]);
 }
+
+#[test]
+fn fields_are_removed_wherever_they_stand() {
+    let head_with = |names: &[&str]| {
+        let mut builder = Head::builder(b"GET", b"/a", b"q");
+        for (place, name) in names.iter().enumerate() {
+            builder.header(name.as_bytes(), format!("{place}").as_bytes());
+        }
+        builder.finish()
+    };
+    for (names, rest) in [
+        (&["x", "a", "b"][..], &b"a\n1\nb\n2\n"[..]),
+        (&["a", "X", "b", "x", "c"], b"a\n0\nb\n2\nc\n4\n"),
+        (&["a", "x"], b"a\n0\n"),
+        (&["xx", "ax"], b"xx\n0\nax\n1\n"),
+        (&["x"], b""),
+        (&[], b""),
+    ] {
+        let mut head = head_with(names);
+        head.remove_header(b"x");
+        assert_eq!(head.headers(), rest, "{names:?}");
+        assert_eq!((head.path(), head.query()), (&b"/a"[..], &b"q"[..]));
+        head.replace_header(b"x", b"new");
+        assert_eq!(head.headers(), [rest, b"x\nnew\n"].concat(), "{names:?}");
+    }
+}
