@@ -17,6 +17,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ALL=(v2-root v2-user v2-delegated none-root none-user)
+KIND_SECONDS_MAX=14400
 CRATES="tests mote-sandbox" # the folders of the crates whose test programs run
 
 memory=3072 names='' kinds=()
@@ -61,7 +62,7 @@ for kind in "${kinds[@]}"; do
   printf '\n## %s\n' "$kind"
   # The kernel takes its memory from a file in /dev/shm, and keeps its name in the home folder.
   mkdir -p "$work/$kind"
-  env -u TMPDIR HOME="$work/$kind" linux.uml mem="${memory}M" rootfstype=hostfs rootflags=/ ro loglevel=1 con=null con0=fd:0,fd:1 \
+  env -u TMPDIR HOME="$work/$kind" timeout --kill-after=10 "$KIND_SECONDS_MAX" linux.uml mem="${memory}M" rootfstype=hostfs rootflags=/ ro loglevel=1 con=null con0=fd:0,fd:1 \
     eth0=slirp,,"$(command -v slirp-fullbolt)" init="$PWD/scripts/guests/user-mode.sh" guest.kind="$kind" guest.work="$work" \
     guest.repository="$PWD" </dev/null 2>"$work/$kind/errors" | stdbuf -oL tr -d '\r' | tee "$work/$kind/console" |
     sed -un '/^start of job/,/^end of job/p' | tee -a "$all" || true

@@ -23,7 +23,7 @@ pub enum FaultClass {
 pub enum Fault {
     /// No function has this name.
     NoSuchFunction,
-    /// The function requires a key, and the request has none that is valid.
+    /// The function requires a valid key, and the request has none.
     NoKey,
     /// The caller's key does not open this function.
     OtherKey,
