@@ -13,6 +13,7 @@ pub mod log;
 pub mod mqtt;
 #[path = "../../crates/mote-nats/tests/server/process.rs"]
 pub mod nats;
+pub mod network;
 pub mod pods;
 pub mod releases;
 pub mod restarting;
@@ -20,7 +21,7 @@ pub mod schedule;
 pub mod service_manager;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -133,12 +134,18 @@ impl Node {
         let (http, coap) = (free_address(), free_address());
         let out = std::fs::File::create(dir.path().join("up.out")).expect("log file");
         let err = std::fs::File::create(dir.path().join("up.err")).expect("log file");
+        // What other machines reach is reached at loopback, too.
+        let is_open = flags.contains(&"--lan");
+        let listen = |at: SocketAddr| {
+            let host = if is_open { Ipv4Addr::UNSPECIFIED.into() } else { at.ip() };
+            SocketAddr::new(host, at.port()).to_string()
+        };
         let started = Instant::now();
         let child = Command::new(mote_binary())
             .arg("up")
             .args(["--data".as_ref(), dir.path().join("data").as_os_str()])
             .args(["--socket".as_ref(), dir.path().join("s").as_os_str()])
-            .args(["--http", &http.to_string(), "--coap", &coap.to_string()])
+            .args(["--http", &listen(http), "--coap", &listen(coap)])
             .args(flags)
             .envs(env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())

@@ -3,8 +3,13 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
 
-use mote_tests::{Answer, Connection, Node, PATIENCE, basic_auth, call_at, free_address, wait_for};
+use mote_tests::network::Far;
+use mote_tests::{
+    Answer, Connection, Node, PATIENCE, basic_auth, call_at, coap_client, free_address, is_root,
+    skip, wait_for,
+};
 use serde_json::{Value, json};
 
 /// Tells what it received.
@@ -16,7 +21,10 @@ const SOCKETS: &str = "async def app(scope, receive, send):\n    \
     if scope['type'] == 'websocket':\n        await receive()\n        \
     await send({'type': 'websocket.accept'})\n        await receive()\n";
 const KEY: &str = "version = 1\n[access]\nmode = \"key\"\n";
-const PUBLIC: &str = "version = 1\n";
+const PUBLIC: &str = "version = 1\n[access]\nmode = \"public\"\n";
+const LOCAL: &str = "version = 1\n[access]\nmode = \"local\"\n";
+/// Does not say who may call it.
+const UNSET: &str = "version = 1\n";
 
 /// The keys of a test.
 struct Keys {
@@ -160,9 +168,13 @@ fn coap_options(function: &str, key: Option<&str>, more: &[(u8, &[u8])]) -> Vec<
 
 /// The code and the payload of the answer to a CoAP request over UDP.
 fn coap(at: SocketAddr, function: &str, key: Option<&str>) -> (u8, Vec<u8>) {
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
     socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    let mut request = vec![0x41, 1, 0, 1, 7];
+    // A node answers a message id of one port again with what it has answered, and the machine may
+    // give a port again.
+    static IDS: AtomicU16 = AtomicU16::new(0);
+    let [high, low] = IDS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    let mut request = vec![0x41, 1, high, low, 7];
     request.extend(coap_options(function, key, &[(15, b"a=1")]));
     socket.send_to(&request, at).expect("sent");
     let mut answer = [0; 2_048];
@@ -584,4 +596,259 @@ fn guesses_are_slowed_down_and_right_keys_are_not() {
     assert_eq!(send(&keys.good).status, 200);
     assert_eq!(node.get("/shut").status, 401, "a request without a key guesses nothing");
     assert_eq!(node.get("/open").status, 200);
+}
+
+/// A folder with a public function.
+fn folder(node: &Node) -> String {
+    let folder = node.dir.path().join("next");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    for (name, text) in [("app.py", TELLS), ("mote.toml", PUBLIC)] {
+        std::fs::write(folder.join(name), text).expect("written");
+    }
+    folder.display().to_string()
+}
+
+/// Flags of a node that is open to other machines in all ways. The ports of its fronts over TLS and
+/// of CoAP over TCP come from outside, because the announcement of a node does not have them in its
+/// list.
+fn open_flags(https: u16, coap_tcp: u16) -> Vec<String> {
+    let mut flags: Vec<String> = vec!["--lan".into()];
+    for (flag, port) in [("--https", https), ("--coap-tcp", coap_tcp)] {
+        flags.extend([flag.to_owned(), format!("0.0.0.0:{port}")]);
+    }
+    for flag in ["openfaas", "nuclio", "openwhisk", "tinyfaas", "tinyfaas-http", "tinyfaas-coap"] {
+        flags.extend([format!("--{flag}"), "0.0.0.0:0".to_owned()]);
+    }
+    flags.extend(["--tinyfaas-grpc".to_owned(), "0.0.0.0:0".to_owned()]);
+    flags
+}
+
+/// The status of a call of each function at each front of a node, by front. `host` is where the node
+/// is, and `key` is sent with each call.
+fn answers(
+    node: &Node,
+    host: std::net::Ipv4Addr,
+    (https, coap_tcp_port): (u16, u16),
+    functions: &[&str],
+    key: Option<&str>,
+) -> Vec<(&'static str, Vec<u16>)> {
+    let at = |port: u16| SocketAddr::from((host, port));
+    let platform = |name: &str| at(node.platform(name).port());
+    let token = basic_auth("admin", &node.token());
+    let plain = at(node.http.port());
+    let all = |call: &dyn Fn(&str) -> u16| functions.iter().map(|name| call(name)).collect();
+    let held = |mut headers: Vec<(&'static str, String)>| {
+        headers.extend(key.map(|key| ("x-api-key", key.to_owned())));
+        headers
+    };
+    let send = |at: SocketAddr, method: &str, path: &str, headers: Vec<(&str, String)>| {
+        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        call_at(at, method, path, &headers, b"{}").status
+    };
+    let authorized = || held(vec![("authorization", token.clone())]);
+    vec![
+        ("HTTP/1.1", all(&|name| http(plain, &format!("/{name}"), key))),
+        (
+            "HTTP/2",
+            all(&|name| curl(&format!("http://{plain}/{name}"), &["--http2-prior-knowledge"], key)),
+        ),
+        ("HTTPS", all(&|name| curl(&format!("https://{}/{name}", at(https)), &[], key))),
+        ("WebSocket", all(&|name| websocket(plain, &format!("/ws-{name}"), key))),
+        ("CoAP", all(&|name| coap(at(node.coap.port()), name, key).0.into())),
+        ("CoAP over TCP", all(&|name| coap_tcp(at(coap_tcp_port), name, key).into())),
+        ("tinyFaaS", all(&|name| http(platform("tinyfaas http"), &format!("/{name}"), key))),
+        ("tinyFaaS, CoAP", all(&|name| coap(platform("tinyfaas coap"), name, key).0.into())),
+        ("tinyFaaS, gRPC", all(&|name| grpc(platform("tinyfaas grpc"), name, key, ""))),
+        (
+            "OpenFaaS",
+            all(&|name| {
+                let path = format!("/function/{name}");
+                send(platform("openfaas"), "GET", &path, authorized())
+            }),
+        ),
+        (
+            "OpenFaaS, later",
+            all(&|name| {
+                let path = format!("/async-function/{name}");
+                send(platform("openfaas"), "POST", &path, authorized())
+            }),
+        ),
+        (
+            "Nuclio",
+            all(&|name| {
+                let mut headers = authorized();
+                headers.push(("x-nuclio-function-name", name.to_owned()));
+                send(platform("nuclio"), "GET", "/api/function_invocations", headers)
+            }),
+        ),
+        (
+            "OpenWhisk",
+            all(&|name| {
+                let path = format!("/api/v1/namespaces/_/actions/ow-{name}?blocking=true");
+                send(platform("openwhisk"), "POST", &path, authorized())
+            }),
+        ),
+        (
+            "OpenWhisk, later",
+            all(&|name| {
+                let path = format!("/api/v1/namespaces/_/actions/ow-{name}");
+                send(platform("openwhisk"), "POST", &path, authorized())
+            }),
+        ),
+    ]
+}
+
+/// The statuses of a call that ran, of one without a key, and of one that is not allowed, by front.
+fn statuses(front: &str) -> [u16; 3] {
+    match front {
+        "WebSocket" => [101, 401, 403],
+        "CoAP" | "CoAP over TCP" | "tinyFaaS, CoAP" => [COAP.done, COAP.no_key, COAP.other_key],
+        "tinyFaaS, gRPC" => [GRPC.done, GRPC.no_key, GRPC.other_key],
+        "OpenFaaS, later" | "OpenWhisk, later" => [202, 401, 403],
+        _ => [200, 401, 403],
+    }
+}
+
+#[test]
+fn other_machines_call_only_what_is_open() {
+    if !is_root() {
+        return skip("calls from another machine", "needs root");
+    }
+    let Some(far) = Far::new(150 + (std::process::id() % 50) as u8) else {
+        return skip("calls from another machine", "cannot make a network namespace");
+    };
+    let modes = [("open", PUBLIC), ("shut", KEY), ("unset", UNSET), ("inner", LOCAL)];
+    let names = modes.map(|(name, _)| name);
+    let ran = |expected: [u16; 3], which: [usize; 4]| which.map(|one| expected[one]).to_vec();
+    let loopback = std::net::Ipv4Addr::LOCALHOST;
+    // What calls without a key lead to, from this machine and from another one, for each setting: 0
+    // is an answer of the function, 1 is a refusal without a key, 2 a refusal by the sender's place.
+    for (access, near, away) in [
+        ("local", [0, 1, 0, 0], [0, 1, 2, 2]),
+        ("public", [0, 1, 0, 0], [0, 1, 0, 2]),
+        ("key", [0, 1, 1, 0], [0, 1, 1, 2]),
+    ] {
+        let ports = (free_address().port(), free_address().port());
+        let mut flags = open_flags(ports.0, ports.1);
+        flags.extend(["--access".to_owned(), access.to_owned()]);
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let node = Node::start_with(&flags);
+        for (name, manifest) in modes {
+            let output = node.deploy(name, &[("app.py", TELLS), ("mote.toml", manifest)]);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{said}");
+            let hint = "other machines cannot call unset; to open it, deploy it with a mote.toml";
+            assert_eq!(said.contains(hint), name == "unset" && access == "local", "{said}");
+            node.deploy_ok(&format!("ws-{name}"), &[("app.py", SOCKETS), ("mote.toml", manifest)]);
+            let manifest =
+                manifest.replace("version = 1\n", "version = 1\ncompat = \"openwhisk\"\n");
+            let code = "def main(args):\n    return {'ran': True}\n";
+            let action = json!({ "exec": { "kind": "python:3", "code": code } }).to_string();
+            let auth = basic_auth("admin", &node.token());
+            let fields = [("authorization", auth.as_str()), ("content-type", "application/json")];
+            let path = format!("/api/v1/namespaces/_/actions/ow-{name}");
+            let at = SocketAddr::from((loopback, node.platform("openwhisk").port()));
+            let made = call_at(at, "PUT", &path, &fields, action.as_bytes());
+            assert_eq!(made.status, 200, "{}", made.text());
+            node.deploy_ok(
+                &format!("ow-{name}"),
+                &[("__main__.py", code), ("mote.toml", &manifest)],
+            );
+        }
+        let here = answers(&node, loopback, ports, &names, None);
+        for (front, seen) in here {
+            assert_eq!(seen, ran(statuses(front), near), "{access}: {front} from this machine");
+        }
+        // The address of this machine in the network counts as another machine.
+        for (front, seen) in answers(&node, far.near, ports, &names, None) {
+            assert_eq!(seen, ran(statuses(front), away), "{access}: {front} from its own address");
+        }
+        let there = far.run(|| answers(&node, far.near, ports, &names, None));
+        for (front, seen) in there {
+            assert_eq!(seen, ran(statuses(front), away), "{access}: {front} from another machine");
+        }
+        // A key opens what asks for one, and nothing else.
+        let key = new_key(&node, &["all"]);
+        let there = far.run(|| answers(&node, far.near, ports, &names, Some(&key)));
+        let with_key = away.map(|one| if one == 1 { 0 } else { one });
+        for (front, seen) in there {
+            assert_eq!(seen, ran(statuses(front), with_key), "{access}: {front} with a key");
+        }
+        let links = |node: &Node| {
+            let links = Command::new(coap_client().expect("libcoap"))
+                .args(["-m", "get", "-B", "20"])
+                .arg(format!("coap://{}:{}/.well-known/core", far.near, node.coap.port()))
+                .output();
+            String::from_utf8_lossy(&links.expect("coap-client").stdout).into_owned()
+        };
+        let shown = far.run(|| links(&node));
+        for ((name, _), seen) in modes.into_iter().zip(away) {
+            assert_eq!(shown.contains(&format!("</{name}>")), seen != 2, "{name}: {shown}");
+        }
+        let doctor = node.json(&["doctor", "-o", "json"]);
+        let who = |what: &str| {
+            let all = doctor["reach"].as_array().expect("a list").iter();
+            all.filter(|one| one["what"] == what).map(|one| one["who"].clone()).next()
+        };
+        assert_eq!(who("function open"), Some(json!("everyone")), "{doctor}");
+        assert_eq!(who("function shut"), Some(json!("callers with a key")), "{doctor}");
+        assert_eq!(who("function inner"), Some(json!("this machine only")), "{doctor}");
+        let unset = match access {
+            "public" => "everyone",
+            "key" => "callers with a key",
+            _ => "this machine only, because its mote.toml has no [access]",
+        };
+        assert_eq!(who("function unset"), Some(json!(unset)), "{doctor}");
+        let metrics = Command::new("curl")
+            .args(["-s", "--unix-socket", &node.dir.path().join("s").display().to_string()])
+            .arg("http://mote/metrics")
+            .output()
+            .expect("curl");
+        let metrics = String::from_utf8_lossy(&metrics.stdout).into_owned();
+        let refused = "mote_refused_calls_total{code=\"M0523\"} ";
+        let count = metrics.lines().find_map(|line| line.strip_prefix(refused));
+        assert!(count.is_some_and(|count| count != "0"), "{metrics}");
+        let lines = node.log().lines().filter(|line| line.contains("a call was refused")).count();
+        assert!((2..40).contains(&lines), "{lines} lines: {}", node.log());
+        // So are results of what this machine has accepted.
+        let prefer = [("prefer", "respond-async")];
+        let accepted = node.call("POST", "/inner", &prefer, b"x");
+        assert_eq!(accepted.status, 202, "{}", accepted.text());
+        let place = accepted.header("location").expect("a place").to_owned();
+        let at = SocketAddr::from((far.near, node.http.port()));
+        for path in [place.clone(), format!("{place}/result")] {
+            assert_eq!(far.run(|| http(at, &path, None)), 404, "{path}");
+        }
+        wait_for("the result", || (node.get(&place).status == 200).then_some(()));
+        // A revision that is open counts, also if it has a tag only.
+        if access == "local" {
+            node.ok(&["deploy", "--tag", "next", "--name", "inner", &folder(&node)]);
+            let doctor = node.ok(&["doctor"]);
+            assert!(doctor.contains("this machine only (@1); everyone (@2)"), "{doctor}");
+            let at = SocketAddr::from((far.near, node.http.port()));
+            assert_eq!(far.run(|| http(at, "/inner@next", None)), 200);
+            assert_eq!(far.run(|| http(at, "/inner", None)), 403);
+        }
+        assert!(
+            node.announcement.contains("  reach  the local network:\n"),
+            "{}",
+            node.announcement
+        );
+    }
+}
+
+#[test]
+fn a_node_that_only_this_machine_reaches_shows_no_table() {
+    let node = Node::start();
+    node.deploy_ok("unset", &[("app.py", TELLS)]);
+    let doctor = node.json(&["doctor", "-o", "json"]);
+    assert_eq!(doctor["reach"], Value::Null, "{doctor}");
+    assert_eq!(node.json(&["describe", "unset", "-o", "json"])["access"], "local");
+    assert_eq!(node.get("/unset").status, 200);
+    let wrong = Command::new(mote_tests::mote_binary())
+        .args(["config", "check", "--access", "everyone"])
+        .output()
+        .expect("the binary starts");
+    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(said.contains("access: local, public or key; found \"everyone\""), "{said}");
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use mote_tests::network::Far;
 use mote_tests::{
     Answer, Connection, Node, free_address, is_root, mote_binary, signal, skip, wait_for,
 };
@@ -580,30 +581,12 @@ fn a_cell_that_falls_silent_is_noticed_within_two_seconds() {
 struct Away {
     child: Child,
     dir: tempfile::TempDir,
-    space: String,
+    far: Far,
 }
 
 impl Away {
-    fn ip(args: &str) -> bool {
-        let status = Command::new("ip").args(args.split(' ')).stderr(Stdio::null()).status();
-        status.is_ok_and(|status| status.success())
-    }
-
-    /// The cable's ends are 198.19.N.1 here and 198.19.N.2 there.
     fn start(number: u8) -> Option<Self> {
-        let space = format!("mote-cell-{}", std::process::id());
-        let near = format!("mc{}", std::process::id());
-        let made = Self::ip(&format!("netns add {space}"))
-            && Self::ip(&format!("link add {near} type veth peer name far netns {space}"))
-            && Self::ip(&format!("addr add 198.19.{number}.1/24 dev {near}"))
-            && Self::ip(&format!("link set {near} up"))
-            && Self::ip(&format!("-n {space} addr add 198.19.{number}.2/24 dev far"))
-            && Self::ip(&format!("-n {space} link set far up"))
-            && Self::ip(&format!("-n {space} link set lo up"));
-        if !made {
-            Self::ip(&format!("netns del {space}"));
-            return None;
-        }
+        let far = Far::new(number)?;
         let dir = tempfile::Builder::new().prefix("mote-away").tempdir().expect("temp folder");
         use std::os::unix::fs::PermissionsExt;
         let mode = std::fs::Permissions::from_mode(0o755);
@@ -611,7 +594,7 @@ impl Away {
         std::fs::write(dir.path().join("cell.key"), KEY).expect("the key");
         let file = |name: &str| std::fs::File::create(dir.path().join(name)).expect("a file");
         let child = Command::new("ip")
-            .args(["netns", "exec", &space])
+            .args(["netns", "exec", far.name()])
             .arg(mote_binary())
             .args(["up", "--http", "off", "--coap", "off"])
             .args(["--cell", &format!("198.19.{number}.2:8095")])
@@ -623,7 +606,7 @@ impl Away {
             .stderr(file("err"))
             .spawn()
             .expect("ip starts");
-        let away = Self { child, dir, space };
+        let away = Self { child, dir, far };
         wait_for("the node to be ready", || {
             let text = std::fs::read_to_string(away.dir.path().join("out")).unwrap_or_default();
             text.contains("  reach ").then_some(())
@@ -654,7 +637,6 @@ impl Drop for Away {
     fn drop(&mut self) {
         signal(self.child.id(), "TERM");
         let _ = self.child.wait();
-        Self::ip(&format!("netns del {}", self.space));
     }
 }
 
@@ -683,11 +665,11 @@ fn a_cable_that_is_pulled_is_noticed_within_two_seconds() {
     wait_for("the call to run at b", || (away.running() == 1).then_some(()));
     busy.join().expect("an answer");
     let pulled = Instant::now();
-    assert!(Away::ip(&format!("-n {} link set far down", away.space)));
+    assert!(away.far.plug(false));
     let (answer, at) = call.join().expect("an answer");
     assert_eq!((answer.status, answer.text().as_str()), (200, "a"), "it was repeated here");
     assert!(at - pulled < NOTICED, "{:?}", at - pulled);
-    assert!(Away::ip(&format!("-n {} link set far up", away.space)));
+    assert!(away.far.plug(true));
     wait_for("the connection", || (a.sees("b")["state"] == "connected").then_some(()));
     // The other side has noticed the loss too, and ended the call.
     wait_for("the call to end at b", || (away.running() == 0).then_some(()));

@@ -65,9 +65,13 @@ fn data_of_former_versions_is_all_there_and_accepted_work_runs() {
             assert_eq!(ended["body"], format!("ran {}", number + 1), "{version}");
         }
         assert_eq!(node.ok(&["kv", "get", "waits", "runs"]).trim(), "5", "{version}");
+        // Who may call it does not change: when it was deployed, everyone could.
+        let mode = |name: &str| node.json(&["describe", name, "-o", "json"])["access"].clone();
+        assert_eq!((mode("kept"), mode("waits")), ("public".into(), "public".into()), "{version}");
         // A deploy makes the next revision of a function that an earlier version has deployed.
         node.deploy_ok("waits", &[("app.py", "def handle(event, ctx):\n    return 'new'\n")]);
         assert_eq!(node.get("/waits").text(), "new", "{version}");
+        assert_eq!(mode("waits"), "local", "{version}");
         let revisions = node.ok(&["revisions", "waits"]);
         assert!(revisions.lines().any(|line| line.starts_with("2 ")), "{version}: {revisions}");
         assert!(node.stop().success(), "{version}");

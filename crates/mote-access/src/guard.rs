@@ -2,14 +2,16 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use mote_core::Fault;
 use mote_core::invocation::{Head, headers};
-use mote_core::spec::Access;
+use mote_core::spec::{Access, Rates};
 
+use crate::bounded::unix_ms;
 use crate::guesses::Guesses;
+use crate::meters::Meters;
+use crate::refusals::Refusals;
 use crate::ring::KeyRing;
 
 /// The fields in which a caller sends its key.
@@ -27,6 +29,8 @@ pub struct Guard(Arc<Shared>);
 struct Shared {
     ring: ArcSwap<KeyRing>,
     guesses: Guesses,
+    meters: Meters,
+    refusals: Refusals,
 }
 
 impl Guard {
@@ -59,7 +63,31 @@ impl Guard {
         if access == Access::Public || head.is_admitted() {
             return Ok(());
         }
-        self.check(access, function, head, from)
+        let checked = self.check(access, function, head, from);
+        checked.inspect_err(|fault| self.0.refusals.note(function, fault, from))
+    }
+
+    /// Requests that were refused since the start, by the code of the refusal.
+    pub fn refusals(&self) -> Vec<(&'static str, u64)> {
+        self.0.refusals.by_code()
+    }
+
+    /// Counts a request against the rates of a function, unless it was counted before.
+    #[inline]
+    pub fn count(
+        &self,
+        rates: &Rates,
+        function: &str,
+        head: &mut Head,
+        from: Option<IpAddr>,
+    ) -> Result<(), Fault> {
+        if (rates.all.is_none() && rates.caller.is_none()) || head.is_counted() {
+            return Ok(());
+        }
+        let counted = self.0.meters.count(rates, function, head.caller(), from);
+        counted.inspect_err(|fault| self.0.refusals.note(function, fault, from))?;
+        head.count();
+        Ok(())
     }
 
     #[cold]
@@ -70,6 +98,19 @@ impl Guard {
         head: &mut Head,
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
+        // Other addresses of this machine do not count: functions that may reach any host connect
+        // from them, and over IPv6 other machines can forge them.
+        let is_local = from.is_some_and(|from| from.to_canonical().is_loopback());
+        if is_local {
+            head.set_local();
+        }
+        if matches!(access, Access::Local | Access::Unset) {
+            if !is_local {
+                return Err(Fault::NotLocal);
+            }
+            head.admit(None);
+            return Ok(());
+        }
         let (ring, now_unix_ms) = (self.0.ring.load(), unix_ms());
         let mut has_sent = false;
         let found = presented(head.headers()).find_map(|(field, text)| {
@@ -103,11 +144,6 @@ fn presented(block: &[u8]) -> impl Iterator<Item = (&'static [u8], &[u8])> {
         _ => None,
     });
     all.take(TRIED_MAX)
-}
-
-fn unix_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -177,6 +213,25 @@ mod tests {
         let before = head.clone();
         assert_eq!(guard.admit(Access::Public, "hello", &mut head, None), Ok(()));
         assert_eq!(head, before);
+    }
+
+    #[test]
+    fn a_local_function_is_called_from_this_machine_only() {
+        let guard = Guard::default();
+        let call = |access, from: Option<IpAddr>| {
+            let mut head = head(&[("x-api-key", "mote_x")]);
+            guard.admit(access, "hello", &mut head, from).map(|()| head)
+        };
+        for from in ["127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"] {
+            let admitted = call(Access::Local, from.parse().ok()).expect(from);
+            assert!(admitted.is_admitted() && admitted.caller().is_none(), "{from}");
+            assert_eq!(admitted.headers(), b"x-api-key\nmote_x\n", "nothing is removed");
+        }
+        for from in ["192.0.2.8", "10.0.0.1", "::ffff:192.0.2.8", "fe80::1", "::", "0.0.0.0"] {
+            assert_eq!(call(Access::Local, from.parse().ok()), Err(Fault::NotLocal), "{from}");
+        }
+        assert_eq!(call(Access::Local, None), Err(Fault::NotLocal), "an unknown address");
+        assert_eq!(call(Access::Unset, None), Err(Fault::NotLocal));
     }
 
     #[test]

@@ -9,10 +9,12 @@ use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo as _};
 
 use crate::guard::Guard;
 
-/// An [`Invoker`] that requires keys for functions with the access mode `key`. Cheap to clone.
+/// An [`Invoker`] that asks who calls, and counts the calls of functions that have rates. Cheap to
+/// clone.
 ///
 /// A front asks with [`Invoker::admit`] before it reads a body. For a front that has not asked, the
-/// question is asked when it invokes, so that no way leads around it.
+/// question is asked when it invokes, so that no way leads around it. The same holds for
+/// [`Invoker::count`].
 #[derive(Clone)]
 pub struct Guarded<I> {
     inner: I,
@@ -47,12 +49,23 @@ impl<I: Invoker> Invoker for Guarded<I> {
         self.guard.admit(route.access(), route.name().as_str(), head, from)
     }
 
+    #[inline]
+    fn count(
+        &self,
+        route: &Self::Route,
+        head: &mut Head,
+        from: Option<IpAddr>,
+    ) -> Result<(), Fault> {
+        self.guard.count(route.rates(), route.name().as_str(), head, from)
+    }
+
     fn invoke(
         &self,
         route: &Self::Route,
         mut invocation: Invocation,
     ) -> impl Future<Output = Result<Reply, Fault>> + Send {
-        match self.admit(route, &mut invocation.head, None) {
+        let head = &mut invocation.head;
+        match self.admit(route, head, None).and_then(|()| self.count(route, head, None)) {
             Ok(()) => Either::Left(self.inner.invoke(route, invocation)),
             Err(fault) => Either::Right(ready(Err(fault))),
         }

@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use mote_core::shares::address_owner;
+
+use crate::bounded::Bounded;
 
 /// Wrong keys that one address may send at once, and then in a second.
 const AT_ONCE: NonZeroU32 = NonZeroU32::new(10).unwrap();
@@ -18,37 +19,23 @@ const OF_OTHERS: NonZeroU32 = NonZeroU32::new(100).unwrap();
 
 /// The addresses that have sent wrong keys lately.
 pub(crate) struct Guesses {
-    by_address: DefaultKeyedRateLimiter<IpAddr>,
+    by_address: Bounded<IpAddr>,
     others: DefaultDirectRateLimiter,
-    cleaned_s: AtomicU64,
 }
 
 impl Default for Guesses {
     fn default() -> Self {
-        Self {
-            by_address: RateLimiter::keyed(Quota::per_second(A_SECOND).allow_burst(AT_ONCE)),
-            others: RateLimiter::direct(Quota::per_second(OF_OTHERS)),
-            cleaned_s: AtomicU64::new(0),
-        }
+        let quota = Quota::per_second(A_SECOND).allow_burst(AT_ONCE);
+        let others = RateLimiter::direct(Quota::per_second(OF_OTHERS));
+        Self { by_address: Bounded::new(quota, ADDRESSES_MAX), others }
     }
 }
 
 impl Guesses {
     /// Counts a wrong key; `false` if this address has sent too many of them.
     pub(crate) fn may_guess(&self, from: Option<IpAddr>, now_unix_ms: u64) -> bool {
-        let Some(from) = from else { return self.others.check().is_ok() };
-        if self.by_address.len() >= ADDRESSES_MAX {
-            // Forgets addresses that have waited long enough; not for each wrong key, because it
-            // looks at all of them.
-            let now_s = now_unix_ms / 1_000;
-            if self.cleaned_s.swap(now_s, Ordering::Relaxed) != now_s {
-                self.by_address.retain_recent();
-            }
-            if self.by_address.len() >= ADDRESSES_MAX {
-                return self.others.check().is_ok();
-            }
-        }
-        self.by_address.check_key(&address_owner(from)).is_ok()
+        let known = from.and_then(|from| self.by_address.check(&address_owner(from), now_unix_ms));
+        known.unwrap_or_else(|| self.others.check()).is_ok()
     }
 
     #[cfg(test)]

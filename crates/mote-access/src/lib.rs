@@ -1,15 +1,19 @@
 //! Who may call a function from outside of the node.
 //!
-//! A function with the access mode `key` is called only with a key. [`KeyRing`] has what the node
+//! A function with the access mode `key` is called only with a key, and one with the access mode
+//! `local` only from the node's own machine. [`KeyRing`] has what the node
 //! keeps of all keys, [`Guard`] decides about one request, and [`Guarded`] is the layer over an
 //! invoker that every front calls. The keys and the time come from outside; this crate must not know
 //! where keys are stored, and what HTTP or CoAP is. Start with [`Guard::admit`].
 
 #![forbid(unsafe_code)]
 
+mod bounded;
 mod guard;
 mod guarded;
 mod guesses;
+mod meters;
+mod refusals;
 mod ring;
 
 pub use guard::Guard;

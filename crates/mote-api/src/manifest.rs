@@ -72,7 +72,7 @@ const TOP_KEYS: [&str; 13] = [
     "services",
     "isolation",
 ];
-const LIMIT_KEYS: [&str; 9] = [
+const LIMIT_KEYS: [&str; 13] = [
     "memory",
     "timeout",
     "init_timeout",
@@ -82,7 +82,13 @@ const LIMIT_KEYS: [&str; 9] = [
     "body",
     "disk",
     "stream_idle",
+    "rate",
+    "burst",
+    "caller_rate",
+    "caller_burst",
 ];
+/// Most calls of a rate, and of a burst.
+const RATE_CALLS_MAX: u32 = 1_000_000;
 const SCALE_KEYS: [&str; 10] =
     ["min", "max", "idle", "queue", "policy", "target", "start", "balance", "pause", "spare"];
 const TARGET_MAX: u64 = 1_000_000;
@@ -204,10 +210,12 @@ pub enum AccessName {
     Public,
     /// `key`.
     Key,
+    /// `local`.
+    Local,
 }
 
-const ACCESSES: [(&str, AccessName); 2] =
-    [("public", AccessName::Public), ("key", AccessName::Key)];
+const ACCESSES: [(&str, AccessName); 3] =
+    [("public", AccessName::Public), ("key", AccessName::Key), ("local", AccessName::Local)];
 
 /// The platforms whose contracts a manifest may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -259,6 +267,21 @@ pub struct LimitsManifest {
     pub disk_bytes: Option<u64>,
     /// `stream_idle`.
     pub stream_idle_ms: Option<u64>,
+    /// `rate` and `burst`.
+    pub rate: Option<RateManifest>,
+    /// `caller_rate` and `caller_burst`.
+    pub caller_rate: Option<RateManifest>,
+}
+
+/// Calls in a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateManifest {
+    /// Calls in `period_ms`.
+    pub calls: u32,
+    /// Milliseconds.
+    pub period_ms: u64,
+    /// Calls that may come at once.
+    pub burst: u32,
 }
 
 /// `[scale]`; units in the names.
@@ -617,7 +640,48 @@ fn read_limits(reader: &mut TomlReader<'_>, at: &Section<'_>) -> LimitsManifest 
         body_bytes: size(reader, "body", KIB..=GIB, "1KiB\u{2013}1GiB, e.g. 6MiB"),
         disk_bytes: size(reader, "disk", 64 * KIB..=64 * GIB, "64KiB\u{2013}64GiB, e.g. 16MiB"),
         stream_idle_ms: duration(reader, "stream_idle", 24 * HOUR_MS, "1ms\u{2013}24h, e.g. 5m"),
+        rate: read_rate(reader, at, ("rate", "burst")),
+        caller_rate: read_rate(reader, at, ("caller_rate", "caller_burst")),
     }
+}
+
+/// A rate such as `100/s` with its burst, which is the calls of one second if it is not given.
+fn read_rate(
+    reader: &mut TomlReader<'_>,
+    at: &Section<'_>,
+    (key, burst_key): (&str, &str),
+) -> Option<RateManifest> {
+    let wanted = "NUMBER/s, NUMBER/m or NUMBER/h with 1\u{2013}1000000, e.g. \"100/s\"";
+    let burst = narrow(reader.integer(at, burst_key, 1..=RATE_CALLS_MAX.into()));
+    let Some(text) = reader.string(at, key, wanted) else {
+        if let Some((_, line)) = reader.get(at, burst_key).filter(|_| reader.get(at, key).is_none())
+        {
+            let text = format!("{burst_key} needs {key}, e.g. {key} = \"100/s\"");
+            reader.mistake("M0306", line, &text, None);
+        }
+        return None;
+    };
+    let Some((calls, period_ms)) = rate(&text.value) else {
+        let found = format!("{key}: {wanted}; found {:?}", text.value);
+        reader.mistake("M0303", text.line, &found, None);
+        return None;
+    };
+    let a_second = u64::from(calls) * 1_000 / period_ms;
+    let usual = u32::try_from(a_second).unwrap_or(RATE_CALLS_MAX).max(1);
+    Some(RateManifest { calls, period_ms, burst: burst.unwrap_or(usual) })
+}
+
+fn rate(text: &str) -> Option<(u32, u64)> {
+    let (calls, unit) = text.split_once('/')?;
+    let period_ms = match unit {
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => HOUR_MS,
+        _ => return None,
+    };
+    let is_number = calls.bytes().all(|byte| byte.is_ascii_digit());
+    let calls = calls.parse().ok().filter(|_| is_number)?;
+    (1..=RATE_CALLS_MAX).contains(&calls).then_some((calls, period_ms))
 }
 
 fn read_scale(reader: &mut TomlReader<'_>, at: &Section<'_>) -> ScaleManifest {
@@ -1002,14 +1066,15 @@ mod tests {
         assert_eq!(access(""), None);
         assert_eq!(access("[access]\nmode = \"public\"\n"), Some(AccessName::Public));
         assert_eq!(access("[access]\nmode = \"key\"\n"), Some(AccessName::Key));
+        assert_eq!(access("[access]\nmode = \"local\"\n"), Some(AccessName::Local));
         for (source, expected) in [
             (
                 "[access]\nmode = \"keys\"\n",
-                "error[M0303]: mote.toml: mode: \"public\" or \"key\" (line 3)\n  did you mean \"key\"?",
+                "error[M0303]: mote.toml: mode: \"public\", \"key\" or \"local\" (line 3)\n  did you mean \"key\"?",
             ),
             (
                 "[access]\nmode = true\n",
-                "error[M0303]: mote.toml: mode: \"public\" or \"key\"; found true or false (line 3)",
+                "error[M0303]: mote.toml: mode: \"public\", \"key\" or \"local\"; found true or false (line 3)",
             ),
             (
                 "[access]\nmod = \"key\"\n",

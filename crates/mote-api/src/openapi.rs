@@ -23,10 +23,10 @@ use crate::openwhisk::{
 use crate::pods::{PodList, PodPlace, PodsRequest, WaitingPod};
 use crate::types::{
     Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
-    InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, RevisionInfo,
-    RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList, ScheduleOutcome,
-    ScheduleRun, Secret, SecretList, Stop, TrafficEdit, TrafficRequest, TrafficResult,
-    TrafficShare,
+    InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, Rate, Reach,
+    RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
+    ScheduleOutcome, ScheduleRun, Secret, SecretList, Stop, TrafficEdit, TrafficRequest,
+    TrafficResult, TrafficShare,
 };
 
 /// The document as pretty JSON with a final newline: the file in the repository, which a test writes.
@@ -67,7 +67,7 @@ fn described() -> String {
         CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey, Cell, CellList, CellPlace, CellsRequest, PodList, PodPlace, PodsRequest, WaitingPod, InvocationState, RunStep, RunStepState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
         InvokeAnswer, InvokeRequest, JournalList, JournalState, JournalStatus, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten, LogLine,
         LogStream, MqttUser, MqttUserRequest, MqttUsers, NodeBudget, NodeStatus, Problem,
-        RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
+        Rate, Reach, RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
         ScheduleOutcome, ScheduleRun, Secret, SecretList,
         SplitRequest, Stop, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare, WhiskAction, WhiskEntity,
         WhiskManifest, WhiskResult, WhiskRule, WhiskSequence

@@ -42,7 +42,7 @@ pub struct Function {
     /// What the autoscaler decided last; absent before the first invocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
-    /// Who may call it: `public` or `key`.
+    /// Who may call it: `public`, `key` or `local`.
     #[serde(default = "public")]
     pub access: String,
     /// Names of the secrets it reads, as files or variables.
@@ -375,6 +375,23 @@ pub struct Limits {
     /// `late-binding`, `round-robin`, `random` or `least-connections`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub balance: String,
+    /// Calls from outside that it accepts of all callers together; absent is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Those that it accepts of each caller; absent is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caller_rate: Option<Rate>,
+}
+
+/// Calls in a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Rate {
+    /// Calls in `period_ms`, evenly.
+    pub calls: u32,
+    /// Milliseconds.
+    pub period_ms: u64,
+    /// Calls that may come at once after a pause.
+    pub burst: u32,
 }
 
 /// Counters of a function over all its revisions, since the node started.
@@ -433,7 +450,7 @@ pub struct DeployResult {
     /// How traffic goes now; empty from a dry run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub traffic: Vec<TrafficShare>,
-    /// Who may call it: `public` or `key`.
+    /// Who may call it: `public`, `key` or `local`.
     #[serde(default = "public")]
     pub access: String,
     /// Whether it was asked to take no traffic by share.
@@ -652,6 +669,21 @@ pub struct Check {
 pub struct DoctorReport {
     /// The checks, in a fixed order.
     pub checks: Vec<Check>,
+    /// What other machines reach: listeners, then functions. Empty if they reach nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reach: Vec<Reach>,
+}
+
+/// A listener or a function that other machines may reach.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Reach {
+    /// The name of the listener, or `function NAME`.
+    pub what: String,
+    /// The address at which a listener listens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Who may use it, in words.
+    pub who: String,
 }
 
 /// What a node is and does.

@@ -489,6 +489,10 @@ pub(crate) fn put_fault(out: &mut Vec<u8>, stream: u32, fault: &Fault) {
         Fault::NoKey => (19, 0, 0, ""),
         Fault::OtherKey => (20, 0, 0, ""),
         Fault::TooManyKeys => (21, 0, 0, ""),
+        Fault::NotLocal => (22, 0, 0, ""),
+        Fault::TooManyCalls { retry_after_s, of_caller } => {
+            (23, u8::from(*of_caller), u64::from(*retry_after_s), "")
+        }
     };
     put(out, Kind::Fault, true, stream, |out| {
         out.extend_from_slice(&[kind, attempt]);
@@ -528,6 +532,11 @@ pub(crate) fn read_fault(payload: Bytes) -> Result<Fault, Malformed> {
         19 => Fault::NoKey,
         20 => Fault::OtherKey,
         21 => Fault::TooManyKeys,
+        22 => Fault::NotLocal,
+        23 => Fault::TooManyCalls {
+            retry_after_s: u32::try_from(number).unwrap_or(u32::MAX),
+            of_caller: attempt == 1,
+        },
         _ => return Err(Malformed("unknown fault")),
     })
 }

@@ -46,7 +46,7 @@ pub enum Owner {
 impl Owner {
     /// The owner of the messages from `peer`.
     pub fn of(peer: SocketAddr, proven: bool) -> Self {
-        match (proven, peer.ip().to_canonical().is_loopback()) {
+        match (proven, peer.ip().is_loopback()) {
             (false, _) => Self::Unproven,
             (true, true) => Self::Local(peer),
             (true, false) => Self::Address(address_owner(peer.ip())),

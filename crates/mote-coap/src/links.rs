@@ -1,13 +1,26 @@
 //! Discovery: `/.well-known/core` in link format (RFC 6690), with its query filter.
 
+use std::net::IpAddr;
+
+use mote_core::invocation::Head;
+use mote_core::spec::Access;
 use mote_core::{Invoker, RouteInfo};
 
-/// All functions as links, filtered by `query` (`rt=temp*`, percent-encoded), if any.
-pub(crate) fn document<I: Invoker>(invoker: &I, query: &[u8]) -> String {
+/// All functions that `from` may know of as links, filtered by `query` (`rt=temp*`,
+/// percent-encoded), if any.
+pub(crate) fn document<I: Invoker>(invoker: &I, query: &[u8], from: IpAddr) -> String {
     let first = query.split(|byte| *byte == b'&').next().and_then(decoded);
     let filter = first.as_deref().and_then(|query| query.split_once('='));
     let mut text = String::new();
     for route in invoker.routes() {
+        // What only this machine may call is not shown to others.
+        let is_hidden = route.access() == Access::Local && {
+            let mut head = Head::builder(b"GET", b"/", b"").finish();
+            invoker.admit(&route, &mut head, Some(from)).is_err()
+        };
+        if is_hidden {
+            continue;
+        }
         let coap = route.coap();
         let href = format!("/{}", route.name());
         let mut attributes: Vec<(&str, String)> = Vec::new();

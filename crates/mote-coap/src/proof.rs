@@ -38,8 +38,8 @@ impl Proofs {
         request_bytes: usize,
         now_ns: u64,
     ) -> Option<usize> {
-        let proven = peer.ip().to_canonical().is_loopback()
-            || self.proven.get(&peer).is_some_and(|until| *until > now_ns);
+        let proven =
+            peer.ip().is_loopback() || self.proven.get(&peer).is_some_and(|until| *until > now_ns);
         if proven { None } else { Some(UNPROVEN_BYTES.max(request_bytes * UNPROVEN_FACTOR)) }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasher;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use bytes::Bytes;
 use mote_core::body::Body;
@@ -379,7 +379,7 @@ impl<I: Invoker> Server<I> {
             return Some(Response::diagnostic((4, 0), "SZX 7"));
         }
         if request.path == b"/.well-known/core" {
-            return Some(self.discover(method, &request));
+            return Some(self.discover(method, &request, self.sender(exchange.to.peer)));
         }
         exchange.to.path = std::mem::take(&mut request.path);
         exchange.to.query = std::mem::take(&mut request.query);
@@ -402,8 +402,9 @@ impl<I: Invoker> Server<I> {
         if !methods.is_empty() && !methods.iter().any(|allowed| allowed.as_bytes() == method) {
             return Some(Response::diagnostic((4, 5), format!("{} only", methods.join(", "))));
         }
-        let admitted = match exchange.admit(&self.invoker, &route) {
-            Ok(admitted) => admitted,
+        let mut sender = match exchange.admit(&self.invoker, &route, self.sender(exchange.to.peer))
+        {
+            Ok(admitted) => admitted.unwrap_or_default(),
             Err(fault) => return Some(self.fault(exchange, &fault)),
         };
         let discriminator = match (request.block1, method) {
@@ -432,6 +433,16 @@ impl<I: Invoker> Server<I> {
             Room::Unproven => return Some(self.challenge(exchange.to.peer, now_ns)),
             Room::Full => return Some(self.fault(exchange, &Fault::NodeFull)),
         }
+        // Not each block of a transfer counts, but each invocation. A forged source must not use up
+        // what another caller may call.
+        let is_proven = exchange.to.limit.is_none() || sender.caller().is_some();
+        if route.rates().caller.is_some() && !is_proven {
+            return Some(self.challenge(exchange.to.peer, now_ns));
+        }
+        let from = Some(self.sender(exchange.to.peer));
+        if let Err(fault) = self.invoker.count(&route, &mut sender, from) {
+            return Some(self.fault(exchange, &fault));
+        }
         if method == b"GET"
             && let Some(observe) = request.observe
             && let Some(challenge) = self.observe(exchange, &route, (observe, below_at), now_ns)
@@ -443,8 +454,14 @@ impl<I: Invoker> Server<I> {
             below => below,
         };
         let mut head = translate::head(method, below, &exchange.to.query, &request);
-        if let Some(admitted) = admitted {
-            head.admit(admitted.caller());
+        if sender.is_admitted() {
+            head.admit(sender.caller());
+        }
+        if sender.is_counted() {
+            head.count();
+        }
+        if sender.is_local() {
+            head.set_local();
         }
         self.work.push(Work {
             id: self.running.vacant_key(),
@@ -492,20 +509,31 @@ impl<I: Invoker> Server<I> {
         }
     }
 
+    /// The address of a sender, for the question who it is. A datagram of IPv6 from another machine
+    /// may name the IPv4 address of loopback as its source, so that does not count as this machine.
+    fn sender(&self, peer: SocketAddr) -> IpAddr {
+        let ip = peer.ip();
+        let is_forgeable = matches!(self.frame, Frame::Datagram) && !ip.is_loopback();
+        if is_forgeable && ip.to_canonical().is_loopback() {
+            return Ipv6Addr::UNSPECIFIED.into();
+        }
+        ip
+    }
+
     /// Asks a source to prove that it is real (RFC 9175, 2.3): it repeats its request with the
     /// value.
     pub(crate) fn challenge(&self, peer: SocketAddr, now_ns: u64) -> Response {
         Response { code: (4, 1), echo: Some(self.proofs.echo(peer, now_ns)), ..Response::default() }
     }
 
-    fn discover(&self, method: &[u8], request: &Request<'_>) -> Response {
+    fn discover(&self, method: &[u8], request: &Request<'_>, from: IpAddr) -> Response {
         if method != b"GET" {
             return Response::diagnostic((4, 5), "GET only");
         }
         Response {
             code: (2, 5),
             content_format: Some(40),
-            payload: links::document(&self.invoker, &request.query).into(),
+            payload: links::document(&self.invoker, &request.query, from).into(),
             ..Response::default()
         }
     }

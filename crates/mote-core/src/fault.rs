@@ -29,6 +29,15 @@ pub enum Fault {
     OtherKey,
     /// The caller's address has sent too many wrong keys.
     TooManyKeys,
+    /// The function, or this caller, has used up its rate.
+    TooManyCalls {
+        /// Seconds until the next call is accepted.
+        retry_after_s: u32,
+        /// Whether it is the rate of this caller that is used up.
+        of_caller: bool,
+    },
+    /// Only callers on the node's machine may call the function.
+    NotLocal,
     /// The request body is larger than the function's limit.
     BodyTooLarge {
         /// The limit in bytes.
@@ -149,6 +158,10 @@ impl Fault {
             Fault::NoKey => row(401, (4, 1), None, false, "caller", "M0520"),
             Fault::OtherKey => row(403, (4, 3), None, false, "caller", "M0521"),
             Fault::TooManyKeys => row(429, (4, 29), Some(1), false, "caller", "M0522"),
+            Fault::TooManyCalls { retry_after_s, .. } => {
+                row(429, (4, 29), Some(*retry_after_s), false, "caller", "M0524")
+            }
+            Fault::NotLocal => row(403, (4, 3), None, false, "caller", "M0523"),
             Fault::BodyTooLarge { .. } => row(413, (4, 13), None, false, "caller", "M1024"),
             Fault::BodyIncomplete => row(400, (4, 0), None, false, "caller", "M1025"),
             Fault::CallerGone => row(499, (4, 0), None, false, "caller", "M0503"),
@@ -191,6 +204,8 @@ impl Fault {
             | Fault::NoKey
             | Fault::OtherKey
             | Fault::TooManyKeys
+            | Fault::TooManyCalls { .. }
+            | Fault::NotLocal
             | Fault::BodyTooLarge { .. }
             | Fault::BodyIncomplete
             | Fault::CallerGone => FaultClass::Caller,
@@ -228,6 +243,11 @@ impl Fault {
             Fault::NoKey => format!("{function}: send a valid key"),
             Fault::OtherKey => format!("{function}: this key does not open it"),
             Fault::TooManyKeys => "too many wrong keys from this address; try again later".into(),
+            Fault::TooManyCalls { retry_after_s, of_caller } => {
+                let of = if *of_caller { " of this caller" } else { "" };
+                format!("{function}: too many calls{of}, try again in {retry_after_s} s")
+            }
+            Fault::NotLocal => format!("{function} is not open to other machines"),
             Fault::BodyTooLarge { limit_bytes } => {
                 format!("body limit {}; raise it: [limits] body", bytes_text(*limit_bytes))
             }

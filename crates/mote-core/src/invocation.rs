@@ -15,7 +15,7 @@ use crate::chain::Chain;
 use crate::fault::Fault;
 use crate::name::FunctionName;
 use crate::spec::mqtt::Connection;
-use crate::spec::{Access, AsyncRules, CoapResource, Platform, STREAM_IDLE_MS_DEFAULT};
+use crate::spec::{Access, AsyncRules, CoapResource, Platform, Rates, STREAM_IDLE_MS_DEFAULT};
 
 /// The source of an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -129,6 +129,8 @@ pub struct Head {
     has_preference: bool,
     wants_websocket: bool,
     is_admitted: bool,
+    is_counted: bool,
+    is_local: bool,
 }
 
 impl Head {
@@ -143,6 +145,26 @@ impl Head {
     /// Whether [`Head::admit`] was called.
     pub fn is_admitted(&self) -> bool {
         self.is_admitted
+    }
+
+    /// Marks the request as one that the rates of its function have counted.
+    pub fn count(&mut self) {
+        self.is_counted = true;
+    }
+
+    /// Whether [`Head::count`] was called.
+    pub fn is_counted(&self) -> bool {
+        self.is_counted
+    }
+
+    /// Marks the request as one from the node's own machine.
+    pub fn set_local(&mut self) {
+        self.is_local = true;
+    }
+
+    /// Whether [`Head::set_local`] was called, which is done only where somebody asks.
+    pub fn is_local(&self) -> bool {
+        self.is_local
     }
 
     /// The caller that [`Head::admit`] has named.
@@ -217,6 +239,8 @@ impl Head {
             has_preference: false,
             wants_websocket: false,
             is_admitted: false,
+            is_counted: false,
+            is_local: false,
         })
     }
 
@@ -448,9 +472,13 @@ pub trait RouteInfo {
     fn methods(&self) -> &[String];
     /// Its CoAP description.
     fn coap(&self) -> &CoapResource;
-    /// Who may call it.
+    /// Who may call it; never [`Access::Unset`].
     fn access(&self) -> Access {
         Access::Public
+    }
+    /// How many calls from outside it accepts.
+    fn rates(&self) -> &Rates {
+        const { &Rates { all: None, caller: None } }
     }
     /// The platform that it was written for. The callers of that platform expect other codes for
     /// some faults.
@@ -497,6 +525,18 @@ pub trait Invoker: Clone + Send + Sync + 'static {
     /// known. A front asks before it reads a body or keeps anything. Removes what proves the caller
     /// from the head, and adds the caller's name.
     fn admit(
+        &self,
+        _route: &Self::Route,
+        _head: &mut Head,
+        _from: Option<IpAddr>,
+    ) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Counts a request against the rates of the function, once it is certain that it leads to an
+    /// invocation; `from` as for [`Invoker::admit`]. A request that was counted before is not
+    /// counted again.
+    fn count(
         &self,
         _route: &Self::Route,
         _head: &mut Head,

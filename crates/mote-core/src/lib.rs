@@ -20,8 +20,6 @@ pub mod destination;
 pub mod elsewhere;
 pub mod fault;
 pub mod gathering;
-pub mod h2_frames;
-pub mod halt_poll;
 pub mod invocation;
 pub mod line_budget;
 pub mod name;

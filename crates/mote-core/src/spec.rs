@@ -17,6 +17,7 @@ mod doors;
 mod isolation;
 pub mod mqtt;
 mod protocol;
+mod rate;
 mod runtime;
 mod schedule;
 mod v1;
@@ -28,6 +29,7 @@ pub use background::{
 };
 pub use isolation::{Isolation, PodKind};
 pub use protocol::Protocol;
+pub use rate::{RATE_CALLS_MAX, RATE_PERIOD_MS_MAX, Rate, Rates};
 pub use runtime::{
     CONCURRENCY_DEFAULT_CHAIN, CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO,
     CONCURRENCY_DEFAULT_NODE, CONCURRENCY_DEFAULT_PYTHON, CONCURRENCY_DEFAULT_SERVER, Runtime,
@@ -315,6 +317,8 @@ pub struct FunctionSpec {
     pub services: bool,
     /// Who may call it.
     pub access: Access,
+    /// How many calls from outside it accepts.
+    pub rates: Rates,
     /// Methods it answers (upper case); empty means all. Requests with other methods get 405.
     pub methods: Vec<String>,
     /// Its CoAP description.
@@ -440,7 +444,8 @@ impl FunctionSpec {
             calls: Vec::new(),
             state: StateRules::default(),
             services: false,
-            access: Access::Public,
+            access: Access::Unset,
+            rates: Rates::default(),
             methods: Vec::new(),
             coap: CoapResource::default(),
             mqtt: Vec::new(),
@@ -547,6 +552,8 @@ impl FunctionSpec {
             "limits.stream_idle",
             "1ms to 24h, for example 5m",
         );
+        let wanted = "1/d to 1000000/ms, for example 100/s; a burst of 1 to 1000000";
+        check(self.rates.is_valid(), "limits.rate", wanted);
         check(
             self.secrets.len() <= SECRETS_MAX
                 && self.secret_env.len() <= SECRETS_MAX

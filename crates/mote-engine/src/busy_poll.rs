@@ -8,12 +8,12 @@
 
 use std::sync::Arc;
 
-use mote_core::halt_poll::HaltPoll;
 use mote_pool::admission::Callees;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::clock::now_ns;
+use crate::halt_poll::HaltPoll;
 
 /// Watches the invocations in flight on the whole node.
 pub(crate) struct BusyPoll {

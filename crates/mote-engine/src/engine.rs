@@ -125,6 +125,7 @@ impl Engine {
         let mut who = DefaultHasher::new();
         spec.name.hash(&mut who);
         Arc::new(Revision {
+            access: spec.access.or(self.shared.config.access_default),
             spec,
             number,
             code_dir,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use mote_core::elsewhere::RevisionKey;
-use mote_core::spec::{FunctionSpec, ScaleOverride};
+use mote_core::spec::{Access, FunctionSpec, ScaleOverride};
 use mote_core::{Fault, FaultClass, Invocation, InvocationId, Reply, Trigger};
 use mote_pool::autoscale::{Bounds, Decision, Known};
 use mote_pool::{Refusal, StopReason, Why, Withdrawn};
@@ -28,6 +28,8 @@ pub struct Revision {
     pub code_dir: PathBuf,
     /// Host folder of installed packages.
     pub packages_dir: Option<PathBuf>,
+    /// Who may call it; not [`Access::Unset`].
+    pub(crate) access: Access,
     /// The function's log, shared by its revisions.
     pub log: Arc<FunctionLog>,
     /// The number of its function among all callees of the node: the same for every revision, even

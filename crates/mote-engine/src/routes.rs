@@ -9,7 +9,7 @@ use mote_core::RouteInfo;
 use mote_core::name::FunctionName;
 use mote_core::rollout::Split;
 use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{Access, AsyncRules, CoapResource, Platform, Protocol, Runtime};
+use mote_core::spec::{Access, AsyncRules, CoapResource, Platform, Protocol, Rates, Runtime};
 
 use crate::revision::Revision;
 
@@ -191,7 +191,10 @@ impl RouteInfo for Route {
         &self.revision.spec.coap
     }
     fn access(&self) -> Access {
-        self.revision.spec.access
+        self.revision.access
+    }
+    fn rates(&self) -> &Rates {
+        &self.revision.spec.rates
     }
     fn compat(&self) -> Option<Platform> {
         self.revision.spec.compat

@@ -1,6 +1,7 @@
 //! The settings that a node gives to its engine.
 
 use mote_core::destination::ClosedNetworks;
+use mote_core::spec::Access;
 use mote_pool::budget::Budget;
 
 /// Interpreters found on the host, with the arguments that start them inside a sandbox.
@@ -28,6 +29,8 @@ pub struct Config {
     pub prewarm_bytes: u64,
     /// The budget that the node gives to all instances together.
     pub budget: Budget,
+    /// Who may call functions whose manifest does not say; not [`Access::Unset`].
+    pub access_default: Access,
     /// Networks that `*` in `[allow] net` does not open.
     pub closed_networks: ClosedNetworks,
 }

@@ -51,7 +51,7 @@ pub fn lost(spec: &FunctionSpec) -> Vec<String> {
          Knative scale to zero",
     );
     add(
-        spec.access != Access::Public,
+        !matches!(spec.access, Access::Public | Access::Unset),
         "access: everyone who reaches the Service can call the function without a key; put something \
          in front of it that asks for one",
     );

@@ -7,7 +7,7 @@ use futures_util::future::Either;
 use mote_access::Guarded;
 use mote_core::invocation::{Head, Reply, RouteInfo};
 use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{Access, AsyncRules, CoapResource, Platform};
+use mote_core::spec::{Access, AsyncRules, CoapResource, Platform, Rates};
 use mote_core::{Fault, FunctionName, Invocation, Invoker};
 use mote_engine::Engine;
 use mote_journal::Deferring;
@@ -54,6 +54,15 @@ impl Invoker for Calls {
             (Self::Own(own), Route::Own(route)) => own.admit(route, head, from),
             (Self::TinyFaas(front), Route::TinyFaas(route)) => front.admit(route, head, from),
             // A front only has routes of its own.
+            _ => Err(Fault::NoSuchFunction),
+        }
+    }
+
+    #[inline]
+    fn count(&self, route: &Route, head: &mut Head, from: Option<IpAddr>) -> Result<(), Fault> {
+        match (self, route) {
+            (Self::Own(own), Route::Own(route)) => own.count(route, head, from),
+            (Self::TinyFaas(front), Route::TinyFaas(route)) => front.count(route, head, from),
             _ => Err(Fault::NoSuchFunction),
         }
     }
@@ -132,6 +141,10 @@ impl RouteInfo for Route {
 
     fn access(&self) -> Access {
         of!(self.access())
+    }
+
+    fn rates(&self) -> &Rates {
+        of!(self.rates())
     }
 
     fn compat(&self) -> Option<Platform> {

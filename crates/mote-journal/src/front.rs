@@ -11,10 +11,10 @@ use bytes::Bytes;
 use mote_api::Problem;
 use mote_core::accept::{Accept as _, AcceptError, Accepted, Deferred};
 use mote_core::body::{Body, BodyError, BodySource};
-use mote_core::invocation::{headers, put_header};
+use mote_core::invocation::{Head, headers, put_header};
 use mote_core::shares::{Share, Shares};
 use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{Access, AsyncRules, CoapResource, Platform};
+use mote_core::spec::{Access, AsyncRules, CoapResource, Platform, Rates};
 use mote_core::{
     Fault, FunctionName, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger,
 };
@@ -161,6 +161,14 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
         }
     }
 
+    fn rates(&self) -> &Rates {
+        const NONE: &Rates = &Rates { all: None, caller: None };
+        match self {
+            Route::Function(route) => route.rates(),
+            Route::Invocations => NONE,
+        }
+    }
+
     fn background(&self) -> Option<&AsyncRules> {
         match self {
             Route::Function(route) => route.background(),
@@ -279,13 +287,20 @@ impl<I: Invoker> Deferring<I> {
         Ok(accepted_reply(trigger, accepted))
     }
 
-    /// Whether a caller may see an invocation: if its function requires a key, the caller needs one
-    /// that opens the function.
-    fn may_see(&self, caller: Option<&[u8]>, shown: &Shown) -> bool {
-        let route = self.inner.route(&shown.stored.function, || None);
-        let Some(route) = route.filter(|route| route.access() == Access::Key) else { return true };
-        let name = route.name().as_str();
-        caller.zip(self.opens.as_ref()).is_some_and(|(caller, opens)| opens(caller, name))
+    /// Whether the sender of a request may see an invocation: if its function requires a key, the
+    /// sender needs one that opens the function, and if only this machine may call the function, it
+    /// must be on this machine.
+    fn may_see(&self, head: &Head, shown: &Shown) -> bool {
+        let Some(route) = self.inner.route(&shown.stored.function, || None) else { return true };
+        match route.access() {
+            Access::Key => {
+                let name = route.name().as_str();
+                let caller = head.caller().zip(self.opens.as_ref());
+                caller.is_some_and(|(caller, opens)| opens(caller, name))
+            }
+            Access::Local => head.is_local(),
+            Access::Unset | Access::Public | Access::KeyIfSent => true,
+        }
     }
 
     /// Answers a request below `/_invocations`.
@@ -303,7 +318,7 @@ impl<I: Invoker> Deferring<I> {
             Ok(None) => return Ok(unknown()),
             Err(error) => return Ok(refused(&problem_of(&error, Reader::Caller))),
         };
-        if !self.may_see(invocation.head.caller(), &shown) {
+        if !self.may_see(&invocation.head, &shown) {
             return Ok(unknown());
         }
         if invocation.head.method() == b"DELETE" {
@@ -497,8 +512,6 @@ fn plain(status: u16, body: Bytes) -> Reply {
 
 #[cfg(test)]
 mod tests {
-    use mote_core::invocation::Head;
-
     use super::*;
 
     fn of(fields: &[(&str, &str)]) -> Result<Wishes, String> {

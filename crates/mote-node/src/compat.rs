@@ -394,7 +394,9 @@ impl Invocations for PlatformNode {
 
     fn admit(&self, function: &str, head: &mut Head, from: IpAddr) -> Result<(), Fault> {
         let route = self.node.engine.route(function, || None).ok_or(Fault::NoSuchFunction)?;
-        self.node.guard.admit(route.access(), route.name().as_str(), head, Some(from))
+        let (guard, name) = (&self.node.guard, route.name().as_str());
+        guard.admit(route.access(), name, head, Some(from))?;
+        guard.count(route.rates(), name, head, Some(from))
     }
 
     fn invoke(&self, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
@@ -409,7 +411,10 @@ impl Invocations for PlatformNode {
                 return Err(Fault::NoSuchFunction);
             };
             let mut head = call.head;
-            node.guard.admit(route.access(), route.name().as_str(), &mut head, None)?;
+            // Where a request comes from was asked when it arrived.
+            if route.access() != mote_core::spec::Access::Local {
+                node.guard.admit(route.access(), route.name().as_str(), &mut head, None)?;
+            }
             let limit_ms = route.revision().spec.limits.timeout_ms;
             let timeout_ms = call.timeout_ms.map_or(limit_ms, |asked| asked.min(limit_ms));
             let mut body = call.body;

@@ -9,7 +9,7 @@ use mote_api::quantity::parse_size;
 use mote_compat::Reach;
 use mote_core::destination::ClosedNetworks;
 use mote_core::fault::bytes_text;
-use mote_core::spec::MEMORY_BYTES_MIN;
+use mote_core::spec::{Access, MEMORY_BYTES_MIN};
 
 /// A checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct Config {
     pub socket: PathBuf,
     /// Whether the fronts listen beyond this machine.
     pub lan: bool,
+    /// Who may call functions whose manifest does not say; not [`Access::Unset`].
+    pub access: Access,
     /// The memory that all instances together may use.
     pub memory: Share,
     /// Threads that serve HTTP connections; 0 chooses by the number of cores.
@@ -61,6 +63,19 @@ pub struct Config {
     pub outgoing: Reach,
     /// Networks that functions reach only if their manifest names the host.
     pub closed_networks: ClosedNetworks,
+}
+
+impl Config {
+    /// Who may call a function whose manifest says `access`.
+    pub(crate) fn access_of(&self, access: Access) -> Access {
+        access.or(self.access)
+    }
+
+    /// What the engine uses for manifests that do not say. If no other machine reaches the node,
+    /// nobody has to be asked where a call comes from.
+    pub(crate) fn access_default(&self) -> Access {
+        if self.access == Access::Local && !self.lan { Access::Public } else { self.access }
+    }
 }
 
 /// Addresses of the APIs of other platforms; `None` switches one off.

@@ -161,7 +161,7 @@ async fn attempt(
         revision: 0,
         previous: live.as_ref().map(|revision| revision.number),
         traffic: Vec::new(),
-        access: spec.access.as_str().to_owned(),
+        access: node.config.access_of(spec.access).as_str().to_owned(),
         held_back: options.held_back(),
         steps: Vec::new(),
         warnings: Vec::new(),

@@ -4,7 +4,7 @@ use mote_api::types::{Check, CheckState, DoctorReport};
 use mote_sandbox::State;
 
 use super::mqtt::BROKER_PROGRAM;
-use super::{Node, interpreters, memory, nats};
+use super::{Node, interpreters, nats, reach};
 
 /// Checks of a running node.
 pub(crate) async fn report(node: &Node) -> DoctorReport {
@@ -16,7 +16,7 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
         name: "reach".into(),
         state: CheckState::Ok,
         detail: if node.config.lan {
-            "HTTP and CoAP are open to the network".to_owned()
+            "HTTP and CoAP are open to the network; the table below shows for whom".to_owned()
         } else {
             "HTTP and CoAP are open to this machine only".to_owned()
         },
@@ -28,7 +28,7 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
     checks.extend(node.journals.status().await.checks());
     checks.extend(node.cells.iter().flat_map(|cells| cells.checks()));
     checks.extend(node.compat.iter().map(|(platform, address)| of_platform(platform, address)));
-    DoctorReport { checks }
+    DoctorReport { checks, reach: reach::of(node) }
 }
 
 /// Reports the address of another platform's API, and who may manage functions through it.
@@ -53,7 +53,7 @@ fn of_platform(platform: &str, address: &str) -> Check {
 
 /// Compares the memory that instances may use with the memory of the machine.
 fn budget(node: &Node) -> Check {
-    let (budget, machine) = (node.budget(), memory::machine_bytes());
+    let (budget, machine) = (node.budget(), mote_memory::machine_bytes());
     let over = budget.memory_bytes > machine;
     let text = |bytes| mote_api::quantity::size_text(bytes);
     Check {
@@ -79,7 +79,7 @@ pub async fn of_machine(uid_base: u32) -> DoctorReport {
     let mut checks = of_sandbox(uid_base);
     checks.extend(of_interpreters(&interpreters::find().await));
     checks.extend(of_programs());
-    DoctorReport { checks }
+    DoctorReport { checks, reach: Vec::new() }
 }
 
 fn of_sandbox(uid_base: u32) -> Vec<Check> {

@@ -48,11 +48,23 @@ pub(crate) async fn list(node: &Node) -> Result<CallerKeys, Problem> {
 pub(crate) async fn create(node: &Node, wish: CallerKeyRequest) -> Result<NewCallerKey, Problem> {
     let CallerKeyRequest { name, functions, valid_ms } = wish;
     if !is_secret_name(&name) {
-        let text = "name: 1 to 253 of a-z, A-Z, 0-9, -, _ and ., not beginning with .";
+        let text = format!(
+            "{}: the name of a caller has 1 to 253 of a-z, A-Z, 0-9, -, _ and ., and does not \
+             begin with .",
+            shortened(&name)
+        );
         return Err(Problem::new(422, "M0303", text).with_field("name"));
     }
-    if functions.len() > PATTERNS_MAX || !functions.iter().all(|pattern| is_pattern(pattern)) {
-        let text = format!("functions: at most {PATTERNS_MAX} names; the last letter may be *");
+    if functions.len() > PATTERNS_MAX {
+        let text = format!("{} functions; a key names at most {PATTERNS_MAX}", functions.len());
+        return Err(Problem::new(422, "M0303", text).with_field("functions"));
+    }
+    if let Some(wrong) = functions.iter().find(|pattern| !is_pattern(pattern)) {
+        let text = format!(
+            "{}: a function has a name of a-z, 0-9 and -; with * at the end, it is the beginning \
+             of names",
+            shortened(wrong)
+        );
         return Err(Problem::new(422, "M0303", text).with_field("functions"));
     }
     let created_at_ms = clock::unix_ms();
@@ -112,12 +124,20 @@ pub(super) async fn bring_back(store: &Arc<Store>, guard: &Guard) -> Result<()> 
     Ok(())
 }
 
-/// A warning if no caller can call a function, and what to do.
+/// A warning if no caller can call a function, or only those of this machine although others reach
+/// the node, and what to do.
 pub(super) fn warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
     let name = spec.name.as_str();
-    (spec.access == Access::Key && !node.guard.opens(name)).then(|| {
-        format!("no key opens {name} yet; make one: mote key create CALLER --function {name}")
-    })
+    match node.config.access_of(spec.access) {
+        Access::Key if !node.guard.opens(name) => Some(format!(
+            "no key opens {name} yet; make one: mote key create CALLER --function {name}"
+        )),
+        Access::Local if node.config.lan && spec.access == Access::Unset => Some(format!(
+            "other machines cannot call {name}; to open it, deploy it with a mote.toml that has a \
+             section [access] with mode = \"key\" or mode = \"public\""
+        )),
+        _ => None,
+    }
 }
 
 /// Makes a change, and lets the guard know its result before another change begins.
@@ -166,7 +186,10 @@ fn not_a_time(field: &'static str) -> Problem {
 }
 
 fn unknown(name: &str) -> Problem {
-    let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
-    Problem::new(404, "M0418", format!("no key named {shown}"))
+    Problem::new(404, "M0418", format!("no key named {}", shortened(name)))
         .with_hint("list the keys: mote key list")
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(64).flat_map(char::escape_debug).collect()
 }

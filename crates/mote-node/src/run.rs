@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result};
 use mote_access::{Guard, Guarded};
 use mote_api::exit;
 use mote_api::text::wrapped;
+use mote_api::types::Reach;
 use mote_compat::token::Token;
 use mote_engine::{Config as EngineConfig, Engine, Revision, Serving};
 use mote_fronts::Calls;
@@ -33,10 +34,11 @@ use super::front_limits::{HTTP_FILES_SHARE, http_config};
 use super::journal_metrics::JournalMetrics;
 use super::listeners::Listeners;
 use super::notice_metrics::NoticeMetrics;
+use super::refusal_metrics::RefusalMetrics;
 use super::services::NodeServices;
 use super::unusable::unusable;
 use super::{
-    Node, accepted, cells, compat, https, interpreters, keys, memory, mqtt, nats, runs, schedules,
+    Node, accepted, cells, compat, https, interpreters, keys, mqtt, nats, reach, runs, schedules,
     secrets, trees,
 };
 use crate::admin;
@@ -64,6 +66,8 @@ const PREWARM_SHARE: u64 = 16;
 /// so more of them delay each other. The limit is twice that of one function, so that one function
 /// cannot block all others.
 const STARTS_PER_CORE: u32 = 4;
+/// Lines of the announcement about what other machines reach.
+const REACH_LINES_MAX: usize = 24;
 /// The file of the state of functions, in the data folder.
 const STATE_FILE: &str = "state.db";
 
@@ -121,7 +125,7 @@ async fn serve(
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cores_max = u32::try_from(cores).unwrap_or(1);
     let budget = Budget {
-        memory_bytes: config.memory.of(memory::machine_bytes()),
+        memory_bytes: config.memory.of(mote_memory::machine_bytes()),
         starts_max: STARTS_PER_CORE.saturating_mul(cores_max),
     };
     let prewarm_bytes = config.prewarm_bytes.unwrap_or(budget.memory_bytes / PREWARM_SHARE);
@@ -131,6 +135,7 @@ async fn serve(
         interpreters: interpreters::for_engine(&found),
         busy_poll: config.polling && cores > 1,
         prewarm_bytes,
+        access_default: config.access_default(),
         closed_networks: config.closed_networks.clone(),
     };
     let pods = cells::pods(config.cell.as_ref())?;
@@ -260,6 +265,7 @@ async fn serve(
     accepted::take_up(&journals.own(), &store).await;
     engine.metrics().add(JournalMetrics(journals.clone()));
     engine.metrics().add(NoticeMetrics(notices.clone()));
+    engine.metrics().add(RefusalMetrics(guard.clone()));
     let (running, data_path) = (engine.clone(), Handle::current());
     journals.run(move |journal| {
         data_path.spawn(mote_tasks::boxed(mote_journal::run(journal, running.clone())))
@@ -321,7 +327,10 @@ async fn serve(
         admin_listener,
         admin_stopped,
     )));
-    management.spawn(mote_tasks::boxed(memory::give_back(engine.clone())));
+    management.spawn(mote_tasks::boxed({
+        let engine = engine.clone();
+        mote_memory::give_back(move || engine.idle())
+    }));
 
     node.ready.store(true, std::sync::atomic::Ordering::Release);
     announce(&node);
@@ -601,10 +610,19 @@ fn announce(node: &Node) {
         text.push_str(&format!("  {platform}  {address}\n"));
     }
     text.push_str(if node.config.lan {
-        "  reach  the local network\n"
+        "  reach  the local network:\n"
     } else {
         "  reach  this machine only (mote up --lan opens it)\n"
     });
+    let reached = reach::of(node);
+    for Reach { what, address, who } in reached.iter().take(REACH_LINES_MAX) {
+        let address = address.as_ref().map(|at| format!(" {at}")).unwrap_or_default();
+        text.push_str(&format!("         {what}{address}: {who}\n"));
+    }
+    if reached.len() > REACH_LINES_MAX {
+        let more = reached.len() - REACH_LINES_MAX;
+        text.push_str(&format!("         and {more} more: mote doctor shows them\n"));
+    }
     let notes = node.status().notes;
     for (name, detail) in &notes {
         text.push_str(&wrapped("  note   ", &format!("{name}: {detail}")));

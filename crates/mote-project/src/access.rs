@@ -8,6 +8,7 @@ pub(super) fn of(function: &FunctionManifest, before: Access) -> Access {
     match function.access {
         Some(AccessName::Key) => Access::Key,
         Some(AccessName::Public) => Access::Public,
+        Some(AccessName::Local) => Access::Local,
         None => before,
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use mote_api::manifest::{
     self, AcknowledgeName, AsyncManifest, BalanceName, FunctionManifest, Manifest, MqttManifest,
-    MqttVersionName, OrderName, PlatformName, PolicyName, ProtocolName, RecipientName, RetryName,
-    ScaleManifest, SessionName, StartName,
+    MqttVersionName, OrderName, PlatformName, PolicyName, ProtocolName, RateManifest,
+    RecipientName, RetryName, ScaleManifest, SessionName, StartName,
 };
 use mote_api::toml_reader::{Lined, Mistake, Mistakes};
 use mote_core::policy::{Balance, HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
@@ -16,7 +16,7 @@ use mote_core::spec::mqtt::{
     self, Acknowledge, Connection, MqttOrder, MqttSession, MqttTrigger, MqttVersion, Publishing,
 };
 use mote_core::spec::{AsyncRules, Recipient, RetryOn, Topic};
-use mote_core::spec::{CoapResource, Egress, Platform, Protocol, Runtime, StartPolicy};
+use mote_core::spec::{CoapResource, Egress, Platform, Protocol, Rate, Runtime, StartPolicy};
 use mote_core::{FunctionName, FunctionSpec};
 use mote_store::ArchiveLimits;
 
@@ -703,6 +703,9 @@ fn apply_limits(spec: &mut FunctionSpec, function: &FunctionManifest) {
     to.body_bytes = limits.body_bytes.unwrap_or(to.body_bytes);
     to.disk_bytes = limits.disk_bytes.unwrap_or(to.disk_bytes);
     to.stream_idle_ms = limits.stream_idle_ms.unwrap_or(to.stream_idle_ms);
+    let rate = |RateManifest { calls, period_ms, burst }| Rate { calls, period_ms, burst };
+    spec.rates.all = limits.rate.map(rate).or(spec.rates.all);
+    spec.rates.caller = limits.caller_rate.map(rate).or(spec.rates.caller);
 }
 
 /// Targets for CPU and memory use when the manifest names only the policy: a third stays free while

@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 
 use mote_api::quantity::parse_size;
 use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
-use mote_core::destination::ClosedNetworks;
 use mote_core::spec::mqtt::{Broker, LOCAL};
-use mote_node::{Config, OwnBroker, Reach, Share, UID_BASE_DEFAULT};
+use mote_node::{Config, OwnBroker, Share, UID_BASE_DEFAULT};
 
 mod cells;
 mod journal;
 mod nats;
 mod platforms;
+mod reach;
 
 /// Name of the configuration file.
 pub const FILE_NAME: &str = "mote-node.toml";
@@ -35,7 +35,7 @@ pub struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 38] = [
+pub const SETTINGS: [Setting; 39] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -80,6 +80,11 @@ pub const SETTINGS: [Setting; 38] = [
         key: "lan",
         default: "`false`",
         text: "Whether other machines can reach HTTP and CoAP. If `false`, only this machine can.",
+    },
+    Setting {
+        key: "access",
+        default: "`local`",
+        text: "Who may call functions whose `mote.toml` has no [`[access]`](../guides/access.md): `local` (only this machine), `public` (everyone who reaches the node) or `key` (callers with a key).",
     },
     Setting {
         key: "memory",
@@ -387,6 +392,7 @@ impl Loaded {
         let mut check = Check { origins: &mut origins, mistakes: &mut mistakes };
 
         let lan = check.boolean("lan", false);
+        let access = check.access();
         let memory = check.memory();
         let threads = check.threads();
         let polling = check.boolean("polling", true);
@@ -434,6 +440,7 @@ impl Loaded {
                 admin,
                 socket,
                 lan,
+                access,
                 memory,
                 threads,
                 polling,
@@ -590,17 +597,6 @@ impl Check<'_> {
         text
     }
 
-    fn outgoing(&mut self) -> Reach {
-        let Some(text) = self.given("outgoing") else {
-            self.settle("outgoing", "public".to_owned());
-            return Reach::default();
-        };
-        text.parse().unwrap_or_else(|()| {
-            self.fault("outgoing", "public, network or machine", None);
-            Reach::default()
-        })
-    }
-
     /// Records the value that applies, for `config show`.
     fn settle(&mut self, key: &str, text: String) {
         if let Some(entry) = self.origins.iter_mut().find(|(name, ..)| *name == key) {
@@ -640,18 +636,6 @@ impl Check<'_> {
         };
         self.settle(key, value.to_string());
         value
-    }
-
-    fn closed_networks(&mut self) -> ClosedNetworks {
-        let key = "closed_networks";
-        let Some(given) = self.given(key) else {
-            self.settle(key, "none".to_owned());
-            return ClosedNetworks::default();
-        };
-        ClosedNetworks::parse(&given).unwrap_or_else(|_| {
-            self.fault(key, "private, or networks such as 10.0.0.0/8, separated by commas", None);
-            ClosedNetworks::default()
-        })
     }
 
     fn threads(&mut self) -> usize {

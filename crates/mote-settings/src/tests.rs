@@ -1,3 +1,5 @@
+use mote_node::Reach;
+
 use super::*;
 
 fn given(env: &[(&str, &str)], flags: &[(&'static str, &str)]) -> Given {
@@ -82,6 +84,7 @@ fn flags_win_over_environment_over_file() {
             "admin off default",
             "socket /d/mote.sock default",
             "lan false default",
+            "access local default",
             "memory 75% default",
             "threads 0 default",
             "polling true default",

@@ -60,6 +60,9 @@ const MIGRATIONS: &[&str] = &[
     "CREATE TABLE keys (hash BLOB PRIMARY KEY NOT NULL, name TEXT NOT NULL, functions TEXT NOT NULL,
          created_at_ms INTEGER NOT NULL, expires_at_ms INTEGER, is_current INTEGER NOT NULL)
          STRICT, WITHOUT ROWID;",
+    // Who may call a function whose spec did not say: everyone, until then.
+    "UPDATE revisions SET spec = json_set(spec, '$.access', 'public')
+         WHERE json_valid(spec) AND json_extract(spec, '$.access') IS NULL;",
 ];
 
 /// Refuses a newer or foreign file before anything is written. `known` is the newest version of its

@@ -38,6 +38,23 @@ fn tables_of_version_1_are_brought_up_to_date_and_keep_their_rows() {
 }
 
 #[test]
+fn functions_of_former_versions_stay_public() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mote.db");
+    version_1(&path);
+    let connection = Connection::open(&path).unwrap();
+    let rows = r#"INSERT INTO revisions VALUES ('a', 8, '{"access":"key","x":1.5}', 'h', NULL, 6, 'retired');
+                  INSERT INTO revisions VALUES ('a', 9, 'damaged', 'h', NULL, 6, 'retired')"#;
+    connection.execute_batch(rows).unwrap();
+    drop(connection);
+    let connection = open(&path, None).unwrap();
+    let mut specs = connection.prepare("SELECT spec FROM revisions ORDER BY revision").unwrap();
+    let specs: Vec<String> =
+        specs.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    assert_eq!(specs, [r#"{"access":"public"}"#, r#"{"access":"key","x":1.5}"#, "damaged"]);
+}
+
+#[test]
 fn a_migration_keeps_the_file_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mote.db");

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use mote_compat::queue::{Later, Queue};
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Phases, Reply, RouteInfo, headers, put_header};
-use mote_core::spec::{Access, CoapResource};
+use mote_core::spec::{Access, CoapResource, Rates};
 use mote_core::{Fault, FaultClass, FunctionName, Invocation, Invoker};
 
 /// The field that asks for an answer before the function has run.
@@ -65,6 +65,10 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
     fn access(&self) -> Access {
         self.0.access()
     }
+
+    fn rates(&self) -> &Rates {
+        self.0.rates()
+    }
 }
 
 impl<I: Invoker> Invoker for TinyFaasFront<I> {
@@ -90,6 +94,15 @@ impl<I: Invoker> Invoker for TinyFaasFront<I> {
         self.inner.admit(&route.0, head, from)
     }
 
+    fn count(
+        &self,
+        route: &Self::Route,
+        head: &mut Head,
+        from: Option<IpAddr>,
+    ) -> Result<(), Fault> {
+        self.inner.count(&route.0, head, from)
+    }
+
     async fn invoke(
         &self,
         route: &Self::Route,
@@ -100,6 +113,7 @@ impl<I: Invoker> Invoker for TinyFaasFront<I> {
         }
         // The fronts have asked already. A call that is accepted for later must never lack it.
         self.admit(route, &mut invocation.head, None)?;
+        self.count(route, &mut invocation.head, None)?;
         let (fields, later) = fields(invocation.head.headers());
         if later {
             return self.accept(route, fields, invocation.body).await;
@@ -112,6 +126,7 @@ impl<I: Invoker> Invoker for TinyFaasFront<I> {
         if invocation.head.is_admitted() {
             head.admit(None);
         }
+        head.count();
         let invocation = Invocation { head, ..invocation };
         let answered = match self.inner.invoke(&route.0, invocation).await {
             Ok(reply) => (reply.body, reply.phases),

@@ -232,9 +232,12 @@ pub(super) struct NodeFlags {
     /// Path of the management socket
     #[arg(long, value_name = "PATH")]
     pub(super) socket: Option<String>,
-    /// Let other machines reach the functions
+    /// Let other machines reach the node; [access] in mote.toml says who may call a function
     #[arg(long)]
     pub(super) lan: bool,
+    /// Who may call functions without [access]: local (this machine), public, or key [default: local]
+    #[arg(long, value_name = "WHO")]
+    pub(super) access: Option<String>,
     /// Memory for all instances together: a size, or a share of the machine's [default: 75%]
     #[arg(long, value_name = "SIZE")]
     pub(super) memory: Option<String>,

@@ -37,6 +37,7 @@ pub(super) fn given(flags: &NodeFlags) -> Vec<(&'static str, String)> {
         ("memory", &flags.memory),
         ("threads", &flags.threads),
         ("polling", &flags.polling),
+        ("access", &flags.access),
         ("prewarm", &flags.prewarm),
         ("uid_base", &flags.uid_base),
         ("openfaas", &flags.openfaas),

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use mote_api::client::{Client, InvocationFilter};
 use mote_api::quantity::{duration_text, size_text};
-use mote_api::types::{Function, Instance, MqttStatus, Scaling, Stop};
+use mote_api::types::{Function, Instance, MqttStatus, Rate, Scaling, Stop};
 
 use super::args::RemoveFunctions;
 use super::failure::Failure;
@@ -129,6 +129,17 @@ pub(super) fn describe_text(function: &Function) -> String {
         let set = [of(bounds.min, "min"), of(bounds.max, "max")];
         let set: Vec<_> = set.into_iter().flatten().collect();
         line("", &format!("{} until the next deploy (mote scale)", set.join(", ")));
+    }
+    for (name, rate) in [("rate", limits.rate), ("caller rate", limits.caller_rate)] {
+        if let Some(Rate { calls, period_ms, burst }) = rate {
+            let unit = match period_ms {
+                1_000 => "s".to_owned(),
+                60_000 => "m".to_owned(),
+                3_600_000 => "h".to_owned(),
+                _ => duration_text(period_ms),
+            };
+            line(name, &format!("{calls}/{unit}, burst {burst}"));
+        }
     }
     if !limits.policy.is_empty() {
         line("policy", &format!("{}, start {}", limits.policy, limits.start));

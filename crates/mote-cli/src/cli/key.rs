@@ -1,5 +1,8 @@
 //! `mote key`: the keys with which callers call functions. A key is printed once, when it is made.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use mote_api::Timestamp;
 use mote_api::client::Client;
 use mote_api::keys::{CallerKeyRequest, CallerKeyRotation, NewCallerKey};
 use mote_api::quantity::{QuantityError, parse_duration_ms};
@@ -75,13 +78,20 @@ async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
                     key.name.clone(),
                     functions,
                     key.created_at.to_string(),
-                    or_dash(key.expires_at.map(|at| at.to_string())),
+                    or_dash(key.expires_at.map(expiry)),
                     or_dash(key.previous_until.map(|at| at.to_string())),
                 ]
             })
             .collect();
         table(&["NAME", "OPENS", "CREATED", "EXPIRES", "FORMER UNTIL"], &rows)
     })
+}
+
+/// When a key expires, with a mark if it has.
+fn expiry(at: Timestamp) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mark = if u128::from(at.unix_ms()) <= now.as_millis() { " (expired)" } else { "" };
+    format!("{at}{mark}")
 }
 
 async fn revoke(client: &Client, args: &KeyRevoke, output: &Output) -> Result<(), Failure> {

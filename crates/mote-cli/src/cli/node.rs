@@ -2,12 +2,12 @@
 
 use mote_api::client::{Client, ClientError};
 use mote_api::exit;
-use mote_api::types::CheckState;
+use mote_api::types::{CheckState, Reach};
 use mote_settings::{Given, Loaded};
 
 use super::args::Global;
 use super::failure::Failure;
-use super::output::{Mark, Output, harmless};
+use super::output::{Mark, Output, harmless, table};
 
 /// `mote doctor`: the node's report about its machine. If no node runs, a report of what this
 /// machine would offer to a node started by this user.
@@ -43,6 +43,15 @@ pub(super) async fn doctor(
             if let Some(hint) = &check.hint {
                 text.push_str(&format!("    {}\n", harmless(hint)));
             }
+        }
+        if !report.reach.is_empty() {
+            let row = |one: &Reach| {
+                let address = one.address.as_deref().unwrap_or("-");
+                vec![one.what.clone(), address.to_owned(), one.who.clone()]
+            };
+            let rows: Vec<Vec<String>> = report.reach.iter().map(row).collect();
+            text.push_str("\nOther machines reach:\n");
+            text.push_str(&table(&["WHAT", "ADDRESS", "WHO"], &rows));
         }
         text
     })?;

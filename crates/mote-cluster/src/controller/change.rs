@@ -14,6 +14,7 @@ use mote_api::types::{
     DeployResult, DeployStep, ScaleBounds, ScaleRequest, ScaleResult, TrafficRequest, TrafficResult,
 };
 use mote_core::rollout::{Edit, Split, SplitError, Traffic};
+use mote_core::spec::Access;
 use mote_core::{FunctionName, FunctionSpec};
 use mote_store::{ArchiveLimits, archive};
 use serde_json::json;
@@ -84,7 +85,7 @@ pub(super) async fn deploy(
         revision: controller.known(name).first().map_or(0, |newest| newest.number) + 1,
         previous: now.as_ref().map(|now| now.split.main()),
         traffic: Vec::new(),
-        access: spec.access.as_str().to_owned(),
+        access: spec.access.or(Access::Public).as_str().to_owned(),
         held_back: wish.held_back,
         steps: Vec::new(),
         warnings: crate::pods::without_effect(&spec),

@@ -130,7 +130,7 @@ pub(super) fn doctor(controller: &Controller, answers: Answers<DoctorReport>) ->
             }),
         }
     }
-    DoctorReport { checks }
+    DoctorReport { checks, reach: Vec::new() }
 }
 
 /// Functions with the instances and numbers of all cells.

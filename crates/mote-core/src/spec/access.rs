@@ -6,8 +6,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
-    /// Everyone.
+    /// The manifest does not say: the setting `access` of the node holds. A route never has it.
     #[default]
+    Unset,
+    /// Callers on the node's machine.
+    Local,
+    /// Everyone.
     Public,
     /// Callers with a key that opens the function.
     Key,
@@ -20,10 +24,21 @@ pub enum Access {
 impl Access {
     /// The word of the manifest.
     pub fn as_str(self) -> &'static str {
-        if self == Access::Key { "key" } else { "public" }
+        match self {
+            Access::Unset => "unset",
+            Access::Local => "local",
+            Access::Public | Access::KeyIfSent => "public",
+            Access::Key => "key",
+        }
     }
 
-    pub(super) fn is_public(&self) -> bool {
-        *self == Access::Public
+    /// This mode, or `default` if the manifest does not say.
+    #[must_use]
+    pub fn or(self, default: Access) -> Access {
+        if self == Access::Unset { default } else { self }
+    }
+
+    pub(super) fn is_unset(&self) -> bool {
+        *self == Access::Unset
     }
 }

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::Access;
 use super::AsyncRules;
 use super::Isolation;
 use super::Protocol;
 use super::mqtt::{MqttTrigger, Publishing};
+use super::{Access, Rates};
 use super::{
     CoapResource, Egress, FunctionSpec, Limits, Missed, Overlap, Platform, Runtime, Scale,
     Schedule, ScheduledCall, StartPolicy, StateRules, When,
@@ -114,8 +114,10 @@ struct SpecV1 {
     state: StateV1,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     services: bool,
-    #[serde(default, skip_serializing_if = "Access::is_public")]
+    #[serde(default, skip_serializing_if = "Access::is_unset")]
     access: Access,
+    #[serde(default, skip_serializing_if = "Rates::is_none")]
+    rates: Rates,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -273,6 +275,7 @@ impl From<FunctionSpec> for SpecV1 {
             state: spec.state.into(),
             services: spec.services,
             access: spec.access,
+            rates: spec.rates,
         }
     }
 }
@@ -307,6 +310,7 @@ impl From<SpecV1> for FunctionSpec {
             state: spec.state.into(),
             services: spec.services,
             access: spec.access,
+            rates: spec.rates,
         }
     }
 }
@@ -354,8 +358,10 @@ mod tests {
         spec.state = StateRules { shared: vec!["site".into()], quota_bytes: 5 };
         spec.services = true;
         assert!(!to_json(&spec).contains("access"), "older builds read a public function");
-        spec.access = Access::Key;
-        assert_eq!(from_json(to_json(&spec).as_bytes()).unwrap(), spec);
+        for access in [Access::Key, Access::Local, Access::Public] {
+            spec.access = access;
+            assert_eq!(from_json(to_json(&spec).as_bytes()).unwrap(), spec);
+        }
     }
 
     #[test]

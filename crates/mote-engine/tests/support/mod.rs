@@ -186,6 +186,7 @@ impl Bench {
     pub(crate) fn new() -> Self {
         let scripts = Arc::new(Scripts::default());
         let config = Config {
+            access_default: mote_core::spec::Access::Public,
             closed_networks: Default::default(),
             instances_max_default: 1,
             busy_poll: true,

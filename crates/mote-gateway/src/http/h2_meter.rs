@@ -7,8 +7,8 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
-use mote_core::h2_frames::{CALM, FrameMeter};
 use mote_core::turn::Turn;
+use mote_h2_frames::{CALM, FrameMeter};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 

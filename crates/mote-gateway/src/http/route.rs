@@ -33,7 +33,8 @@ pub(crate) fn find_route<I: Invoker>(
     let route = invoker.route(name, || split_key(head)).ok_or_else(|| no_such_function(name))?;
     let methods = route.methods();
     if methods.is_empty() || methods.iter().any(|allowed| allowed.as_bytes() == head.method()) {
-        return match invoker.admit(&route, head, Some(from)) {
+        let admitted = invoker.admit(&route, head, Some(from));
+        return match admitted.and_then(|()| invoker.count(&route, head, Some(from))) {
             Ok(()) => Ok(route),
             Err(fault) => Err(Refusal::of_fault_for(&fault, name, route.compat())),
         };

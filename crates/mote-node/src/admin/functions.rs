@@ -94,7 +94,7 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             reason: decision.reason.as_str().to_owned(),
             reason_text: decision.reason.text().to_owned(),
         }),
-        access: spec.access.as_str().to_owned(),
+        access: node.config.access_of(spec.access).as_str().to_owned(),
         secrets: spec.secret_names().into_iter().map(str::to_owned).collect(),
         schedules: schedules::of(node, &spec.name),
         urls: node.urls(&spec.name),
@@ -115,6 +115,8 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             policy: spec.scale.policy.as_str().to_owned(),
             start: spec.scale.start.as_str().to_owned(),
             balance: spec.scale.balance.as_str().to_owned(),
+            rate: spec.rates.all.map(rate),
+            caller_rate: spec.rates.caller.map(rate),
         },
         created_at: Timestamp::from_unix_ms(node.created_at_ms(revision)),
         requests: Requests {
@@ -133,6 +135,11 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             invocation: error.invocation.map(|id| id.to_string()),
         }),
     }
+}
+
+fn rate(rate: mote_core::spec::Rate) -> mote_api::types::Rate {
+    let mote_core::spec::Rate { calls, period_ms, burst } = rate;
+    mote_api::types::Rate { calls, period_ms, burst }
 }
 
 /// The instances of one revision, each with the number of invocations that it holds.

@@ -29,9 +29,9 @@ pub(in crate::cli) enum KeyVerb {
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct KeyCreate {
-    /// The caller: a-z, A-Z, 0-9, -, _ and .
+    /// Name of the caller, of a-z, A-Z, 0-9, - and _
     pub(in crate::cli) name: String,
-    /// Function that the key opens, or the beginning of names and *; may be repeated
+    /// Function that the key opens; NAME* for all that begin with NAME; may be repeated
     /// [default: every function]
     #[arg(long = "function", value_name = "PATTERN")]
     pub(in crate::cli) functions: Vec<String>,
@@ -42,7 +42,7 @@ pub(in crate::cli) struct KeyCreate {
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct KeyRevoke {
-    /// Their names
+    /// Names of the callers
     #[arg(required = true)]
     pub(in crate::cli) names: Vec<String>,
     /// Do not ask for confirmation

@@ -1,14 +1,14 @@
 //! Memory: how much of it the node may use (all of the machine's, or the limit of a control group),
 //! and how the node returns what it no longer needs.
+//!
+//! It must not know what the memory is used for. Start with [`machine_bytes`] and [`give_back`].
 
 #![allow(unsafe_code, reason = "the allocator has no other interface")]
 
+mod program_pages;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-use mote_engine::Engine;
-
-use super::program_pages;
 
 /// Pause between two checks of the allocator's free memory.
 const LOOK: Duration = Duration::from_secs(2);
@@ -23,14 +23,15 @@ const ASLEEP: Duration = Duration::from_secs(300);
 
 /// Returns memory to the machine whenever no calls arrive: what deploys, bursts and closed
 /// connections have left free in the allocator, and pages of program files, after the start and
-/// after each long pause. Runs for the life of the node.
-pub(crate) async fn give_back(engine: Engine) {
+/// after each long pause. `idle` tells how long no call has run; `None` while one does. Runs for the
+/// life of the node.
+pub async fn give_back(idle: impl Fn() -> Option<Duration>) {
     let mut kept = 0;
     // When pages of program files are returned; `None` once they are, until a call arrives.
     let (mut pages_after, mut before) = (Some(IDLE), Duration::ZERO);
     loop {
         tokio::time::sleep(LOOK).await;
-        let idle = engine.idle().unwrap_or_default();
+        let idle = idle().unwrap_or_default();
         if idle < before {
             pages_after.get_or_insert(ASLEEP);
         }
@@ -80,7 +81,7 @@ mod allocator {
 
 /// Memory that this process could use, in bytes: the machine's, or less where a control group above
 /// it sets a limit. `u64::MAX` if neither is known. Reads a few small files.
-pub(crate) fn machine_bytes() -> u64 {
+pub fn machine_bytes() -> u64 {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
     let info = read(Path::new("/proc/meminfo")).unwrap_or_default();
     let kib = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));

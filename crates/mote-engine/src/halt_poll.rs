@@ -7,25 +7,25 @@
 
 /// Longest window, and the longest wait that opens one, in nanoseconds. A wait measured across a
 /// sleep includes the wake-up itself, so this is twice the cost of a wake-up.
-pub const POLL_MAX_NS: u64 = 100_000;
+pub(crate) const POLL_MAX_NS: u64 = 100_000;
 /// Window after the first short wait.
 const POLL_FIRST_NS: u64 = 12_500;
 
 /// The window of one kind of wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HaltPoll {
+pub(crate) struct HaltPoll {
     window_ns: u64,
 }
 
 impl HaltPoll {
     /// How long to poll for the next event before sleeping, in nanoseconds; 0 means sleep at once.
-    pub fn window_ns(self) -> u64 {
+    pub(crate) fn window_ns(self) -> u64 {
         self.window_ns
     }
 
     /// Learns from one wait: a short one that outlasted the window doubles it, a long one closes
     /// it.
-    pub fn waited(&mut self, wait_ns: u64) {
+    pub(crate) fn waited(&mut self, wait_ns: u64) {
         if wait_ns > POLL_MAX_NS {
             self.window_ns = 0;
         } else if wait_ns > self.window_ns {

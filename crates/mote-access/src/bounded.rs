@@ -1,0 +1,53 @@
+//! One rate for each of many keys, of which a bounded number is remembered.
+
+use std::hash::Hash;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use governor::clock::{Clock, DefaultClock};
+use governor::{DefaultKeyedRateLimiter, NotUntil, Quota, RateLimiter};
+
+/// Says when the next event is accepted.
+pub(crate) type Until = NotUntil<<DefaultClock as Clock>::Instant>;
+
+/// The keys that have events.
+pub(crate) struct Bounded<K: Hash + Eq + Clone> {
+    by_key: DefaultKeyedRateLimiter<K>,
+    keys_max: usize,
+    cleaned_s: AtomicU64,
+}
+
+impl<K: Hash + Eq + Clone> Bounded<K> {
+    /// Each key may have events at this rate; about `keys_max` of them are remembered.
+    pub(crate) fn new(quota: Quota, keys_max: usize) -> Self {
+        let by_key = RateLimiter::keyed(quota);
+        Self { by_key, keys_max, cleaned_s: AtomicU64::new(0) }
+    }
+
+    /// Counts an event of `key`; `None` if there is no room for further keys.
+    pub(crate) fn check(&self, key: &K, now_unix_ms: u64) -> Option<Result<(), Until>> {
+        if self.by_key.len() >= self.keys_max {
+            // Forgets keys that have waited long enough; not for each event, because it looks at all
+            // of them.
+            let now_s = now_unix_ms / 1_000;
+            if self.cleaned_s.swap(now_s, Ordering::Relaxed) != now_s {
+                self.by_key.retain_recent();
+            }
+            if self.by_key.len() >= self.keys_max {
+                return None;
+            }
+        }
+        Some(self.by_key.check_key(key))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+}
+
+/// The wall clock.
+pub(crate) fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}

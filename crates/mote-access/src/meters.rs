@@ -1,0 +1,173 @@
+//! Counts the calls of functions that have rates.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use governor::clock::{Clock as _, DefaultClock};
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use mote_core::Fault;
+use mote_core::shares::address_owner;
+use mote_core::spec::{Rate, Rates};
+
+use crate::bounded::{Bounded, Until, unix_ms};
+
+/// Most functions and rates that are counted; beyond it, counting begins again for all.
+const METERS_MAX: usize = 10_000;
+/// Most callers of one function that are remembered. Further ones share one rate.
+const CALLERS_MAX: usize = 4_096;
+
+/// The meters of all functions that have rates and were called.
+#[derive(Default)]
+pub(crate) struct Meters {
+    clock: DefaultClock,
+    hasher: RandomState,
+    /// By function and rates, because revisions with different rates may serve at the same time. A
+    /// leaf lock: nothing else is locked while it is held.
+    all: Mutex<HashMap<u64, Arc<Meter>>>,
+}
+
+struct Meter {
+    all: Option<DefaultDirectRateLimiter>,
+    callers: Option<Callers>,
+}
+
+/// The rate of each caller.
+struct Callers {
+    known: Bounded<u64>,
+    /// Of those for whom there is no room, and of those whose address is not known.
+    others: DefaultDirectRateLimiter,
+}
+
+impl Meters {
+    /// Counts a call, or says when the next one is accepted. `caller` is the name of the caller's
+    /// key; without it, its address is counted.
+    pub(crate) fn count(
+        &self,
+        rates: &Rates,
+        function: &str,
+        caller: Option<&[u8]>,
+        from: Option<IpAddr>,
+    ) -> Result<(), Fault> {
+        let meter = self.meter(rates, function);
+        let who = match (caller, from) {
+            (Some(name), _) => Some(self.hasher.hash_one(name)),
+            (None, from) => from.map(|from| self.hasher.hash_one(address_owner(from))),
+        };
+        // The caller comes first: one that is too fast takes nothing from the others.
+        let callers = meter.callers.as_ref().map_or(Ok(()), |callers| callers.count(who));
+        callers.map_err(|until| self.refused(&until, true))?;
+        let all = meter.all.as_ref().map_or(Ok(()), RateLimiter::check);
+        all.map_err(|until| self.refused(&until, false))
+    }
+
+    /// The meter of a function for these rates.
+    fn meter(&self, rates: &Rates, function: &str) -> Arc<Meter> {
+        let key = self.hasher.hash_one((function, rates));
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(meter) = all.get(&key) {
+            return meter.clone();
+        }
+        if all.len() >= METERS_MAX {
+            all.clear();
+        }
+        let meter = Arc::new(Meter {
+            all: rates.all.map(|rate| RateLimiter::direct(quota(rate))),
+            callers: rates.caller.map(|rate| Callers {
+                known: Bounded::new(quota(rate), CALLERS_MAX),
+                others: RateLimiter::direct(quota(rate)),
+            }),
+        });
+        all.insert(key, meter.clone());
+        meter
+    }
+
+    fn refused(&self, until: &Until, of_caller: bool) -> Fault {
+        let wait = until.wait_time_from(self.clock.now());
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        let retry_after_s = u32::try_from(seconds).unwrap_or(u32::MAX).max(1);
+        Fault::TooManyCalls { retry_after_s, of_caller }
+    }
+}
+
+impl Callers {
+    fn count(&self, who: Option<u64>) -> Result<(), Until> {
+        let known = who.and_then(|who| self.known.check(&who, unix_ms()));
+        known.unwrap_or_else(|| self.others.check())
+    }
+}
+
+/// The rate as even steps between calls.
+fn quota(rate: Rate) -> Quota {
+    let burst = NonZeroU32::new(rate.burst).unwrap_or(NonZeroU32::MIN);
+    let step = Duration::from_millis(rate.period_ms) / rate.calls.max(1);
+    let quota = Quota::with_period(step).unwrap_or(Quota::per_second(burst));
+    quota.allow_burst(burst)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOW: Rate = Rate { calls: 1, period_ms: 3_600_000, burst: 3 };
+    const ONE: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)));
+    const TWO: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2)));
+
+    /// How many of `tries` calls are accepted.
+    fn accepted(tries: usize, mut call: impl FnMut() -> Result<(), Fault>) -> usize {
+        (0..tries).filter(|_| call().is_ok()).count()
+    }
+
+    #[test]
+    fn all_callers_share_the_rate_of_a_function() {
+        let meters = Meters::default();
+        let rates = Rates { all: Some(SLOW), caller: None };
+        assert_eq!(accepted(2, || meters.count(&rates, "a", None, ONE)), 2);
+        assert_eq!(accepted(5, || meters.count(&rates, "a", Some(b"web"), TWO)), 1);
+        assert_eq!(accepted(5, || meters.count(&rates, "b", None, None)), 3, "another function");
+        let refused = meters.count(&rates, "a", None, None);
+        let Err(Fault::TooManyCalls { retry_after_s, of_caller: false }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!((3_590..=3_600).contains(&retry_after_s), "{retry_after_s}");
+        let faster = Rates { all: Some(Rate { burst: 4, ..SLOW }), caller: None };
+        assert_eq!(accepted(5, || meters.count(&faster, "a", None, ONE)), 4, "another revision");
+        for rates in [rates, faster] {
+            assert!(meters.count(&rates, "a", None, ONE).is_err(), "each keeps its count");
+        }
+    }
+
+    #[test]
+    fn a_caller_that_is_too_fast_takes_nothing_from_others() {
+        let meters = Meters::default();
+        let rates = Rates { all: Some(Rate { burst: 7, ..SLOW }), caller: Some(SLOW) };
+        let call = |caller: Option<&[u8]>, from| meters.count(&rates, "a", caller, from);
+        assert_eq!(accepted(100, || call(None, ONE)), 3);
+        assert_eq!(accepted(100, || call(Some(b"web"), ONE)), 3, "a key counts for itself");
+        assert_eq!(accepted(100, || call(None, TWO)), 1, "the rate of the function is used up");
+    }
+
+    #[test]
+    fn callers_without_room_share_a_rate() {
+        let meters = Meters::default();
+        let rates = Rates { all: None, caller: Some(SLOW) };
+        let call = |number: usize| meters.count(&rates, "a", Some(&number.to_le_bytes()), None);
+        let mut number = 0;
+        let mut next = || {
+            number += 1;
+            call(number)
+        };
+        assert_eq!(accepted(CALLERS_MAX + 100, &mut next), CALLERS_MAX + 3);
+    }
+
+    #[test]
+    fn tokens_come_evenly() {
+        let quota = quota(Rate { calls: 50, period_ms: 1_000, burst: 1 });
+        assert_eq!(quota.replenish_interval(), Duration::from_millis(20));
+        let fastest = super::quota(Rate { calls: 1_000_000, period_ms: 1_000, burst: 1 });
+        assert_eq!(fastest.replenish_interval(), Duration::from_micros(1));
+    }
+}

@@ -1,0 +1,64 @@
+//! Tells the owner of a node about requests that were refused.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use governor::Quota;
+use mote_core::Fault;
+
+use crate::bounded::{Bounded, unix_ms};
+
+/// Pause between two lines of the log about one function and one reason.
+const PAUSE: Duration = Duration::from_secs(60);
+/// Most functions and reasons about which the log has lines in one pause.
+const LINES_MAX: usize = 256;
+/// The codes of all refusals.
+const CODES: [&str; 5] = ["M0520", "M0521", "M0522", "M0523", "M0524"];
+
+/// What was refused.
+pub(crate) struct Refusals {
+    counts: [AtomicU64; CODES.len()],
+    hasher: RandomState,
+    lines: Bounded<u64>,
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        let quota = Quota::with_period(PAUSE).unwrap_or(Quota::per_minute(NonZeroU32::MIN));
+        Self {
+            counts: Default::default(),
+            hasher: RandomState::new(),
+            lines: Bounded::new(quota, LINES_MAX),
+        }
+    }
+}
+
+impl Refusals {
+    /// Counts a refusal, and logs it if there was no line about the same lately.
+    pub(crate) fn note(&self, function: &str, fault: &Fault, from: Option<IpAddr>) {
+        let code = fault.answer().code;
+        if let Some(at) = CODES.iter().position(|known| *known == code) {
+            self.counts[at].fetch_add(1, Ordering::Relaxed);
+        }
+        let line = self.hasher.hash_one((function, code));
+        if matches!(self.lines.check(&line, unix_ms()), Some(Ok(()))) {
+            let from = from.map_or("an unknown address".to_owned(), |from| from.to_string());
+            let reason = fault.public_text(function);
+            tracing::warn!(
+                function,
+                code,
+                from,
+                reason,
+                "a call was refused; further ones of this kind are not logged for a minute"
+            );
+        }
+    }
+
+    pub(crate) fn by_code(&self) -> Vec<(&'static str, u64)> {
+        let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
+        CODES.into_iter().zip(counts).collect()
+    }
+}

@@ -1,0 +1,104 @@
+//! What other machines reach, and who may use it: for the announcement of a node that is open to the
+//! network, and for `mote doctor`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use mote_api::types::Reach;
+use mote_core::spec::Access;
+use mote_engine::{Revision, Serving};
+
+use super::Node;
+
+const CALLERS: &str = "callers of functions; not encrypted";
+const OPERATORS: &str = "operators with the token; not encrypted";
+
+/// The listeners that other machines reach, and then the functions; nothing for a node that only
+/// this machine reaches.
+pub(crate) fn of(node: &Node) -> Vec<Reach> {
+    let mut all = listeners(node);
+    if !all.is_empty() {
+        all.extend(functions(node));
+    }
+    all
+}
+
+fn listeners(node: &Node) -> Vec<Reach> {
+    let mut all = Vec::new();
+    let mut add = |what: &str, address: Option<SocketAddr>, who: &str| {
+        if let Some(address) = address.filter(|at| !at.ip().is_loopback()) {
+            let (what, who) = (what.to_owned(), who.to_owned());
+            all.push(Reach { what, address: Some(address.to_string()), who });
+        }
+    };
+    add("http", node.http, CALLERS);
+    add("https", node.https, "callers of functions");
+    add("coap", node.coap, CALLERS);
+    add("coap+tcp", node.coap_tcp, CALLERS);
+    add("admin", node.config.admin, OPERATORS);
+    for (platform, url) in &node.compat {
+        let host = url.split_once("://").map_or(url.as_str(), |(_, host)| host);
+        let who = match *platform {
+            "tinyfaas" => OPERATORS,
+            "openwhisk" => "callers of web actions, and operators with the token; not encrypted",
+            "openfaas" | "nuclio" => {
+                "callers of functions, and operators with the token; not encrypted"
+            }
+            _ => CALLERS,
+        };
+        add(platform, host.parse().ok(), who);
+    }
+    if let Some(broker) = &node.config.mqtt {
+        let local = node.own_broker.as_ref().and_then(|broker| broker.local());
+        let mut plain = broker.listen;
+        plain.set_port(local.map_or(plain.port(), |local| local.address.port()));
+        let everyone = broker.anonymous == "all";
+        let who = if everyone { "everyone" } else { "users of the broker" };
+        add("mqtt", Some(plain), &format!("{who}; not encrypted"));
+        add("mqtt over TLS", broker.tls.as_ref().map(|(address, ..)| *address), who);
+    }
+    let cells = node.cells.as_ref().map(|cells| cells.address());
+    add("cell", cells, "cells with the same key");
+    all
+}
+
+fn functions(node: &Node) -> Vec<Reach> {
+    let row = |live: Arc<Revision>| {
+        let name = &live.spec.name;
+        let serving = node.engine.serving(name.as_str());
+        let all = serving.as_ref().map_or(std::slice::from_ref(&live), Serving::revisions);
+        let mut modes: Vec<(Access, Vec<u64>)> = Vec::new();
+        for revision in all {
+            let access = revision.spec.access;
+            match modes.iter_mut().find(|(mode, _)| *mode == access) {
+                Some((_, numbers)) => numbers.push(revision.number),
+                None => modes.push((access, vec![revision.number])),
+            }
+        }
+        let texts: Vec<String> = match modes.as_slice() {
+            [(access, _)] => vec![who(node, name.as_str(), *access).to_owned()],
+            _ => modes
+                .iter()
+                .map(|(access, numbers)| {
+                    let numbers: Vec<String> = numbers.iter().map(|n| format!("@{n}")).collect();
+                    format!("{} ({})", who(node, name.as_str(), *access), numbers.join(", "))
+                })
+                .collect(),
+        };
+        Reach { what: format!("function {name}"), address: None, who: texts.join("; ") }
+    };
+    node.engine.list().into_iter().map(row).collect()
+}
+
+/// Who may call a revision of a function whose manifest says `access`.
+fn who(node: &Node, name: &str, access: Access) -> &'static str {
+    match (node.config.access_of(access), access) {
+        (Access::Public | Access::KeyIfSent, _) => "everyone",
+        (Access::Key, _) if node.guard.opens(name) => "callers with a key",
+        (Access::Key, _) => "nobody yet, because no key opens it",
+        (Access::Local | Access::Unset, Access::Unset) => {
+            "this machine only, because its mote.toml has no [access]"
+        }
+        (Access::Local | Access::Unset, _) => "this machine only",
+    }
+}

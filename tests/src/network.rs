@@ -1,0 +1,78 @@
+//! A second network on this machine: a namespace with one cable to this one. It stands for another
+//! machine.
+
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd as _;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// A network namespace whose cable ends here. Dropping it removes both.
+pub struct Far {
+    name: String,
+    /// The address of this end.
+    pub near: Ipv4Addr,
+    /// The address of the other end.
+    pub far: Ipv4Addr,
+}
+
+fn ip(args: &str) -> bool {
+    let status = Command::new("ip").args(args.split(' ')).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+impl Far {
+    /// The ends are 198.19.`number`.1 here and 198.19.`number`.2 there; each test has a number of
+    /// its own. `None` if the machine does not allow it, which needs root.
+    pub fn new(number: u8) -> Option<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let id = format!("{}x{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let (name, cable) = (format!("mote-far-{id}"), format!("mf{id}"));
+        let far = Self {
+            near: Ipv4Addr::new(198, 19, number, 1),
+            far: Ipv4Addr::new(198, 19, number, 2),
+            name,
+        };
+        let Self { name, near, far: other } = &far;
+        let made = ip(&format!("netns add {name}"))
+            && ip(&format!("link add {cable} type veth peer name far netns {name}"))
+            && ip(&format!("addr add {near}/24 dev {cable}"))
+            && ip(&format!("link set {cable} up"))
+            && ip(&format!("-n {name} addr add {other}/24 dev far"))
+            && ip(&format!("-n {name} link set far up"))
+            && ip(&format!("-n {name} link set lo up"));
+        made.then_some(far)
+    }
+
+    /// The name, for `ip netns exec`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Pulls the cable there, or plugs it in again.
+    pub fn plug(&self, is_in: bool) -> bool {
+        let state = if is_in { "up" } else { "down" };
+        ip(&format!("-n {} link set far {state}", self.name))
+    }
+
+    /// Runs `work` on a thread there: its sockets and the programs that it starts are there, too.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let there = scope.spawn(|| {
+                let space = File::open(format!("/run/netns/{}", self.name)).expect("a namespace");
+                move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network))
+                    .expect("root may enter it");
+                work()
+            });
+            there.join().expect("the work ends")
+        })
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        ip(&format!("netns del {}", self.name));
+    }
+}
