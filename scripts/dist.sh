@@ -84,25 +84,29 @@ programs_of() {
 # build TARGET: compiles the programs, each with the features that it needs, as `make build` does.
 # The packages have stripped programs; the symbols are taken out of them below.
 build() {
-  local target=$1 cargo_home=${CARGO_HOME:-$HOME/.cargo} rustup_home=${RUSTUP_HOME:-$HOME/.rustup} separator=$'\x1f'
+  local target=$1 cargo_home=${CARGO_HOME:-$HOME/.cargo} toolchain separator=$'\x1f'
   export CARGO_TARGET_DIR=$PWD/target/dist-build/$target CARGO_PROFILE_RELEASE_STRIP=none CARGO_INCREMENTAL=0
   if [ "$target" != $DYNAMIC ]; then
     scripts/static.sh "$target"
     return
   fi
-  export CARGO_ENCODED_RUSTFLAGS=--remap-path-prefix=$cargo_home=/cargo$separator--remap-path-prefix=$rustup_home=/rustup$separator--remap-path-prefix=$PWD=/mote
+  # The standard library without its reader of debug information, as in the static programs.
+  toolchain=$(scripts/static.sh --toolchain)
+  export RUSTC=$toolchain/bin/rustc RUSTC_BOOTSTRAP=1
+  export CARGO_ENCODED_RUSTFLAGS=--remap-path-prefix=$cargo_home=/cargo$separator--remap-path-prefix=$toolchain=/rustup$separator--remap-path-prefix=$PWD=/mote
   export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/mote"
   unset RUSTFLAGS
-  cargo build --locked --release --target "$target" -p mote -p mote-chain &&
-    cargo build --locked --release --target "$target" -p mote-broker -p mote-nats -p mote-upgrade
+  local std=("-Zbuild-std=std,panic_unwind" -Zbuild-std-features=panic-unwind)
+  "$toolchain/bin/cargo" build --locked --release --target "$target" "${std[@]}" -p mote -p mote-chain &&
+    "$toolchain/bin/cargo" build --locked --release --target "$target" "${std[@]}" -p mote-broker -p mote-nats -p mote-upgrade
 }
 # build_all: linking one target uses one core for minutes, so others are compiled meanwhile.
 build_all() {
   local target running=0
   # Each build is a group of processes, which ends as a whole with this script (stop_builds).
   set -m
-  # What is installed for all static targets is installed once.
-  [ "${targets[*]}" = $DYNAMIC ] || scripts/static.sh --prepare
+  # What is installed for all targets is installed once.
+  scripts/static.sh --prepare
   for target in "${targets[@]}"; do
     if [ $running = $BUILDS_MAX ]; then
       wait -n || fail "a build failed; its last lines are above"

@@ -5,16 +5,19 @@
 # Usage: scripts/static.sh [--profile NAME] [--check] [TARGET…]
 #        scripts/static.sh --test-programs TARGET ARGUMENT…
 #        scripts/static.sh --prepare
+#        scripts/static.sh --toolchain
 #   --profile NAME   the profile of cargo; the default is release
 #   --check          compile without linking, which shows in minutes what does not fit a target
 #   --test-programs  builds the test programs that the arguments of cargo name, with the profile of
 #                    tests, and prints cargo's messages about them (JSON)
 #   --prepare        installs what builds need, and builds nothing
+#   --toolchain      the same, and prints the folder of the compiler with the sources of its library
 #   TARGET           as Rust names it; the default is all of them (scripts/static.sh --list)
 #
 # zig is the C compiler and the linker for all targets (packages ziglang and cargo-zigbuild of PyPI).
 # The standard library of Rust is compiled with the programs, from the sources that belong to the
-# compiler: those of rustup where they are installed or can be, or else Debian's package rust-src.
+# compiler: those of rustup where they are installed or can be, or else Debian's package rust-src. It
+# has no reader of debug information (backtraces), because these programs have none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,9 +43,10 @@ while [ $# -gt 0 ]; do
       break
       ;;
     --prepare) verb=prepare ;;
+    --toolchain) verb=toolchain ;;
     --list) printf '%s\n' "${TARGETS[@]}" && exit 0 ;;
     --zig) echo "$ZIG" && exit 0 ;;
-    -*) sed -n '5,13s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+    -*) sed -n '5,15s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
     *) targets+=("$1") ;;
   esac
   shift
@@ -111,7 +115,10 @@ if [ ! -e "$sysroot/lib/rustlib/src/rust/library/Cargo.lock" ] &&
   fi
 fi
 
-[ $verb != prepare ] || exit 0
+case $verb in
+  prepare) exit 0 ;;
+  toolchain) echo "$toolchain" && exit 0 ;;
+esac
 
 # --- The programs -------------------------------------------------------------------------------
 
@@ -139,6 +146,6 @@ for target in "${targets[@]}"; do
   for programs in "${GROUPS_OF_PROGRAMS[@]}"; do
     # shellcheck disable=SC2046,SC2086 # words
     "$venv/bin/cargo-zigbuild" $verb --locked --profile "$profile" --target "$target" \
-      -Zbuild-std=std,panic_unwind $(printf -- '-p %s ' $programs)
+      -Zbuild-std=std,panic_unwind -Zbuild-std-features=panic-unwind $(printf -- '-p %s ' $programs)
   done
 done
