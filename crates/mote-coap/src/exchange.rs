@@ -1,16 +1,13 @@
 //! A request from its arrival to its answer.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use mote_core::invocation::Head;
-use mote_core::spec::Access;
-use mote_core::{Fault, FunctionName, Invoker, RouteInfo as _};
+use mote_core::FunctionName;
 use mote_notices::Watch;
 
 use super::blocks::Block;
 use super::exchanges::Noted;
 use super::message::{MessageType, Token};
-use super::translate;
 
 /// Identifies a transfer: peer, method code, path and query, and a value that distinguishes
 /// requests in which these are equal (Request-Tag, or a hash of the payload of FETCH).
@@ -65,27 +62,4 @@ pub(crate) struct Exchange {
     /// The request asks to observe its resource, and changes are watched from here on.
     pub(crate) watch: Option<Box<Watch>>,
     pub(crate) to: Recipient,
-}
-
-impl Exchange {
-    /// Whether the source may call the function, which each block of a transfer must show. Takes the
-    /// key out of the query, so that neither the function nor an observed resource has it. Returns
-    /// the head of a caller about whom something is known.
-    pub(crate) fn admit<I: Invoker>(
-        &mut self,
-        invoker: &I,
-        route: &I::Route,
-        from: IpAddr,
-    ) -> Result<Option<Head>, Fault> {
-        if route.access() == Access::Public {
-            return Ok(None);
-        }
-        let mut head = Head::builder(self.method, b"/", b"");
-        if let Some(key) = translate::take_key(&mut self.to.query) {
-            head.header(b"x-api-key", &key);
-        }
-        let mut head = head.finish();
-        invoker.admit(route, &mut head, Some(from))?;
-        Ok((head.is_admitted() || head.is_local()).then_some(head))
-    }
 }

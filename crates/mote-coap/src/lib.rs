@@ -29,6 +29,7 @@ mod observers;
 pub mod proof;
 mod room;
 mod runs;
+mod sender;
 mod server;
 pub mod stream;
 mod stream_io;

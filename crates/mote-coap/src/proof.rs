@@ -31,7 +31,8 @@ impl Default for Proofs {
 
 impl Proofs {
     /// Bytes that may be sent as an answer to a request of `request_bytes`; `None` means no limit.
-    /// A loopback source cannot be forged from outside.
+    /// A loopback source cannot be forged from outside, but its IPv4 address can in a datagram of
+    /// IPv6.
     pub fn answer_bytes_max(
         &self,
         peer: SocketAddr,
@@ -90,6 +91,9 @@ mod tests {
         assert_eq!(proofs.answer_bytes_max(peer, 10, ECHO_NS), None);
         assert_eq!(proofs.answer_bytes_max(other, 10, ECHO_NS), Some(136));
         assert_eq!(proofs.answer_bytes_max("127.0.0.1:1".parse().unwrap(), 1, 0), None);
-        assert_eq!(proofs.answer_bytes_max("[::ffff:127.0.0.1]:1".parse().unwrap(), 1, 0), None);
+        assert_eq!(proofs.answer_bytes_max("[::1]:1".parse().unwrap(), 1, 0), None);
+        // Other machines can send this one over IPv6.
+        let mapped = "[::ffff:127.0.0.1]:1".parse().unwrap();
+        assert_eq!(proofs.answer_bytes_max(mapped, 1, 0), Some(136));
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasher;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 use mote_core::body::Body;
@@ -21,6 +21,7 @@ use super::message::{self, Header, MessageType, Refused, Request, Response, Toke
 use super::observers::Observers;
 use super::proof::Proofs;
 use super::room::{Room, Running};
+use super::sender::Sender;
 use super::stream::{self, StreamMessage};
 use super::{links, translate};
 use crate::ids::invocation_id;
@@ -379,7 +380,7 @@ impl<I: Invoker> Server<I> {
             return Some(Response::diagnostic((4, 0), "SZX 7"));
         }
         if request.path == b"/.well-known/core" {
-            return Some(self.discover(method, &request, self.sender(exchange.to.peer)));
+            return Some(self.discover(method, &request, Sender::address(exchange, self.frame)));
         }
         exchange.to.path = std::mem::take(&mut request.path);
         exchange.to.query = std::mem::take(&mut request.query);
@@ -402,9 +403,8 @@ impl<I: Invoker> Server<I> {
         if !methods.is_empty() && !methods.iter().any(|allowed| allowed.as_bytes() == method) {
             return Some(Response::diagnostic((4, 5), format!("{} only", methods.join(", "))));
         }
-        let mut sender = match exchange.admit(&self.invoker, &route, self.sender(exchange.to.peer))
-        {
-            Ok(admitted) => admitted.unwrap_or_default(),
+        let mut sender = match Sender::admit(exchange, self.frame, &self.invoker, &route) {
+            Ok(sender) => sender,
             Err(fault) => return Some(self.fault(exchange, &fault)),
         };
         let discriminator = match (request.block1, method) {
@@ -433,14 +433,11 @@ impl<I: Invoker> Server<I> {
             Room::Unproven => return Some(self.challenge(exchange.to.peer, now_ns)),
             Room::Full => return Some(self.fault(exchange, &Fault::NodeFull)),
         }
-        // Not each block of a transfer counts, but each invocation. A forged source must not use up
-        // what another caller may call.
-        let is_proven = exchange.to.limit.is_none() || sender.caller().is_some();
-        if route.rates().caller.is_some() && !is_proven {
+        if sender.must_prove(exchange, &route) {
             return Some(self.challenge(exchange.to.peer, now_ns));
         }
-        let from = Some(self.sender(exchange.to.peer));
-        if let Err(fault) = self.invoker.count(&route, &mut sender, from) {
+        // Not each block of a transfer counts, but each invocation.
+        if let Err(fault) = self.invoker.count(&route, &mut sender.head, Some(sender.from)) {
             return Some(self.fault(exchange, &fault));
         }
         if method == b"GET"
@@ -454,15 +451,7 @@ impl<I: Invoker> Server<I> {
             below => below,
         };
         let mut head = translate::head(method, below, &exchange.to.query, &request);
-        if sender.is_admitted() {
-            head.admit(sender.caller());
-        }
-        if sender.is_counted() {
-            head.count();
-        }
-        if sender.is_local() {
-            head.set_local();
-        }
+        sender.mark(&mut head);
         self.work.push(Work {
             id: self.running.vacant_key(),
             invocation: Invocation {
@@ -507,17 +496,6 @@ impl<I: Invoker> Server<I> {
             Arrival::WrongLength => Err(Response::diagnostic((4, 0), "block has a wrong length")),
             Arrival::TooLarge => Err(too_large()),
         }
-    }
-
-    /// The address of a sender, for the question who it is. A datagram of IPv6 from another machine
-    /// may name the IPv4 address of loopback as its source, so that does not count as this machine.
-    fn sender(&self, peer: SocketAddr) -> IpAddr {
-        let ip = peer.ip();
-        let is_forgeable = matches!(self.frame, Frame::Datagram) && !ip.is_loopback();
-        if is_forgeable && ip.to_canonical().is_loopback() {
-            return Ipv6Addr::UNSPECIFIED.into();
-        }
-        ip
     }
 
     /// Asks a source to prove that it is real (RFC 9175, 2.3): it repeats its request with the
