@@ -194,7 +194,7 @@ const ROWS: &[Row] = &[
     row("M0522", exit::FULL, "too many wrong keys",
         "After 10 wrong keys, an address may send one a second. The node's log names the address. Right keys work all the time. Check which client sends a key that has expired or was revoked."),
     row("M0523", exit::FAILED, "function is not open to other machines",
-        "Only callers on the node's machine may call the function. It has the access mode `local`; or its mote.toml has no [access], and the node's setting `access` is `local`, which is the default. To open it, deploy it with a mote.toml that has a section [access] with mode = \"key\" or mode = \"public\". `mote up --access public` opens all functions without [access]. `mote doctor` shows what other machines reach."),
+        "Only callers on the node's machine may call the function. It has the access mode `local`; or its mote.toml has no [access], and the node's setting `access` is `local`, which is the default. On the node itself, call it at 127.0.0.1: the machine's address in the network counts as another machine. To open it, deploy it with a mote.toml that has a section [access] with mode = \"key\" or mode = \"public\". `mote up --access public` opens all functions without [access]. `mote doctor` shows what other machines reach."),
     row("M0524", exit::FULL, "too many calls",
         "The function has a `rate` (of all callers together) or a `caller_rate` in [limits], and it is used up. The message says if it is the rate of this caller. Retry-After, or Max-Age over CoAP, says after how many seconds the next call is accepted. Call less often, or deploy the function with another rate."),
     row("M0599", exit::FAILED, "the node failed",
