@@ -1,9 +1,10 @@
 //! Rates of functions: what is counted, what a refused caller receives, and what is not counted.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 
-use mote_tests::{Answer, Node, call_at, coap_client, wait_for};
+use mote_tests::network::Far;
+use mote_tests::{Answer, Node, PATIENCE, call_at, coap_client, is_root, skip, wait_for};
 use serde_json::{Value, json};
 
 const CODE: &str = "def handle(event, ctx):\n    return f'read {len(event.body)}'\n";
@@ -22,7 +23,7 @@ fn described(node: &Node, name: &str) -> Value {
     node.json(&["describe", name, "-o", "json"])
 }
 
-/// Calls until one is refused; returns how many were not, and the refusal.
+/// Calls until one is refused; returns how many were not.
 fn until_refused(what: &str, refused: impl Fn(&str) -> bool, call: impl Fn() -> String) -> usize {
     for count in 0..20 {
         if refused(&call()) {
@@ -135,6 +136,45 @@ fn each_caller_has_a_rate_of_its_own() {
         assert_eq!(node.get("/meter").status, 401);
     }
     assert_eq!(accepted(&keys[0]), 3);
+}
+
+#[test]
+fn a_forged_address_uses_up_nothing() {
+    if !is_root() {
+        return skip("calls from another machine", "needs root");
+    }
+    let Some(far) = Far::new(100 + (std::process::id() % 50) as u8) else {
+        return skip("calls from another machine", "cannot make a network namespace");
+    };
+    let node = Node::start_with(&["--lan", "--access", "public"]);
+    let limits = manifest("caller_rate = \"1/h\"\ncaller_burst = 2");
+    node.deploy_ok("meter", &[("app.py", CODE), ("mote.toml", &limits)]);
+    let at = SocketAddr::from((far.near, node.coap.port()));
+    // What a forged source could send: it never sees the value that it would have to repeat.
+    for id in 0..5 {
+        let code = far.run(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+            socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            let message = [&[0x40, 1, 0, id, 0xb5][..], b"meter"].concat();
+            socket.send_to(&message, at).expect("sent");
+            let mut answer = [0; 128];
+            socket.recv(&mut answer).expect("an answer");
+            answer[1]
+        });
+        assert_eq!(code, 0x81, "4.01, with Echo");
+    }
+    assert_eq!(described(&node, "meter")["requests"]["total"], 0);
+    // libcoap repeats the value.
+    let call = || {
+        let output = Command::new(coap_client().expect("libcoap"))
+            .args(["-m", "get", "-B", "20", &format!("coap://{at}/meter")])
+            .output()
+            .expect("coap-client");
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let refused = |text: &str| text.contains("4.29");
+    assert_eq!(until_refused("CoAP", refused, || far.run(call)), 2);
+    assert_eq!(described(&node, "meter")["requests"]["total"], 2);
 }
 
 #[test]

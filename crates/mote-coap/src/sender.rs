@@ -54,14 +54,14 @@ impl Sender {
     /// Whether the sender must prove its address first: a forged one must not use up what another
     /// caller may call.
     pub(crate) fn must_prove(&self, exchange: &Exchange, route: &impl RouteInfo) -> bool {
-        let is_proven = exchange.to.limit.is_none() || self.named().is_some();
+        let is_proven = exchange.to.limit.is_none() || self.head.caller().is_some();
         route.rates().caller.is_some() && !is_proven
     }
 
     /// Notes in the head of the invocation what is known.
     pub(crate) fn mark(&self, head: &mut Head) {
         if self.head.is_admitted() {
-            head.admit(self.named());
+            head.admit(self.head.caller());
         }
         if self.head.is_counted() {
             head.count();
@@ -69,11 +69,6 @@ impl Sender {
         if self.head.is_local() {
             head.set_local();
         }
-    }
-
-    /// The name of the caller, whose key was right.
-    fn named(&self) -> Option<&[u8]> {
-        self.head.is_admitted().then(|| self.head.caller()).flatten()
     }
 }
 

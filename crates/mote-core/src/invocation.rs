@@ -169,7 +169,8 @@ impl Head {
 
     /// The caller that [`Head::admit`] has named.
     pub fn caller(&self) -> Option<&[u8]> {
-        headers(self.headers()).find(|(name, _)| *name == CALLER_FIELD).map(|(_, value)| value)
+        let mut fields = headers(self.headers()).filter(|_| self.is_admitted);
+        fields.find(|(name, _)| *name == CALLER_FIELD).map(|(_, value)| value)
     }
 
     /// Asks the function for a WebSocket: from an answer with status 101 on, the bodies of request

@@ -552,7 +552,7 @@ impl FunctionSpec {
             "limits.stream_idle",
             "1ms to 24h, for example 5m",
         );
-        let wanted = "1/d to 1000000/ms, for example 100/s; a burst of 1 to 1000000";
+        let wanted = "1 to 1000000 calls in 1ms to 24h, and a burst of 1 to 1000000";
         check(self.rates.is_valid(), "limits.rate", wanted);
         check(
             self.secrets.len() <= SECRETS_MAX
@@ -738,6 +738,9 @@ mod tests {
         check("limits.concurrency", &|spec| spec.limits.concurrency = Some(0));
         check("limits.disk", &|spec| spec.limits.disk_bytes = 1);
         check("limits.stream_idle", &|spec| spec.limits.stream_idle_ms = 0);
+        let none = Rate { calls: 0, period_ms: 1_000, burst: 1 };
+        check("limits.rate", &|spec| spec.rates.all = Some(none));
+        check("limits.rate", &|spec| spec.rates.caller = Some(Rate { period_ms: 0, ..none }));
         check("scale.max", &|spec| spec.scale.max = Some(0));
         check("allow.functions", &|spec| spec.calls = vec!["Not a name".into()]);
         check("kv.shared", &|spec| spec.state.shared = vec!["a/b".into()]);

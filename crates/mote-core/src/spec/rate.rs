@@ -27,7 +27,7 @@ pub struct Rates {
     /// Of all callers together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub all: Option<Rate>,
-    /// Of each caller: of each key, and of each address that sends none.
+    /// Of each caller: of each key if the function asks for one, otherwise of each address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caller: Option<Rate>,
 }
