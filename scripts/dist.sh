@@ -23,7 +23,6 @@ PACKAGES=(mote mote-chain mote-broker mote-nats mote-upgrade) # of Cargo
 PROGRAMS=("${PACKAGES[@]}" mote-tools)                    # mote-tools is in the package mote
 DYNAMIC=x86_64-unknown-linux-gnu
 mapfile -t TARGETS < <(echo $DYNAMIC && scripts/static.sh --list)
-BUILDS_MAX=3 # at the same time; each needs up to 2 GiB of memory
 KERNEL_MIN=5.12 # README.md, "Machines"
 OUT=$(realpath -m "${DIST:-target/dist}")
 VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
@@ -79,17 +78,19 @@ fi
 
 # The programs of a target, which the build puts into a folder of its own.
 programs_of() {
-  if [ "$1" = $DYNAMIC ]; then echo "target/dist-build/$1/$1/release"; else echo "target/dist-build/$1/static/$1/release"; fi
+  if [ "$1" = $DYNAMIC ]; then echo "target/dist-build/dynamic/$1/release"; else echo "target/dist-build/static/$1/release"; fi
 }
-# build TARGET: compiles the programs, each with the features that it needs, as `make build` does.
-# The packages have stripped programs; the symbols are taken out of them below.
+# build TARGET…: compiles the programs, each with the features that it needs, as `make build` does.
+# The targets are either $DYNAMIC or static ones. The packages have stripped programs; the symbols are
+# taken out of them below.
 build() {
-  local target=$1 cargo_home=${CARGO_HOME:-$HOME/.cargo} toolchain separator=$'\x1f'
-  export CARGO_TARGET_DIR=$PWD/target/dist-build/$target CARGO_PROFILE_RELEASE_STRIP=none CARGO_INCREMENTAL=0
-  if [ "$target" != $DYNAMIC ]; then
-    scripts/static.sh "$target"
+  local cargo_home=${CARGO_HOME:-$HOME/.cargo} toolchain separator=$'\x1f'
+  export CARGO_TARGET_DIR=$PWD/target/dist-build CARGO_PROFILE_RELEASE_STRIP=none CARGO_INCREMENTAL=0
+  if [ "$1" != $DYNAMIC ]; then
+    scripts/static.sh "$@"
     return
   fi
+  CARGO_TARGET_DIR=$CARGO_TARGET_DIR/dynamic
   # The standard library without its reader of debug information, as in the static programs.
   toolchain=$(scripts/static.sh --toolchain)
   export RUSTC=$toolchain/bin/rustc RUSTC_BOOTSTRAP=1
@@ -97,28 +98,33 @@ build() {
   export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/mote"
   unset RUSTFLAGS
   local std=("-Zbuild-std=std,panic_unwind" -Zbuild-std-features=panic-unwind)
-  "$toolchain/bin/cargo" build --locked --release --target "$target" "${std[@]}" -p mote -p mote-chain &&
-    "$toolchain/bin/cargo" build --locked --release --target "$target" "${std[@]}" -p mote-broker -p mote-nats -p mote-upgrade
+  "$toolchain/bin/cargo" build --locked --release --target $DYNAMIC "${std[@]}" -p mote -p mote-chain &&
+    "$toolchain/bin/cargo" build --locked --release --target $DYNAMIC "${std[@]}" -p mote-broker -p mote-nats -p mote-upgrade
 }
-# build_all: linking one target uses one core for minutes, so others are compiled meanwhile.
+# build_all: the program that uses the C library is compiled next to the static ones.
 build_all() {
-  local target running=0
+  local kind running=0 statics=()
+  for target in "${targets[@]}"; do
+    [ "$target" = $DYNAMIC ] || statics+=("$target")
+  done
   # Each build is a group of processes, which ends as a whole with this script (stop_builds).
   set -m
   # What is installed for all targets is installed once.
   scripts/static.sh --prepare
-  for target in "${targets[@]}"; do
-    if [ $running = $BUILDS_MAX ]; then
-      wait -n || fail "a build failed; its last lines are above"
-      running=$((BUILDS_MAX - 1))
+  say "compiling for ${targets[*]}"
+  for kind in dynamic static; do
+    if [ $kind = dynamic ]; then
+      [[ " ${targets[*]} " == *" $DYNAMIC "* ]] || continue
+      set -- $DYNAMIC
+    else
+      [ ${#statics[@]} -gt 0 ] || continue
+      set -- "${statics[@]}"
     fi
-    say "compiling for $target"
-    { build "$target" >"$work/build-$target.log" 2>&1 || { tail -n 30 "$work/build-$target.log" >&2 && exit 1; }; } &
+    { build "$@" >"$work/build-$kind.log" 2>&1 || { tail -n 30 "$work/build-$kind.log" >&2 && exit 1; }; } &
     running=$((running + 1))
   done
-  while [ $running -gt 0 ]; do
+  for (( ; running > 0; running--)); do
     wait -n || fail "a build failed; its last lines are above"
-    running=$((running - 1))
   done
   set +m
 }

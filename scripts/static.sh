@@ -142,10 +142,11 @@ if [ $verb = test ]; then
     -Zbuild-std=std,panic_unwind,test "${arguments[@]}"
 fi
 [ $verb = check ] || verb=zigbuild
-for target in "${targets[@]}"; do
-  for programs in "${GROUPS_OF_PROGRAMS[@]}"; do
-    # shellcheck disable=SC2046,SC2086 # words
-    "$venv/bin/cargo-zigbuild" $verb --locked --profile "$profile" --target "$target" \
-      -Zbuild-std=std,panic_unwind -Zbuild-std-features=panic-unwind $(printf -- '-p %s ' $programs)
-  done
+# One run of cargo for all targets: what runs on this machine (build scripts, derives) is compiled
+# once, and while one target is linked, which uses one core for minutes, another is compiled.
+mapfile -t of_targets < <(printf -- '--target\n%s\n' "${targets[@]}")
+for programs in "${GROUPS_OF_PROGRAMS[@]}"; do
+  # shellcheck disable=SC2046,SC2086 # words
+  "$venv/bin/cargo-zigbuild" $verb --locked --profile "$profile" "${of_targets[@]}" \
+    -Zbuild-std=std,panic_unwind -Zbuild-std-features=panic-unwind $(printf -- '-p %s ' $programs)
 done
