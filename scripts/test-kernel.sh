@@ -12,8 +12,9 @@
 #     none-root    no control groups, root
 #     none-user    the same, an ordinary user
 #
-# The files are those of this machine. What the tests write goes to memory and is gone afterwards. The
-# machine has one processor, no Landlock, and the network as a user of this machine has it.
+# Each machine has one processor, which it shares with no other; as many run at the same time as there
+# are processors. It has the files of this machine, no Landlock, and the network as a user of this
+# machine has it. What the tests write goes to memory and is gone afterwards.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ALL=(v2-root v2-user v2-delegated none-root none-user)
@@ -56,20 +57,41 @@ for built in map(json.loads, filter(lambda line: line.startswith("{"), sys.stdin
 export -p | grep -vE '^declare -x (TMPDIR|PWD|OLDPWD|SHLVL)' >"$work/environment"
 echo "export MOTE_BIN=${CARGO_TARGET_DIR:-$PWD/target}/debug/mote GUEST_TEST_SECONDS=${GUEST_TEST_SECONDS:-1800}" >>"$work/environment"
 
+# run_kinds PROCESSOR KIND…: one machine after the other, each on this processor alone. The kernel and
+# its programs are processes of this machine, and a system call between two processors takes longer.
+run_kinds() {
+  local processor=$1 kind
+  shift
+  for kind in "$@"; do
+    # The kernel takes its memory from a file in /dev/shm, and keeps its name in the home folder.
+    mkdir -p "$work/$kind"
+    env -u TMPDIR HOME="$work/$kind" timeout --kill-after=10 "$KIND_SECONDS_MAX" taskset --cpu-list "$processor" \
+      linux.uml mem="${memory}M" rootfstype=hostfs rootflags=/ ro loglevel=1 con=null con0=fd:0,fd:1 \
+      eth0=slirp,,"$(command -v slirp-fullbolt)" init="$PWD/scripts/guests/user-mode.sh" guest.kind="$kind" guest.work="$work" \
+      guest.repository="$PWD" </dev/null 2>"$work/$kind/errors" | stdbuf -oL tr -d '\r' | tee "$work/$kind/console" |
+      sed -un '/^start of job/,/^end of job/p' | tee "$work/$kind/results" || true
+    grep -q '^end of job' "$work/$kind/console" || {
+      echo "FAILED  $kind: the machine ended before its job" | tee -a "$work/$kind/results"
+      tail -n 20 "$work/$kind/console" "$work/$kind/errors" >&2
+    }
+  done
+}
+
+# As many machines at the same time as there are processors.
+mapfile -t processors < <(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status | tr , '\n' |
+  while IFS=- read -r first last; do seq "$first" "${last:-$first}"; done)
+for ((at = 0; at < ${#processors[@]}; at++)); do
+  of_processor=()
+  for ((next = at; next < ${#kinds[@]}; next += ${#processors[@]})); do of_processor+=("${kinds[next]}"); done
+  [ ${#of_processor[@]} = 0 ] || run_kinds "${processors[at]}" "${of_processor[@]}" &
+done
+wait
 all=$work/results
-: >"$all"
+for kind in "${kinds[@]}"; do cat "$work/$kind/results"; done >"$all"
 for kind in "${kinds[@]}"; do
-  printf '\n## %s\n' "$kind"
-  # The kernel takes its memory from a file in /dev/shm, and keeps its name in the home folder.
-  mkdir -p "$work/$kind"
-  env -u TMPDIR HOME="$work/$kind" timeout --kill-after=10 "$KIND_SECONDS_MAX" linux.uml mem="${memory}M" rootfstype=hostfs rootflags=/ ro loglevel=1 con=null con0=fd:0,fd:1 \
-    eth0=slirp,,"$(command -v slirp-fullbolt)" init="$PWD/scripts/guests/user-mode.sh" guest.kind="$kind" guest.work="$work" \
-    guest.repository="$PWD" </dev/null 2>"$work/$kind/errors" | stdbuf -oL tr -d '\r' | tee "$work/$kind/console" |
-    sed -un '/^start of job/,/^end of job/p' | tee -a "$all" || true
-  grep -q '^end of job' "$work/$kind/console" || {
-    echo "FAILED  $kind: the machine ended before its job" | tee -a "$all"
-    tail -n 20 "$work/$kind/console" "$work/$kind/errors" >&2
-  }
+  printf '\n%s: %d passed, %d failed, %d skipped\n' "$kind" "$(grep -c '^ok ' "$work/$kind/results")" \
+    "$(grep -c '^FAILED ' "$work/$kind/results")" "$(grep -c '^SKIPPED ' "$work/$kind/results")"
+  grep '^FAILED ' "$work/$kind/results" || true
 done
 count() { grep -c "^$1 " "$all" || true; }
 printf '\n%d passed, %d failed, %d skipped\n' "$(count ok)" "$(count FAILED)" "$(count SKIPPED)"

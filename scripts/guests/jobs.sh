@@ -155,6 +155,8 @@ job_clients() {
   check "a function is deployed" "$mote" deploy --quiet "$examples/echo-node"
   check "it answers" ask echo-node edge
   serve
+  figure "connections that the kernel did not accept: $(awk '$1 == "TcpExt:" && !names { names = split($0, name); next }
+    $1 == "TcpExt:" { for (at in name) if (name[at] ~ /^(ListenOverflows|ListenDrops|TCPReqQFullDrop)$/) printf "%s %s; ", name[at], $at }' /proc/net/netstat)"
   check "the node still answers" ask echo-node edge
   down
 }
