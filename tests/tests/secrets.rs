@@ -1,7 +1,10 @@
 //! Secrets that `mote.toml` names: `mote secret set` passes them to a file or a variable of the
 //! function, and to nothing else.
 
-use std::process::Output;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Output};
 
 use mote_tests::Node;
 use serde_json::json;
@@ -169,4 +172,100 @@ fn wrong_values_and_names_are_refused() {
     let output =
         node.deploy("bad", &[("mote.toml", &manifest(&["../etc/passwd"])), ("run.sh", count)]);
     assert!(said(&output).contains("error[M0303]: secrets: at most 64 names"), "{output:?}");
+}
+
+/// Files below a folder that contain a text.
+fn files_with(folder: &Path, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(files_with(&entry.path(), text));
+        } else if std::fs::read(entry.path())
+            .is_ok_and(|bytes| bytes.windows(text.len()).any(|part| part == text.as_bytes()))
+        {
+            found.push(entry.path().display().to_string());
+        }
+    }
+    found
+}
+
+#[test]
+fn the_data_folder_has_no_value_in_plain_text() {
+    let node = Node::start();
+    for value in ["a value nobody reads", "another value nobody reads"] {
+        set(&node, "api-key", value.as_bytes());
+    }
+    set(&node, "token", b"a token nobody reads");
+    node.deploy_ok("reads", &[("mote.toml", MANIFEST), ("run.sh", SHELL)]);
+    let answer = "another value nobody reads a token nobody reads";
+    assert_eq!(node.get("/reads").text().trim(), answer);
+    let folder = node.dir.path().to_owned();
+    assert_eq!(files_with(&folder, "nobody reads"), Vec::<String>::new());
+    let node = node.crash_and_restart();
+    assert_eq!(node.get("/reads").text().trim(), answer);
+    assert_eq!(files_with(&folder, "nobody reads"), Vec::<String>::new());
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", node.pid())).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(core.split_whitespace().nth(4), Some("1"), "no core file: {core}");
+}
+
+#[test]
+fn a_key_is_replaced_without_losing_a_secret() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = |name: &str| folder.path().join(name).display().to_string();
+    for name in ["first", "second", "foreign"] {
+        std::fs::write(key(name), format!("the key {name} has at least 32 bytes")).unwrap();
+        std::fs::set_permissions(key(name), Permissions::from_mode(0o600)).unwrap();
+    }
+    let node = Node::start();
+    set(&node, "api-key", b"1");
+    set(&node, "token", b"2");
+    node.deploy_ok("reads", &[("mote.toml", MANIFEST), ("run.sh", SHELL)]);
+    let own_key = node.dir.path().join("data/secrets.key");
+
+    // From the key in the data folder to a file, and from one file to another.
+    let node = node.stop_and_restart_with(&["--secrets-key", &key("first")]);
+    assert_eq!(node.get("/reads").text().trim(), "1 2");
+    std::fs::remove_file(&own_key).unwrap();
+    let both = format!("{},{}", key("second"), key("first"));
+    let node = node.stop_and_restart_with(&["--secrets-key", &both]);
+    assert_eq!(node.get("/reads").text().trim(), "1 2");
+    let node = node.stop_and_restart_with(&["--secrets-key", &key("second")]);
+    assert_eq!(node.get("/reads").text().trim(), "1 2");
+
+    // With a key that opens nothing, the node serves what reads no secret, and says what is missing.
+    node.deploy_ok("blind", &[("run.sh", "#!/bin/sh\necho seen\n")]);
+    let node = node.stop_and_restart_with(&["--secrets-key", &key("foreign")]);
+    assert_eq!(node.get("/blind").text().trim(), "seen");
+    assert_eq!(node.get("/reads").status, 502);
+    let reason = "the secret api-key is encrypted with a key that this node does not have";
+    assert!(node.log().contains(reason), "{}", node.log());
+    assert!(node.ok(&["describe", "reads"]).contains(reason));
+    set(&node, "api-key", b"3");
+    let node = node.stop_and_restart_with(&["--secrets-key", &both.replace("first", "foreign")]);
+    assert_eq!(node.get("/reads").text().trim(), "3 2");
+
+    // Without any key it does not start, and says so.
+    let data = node.dir.path().join("data");
+    let refused = |flags: &[&str]| {
+        let mut command = Command::new(mote_tests::mote_binary());
+        command.args(["up", "--http", "127.0.0.1:0", "--coap", "off"]).args(flags);
+        let output = command.arg("--data").arg(&data).output().unwrap();
+        assert_eq!(output.status.code(), Some(78), "{output:?}");
+        said(&output)
+    };
+    let node = node.restart_after(false, || {
+        let text = refused(&[]);
+        assert!(text.starts_with("error[M0203]: secrets_key: "), "{text}");
+        let wanted = "secrets.key is missing, and 2 secrets are encrypted with it";
+        assert!(text.contains(wanted), "{text}");
+        let text = refused(&["--secrets-key", "credential:mote"]);
+        assert!(text.contains("systemd gave no credentials to this process"), "{text}");
+        std::fs::set_permissions(key("second"), Permissions::from_mode(0o644)).unwrap();
+        let text = refused(&["--secrets-key", &key("second")]);
+        assert!(text.contains("second: every user of this machine can read it"), "{text}");
+        std::fs::set_permissions(key("second"), Permissions::from_mode(0o600)).unwrap();
+    });
+    assert_eq!(node.get("/reads").text().trim(), "3 2");
+    assert!(!own_key.exists());
 }

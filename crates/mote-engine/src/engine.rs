@@ -16,6 +16,7 @@ use mote_core::spec::{Egress, FunctionSpec, ScaleOverride, StartPolicy};
 use mote_core::{Fault, Invocation, Invoker, Reply};
 use mote_egress::{Carrier, EgressShares};
 use mote_pool::{Rules, StopReason, Why};
+use mote_seal::Secrets;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -80,30 +81,15 @@ impl Engine {
             services: OnceLock::new(),
             elsewhere: OnceLock::new(),
             free_bytes: AtomicU64::new(budget.memory_bytes),
-            secrets: Mutex::default(),
             instances,
         };
         let shared = Arc::new(shared);
         Self { shared, tasks, routes, logs: Arc::default(), metrics: Arc::default() }
     }
 
-    /// Length of a secret's value in bytes; `None` if there is no such secret.
-    pub fn secret_bytes(&self, name: &str) -> Option<usize> {
-        self.shared.secrets.lock().get(name).map(String::len)
-    }
-
-    /// A secret, for connections that the node makes on behalf of a function.
-    pub fn secret(&self, name: &str) -> Option<String> {
-        self.shared.secrets.lock().get(name).cloned()
-    }
-
-    /// Sets a secret for instances that start from now on; `None` forgets it.
-    pub fn set_secret(&self, name: &str, value: Option<String>) {
-        let mut secrets = self.shared.secrets.lock();
-        match value {
-            Some(value) => secrets.insert(name.to_owned(), value),
-            None => secrets.remove(name),
-        };
+    /// The secrets of functions. Instances that start from now on receive a value that is put there.
+    pub fn secrets(&self) -> &Secrets {
+        &self.shared.config.secrets
     }
 
     /// Makes a revision that takes no traffic yet; see [`Revision::warm`] and [`Engine::publish`].

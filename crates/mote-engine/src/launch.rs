@@ -6,6 +6,7 @@ use std::sync::Arc;
 use mote_core::FunctionSpec;
 use mote_core::backend::{InstanceLimits, InstanceRequest, Launch};
 use mote_core::spec::{Platform, Runtime};
+use mote_seal::SecretError;
 
 use crate::revision::Revision;
 
@@ -40,8 +41,8 @@ const KEEPS_MEMORY: [(&str, &str); 2] =
 pub(crate) enum LaunchError {
     #[error("{runtime} is not installed on this node; see: mote doctor")]
     NoRuntime { runtime: &'static str },
-    #[error("this node has no secret {0}")]
-    NoSecret(String),
+    #[error(transparent)]
+    NoSecret(#[from] SecretError),
 }
 
 /// What an instance of a function that is added (true) or removed requests, if a prewarmed program
@@ -158,6 +159,5 @@ pub(crate) fn secret_env(revision: &Revision) -> Result<Vec<(String, String)>, L
 }
 
 fn secret(revision: &Revision, name: &str) -> Result<String, LaunchError> {
-    let value = revision.shared.secrets.lock().get(name).cloned();
-    value.ok_or_else(|| LaunchError::NoSecret(name.to_owned()))
+    Ok(revision.shared.config.secrets.get(name)?.to_string())
 }

@@ -3,6 +3,7 @@
 use mote_core::destination::ClosedNetworks;
 use mote_core::spec::Access;
 use mote_pool::budget::Budget;
+use mote_seal::Secrets;
 
 /// Interpreters found on the host, with the arguments that start them inside a sandbox.
 #[derive(Debug, Clone, Default)]
@@ -16,7 +17,7 @@ pub struct Interpreters {
 }
 
 /// Settings of the engine.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Config {
     /// The maximum number of instances of a function whose manifest sets none: the number of cores.
     pub instances_max_default: u32,
@@ -31,6 +32,8 @@ pub struct Config {
     pub budget: Budget,
     /// Who may call functions whose manifest does not say; not [`Access::Unset`].
     pub access_default: Access,
+    /// The secrets of functions.
+    pub secrets: Secrets,
     /// Networks that `*` in `[allow] net` does not open.
     pub closed_networks: ClosedNetworks,
 }

@@ -10,7 +10,6 @@ use mote_core::elsewhere::Elsewhere;
 use mote_core::services::Services;
 use mote_core::spec::Egress;
 use mote_egress::{Carrier, EgressShares};
-use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use crate::busy_poll::BusyPoll;
@@ -40,8 +39,6 @@ pub(crate) struct Shared {
     pub(crate) elsewhere: OnceLock<Arc<dyn Elsewhere>>,
     /// Memory for further instances in bytes, as of the last report to other cells.
     pub(crate) free_bytes: AtomicU64,
-    /// Values by name. A leaf lock: nothing else is locked while it is held.
-    pub(crate) secrets: Mutex<HashMap<String, String>>,
     pub(crate) instances: AtomicU64,
 }
 

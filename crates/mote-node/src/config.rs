@@ -10,12 +10,15 @@ use mote_compat::Reach;
 use mote_core::destination::ClosedNetworks;
 use mote_core::fault::bytes_text;
 use mote_core::spec::{Access, MEMORY_BYTES_MIN};
+use mote_seal::KeySource;
 
 /// A checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Data folder.
     pub data: PathBuf,
+    /// The keys that encrypt secrets, the one for new values first; empty for one in the data folder.
+    pub secrets_key: Vec<KeySource>,
     /// Address of the HTTP front; `None` switches it off.
     pub http: Option<SocketAddr>,
     /// Address of the HTTP front over TLS; `None` switches it off.

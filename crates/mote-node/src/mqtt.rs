@@ -154,7 +154,7 @@ impl Host for MqttHost {
     }
 
     fn secret(&self, name: &str) -> Option<String> {
-        self.engine.secret(name)
+        Some(self.engine.secrets().get(name).ok()?.to_string())
     }
 
     fn log(&self, function: &FunctionName, level: Level, text: &str) {

@@ -104,7 +104,7 @@ async fn serve(
     let mut interrupt = signal(SignalKind::interrupt()).context("signal handler")?;
     let mut terminate = signal(SignalKind::terminate()).context("signal handler")?;
     let start_can_end = management.spawn(mote_tasks::boxed(end_of_start()));
-    let data_dir = config.data.clone();
+    let (data_dir, settings) = (config.data.clone(), config.clone());
     let opening = mote_tasks::blocking_on(management, move || -> Result<_> {
         // All files are checked before one of them is changed.
         mote_journal::records::refuse_newer(&data_dir.join(accepted::FILE_NAME))?;
@@ -112,10 +112,11 @@ async fn serve(
         let store = Store::open(&data_dir)?;
         let shims = mote_shims::unpack(store.root())
             .with_context(|| format!("cannot write the shims below {}", data_dir.display()))?;
-        Ok((store, shims))
+        let secrets = secrets::open(&settings, &store)?;
+        Ok((store, shims, secrets))
     });
     let (found, opened) = tokio::join!(interpreters::find(), opening);
-    let (store, shims_dir) = opened.context("cannot open the store")??;
+    let (store, shims_dir, secrets) = opened.context("cannot open the store")??;
     let store = Arc::new(store);
     let mut sandbox = SandboxConfig::default();
     sandbox.runtime_prefixes = found.prefixes();
@@ -137,6 +138,7 @@ async fn serve(
         prewarm_bytes,
         access_default: config.access_default(),
         closed_networks: config.closed_networks.clone(),
+        secrets,
     };
     let pods = cells::pods(config.cell.as_ref())?;
     let engine = Engine::new(engine_config, cells::backend(&pods, &backend), Handle::current());
@@ -260,7 +262,6 @@ async fn serve(
     journals.set_publish(publish.clone());
     let services = NodeServices::new(engine.clone(), state, accept, runs, notices.clone(), publish);
     engine.set_services(Arc::new(services));
-    secrets::bring_back(&node).await?;
     bring_back(&node, management).await?;
     accepted::take_up(&journals.own(), &store).await;
     engine.metrics().add(JournalMetrics(journals.clone()));

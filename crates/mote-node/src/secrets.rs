@@ -1,20 +1,71 @@
-//! Secrets: the store keeps them, and instances receive them as files when they start.
+//! Secrets: the store keeps them encrypted, and instances receive them as files when they start.
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use mote_api::Problem;
 use mote_api::types::{Secret, SecretList};
 use mote_core::FunctionSpec;
 use mote_core::spec::is_secret_name;
 use mote_engine::Engine;
+use mote_seal::{KeySource, Keys, SecretError, Secrets, make_key_file};
+use mote_store::Store;
 
 use super::Node;
-use super::store_work::{blocking, with_store};
+use super::store_work::with_store;
+use crate::config::Config;
+use crate::unusable::unusable;
 
 /// Largest value in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 64 << 10;
 /// Largest sum of all values of one function in bytes: one message of 160 KiB carries them to its
 /// sandbox.
 const FUNCTION_BYTES_MAX: usize = 128 << 10;
+/// The key of nodes whose configuration names none, in the data folder.
+const KEY_FILE: &str = "secrets.key";
+
+/// Reads the keys and the secrets. What another key or none encrypted is encrypted with the first
+/// key from now on. Blocks.
+pub(super) fn open(config: &Config, store: &Store) -> Result<Secrets> {
+    let own = store.root().join(KEY_FILE);
+    let wrong = |text: String| unusable("secrets_key", text);
+    let mut sources = config.secrets_key.clone();
+    if sources.is_empty() && !own.exists() {
+        let count = store.secrets()?.len();
+        if count > 0 {
+            let own = own.display();
+            return Err(wrong(format!(
+                "{own} is missing, and {count} secrets are encrypted with it; put it back from a copy, \
+                 or name another key with --secrets-key and set these secrets again"
+            )));
+        }
+        make_key_file(&own).map_err(|error| wrong(error.to_string()))?;
+    }
+    // The key that was used before the configuration named one.
+    if own.exists() {
+        sources.push(KeySource::File(own));
+    }
+    let keys = Keys::load(&sources[0], &sources[1..]).map_err(|error| wrong(error.to_string()))?;
+    let secrets = Secrets::new(keys);
+    let (mut all, plain) = (store.secrets()?, store.plain_secrets()?);
+    let mut changed = !plain.is_empty();
+    all.extend(plain.into_iter().map(|(name, value)| {
+        let sealed = secrets.seal(&name, &value);
+        (name, sealed)
+    }));
+    for (name, sealed) in &mut all {
+        match secrets.renewed(name, sealed) {
+            Ok(None) => {}
+            Ok(Some(renewed)) => (*sealed, changed) = (renewed, true),
+            Err(error) => tracing::error!("{error}; set it again: mote secret set {name} < FILE"),
+        }
+    }
+    if changed {
+        store.replace_secrets(&all)?;
+    } else {
+        store.forget_plain_copies();
+    }
+    all.into_iter().for_each(|(name, sealed)| secrets.put(&name, Some(sealed)));
+    Ok(secrets)
+}
 
 /// All secrets, each with the functions that read it.
 pub(crate) async fn list(node: &Node) -> Result<SecretList, Problem> {
@@ -36,12 +87,18 @@ pub(crate) fn described(engine: &Engine, name: String) -> Secret {
 /// Checks that the node has every secret that a function reads.
 pub(super) fn check(engine: &Engine, spec: &FunctionSpec) -> Result<(), Problem> {
     let function = &spec.name;
-    let length = |name: &str| {
-        engine.secret_bytes(name).ok_or_else(|| {
-            let text = format!("{function} reads the secret {name}, which this node does not have");
+    let length = |name: &str| match engine.secrets().get(name) {
+        Ok(value) => Ok(value.len()),
+        Err(error) => {
+            let text = match error {
+                SecretError::Missing(_) => {
+                    format!("{function} reads the secret {name}, which this node does not have")
+                }
+                error => format!("{function} cannot read a secret: {error}"),
+            };
             let hint = format!("create it: mote secret set {name} < FILE");
-            Problem::new(422, "M0414", text).with_hint(hint).with_field("secrets")
-        })
+            Err(Problem::new(422, "M0414", text).with_hint(hint).with_field("secrets"))
+        }
     };
     let mut bytes = 0;
     for name in spec.mqtt_secret_names() {
@@ -73,11 +130,12 @@ pub(crate) async fn put(
     if value.len() > VALUE_BYTES_MAX || value.contains('\0') {
         return Err(not_a_value());
     }
-    let (wanted, text) = (name.clone(), value.clone());
+    let sealed = node.engine.secrets().seal(&name, &value);
+    let (wanted, stored) = (name.clone(), sealed.clone());
     let there = with_store(node, move |store| {
         let there = store.secrets()?.iter().any(|(known, _)| *known == wanted);
         if replace.is_none_or(|replace| replace == there) {
-            store.put_secret(&wanted, &text)?;
+            store.put_secret(&wanted, &stored)?;
         }
         Ok(there)
     })
@@ -88,7 +146,7 @@ pub(crate) async fn put(
         }
         (Some(true), false) => Err(unknown(&name)),
         _ => {
-            node.engine.set_secret(&name, Some(value));
+            node.engine.secrets().put(&name, Some(sealed));
             Ok(there)
         }
     }
@@ -100,17 +158,7 @@ pub(crate) async fn remove(node: &Node, name: String) -> Result<(), Problem> {
     if !with_store(node, move |store| store.remove_secret(&wanted)).await? {
         return Err(unknown(&name));
     }
-    node.engine.set_secret(&name, None);
-    Ok(())
-}
-
-/// Loads the secrets from the store into the engine.
-pub(super) async fn bring_back(node: &Node) -> Result<()> {
-    let store = node.store.clone();
-    let all = blocking(move || store.secrets()).await;
-    for (name, value) in all.context("cannot read the store")?? {
-        node.engine.set_secret(&name, Some(value));
-    }
+    node.engine.secrets().put(&name, None);
     Ok(())
 }
 

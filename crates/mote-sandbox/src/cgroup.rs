@@ -291,6 +291,7 @@ fn values_v1(controller: &str, limits: &InstanceLimits) -> Vec<(String, String, 
             // The file exists only when swap accounting is on. Its value must not be below the
             // first one.
             entry("memory.memsw.limit_in_bytes", limits.memory_bytes, false),
+            entry("memory.swappiness", 0, false),
             // Version 1 counts socket buffers separately, and only where they have a limit.
             entry(
                 "memory.kmem.tcp.limit_in_bytes",

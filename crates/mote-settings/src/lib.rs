@@ -13,6 +13,7 @@ use mote_api::quantity::parse_size;
 use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
 use mote_core::spec::mqtt::{Broker, LOCAL};
 use mote_node::{Config, OwnBroker, Share, UID_BASE_DEFAULT};
+use mote_seal::KeySource;
 
 mod cells;
 mod journal;
@@ -35,11 +36,16 @@ pub struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 39] = [
+pub const SETTINGS: [Setting; 40] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
         text: "Folder for functions, packages and the store. Only one node at a time can use it.",
+    },
+    Setting {
+        key: "secrets_key",
+        default: "`secrets.key` in the data folder, which the node makes",
+        text: "File with the key that encrypts secrets: at least 32 bytes, which not every user of the machine may read. `credential:NAME` is a credential of systemd. Of several with commas, the first one encrypts and all decrypt: put a new key first, and remove the old one after the next start.",
     },
     Setting {
         key: "http",
@@ -415,6 +421,7 @@ impl Loaded {
         let outgoing = check.outgoing();
         let closed_networks = check.closed_networks();
         let data = check.path("data", given.data_default());
+        let secrets_key = check.secrets_key();
         let certificates = check.path("certificates", data.join("certificates"));
         let socket = check.path("socket", given.socket_default(&data));
         if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
@@ -432,6 +439,7 @@ impl Loaded {
         if mistakes.is_empty() {
             let config = Config {
                 data,
+                secrets_key,
                 http,
                 https,
                 certificates,
@@ -696,6 +704,24 @@ impl Check<'_> {
         };
         self.settle(key, path.display().to_string());
         path
+    }
+
+    /// The keys that encrypt secrets; none for the key in the data folder.
+    fn secrets_key(&mut self) -> Vec<KeySource> {
+        let Some(given) = self.given("secrets_key") else {
+            self.settle("secrets_key", "secrets.key in the data folder".to_owned());
+            return Vec::new();
+        };
+        match given.split(',').map(str::parse).collect() {
+            Ok(sources) => {
+                self.settle("secrets_key", given);
+                sources
+            }
+            Err(_) => {
+                self.fault("secrets_key", "FILE or credential:NAME, several with commas", None);
+                Vec::new()
+            }
+        }
     }
 
     /// An address, `:PORT` or `off`. Without `reach`, only loopback is accepted.

@@ -76,6 +76,7 @@ fn flags_win_over_environment_over_file() {
         shown,
         [
             "data /d line 3",
+            "secrets_key secrets.key in the data folder default",
             "http 127.0.0.1:5 flag",
             "https off default",
             "certificates /d/certificates default",
@@ -281,4 +282,18 @@ fn a_journal_with_a_name_needs_nats_and_a_name_that_fits_into_a_subject() {
     assert!(error.contains("journal_name: needs nats"), "{error}");
     let error = refused("a.b", "nats://10.0.0.5").unwrap_err();
     assert!(error.contains("journal_name: 1 to 64 letters"), "{error}");
+}
+
+#[test]
+fn keys_of_secrets_are_files_and_credentials() {
+    let with = |text: &str| load(&given(&[], &[("secrets_key", text)]));
+    let keys = |text: &str| -> Vec<String> {
+        with(text).unwrap().secrets_key.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(keys("/new.key,credential:old"), ["/new.key", "credential:old"]);
+    assert!(load(&given(&[], &[])).unwrap().secrets_key.is_empty());
+    for wrong in ["", "/a,", "credential:", "credential:../x"] {
+        let mistakes = with(wrong).unwrap_err();
+        assert!(mistakes.to_string().contains("secrets_key"), "{wrong}: {mistakes}");
+    }
 }

@@ -63,6 +63,9 @@ const MIGRATIONS: &[&str] = &[
     // Who may call a function whose spec did not say: everyone, until then.
     "UPDATE revisions SET spec = json_set(spec, '$.access', 'public')
          WHERE json_valid(spec) AND json_extract(spec, '$.access') IS NULL;",
+    // Encrypted secrets. The node encrypts those of `plain_secrets` when it has its key.
+    "ALTER TABLE secrets RENAME TO plain_secrets;
+     CREATE TABLE secrets (name TEXT PRIMARY KEY NOT NULL, sealed BLOB NOT NULL) STRICT;",
 ];
 
 /// Refuses a newer or foreign file before anything is written. `known` is the newest version of its
@@ -257,8 +260,8 @@ fn keep_former(
     std::fs::rename(&new, &copy).map_err(|error| StoreError::io(&copy, error))
 }
 
-/// Removes copies of versions before the one that was kept last, after a migration.
-fn remove_former(path: &Path, kept: u32) {
+/// Removes copies of versions before the one that was kept last.
+pub(crate) fn remove_former(path: &Path, kept: u32) {
     for version in 1..kept {
         // A copy that stays only takes space.
         let _ = std::fs::remove_file(former(path, version));

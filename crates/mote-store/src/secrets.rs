@@ -1,5 +1,4 @@
-//! Secrets: values that functions read as files. They are not encrypted; the data folder protects
-//! them, because only its owner can read it.
+//! Secrets: values that functions read as files. The store has them encrypted and knows no key.
 
 use rusqlite::params;
 
@@ -7,13 +6,16 @@ use crate::error::StoreError;
 use crate::schema;
 use crate::store::Store;
 
+/// The first version of the tables that has no secret in plain text.
+const ENCRYPTED_VERSION: u32 = 8;
+
 impl Store {
     /// Creates or replaces a secret. Returns whether it existed before.
-    pub fn put_secret(&self, name: &str, value: &str) -> Result<bool, StoreError> {
+    pub fn put_secret(&self, name: &str, sealed: &[u8]) -> Result<bool, StoreError> {
         self.change(|change| {
             let there = change.execute("DELETE FROM secrets WHERE name = ?1", params![name])? > 0;
-            let sql = "INSERT INTO secrets (name, value) VALUES (?1, ?2)";
-            change.execute(sql, params![name, value])?;
+            let sql = "INSERT INTO secrets (name, sealed) VALUES (?1, ?2)";
+            change.execute(sql, params![name, sealed])?;
             Ok(there)
         })
     }
@@ -24,12 +26,46 @@ impl Store {
         Ok(self.change(|change| change.execute(sql, params![name]))? > 0)
     }
 
-    /// Names and values of all secrets, sorted by name.
-    pub fn secrets(&self) -> Result<Vec<(String, String)>, StoreError> {
+    /// Names and encrypted values of all secrets, sorted by name.
+    pub fn secrets(&self) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        self.named_values("SELECT name, sealed FROM secrets ORDER BY name")
+    }
+
+    /// Names and values of secrets that an earlier version wrote in plain text.
+    pub fn plain_secrets(&self) -> Result<Vec<(String, String)>, StoreError> {
+        self.named_values("SELECT name, value FROM plain_secrets ORDER BY name")
+    }
+
+    /// Replaces all secrets by these in one step. The file has none in plain text afterwards, also
+    /// not where it is empty or in its log.
+    pub fn replace_secrets(&self, all: &[(String, Vec<u8>)]) -> Result<(), StoreError> {
+        self.change(|change| {
+            change.execute_batch("DELETE FROM secrets; DELETE FROM plain_secrets;")?;
+            let mut insert =
+                change.prepare("INSERT INTO secrets (name, sealed) VALUES (?1, ?2)")?;
+            for (name, sealed) in all {
+                insert.execute(params![name, sealed])?;
+            }
+            Ok(())
+        })?;
+        // The first statement writes the file anew without what was removed, the second one writes it
+        // to its place and empties the log.
+        let text = "VACUUM; PRAGMA wal_checkpoint(TRUNCATE);";
+        self.lock().execute_batch(text).map_err(|error| schema::sql(self.root(), error))
+    }
+
+    /// Removes the copy of the tables that an upgrade has kept, if it has secrets in plain text.
+    pub fn forget_plain_copies(&self) {
+        schema::remove_former(&self.root().join("mote.db"), ENCRYPTED_VERSION);
+    }
+
+    fn named_values<T: rusqlite::types::FromSql>(
+        &self,
+        query: &str,
+    ) -> Result<Vec<(String, T)>, StoreError> {
         let connection = self.lock();
         let sql = |error| schema::sql(self.root(), error);
-        let mut statement =
-            connection.prepare("SELECT name, value FROM secrets ORDER BY name").map_err(sql)?;
+        let mut statement = connection.prepare(query).map_err(sql)?;
         let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(sql)?;
         rows.collect::<Result<Vec<_>, _>>().map_err(sql)
     }
@@ -43,12 +79,42 @@ mod tests {
     fn secrets_are_replaced_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
-        assert!(!store.put_secret("b", "1").unwrap());
-        assert!(store.put_secret("b", "2").unwrap());
-        assert!(!store.put_secret("a", "").unwrap());
-        let expected = [("a".to_owned(), String::new()), ("b".to_owned(), "2".to_owned())];
+        assert!(!store.put_secret("b", b"1").unwrap());
+        assert!(store.put_secret("b", b"2").unwrap());
+        assert!(!store.put_secret("a", b"").unwrap());
+        let expected = [("a".to_owned(), b"".to_vec()), ("b".to_owned(), b"2".to_vec())];
         assert_eq!(store.secrets().unwrap(), expected);
         assert!(store.remove_secret("a").unwrap());
         assert!(!store.remove_secret("a").unwrap());
+        drop(store);
+        let store = Store::open(dir.path()).unwrap();
+        assert_eq!(store.secrets().unwrap(), expected[1..]);
+    }
+
+    #[test]
+    fn nothing_is_left_of_secrets_in_plain_text() {
+        const VALUE: &str = "the value in plain text";
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        for (name, value) in [("a", "gone before: the value in plain text"), ("a", VALUE)] {
+            let connection = store.lock();
+            connection.execute("DELETE FROM plain_secrets", []).unwrap();
+            let sql = "INSERT INTO plain_secrets (name, value) VALUES (?1, ?2)";
+            connection.execute(sql, [name, value]).unwrap();
+        }
+        let found = || {
+            let files = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+            let has = |path: &std::path::PathBuf| {
+                let content = std::fs::read(path).unwrap_or_default();
+                content.windows(VALUE.len()).any(|part| part == VALUE.as_bytes())
+            };
+            files.filter(has).count()
+        };
+        assert!(found() > 0, "the test finds what it looks for");
+        assert_eq!(store.plain_secrets().unwrap(), [("a".to_owned(), VALUE.to_owned())]);
+        store.replace_secrets(&[("a".to_owned(), b"sealed".to_vec())]).unwrap();
+        assert_eq!(found(), 0);
+        assert_eq!(store.plain_secrets().unwrap(), []);
+        assert_eq!(store.secrets().unwrap(), [("a".to_owned(), b"sealed".to_vec())]);
     }
 }

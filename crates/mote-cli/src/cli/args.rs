@@ -211,6 +211,9 @@ pub(super) struct NodeFlags {
     /// Folder for functions, packages and the store
     #[arg(long, value_name = "DIR")]
     pub(super) data: Option<String>,
+    /// File with the key that encrypts secrets, or credential:NAME [default: made in the data folder]
+    #[arg(long, value_name = "KEY")]
+    pub(super) secrets_key: Option<String>,
     /// Address of the HTTP front, :PORT, or off [default: 127.0.0.1:6683]
     #[arg(long, value_name = "ADDR")]
     pub(super) http: Option<String>,

@@ -27,6 +27,7 @@ pub(super) fn given(flags: &NodeFlags) -> Vec<(&'static str, String)> {
     let mut given = Vec::new();
     for (key, value) in [
         ("data", &flags.data),
+        ("secrets_key", &flags.secrets_key),
         ("http", &flags.http),
         ("https", &flags.https),
         ("certificates", &flags.certificates),

@@ -188,6 +188,7 @@ impl Bench {
         let config = Config {
             access_default: mote_core::spec::Access::Public,
             closed_networks: Default::default(),
+            secrets: mote_seal::Secrets::new(mote_seal::Keys::random()),
             instances_max_default: 1,
             busy_poll: true,
             prewarm_bytes: 1 << 30,
