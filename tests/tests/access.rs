@@ -20,6 +20,8 @@ const TELLS: &str = "import json\n\ndef handle(event, ctx):\n    \
 const SOCKETS: &str = "async def app(scope, receive, send):\n    \
     if scope['type'] == 'websocket':\n        await receive()\n        \
     await send({'type': 'websocket.accept'})\n        await receive()\n";
+/// A handler of OpenFaaS.
+const HANDLER: &str = "def handle(req):\n    return req\n";
 const KEY: &str = "version = 1\n[access]\nmode = \"key\"\n";
 const PUBLIC: &str = "version = 1\n[access]\nmode = \"public\"\n";
 const LOCAL: &str = "version = 1\n[access]\nmode = \"local\"\n";
@@ -851,4 +853,27 @@ fn a_node_that_only_this_machine_reaches_shows_no_table() {
         .expect("the binary starts");
     let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
     assert!(said.contains("access: local, public or key; found \"everyone\""), "{said}");
+}
+
+#[test]
+fn functions_of_other_platforms_say_who_may_call_them() {
+    let node = Node::start();
+    let stack = "version: 1.0\nprovider: {name: openfaas}\nfunctions:\n  guarded:\n    \
+                 lang: python3\n    handler: ./code\n    annotations: {mote/access: key}\n";
+    let files =
+        |stack: &str| node.deploy("guarded", &[("stack.yml", stack), ("code/handler.py", HANDLER)]);
+    let deployed = files(stack);
+    assert!(deployed.status.success(), "{deployed:?}");
+    assert_eq!(node.get("/guarded").status, 401);
+    let folder = node.dir.path().join("src/guarded");
+    node.ok(&["deploy", folder.to_str().expect("UTF-8"), "--access", "public"]);
+    assert_eq!(node.get("/guarded").status, 200);
+
+    let deployed = files(&stack.replace("key", "keys"));
+    let said = String::from_utf8_lossy(&deployed.stderr).into_owned();
+    assert!(said.contains("mote/access: `keys` is not public, key or local"), "{said}");
+    let folder = folder.to_str().expect("UTF-8");
+    let wrong = node.mote(&["deploy", folder, "--access", "anyone"]);
+    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(said.contains("anyone") && said.contains("public, key, local"), "{said}");
 }

@@ -217,6 +217,11 @@ pub enum AccessName {
 const ACCESSES: [(&str, AccessName); 3] =
     [("public", AccessName::Public), ("key", AccessName::Key), ("local", AccessName::Local)];
 
+/// Reads `public`, `key` or `local`.
+pub fn access(word: &str) -> Option<AccessName> {
+    ACCESSES.iter().find(|(known, _)| *known == word).map(|(_, access)| *access)
+}
+
 /// The platforms whose contracts a manifest may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlatformName {

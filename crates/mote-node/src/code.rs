@@ -34,7 +34,7 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
         }
         _ => None,
     };
-    // These APIs do not say who may call a function, so a deploy through them must not open it.
+    // A deploy that does not say who may call a function must not open it.
     let access = node.engine.get(name.as_str()).map(|before| before.spec.access);
     let packed = blocking(move || pack(deploy, on_node, access))
         .await
@@ -57,6 +57,7 @@ fn pack(
 ) -> Result<Vec<u8>, Problem> {
     let Deploy { name, code, manifest, annotations, secrets, may_name_secrets, .. } = deploy;
     let (manifest, files) = understood(manifest)?;
+    let says_access = manifest.access.is_some();
     let folder = Folder::of(code, files, on_node.as_ref().map(|(_, path)| path.as_path()))?;
     let mut named_before = BTreeSet::new();
     if let Some((spec, _)) = &on_node {
@@ -75,7 +76,9 @@ fn pack(
         let hint = "deploy it with mote deploy, or on an address where the API requires the token";
         return Err(Problem::new(403, "M0305", text).with_hint(hint));
     }
-    spec.access = access.unwrap_or(spec.access);
+    if !says_access {
+        spec.access = access.unwrap_or(spec.access);
+    }
     spec.annotations = annotations;
     spec.origin = Some(match spec.compat {
         Some(compat) => format!("the API of {}", compat.as_str()),

@@ -134,7 +134,7 @@ pub(super) fn warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
         )),
         Access::Local if node.config.lan && spec.access == Access::Unset => Some(format!(
             "other machines cannot call {name}; to open it, deploy it with a mote.toml that has a \
-             section [access] with mode = \"key\" or mode = \"public\""
+             section [access] with mode = \"key\" or mode = \"public\", or with mote deploy --access"
         )),
         _ => None,
     }

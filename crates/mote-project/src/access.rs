@@ -5,10 +5,14 @@ use mote_core::spec::Access;
 
 /// The access mode of a function; `before` if its manifest names none.
 pub(super) fn of(function: &FunctionManifest, before: Access) -> Access {
-    match function.access {
-        Some(AccessName::Key) => Access::Key,
-        Some(AccessName::Public) => Access::Public,
-        Some(AccessName::Local) => Access::Local,
-        None => before,
+    function.access.map_or(before, mode)
+}
+
+/// The access mode of this name.
+pub fn mode(name: AccessName) -> Access {
+    match name {
+        AccessName::Key => Access::Key,
+        AccessName::Public => Access::Public,
+        AccessName::Local => Access::Local,
     }
 }

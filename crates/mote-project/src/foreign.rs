@@ -39,6 +39,8 @@ pub use packages::Packages;
 
 /// The annotation that lists the destinations of a function, as `[allow] net` does in `mote.toml`.
 const ALLOW_NET: &str = "mote/allow-net";
+/// The annotation that says who may call a function, as `[access] mode` does.
+const ACCESS: &str = "mote/access";
 
 /// A longer file is not a manifest.
 const BYTES_MAX: u64 = 1 << 20;
@@ -267,8 +269,15 @@ impl Described {
         }
     }
 
-    /// Reads the destinations of the function from an annotation that other platforms ignore.
-    fn allow_net(&mut self, annotations: &Value) {
+    /// Reads the annotations that are for `mote` and that other platforms ignore.
+    fn read_annotations(&mut self, annotations: &Value) {
+        if let Some(word) = annotations[ACCESS].as_str() {
+            self.function.access = manifest::access(word);
+            match self.function.access {
+                Some(_) => self.note("access", format!("annotation {ACCESS}")),
+                None => self.warn(format!("{ACCESS}: `{word}` is not public, key or local")),
+            }
+        }
         let Some(list) = annotations[ALLOW_NET].as_str() else { return };
         for text in list.split([',', ' ']).filter(|text| !text.is_empty()) {
             match manifest::destination(text) {

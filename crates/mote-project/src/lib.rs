@@ -13,7 +13,7 @@ use mote_api::openwhisk::WhiskManifest;
 use mote_core::FunctionSpec;
 use tempfile::TempDir;
 
-mod access;
+pub mod access;
 mod chain;
 mod contract;
 pub mod foreign;

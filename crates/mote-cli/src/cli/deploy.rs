@@ -13,11 +13,11 @@ use mote_api::quantity::size_text;
 use mote_api::toml_reader::Mistakes;
 use mote_api::types::{DeployResult, InvokeRequest};
 use mote_core::FunctionSpec;
-use mote_core::spec::Egress;
+use mote_core::spec::{Access, Egress};
 use mote_project::foreign::LeftOut;
 use mote_project::{Options, Planned};
 
-use super::args::Deploy;
+use super::args::{AccessMode, Deploy};
 use super::failure::Failure;
 use super::invoke;
 use super::output::{Output, harmless};
@@ -67,6 +67,13 @@ pub(super) fn read<'a>(
         let mut project = mote_project::read(path, options)?;
         for planned in &mut project.functions {
             mote_project::allow(planned, &allowed);
+            if let Some(mode) = args.access {
+                planned.spec.access = match mode {
+                    AccessMode::Public => Access::Public,
+                    AccessMode::Key => Access::Key,
+                    AccessMode::Local => Access::Local,
+                };
+            }
         }
         all.left_out.extend(project.left_out);
         all.plans.extend(project.functions.into_iter().map(|planned| (path.as_path(), planned)));

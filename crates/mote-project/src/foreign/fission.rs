@@ -326,7 +326,7 @@ fn function(
     let name = text(&document["metadata"]["name"]).unwrap_or_default();
     let mut to = Described::new(&name, PlatformName::Fission);
     to.note("compat", "apiVersion: fission.io");
-    to.allow_net(&document["metadata"]["annotations"]);
+    to.read_annotations(&document["metadata"]["annotations"]);
     to.source = source;
     let environment = text(&spec["environment"]["name"]).unwrap_or_default();
     let runtime = runtime(document, image);

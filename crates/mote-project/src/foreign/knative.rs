@@ -109,7 +109,7 @@ fn service_with(file: &str, document: &Value, has_program: bool) -> Result<Descr
         to.note("concurrency", "containerConcurrency");
     }
     scale(&mut to, &template["metadata"]["annotations"]);
-    to.allow_net(&template["metadata"]["annotations"]);
+    to.read_annotations(&template["metadata"]["annotations"]);
     if document["spec"]["traffic"].is_array() {
         to.warn("spec.traffic: split traffic with mote traffic NAME");
     }

@@ -50,7 +50,7 @@ fn function(file: &str, document: &Value) -> Result<Described, Mistakes> {
     let name = text(&document["metadata"]["name"]).unwrap_or_default();
     let mut to = Described::new(&name, PlatformName::Kubeless);
     to.note("compat", format!("apiVersion: {}", text(&document["apiVersion"]).unwrap_or_default()));
-    to.allow_net(&document["metadata"]["annotations"]);
+    to.read_annotations(&document["metadata"]["annotations"]);
     let written = text(&spec["runtime"]).unwrap_or_default();
     let handler = text(&spec["handler"]).unwrap_or_default();
     let (module, function) = handler.split_once('.').unwrap_or((&handler, "handler"));

@@ -169,7 +169,7 @@ fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mi
             to.set_env(key, value);
         }
     }
-    to.allow_net(&document["metadata"]["annotations"]);
+    to.read_annotations(&document["metadata"]["annotations"]);
     to.set_env_list(&spec["env"], "spec.env");
     to.set_resources(&spec["resources"]["limits"], "spec.resources.limits");
     to.set_timeout(&spec["eventTimeout"], "spec.eventTimeout");

@@ -134,7 +134,7 @@ pub(super) fn function(
     if !to.function.secrets.is_empty() {
         to.note("secrets", "secrets");
     }
-    to.allow_net(&entry["annotations"]);
+    to.read_annotations(&entry["annotations"]);
     let is_scheduled = super::schedules::openfaas(&mut to, &entry["annotations"]);
     for (key, value) in entry["annotations"].as_object().into_iter().flatten() {
         let value = text(value).unwrap_or_default();

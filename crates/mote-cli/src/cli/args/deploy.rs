@@ -27,6 +27,12 @@ pub(in crate::cli) struct Deploy {
     /// [allow] net.
     #[arg(long, value_name = "DESTINATION", value_delimiter = ',')]
     pub(in crate::cli) allow_net: Vec<String>,
+    /// Who may call the functions, instead of what their manifests say
+    ///
+    /// For functions of other platforms, whose manifests have no such setting. A mote.toml has it in
+    /// [access] mode.
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub(in crate::cli) access: Option<AccessMode>,
     /// Only these functions of another platform's manifest; * matches any characters
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) filter: Option<String>,
@@ -39,6 +45,17 @@ pub(in crate::cli) struct Deploy {
     /// With several nodes: what to do with the changed ones when one fails [default: stop]
     #[arg(long, value_enum, default_value = "stop", hide_default_value = true, conflicts_with_all = ["dry_run", "no_traffic", "tag"])]
     pub(in crate::cli) on_failure: OnFailure,
+}
+
+/// Who may call a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum AccessMode {
+    /// Everyone who reaches the node
+    Public,
+    /// Callers with a key that opens the function
+    Key,
+    /// Callers on the node's own machine
+    Local,
 }
 
 /// What happens to the nodes that a deploy has changed when it fails on another one.
