@@ -371,6 +371,8 @@ clients() {
     calibrate "$1"
     sweep "$1" "http://$GUEST:6683/echo-node" "coap://$GUEST:5683/echo-node"
     order "$1" memory "after the clients" || true
+    tell "figure  $1: of the clients: $(in_network cat /proc/net/netstat | awk '$1 == "TcpExt:" && !names { names = split($0, name); next }
+      $1 == "TcpExt:" { for (at in name) if (name[at] ~ /^(TCPTimeouts|TCPSynRetrans|TCPLostRetransmit|TCPBacklogDrop)$/) printf "%s %s; ", name[at], $at }')"
     tell "figure  $1: packets to the machine that were lost on the way: $(in_network ip -s link show tap0 | awk '/TX:/ { getline; print $4 }')"
     order "$1" end || true
   fi

@@ -149,14 +149,15 @@ job_clients() {
   machine
   echo "calibration $(python3 -c "$CALIBRATION")"
   before=$(available)
-  if ! up /tmp/up.log --lan; then wrong "the node starts"; indent </tmp/up.log; return; fi
+  if ! up /tmp/up.log --lan --access public; then wrong "the node starts"; indent </tmp/up.log; return; fi
   ok "the node starts: $(head -n 1 /tmp/up.log)"
   report_memory "idle node"
   check "a function is deployed" "$mote" deploy --quiet "$examples/echo-node"
   check "it answers" ask echo-node edge
   serve
   figure "connections that the kernel did not accept: $(awk '$1 == "TcpExt:" && !names { names = split($0, name); next }
-    $1 == "TcpExt:" { for (at in name) if (name[at] ~ /^(ListenOverflows|ListenDrops|TCPReqQFullDrop)$/) printf "%s %s; ", name[at], $at }' /proc/net/netstat)"
+    $1 == "TcpExt:" { for (at in name) if (name[at] ~ /^(ListenOverflows|ListenDrops|TCPReqQFullDrop|TCPTimeouts|TCPSynRetrans|TCPBacklogDrop)$/) printf "%s %s; ", name[at], $at }' /proc/net/netstat)"
+  ip -s link show vec0 2>/dev/null | indent
   check "the node still answers" ask echo-node edge
   down
 }
@@ -168,7 +169,7 @@ job_ten() {
 }
 ten() { # [serve]
   before=$(available)
-  if ! up /tmp/up.log --lan; then wrong "the node starts"; indent </tmp/up.log; return; fi
+  if ! up /tmp/up.log --lan --access public; then wrong "the node starts"; indent </tmp/up.log; return; fi
   ok "the node starts: $(head -n 1 /tmp/up.log)"
   report_memory "idle node"
   local name expected

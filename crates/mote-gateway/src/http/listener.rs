@@ -8,7 +8,7 @@ use std::time::Duration;
 use mote_core::Invoker;
 use mote_core::gathering::Gathering;
 use mote_core::shares::{Shares, address_owner};
-use mote_core::turn::Turn;
+use mote_core::turn::TURN_ITEMS_MAX;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
@@ -73,14 +73,17 @@ pub async fn serve<I: Invoker>(
         handshakes,
     });
     let mut stopped = front.stopper.stopped();
-    let mut turn = Turn::new();
+    let mut accepted_in_turn = 0;
     loop {
-        // A burst of new clients must not delay the requests of clients that are already served.
-        turn.charge(1, 0);
-        if turn.is_over() {
-            turn = Turn::new();
+        // A burst of new clients delays a request of the others by half of its time at most. With a
+        // fixed number, new clients of a slow machine would wait for seconds, because those that are
+        // served send their next request at once.
+        let open = connections_max as usize - places.available_permits();
+        if accepted_in_turn >= (open / 2).max(TURN_ITEMS_MAX as usize) {
+            accepted_in_turn = 0;
             tokio::task::yield_now().await;
         }
+        accepted_in_turn += 1;
         if front.stopper.is_stopping() {
             break;
         }
