@@ -586,10 +586,11 @@ async fn paused(backend: &ProcessBackend) {
     wait_until(|| burnt() > 20_000_000).await;
     assert!(control.set_paused(true));
     let before = burnt();
+    // A kernel that counts ticks may add one of 10 ms that had begun before.
     // Measured: the processor time that the instance uses during this pause.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    tokio::time::sleep(Duration::from_millis(400)).await;
     let during = burnt() - before;
-    assert!(during < 5_000_000, "{during} ns while paused");
+    assert!(during < 20_000_000, "{during} ns while paused");
     assert!(control.set_paused(false));
     wait_until(|| burnt() > before + 20_000_000).await;
     assert!(control.set_paused(true));
