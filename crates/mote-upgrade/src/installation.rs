@@ -72,9 +72,13 @@ impl Installation {
             return Err(Failure::new(UNFIT, text, "run the same command with sudo"));
         }
         // A file is made, because a file system can be read-only although the permissions allow to
-        // write.
+        // write. Its name is always the same, so that the next command removes what a kill has left.
         for folder in [&self.state, &self.prefix.join("bin")] {
-            tempfile::tempfile_in(folder).map_err(|error| {
+            let probe = folder.join(".mote-upgrade-probe");
+            let _ = std::fs::remove_file(&probe);
+            // It must be new, so that no link of somebody else is followed.
+            let made = std::fs::OpenOptions::new().write(true).create_new(true).open(&probe);
+            made.and_then(|_| std::fs::remove_file(&probe)).map_err(|error| {
                 let text = format!("{} cannot be written to: {error}", folder.display());
                 let hint = "run the same command with sudo, or make the file system writable";
                 Failure::new(UNFIT, text, hint)
