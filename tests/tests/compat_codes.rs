@@ -4,7 +4,7 @@
 
 use mote_tests::{Node, wait_for};
 
-const LIMITS: &str = "[limits]\ntimeout = \"1s\"\nbody = \"1KiB\"\n";
+const LIMITS: &str = "[limits]\ntimeout = \"3s\"\nbody = \"1KiB\"\n";
 
 fn check(node: &Node, name: &str, path: &str, body: &[u8], expected: u16) {
     let answer = node.post(&format!("/{name}{path}"), body);

@@ -110,7 +110,7 @@ fn functions_of_two_nodes_share_their_state() {
     assert_eq!(a.get("/py/get").text(), "none");
     for node in [&a, &b] {
         assert!(!node.dir.path().join("data/state.db").exists());
-        let checks = node.ok(&["doctor"]);
+        let checks = node.doctor(&[]);
         let line = format!("{} answers, version 2.15.2", address(&server));
         assert!(checks.contains(&line), "{checks}");
     }
@@ -199,9 +199,8 @@ fn a_server_that_does_not_answer_is_named_and_used_again() {
         "{text}"
     );
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    let doctor = node.mote(&["doctor"]);
-    let report = String::from_utf8_lossy(&doctor.stdout);
-    assert!(!doctor.status.success() && report.contains("does not answer"), "{report}");
+    let report = node.doctor(&[]);
+    assert!(report.contains("does not answer"), "{report}");
     server.again();
     let sum = wait_for("the state to be there again", || {
         let answer = node.post("/py/add", b"");
@@ -212,7 +211,7 @@ fn a_server_that_does_not_answer_is_named_and_used_again() {
     std::fs::write(&file, "mote:wrong-secret\n").expect("written");
     signal(connection_of(&node).expect("it runs"), "KILL");
     let report = wait_for("the refusal", || {
-        let report = String::from_utf8_lossy(&node.mote(&["doctor"]).stdout).into_owned();
+        let report = node.doctor(&[]);
         report.contains("refuses the credentials").then_some(report)
     });
     assert!(!report.contains("secret") && !node.log().contains("secret"), "{report}");
@@ -226,7 +225,7 @@ fn the_process_is_confined_and_ends_with_its_node() {
     let Some(server) = Server::start("") else { return };
     let node = node(&server);
     let pid = wait_for("the process", || connection_of(&node));
-    wait_for("the connection", || node.mote(&["doctor"]).status.success().then_some(()));
+    wait_for("the connection", || node.doctor(&[]).contains(" answers, version ").then_some(()));
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");

@@ -321,7 +321,7 @@ fn a_start_without_the_name_that_changes_nothing_does_no_harm() {
     let node = server.node("line");
     node.deploy_ok("echo", &[ECHO]);
     let id = accept(&node, "/echo", &[("mote-after", "1h")], b"");
-    let doctor = node.ok(&["doctor"]);
+    let doctor = node.doctor(&[]);
     assert!(doctor.contains("line is open"), "{doctor}");
     let node = node.stop_and_restart_with(&[]);
     assert_eq!(show(&node, &id)["state"], "waiting");

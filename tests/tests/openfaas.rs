@@ -358,7 +358,7 @@ fn listeners_are_guarded() {
         ["--lan", "--openfaas", "0.0.0.0:0", "--nuclio", "0.0.0.0:0", "--tinyfaas", "0.0.0.0:0"];
     let fronts = ["--tinyfaas-http", "off", "--tinyfaas-coap", "off", "--tinyfaas-grpc", "off"];
     let node = Node::start_with(&[&any[..], &fronts].concat());
-    let doctor = node.ok(&["doctor"]);
+    let doctor = node.doctor(&[]);
     assert!(doctor.contains("openfaas") && doctor.contains("requires the token"), "{doctor}");
     let auth = basic_auth("admin", &node.token());
     for (platform, path) in

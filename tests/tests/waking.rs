@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use mote_tests::{Node, wait_for};
+use mote_tests::{Node, skip, wait_for};
 
 /// The states of the instances in `mote describe`, in their order.
 fn states(node: &Node, name: &str) -> Vec<String> {
@@ -31,6 +31,9 @@ def handle(event, ctx):
 #[test]
 fn every_instance_has_random_numbers_of_its_own() {
     let node = Node::start();
+    if !node.has_prewarmed() {
+        return skip("sandboxes that wait", "needs root and a memory controller");
+    }
     let rounds = if std::env::var_os("MOTE_LONG").is_some() { 1_000 } else { 40 };
     let quick = manifest("idle = \"1ms\"");
     node.deploy_ok("r", &[("app.py", RANDOM), ("mote.toml", &quick)]);
@@ -54,6 +57,9 @@ fn every_instance_has_random_numbers_of_its_own() {
 #[test]
 fn a_spare_instance_answers_before_a_new_one_could_load() {
     let node = Node::start();
+    if !node.has_cgroups() {
+        return skip("instances that are paused", "needs control groups");
+    }
     let code = "import time\ntime.sleep(2)\ndef handle(event, ctx):\n    return 'here'\n";
     let scale = manifest("idle = \"1ms\"\nspare = 1\nmax = 3");
     node.deploy_ok("s", &[("app.py", code), ("mote.toml", &scale)]);
@@ -69,6 +75,9 @@ fn a_spare_instance_answers_before_a_new_one_could_load() {
 #[test]
 fn an_idle_instance_is_paused_and_goes_on() {
     let node = Node::start();
+    if !node.has_cgroups() {
+        return skip("instances that are paused", "needs control groups");
+    }
     let code = "import threading, time
 ticks = 0
 def tick():
@@ -106,6 +115,9 @@ def handle(event, ctx):
 #[test]
 fn programs_run_in_waiting_sandboxes_with_their_own_files_and_environment() {
     let node = Node::start();
+    if !node.has_prewarmed() {
+        return skip("sandboxes that wait", "needs root and a memory controller");
+    }
     for name in ["one", "two"] {
         let program = format!("#!/bin/sh\necho {name} $WORD $MOTE_FUNCTION $(pwd) $(ls)\n");
         let manifest = format!(

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use mote_tests::{Answer, Connection, Node, is_long, programs, signal, wait_for};
+use mote_tests::{Answer, Connection, Node, is_long, programs, signal, skip, wait_for};
 
 /// Run time of a call that is to be killed; the kill must come before its end.
 const WORK_MS: u32 = 150;
@@ -236,6 +236,10 @@ fn no_more_calls_fail_than_the_worker_held() {
     println!(
         "{rounds} workers killed, {hit} at work: {failed} calls failed, {most} at most at once"
     );
+    // On one processor, the calls may all end before the test runs again.
+    if hit <= rounds / 2 && std::thread::available_parallelism().is_ok_and(|all| all.get() == 1) {
+        return skip("kills of workers at work", "one processor");
+    }
     assert!(hit > rounds / 2, "only {hit} of {rounds} were at work");
 }
 
