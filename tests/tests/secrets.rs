@@ -257,13 +257,13 @@ fn a_key_is_replaced_without_losing_a_secret() {
     let node = node.restart_after(false, || {
         let text = refused(&[]);
         assert!(text.starts_with("error[M0203]: secrets_key: "), "{text}");
-        let wanted = "secrets.key is missing, and 2 secrets are encrypted with it";
+        let wanted = "secrets.key is missing, and there are 2 encrypted secrets";
         assert!(text.contains(wanted), "{text}");
         let text = refused(&["--secrets-key", "credential:mote"]);
         assert!(text.contains("systemd gave no credentials to this process"), "{text}");
         std::fs::set_permissions(key("second"), Permissions::from_mode(0o644)).unwrap();
         let text = refused(&["--secrets-key", &key("second")]);
-        assert!(text.contains("second: every user of this machine can read it"), "{text}");
+        assert!(text.contains("second: every user of this machine can read or write it"), "{text}");
         std::fs::set_permissions(key("second"), Permissions::from_mode(0o600)).unwrap();
     });
     assert_eq!(node.get("/reads").text().trim(), "3 2");

@@ -6,7 +6,7 @@ use mote_api::types::{Secret, SecretList};
 use mote_core::FunctionSpec;
 use mote_core::spec::is_secret_name;
 use mote_engine::Engine;
-use mote_seal::{KeySource, Keys, SecretError, Secrets, make_key_file};
+use mote_seal::{KeySource, Keys, SecretError, Secrets, Zeroizing, make_key_file};
 use mote_store::Store;
 
 use super::Node;
@@ -33,17 +33,30 @@ pub(super) fn open(config: &Config, store: &Store) -> Result<Secrets> {
         if count > 0 {
             let own = own.display();
             return Err(wrong(format!(
-                "{own} is missing, and {count} secrets are encrypted with it; put it back from a copy, \
-                 or name another key with --secrets-key and set these secrets again"
+                "no key is named, {own} is missing, and there are {count} encrypted secrets; name \
+                 their key with --secrets-key, or put {own} back from a copy; if the key is lost, name \
+                 a new one and set these secrets again"
             )));
         }
         make_key_file(&own).map_err(|error| wrong(error.to_string()))?;
     }
     // The key that was used before the configuration named one.
     if own.exists() {
+        if !sources.is_empty() {
+            let own = own.display();
+            tracing::info!("{own} is no longer used and can be removed, if no secret is missing");
+        }
         sources.push(KeySource::File(own));
     }
-    let keys = Keys::load(&sources[0], &sources[1..]).map_err(|error| wrong(error.to_string()))?;
+    let keys = match Keys::load(&sources[0], &sources[1..]) {
+        // A key that is no longer used does not stop the node.
+        Err(error) if config.secrets_key.len() == sources.len() - 1 && sources.len() > 1 => {
+            tracing::warn!("an old key cannot be read: {error}");
+            Keys::load(&sources[0], &sources[1..sources.len() - 1])
+        }
+        loaded => loaded,
+    };
+    let keys = keys.map_err(|error| wrong(error.to_string()))?;
     let secrets = Secrets::new(keys);
     let (mut all, plain) = (store.secrets()?, store.plain_secrets()?);
     let mut changed = !plain.is_empty();
@@ -55,14 +68,16 @@ pub(super) fn open(config: &Config, store: &Store) -> Result<Secrets> {
         match secrets.renewed(name, sealed) {
             Ok(None) => {}
             Ok(Some(renewed)) => (*sealed, changed) = (renewed, true),
-            Err(error) => tracing::error!("{error}; set it again: mote secret set {name} < FILE"),
+            Err(error) => tracing::error!(
+                "{error}; name its key in secrets_key, or set it again: mote secret set {name} < FILE"
+            ),
         }
     }
     if changed {
         store.replace_secrets(&all)?;
-    } else {
-        store.forget_plain_copies();
+        tracing::info!(key = %sources[0], "the secrets are encrypted with this key now");
     }
+    store.clean_secrets()?;
     all.into_iter().for_each(|(name, sealed)| secrets.put(&name, Some(sealed)));
     Ok(secrets)
 }
@@ -130,7 +145,7 @@ pub(crate) async fn put(
     if value.len() > VALUE_BYTES_MAX || value.contains('\0') {
         return Err(not_a_value());
     }
-    let sealed = node.engine.secrets().seal(&name, &value);
+    let sealed = node.engine.secrets().seal(&name, &Zeroizing::new(value));
     let (wanted, stored) = (name.clone(), sealed.clone());
     let there = with_store(node, move |store| {
         let there = store.secrets()?.iter().any(|(known, _)| *known == wanted);

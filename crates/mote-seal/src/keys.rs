@@ -23,6 +23,8 @@ pub const KEY_BYTES_MAX: usize = 4096;
 const FORMAT: u8 = 1;
 /// Bytes that tell keys apart.
 const ID_BYTES: usize = 8;
+/// `O_NONBLOCK`.
+const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
 /// What an encrypted value is longer than its text: format, key, nonce and tag.
 pub(crate) const OVERHEAD_BYTES: usize = 1 + ID_BYTES + NONCE_LEN + 16;
 
@@ -40,6 +42,7 @@ impl FromStr for KeySource {
 
     /// Reads `credential:NAME` or a path.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let text = text.trim();
         match text.strip_prefix("credential:") {
             Some("" | "." | "..") => Err("credential: has no name"),
             Some(name) if name.contains('/') => Err("the name of a credential has no /"),
@@ -65,15 +68,26 @@ pub enum KeyError {
     /// Its file cannot be read or written.
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
+    /// There is no such file.
+    #[error("{} is missing; make a key: {}", .0.display(), make(.0))]
+    Missing(PathBuf),
+    /// It is a folder, a pipe or something else.
+    #[error("{0} is not a file")]
+    NoFile(PathBuf),
     /// It has too few or too many bytes.
-    #[error("{0} has {1} bytes; a key has {KEY_BYTES_MIN} to {KEY_BYTES_MAX}")]
+    #[error("{} has {} bytes; a key has {} to {}; make one: {}", .0.display(), .1, KEY_BYTES_MIN, KEY_BYTES_MAX, make(.0))]
     Length(PathBuf, usize),
-    /// Everyone can read it.
-    #[error("{0}: every user of this machine can read it; run: chmod o-r {0}")]
+    /// Everyone can read or write it.
+    #[error("{0}: every user of this machine can read or write it; run: chmod o= {0}")]
     Open(PathBuf),
     /// The service manager gave no credentials.
     #[error("credential:{0}: systemd gave no credentials to this process (LoadCredential=)")]
     NoCredentials(String),
+}
+
+/// The command that makes a key.
+fn make(path: &Path) -> String {
+    format!("(umask 077; head -c 48 /dev/urandom | base64 >{})", path.display())
 }
 
 /// Why a secret cannot be read. The message names it.
@@ -172,8 +186,19 @@ impl Key {
             }
         };
         let io = |error| KeyError::Io(path.clone(), error);
-        let file = File::open(&path).map_err(io)?;
-        if file.metadata().map_err(io)?.permissions().mode() & 0o004 != 0 {
+        // Without waiting for the other end, if it is a pipe.
+        let opened = OpenOptions::new().read(true).custom_flags(NONBLOCK).open(&path);
+        let file = match opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(KeyError::Missing(path));
+            }
+            opened => opened.map_err(io)?,
+        };
+        let metadata = file.metadata().map_err(io)?;
+        if !metadata.is_file() {
+            return Err(KeyError::NoFile(path));
+        }
+        if metadata.permissions().mode() & 0o006 != 0 {
             return Err(KeyError::Open(path));
         }
         let mut content = Zeroizing::new(Vec::with_capacity(KEY_BYTES_MAX + 3));
@@ -300,13 +325,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let said = |source: &KeySource| Keys::load(source, &[]).unwrap_err().to_string();
         let short = file(&dir, "short", b"0123456789012345678901234567890\n", 0o600);
-        assert!(said(&short).ends_with("short has 31 bytes; a key has 32 to 4096"));
+        assert!(said(&short).contains("short has 31 bytes; a key has 32 to 4096; make one: ("));
         let long = file(&dir, "long", &[b'x'; 5000], 0o600);
         assert!(said(&long).contains("long has 4099 bytes"), "{}", said(&long));
         let open = file(&dir, "open", &[b'x'; 32], 0o644);
-        assert!(said(&open).contains("every user of this machine can read it"));
+        assert!(said(&open).contains("every user of this machine can read or write it"));
         let missing = KeySource::File(dir.path().join("missing"));
-        assert!(said(&missing).contains("missing: No such file"));
+        assert!(said(&missing).contains("missing is missing; make a key: (umask 077; "));
+        let folder = KeySource::File(dir.path().to_owned());
+        assert!(said(&folder).ends_with(" is not a file"));
         assert!("credential:a/b".parse::<KeySource>().is_err());
         assert!("credential:".parse::<KeySource>().is_err());
         assert_eq!("credential:key".parse::<KeySource>().unwrap().to_string(), "credential:key");

@@ -8,6 +8,8 @@ use crate::store::Store;
 
 /// The first version of the tables that has no secret in plain text.
 const ENCRYPTED_VERSION: u32 = 8;
+/// The mark of a file in which nothing is left of secrets in plain text.
+const CLEANED: &str = "secrets-cleaned";
 
 impl Store {
     /// Creates or replaces a secret. Returns whether it existed before.
@@ -36,8 +38,8 @@ impl Store {
         self.named_values("SELECT name, value FROM plain_secrets ORDER BY name")
     }
 
-    /// Replaces all secrets by these in one step. The file has none in plain text afterwards, also
-    /// not where it is empty or in its log.
+    /// Replaces all secrets by these in one step. What was there may still be where the file is empty:
+    /// see [`Store::clean_secrets`].
     pub fn replace_secrets(&self, all: &[(String, Vec<u8>)]) -> Result<(), StoreError> {
         self.change(|change| {
             change.execute_batch("DELETE FROM secrets; DELETE FROM plain_secrets;")?;
@@ -47,16 +49,30 @@ impl Store {
                 insert.execute(params![name, sealed])?;
             }
             Ok(())
-        })?;
-        // The first statement writes the file anew without what was removed, the second one writes it
-        // to its place and empties the log.
-        let text = "VACUUM; PRAGMA wal_checkpoint(TRUNCATE);";
-        self.lock().execute_batch(text).map_err(|error| schema::sql(self.root(), error))
+        })
     }
 
-    /// Removes the copy of the tables that an upgrade has kept, if it has secrets in plain text.
-    pub fn forget_plain_copies(&self) {
-        schema::remove_former(&self.root().join("mote.db"), ENCRYPTED_VERSION);
+    /// Removes what earlier versions have left of secrets in plain text, once for each data folder: a
+    /// crash before its end begins it again at the next start. The first time, this is the space of
+    /// the file that is empty, and its log. The copy that an upgrade has kept is removed by the start
+    /// after that, because going back needs it.
+    pub fn clean_secrets(&self) -> Result<(), StoreError> {
+        if self.mark(CLEANED)?.is_some() {
+            schema::remove_former(&self.root().join("mote.db"), ENCRYPTED_VERSION);
+            return Ok(());
+        }
+        let sql = |error| schema::sql(self.root(), error);
+        {
+            let connection = self.lock();
+            // The file is written anew without what was removed, and then the log is emptied.
+            connection.execute_batch("VACUUM").map_err(sql)?;
+            let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
+            let busy: i64 = connection.query_row(checkpoint, [], |row| row.get(0)).map_err(sql)?;
+            if busy != 0 {
+                return Ok(());
+            }
+        }
+        self.set_mark(CLEANED, 1)
     }
 
     fn named_values<T: rusqlite::types::FromSql>(
@@ -113,6 +129,16 @@ mod tests {
         assert!(found() > 0, "the test finds what it looks for");
         assert_eq!(store.plain_secrets().unwrap(), [("a".to_owned(), VALUE.to_owned())]);
         store.replace_secrets(&[("a".to_owned(), b"sealed".to_vec())]).unwrap();
+        // A crash here, and a start after it.
+        drop(store);
+        let store = Store::open(dir.path()).unwrap();
+        assert!(found() > 0, "the rows are gone, but not their bytes");
+        let former = dir.path().join("mote.db.format-7");
+        std::fs::write(&former, VALUE).unwrap();
+        store.clean_secrets().unwrap();
+        assert!(former.exists(), "going back needs it");
+        assert_eq!(found(), 1);
+        store.clean_secrets().unwrap();
         assert_eq!(found(), 0);
         assert_eq!(store.plain_secrets().unwrap(), []);
         assert_eq!(store.secrets().unwrap(), [("a".to_owned(), b"sealed".to_vec())]);
