@@ -787,7 +787,7 @@ fn other_machines_call_only_what_is_open() {
         for ((name, _), seen) in modes.into_iter().zip(away) {
             assert_eq!(shown.contains(&format!("</{name}>")), seen != 2, "{name}: {shown}");
         }
-        let doctor = node.json(&["doctor", "-o", "json"]);
+        let doctor = serde_json::from_str::<Value>(&node.doctor(&["-o", "json"])).expect("JSON");
         let who = |what: &str| {
             let all = doctor["reach"].as_array().expect("a list").iter();
             all.filter(|one| one["what"] == what).map(|one| one["who"].clone()).next()
@@ -825,7 +825,7 @@ fn other_machines_call_only_what_is_open() {
         // A revision that is open counts, also if it has a tag only.
         if access == "local" {
             node.ok(&["deploy", "--tag", "next", "--name", "inner", &folder(&node)]);
-            let doctor = node.ok(&["doctor"]);
+            let doctor = node.doctor(&[]);
             assert!(doctor.contains("this machine only (@1); everyone (@2)"), "{doctor}");
             let at = SocketAddr::from((far.near, node.http.port()));
             assert_eq!(far.run(|| http(at, "/inner@next", None)), 200);
@@ -843,7 +843,7 @@ fn other_machines_call_only_what_is_open() {
 fn a_node_that_only_this_machine_reaches_shows_no_table() {
     let node = Node::start();
     node.deploy_ok("unset", &[("app.py", TELLS)]);
-    let doctor = node.json(&["doctor", "-o", "json"]);
+    let doctor = serde_json::from_str::<Value>(&node.doctor(&["-o", "json"])).expect("JSON");
     assert_eq!(doctor["reach"], Value::Null, "{doctor}");
     assert_eq!(node.json(&["describe", "unset", "-o", "json"])["access"], "local");
     assert_eq!(node.get("/unset").status, 200);
@@ -872,6 +872,8 @@ fn functions_of_other_platforms_say_who_may_call_them() {
     let deployed = files(&stack.replace("key", "keys"));
     let said = String::from_utf8_lossy(&deployed.stderr).into_owned();
     assert!(said.contains("mote/access: `keys` is not public, key or local"), "{said}");
+    assert!(!said.contains("ignored"), "{said}");
+    assert!(node.ok(&["describe", "guarded"]).contains("local"), "closed rather than open");
     let folder = folder.to_str().expect("UTF-8");
     let wrong = node.mote(&["deploy", folder, "--access", "anyone"]);
     let said = String::from_utf8_lossy(&wrong.stderr).into_owned();

@@ -76,8 +76,20 @@ fn pack(
         let hint = "deploy it with mote deploy, or on an address where the API requires the token";
         return Err(Problem::new(403, "M0305", text).with_hint(hint));
     }
+    if says_access
+        && !may_name_secrets
+        && spec.access != Access::Local
+        && access != Some(spec.access)
+    {
+        let text = format!("{name}: a deploy without the node's token cannot open the function");
+        let hint = "deploy it with mote deploy --access, or on an address where the API requires the \
+                    token";
+        return Err(Problem::new(403, "M0305", text).with_hint(hint));
+    }
     if !says_access {
-        spec.access = access.unwrap_or(spec.access);
+        // A copy of a public function is not public by itself.
+        let of_copy = if spec.access == Access::Public { Access::Unset } else { spec.access };
+        spec.access = access.unwrap_or(of_copy);
     }
     spec.annotations = annotations;
     spec.origin = Some(match spec.compat {

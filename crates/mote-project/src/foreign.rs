@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mote_api::manifest::{self, FunctionManifest, PlatformName, RuntimeName};
+use mote_api::manifest::{self, AccessName, FunctionManifest, PlatformName, RuntimeName};
 use mote_api::openwhisk::WhiskManifest;
 use mote_api::toml_reader::{Lined, Mistakes};
 use mote_core::FunctionName;
@@ -275,7 +275,14 @@ impl Described {
             self.function.access = manifest::access(word);
             match self.function.access {
                 Some(_) => self.note("access", format!("annotation {ACCESS}")),
-                None => self.warn(format!("{ACCESS}: `{word}` is not public, key or local")),
+                // A word that was meant to close the function must not open it.
+                None => {
+                    self.function.access = Some(AccessName::Local);
+                    self.warn(format!(
+                        "{ACCESS}: `{word}` is not public, key or local; only this machine can call \
+                         the function"
+                    ));
+                }
             }
         }
         let Some(list) = annotations[ALLOW_NET].as_str() else { return };

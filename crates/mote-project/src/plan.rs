@@ -116,6 +116,7 @@ pub fn changed(
     manifest: &FunctionManifest,
 ) -> Result<FunctionSpec, Mistakes> {
     spec.name = name.clone();
+    spec.access = super::access::of(manifest, spec.access);
     spec.env.clone_from(&manifest.env);
     spec.secrets.clone_from(&manifest.secrets);
     // Some clients cannot mark a variable as a secret, so existing secret variables stay.

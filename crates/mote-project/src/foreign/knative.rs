@@ -171,7 +171,7 @@ fn scale(to: &mut Described, annotations: &Value) {
     let known = ["min-scale", "max-scale", "minScale", "maxScale", "target"];
     let known = known.map(|key| format!("{prefix}{key}"));
     let mut known: Vec<&str> = known.iter().map(String::as_str).collect();
-    known.push(super::ALLOW_NET);
+    known.extend([super::ALLOW_NET, super::ACCESS]);
     to.ignore_rest(annotations, &known, "annotation ");
 }
 

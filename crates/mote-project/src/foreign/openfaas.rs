@@ -143,7 +143,7 @@ pub(super) fn function(
             "topic" | "schedule" => {
                 to.warn(format!("annotation {key}: {value}: this trigger is not supported yet"));
             }
-            super::ALLOW_NET => {}
+            super::ALLOW_NET | super::ACCESS => {}
             _ => to.warn(format!("ignored: annotation {key}")),
         }
     }
