@@ -13,9 +13,11 @@ mod guard;
 mod guarded;
 mod guesses;
 mod meters;
+mod metrics;
 mod refusals;
 mod ring;
 
 pub use guard::Guard;
 pub use guarded::Guarded;
+pub use metrics::RefusalMetrics;
 pub use ring::{Key, KeyRing, NewKey, is_pattern};

@@ -3,7 +3,9 @@
 //! There is one connection per call: the command line makes few calls, and a new connection can
 //! never be stale.
 
-use std::path::PathBuf;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -19,6 +21,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
+pub use crate::endpoint::{Endpoint, NotAnAddress};
 use crate::error::Problem;
 use crate::exit;
 use crate::invocations::{AcceptedInvocation, AcceptedInvocations, CancelledInvocation};
@@ -39,72 +42,26 @@ pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 /// Installing packages on a small board takes minutes.
 pub const DEPLOY_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// The address of a node.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Endpoint {
-    /// The management socket on this machine.
-    Unix(PathBuf),
-    /// `host:port`, plain HTTP, with a token.
-    Tcp {
-        /// `host:port`.
-        authority: String,
-        /// The token that is sent as `Authorization: Bearer`.
-        token: Option<String>,
-    },
-}
-
-impl Endpoint {
-    /// Reads `http://host:port`, `host:port`, `unix:/path`, or the path of a socket.
-    pub fn parse(text: &str, token: Option<String>) -> Result<Self, ClientError> {
-        let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let is_authority = has_port && !text.contains('/');
-        if let Some(rest) = text.strip_prefix("http://").or(is_authority.then_some(text)) {
-            let authority = rest.trim_end_matches('/');
-            if authority.is_empty() || authority.contains(['/', '@', '?', '#', ' ']) {
-                return Err(ClientError::Address(text.to_owned()));
-            }
-            let with_port =
-                authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-            let authority =
-                if with_port { authority.to_owned() } else { format!("{authority}:80") };
-            return Ok(Self::Tcp { authority, token });
-        }
-        let path = text.strip_prefix("unix:").unwrap_or(text);
-        if path.is_empty() || path.contains("://") {
-            return Err(ClientError::Address(text.to_owned()));
-        }
-        Ok(Self::Unix(PathBuf::from(path)))
-    }
-}
-
-impl std::fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Endpoint::Unix(path) => write!(f, "{}", path.display()),
-            Endpoint::Tcp { authority, .. } => write!(f, "http://{authority}"),
-        }
-    }
-}
-
-impl std::fmt::Debug for Endpoint {
-    /// The token is left out.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Endpoint({self})")
-    }
-}
-
 /// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Not an address of a node.
-    #[error("not a node address: {0}")]
-    Address(String),
+    #[error(transparent)]
+    Address(#[from] NotAnAddress),
     /// The node does not listen, or the connection was refused.
     #[error("no node answers at {endpoint}: {reason}")]
     Unreachable {
         /// The address that was tried.
         endpoint: String,
         /// The system's error message.
+        reason: String,
+    },
+    /// The other end does not prove with its certificate that it is the node.
+    #[error("the certificate of {endpoint} is not trusted: {reason}")]
+    Untrusted {
+        /// The address that was tried.
+        endpoint: String,
+        /// The reason, with the SHA-256 of the certificate.
         reason: String,
     },
     /// The connection was made, but no answer arrived within the time limit.
@@ -146,6 +103,7 @@ impl ClientError {
             ClientError::Address(_) | ClientError::Request(_) => "M0101",
             ClientError::Unreachable { .. } => "M0201",
             ClientError::Timeout { .. } => "M0204",
+            ClientError::Untrusted { .. } => "M0208",
             ClientError::Lost { .. } => "M0205",
             ClientError::Unexpected { .. } => "M0202",
             ClientError::Problem(problem) => &problem.code,
@@ -195,23 +153,47 @@ pub struct InvocationFilter<'a> {
     pub runs: bool,
 }
 
+/// What a client reads and writes.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// A connection over TLS, or why there is none.
+pub type Securing = Pin<Box<dyn Future<Output = std::io::Result<Box<dyn Stream>>> + Send>>;
+
+/// Makes connections secure: it knows TLS and which certificates are trusted. Programs that reach
+/// nodes on their own machine only need none.
+pub trait Secure: std::fmt::Debug + Send + Sync {
+    /// Agrees on keys with the other end, whose name or address is `host`. An error of the kind
+    /// `InvalidData` says why its certificate is not trusted.
+    fn secure(&self, host: &str, stream: TcpStream) -> Securing;
+}
+
 /// A client of one node. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client {
     endpoint: Endpoint,
+    secure: Option<Arc<dyn Secure>>,
     pub(crate) timeout: Duration,
 }
 
 impl Client {
     /// A client with the default time limit. Connects only when a call is made.
     pub fn new(endpoint: Endpoint) -> Self {
-        Self { endpoint, timeout: TIMEOUT_DEFAULT }
+        Self { endpoint, secure: None, timeout: TIMEOUT_DEFAULT }
     }
 
     /// The same with another time limit per call.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// The same with a way to make connections secure, which `https://` needs.
+    #[must_use]
+    pub fn with_secure(mut self, secure: Arc<dyn Secure>) -> Self {
+        self.secure = Some(secure);
         self
     }
 
@@ -512,7 +494,7 @@ impl Client {
     ) -> Result<hyper::http::request::Builder, ClientError> {
         let (host, token) = match &self.endpoint {
             Endpoint::Unix(_) => ("localhost", None),
-            Endpoint::Tcp { authority, token } => (authority.as_str(), token.as_ref()),
+            Endpoint::Tcp { authority, token, .. } => (authority.as_str(), token.as_ref()),
         };
         let mut request = Request::builder()
             .method(method)
@@ -573,8 +555,24 @@ impl Client {
                 let stream = UnixStream::connect(path).await.map_err(unreachable)?;
                 self.exchange(stream, request).await
             }
-            Endpoint::Tcp { authority, .. } => {
+            Endpoint::Tcp { authority, tls, .. } => {
                 let stream = TcpStream::connect(authority).await.map_err(unreachable)?;
+                if !tls {
+                    return self.exchange(stream, request).await;
+                }
+                let secure = self.secure.as_ref().ok_or_else(|| {
+                    ClientError::Request(format!("this program cannot use {}", self.endpoint))
+                })?;
+                let host = authority.rsplit_once(':').map_or(authority.as_str(), |(host, _)| host);
+                let stream = secure.secure(host, stream).await.map_err(|error| {
+                    let endpoint = self.endpoint.to_string();
+                    match error.kind() {
+                        std::io::ErrorKind::InvalidData => {
+                            ClientError::Untrusted { endpoint, reason: error.to_string() }
+                        }
+                        _ => unreachable(error),
+                    }
+                })?;
                 self.exchange(stream, request).await
             }
         }
@@ -603,7 +601,7 @@ pub async fn call_url(
     invocation: InvokeRequest,
     timeout: Duration,
 ) -> Result<InvokeAnswer, ClientError> {
-    let rest = url.strip_prefix("http://").ok_or_else(|| ClientError::Address(url.to_owned()))?;
+    let rest = url.strip_prefix("http://").ok_or_else(|| NotAnAddress(url.to_owned()))?;
     let (authority, base) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let client = Client::new(Endpoint::parse(&format!("http://{authority}"), None)?);
     let path = format!("{base}{}", invocation.path.trim_end_matches('/'));
@@ -721,33 +719,6 @@ fn plain_reason(error: &std::io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses() {
-        let tcp = |authority: &str| Endpoint::Tcp { authority: authority.to_owned(), token: None };
-        for (text, expected) in [
-            ("/run/mote.sock", Some(Endpoint::Unix("/run/mote.sock".into()))),
-            ("unix:m.sock", Some(Endpoint::Unix("m.sock".into()))),
-            ("http://pi4:6680", Some(tcp("pi4:6680"))),
-            ("http://pi4/", Some(tcp("pi4:80"))),
-            ("127.0.0.1:6680", Some(tcp("127.0.0.1:6680"))),
-            ("[::1]:6680", Some(tcp("[::1]:6680"))),
-            ("./pi4:6680", Some(Endpoint::Unix("./pi4:6680".into()))),
-            ("https://pi4", None),
-            ("http://", None),
-            ("http://a@b", None),
-            ("http://a/b", None),
-            ("", None),
-        ] {
-            assert_eq!(Endpoint::parse(text, None).ok(), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn a_token_is_never_shown() {
-        let endpoint = Endpoint::parse("http://pi4:1", Some("s3cret".into())).unwrap();
-        assert!(!format!("{endpoint:?} {endpoint}").contains("s3cret"));
-    }
 
     #[test]
     fn hostile_names_stay_in_their_place() {

@@ -109,6 +109,8 @@ const ROWS: &[Row] = &[
         "A command for several nodes asks all of them for their state before it changes anything. At least one did not answer, or no token of it is known; the lines above name the reason for each. Correct them or leave them out of --node. Each node in nodes.toml that is reached over TCP needs a token_file; MOTE_TOKEN is for one node only. `mote nodes` shows the state of all nodes."),
     row("M0207", exit::FUNCTION, "deployed function answered its first call with an error",
         "`mote deploy --invoke` to several nodes calls the function on each node after its deploy, and stops if the answer is an error. The function is live on that node. `mote logs NAME --node NODE` shows what it logged; `mote rollback NAME --node NODE` returns to the previous revision."),
+    row("M0208", exit::UNREACHABLE, "node's certificate is not trusted",
+        "The node answers over TLS, but its certificate is not one that this command trusts; the message says why and shows the SHA-256 of the certificate. A node that makes its own certificate prints the same SHA-256 when it starts, and openssl x509 -noout -fingerprint -sha256 -in FILE shows it on the node. If both are equal, pass it: MOTE_FINGERPRINT for one node, or `fingerprint` in nodes.toml. If an authority of your own has signed it, name the file of that authority in MOTE_CA or `ca`. If they differ, somebody else may answer in the place of the node."),
     row("M0210", exit::BUSY, "address is already in use",
         "Another program listens on the address. Stop that program, or give mote another address with --http, --https, --coap or --admin."),
     row("M0211", exit::CONFIG, "what the service manager gives cannot be used",
@@ -323,4 +325,6 @@ const ROWS: &[Row] = &[
         "The management API has no such path or method. docs/reference/openapi.json lists them."),
     row("M1405", exit::FAILED, "another deploy is running",
         "Another deploy, rollback or traffic change of this function is in progress. It continues; try again when it has finished."),
+    row("M1406", exit::FAILED, "management API needs TLS",
+        "Requests of other machines to the management API would show the token to everyone on the way, so they must use TLS: write https:// instead of http:// in --node, MOTE_NODE or nodes.toml. The node made a certificate of its own, if there was none; it printed its SHA-256 when it started, which goes into MOTE_FINGERPRINT. In a network that others cannot read, such as a VPN, `mote up --admin http://ADDRESS:PORT` accepts plain HTTP as well."),
 ];

@@ -11,6 +11,7 @@
 pub mod cells;
 pub mod client;
 mod cluster;
+mod endpoint;
 pub mod error;
 pub mod exit;
 mod explanations;

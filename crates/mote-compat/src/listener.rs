@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
-use tokio::net::{TcpListener, TcpStream};
+use mote_core::shares::{Shares, address_owner};
+use mote_tls::{Acceptor, Stream};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::Stop;
@@ -15,6 +17,8 @@ use crate::connection::{self, Places};
 /// Connections of one listener at once. Above this limit, or above half of it from one address, a
 /// client receives a 503.
 const CONNECTIONS_MAX: usize = 512;
+/// Handshakes of TLS at once, and a quarter of them from one address.
+const HANDSHAKES_MAX: usize = 64;
 /// How long running requests may take to end once the node stops.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
@@ -24,14 +28,25 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 pub struct Bound {
     socket: TcpListener,
     address: SocketAddr,
+    tls: Option<Acceptor>,
 }
 
 impl Bound {
     /// Binds the port.
     pub async fn new(address: SocketAddr) -> io::Result<Self> {
-        let socket = TcpListener::bind(address).await?;
+        Self::of(TcpListener::bind(address).await?)
+    }
+
+    /// A listener that is bound already.
+    pub fn of(socket: TcpListener) -> io::Result<Self> {
         let address = socket.local_addr()?;
-        Ok(Self { socket, address })
+        Ok(Self { socket, address, tls: None })
+    }
+
+    /// From now on, clients may speak TLS.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<Acceptor>) -> Self {
+        Self { tls, ..self }
     }
 
     /// The address as bound.
@@ -47,11 +62,15 @@ impl Bound {
     }
 
     /// Serves each connection with `one` until the node stops.
-    pub async fn serve_with<F>(self, one: impl Fn(TcpStream, SocketAddr) -> F, stop: Stop)
-    where
+    pub async fn serve_with<F>(
+        self,
+        one: impl Fn(Stream, SocketAddr) -> F + Clone + Send + 'static,
+        stop: Stop,
+    ) where
         F: Future<Output = ()> + Send + 'static,
     {
         let places = Places::new(CONNECTIONS_MAX);
+        let handshakes = Shares::new(HANDSHAKES_MAX, HANDSHAKES_MAX / 4);
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
@@ -69,9 +88,20 @@ impl Bound {
             };
             let Some(place) = places.take(&stream, peer.ip()) else { continue };
             let _ = stream.set_nodelay(true);
-            let served = one(stream, peer);
+            let (one, tls, ending) = (one.clone(), self.tls.clone(), stop.clone());
+            let (handshakes, owner) = (handshakes.clone(), address_owner(peer.ip()));
             connections.spawn(mote_tasks::boxed(async move {
-                served.await;
+                let accepted = match tls {
+                    Some(tls) => tokio::select! {
+                        accepted = tls.accept(stream, || handshakes.take(owner, 1).ok()) => accepted,
+                        () = ending.stopped() => return,
+                    },
+                    None => Ok(Stream::Plain(stream)),
+                };
+                match accepted {
+                    Ok(stream) => one(stream, peer).await,
+                    Err(error) => tracing::debug!(%error, %peer, "no connection"),
+                }
                 drop(place);
             }));
         }
@@ -81,7 +111,7 @@ impl Bound {
     }
 }
 
-async fn one(stream: TcpStream, peer: SocketAddr, app: Router, stop: Stop) {
+async fn one(stream: Stream, peer: SocketAddr, app: Router, stop: Stop) {
     if let Err(error) =
         connection::http1(stream, peer, app, async move { stop.stopped().await }).await
     {

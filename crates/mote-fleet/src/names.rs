@@ -14,7 +14,7 @@ pub const ALL: &str = "all";
 /// Most nodes that one command asks; a longer list is probably a mistake.
 pub const NODES_MAX: usize = 1_000;
 
-const ADDRESS: &str = "an address, such as \"http://10.0.0.7:6680\"";
+const ADDRESS: &str = "an address, such as \"https://10.0.0.7:6680\"";
 const MEMBERS: &str = "a list of nodes, such as [\"kitchen\", \"yard\"]";
 
 /// One node that a command is to ask.
@@ -22,10 +22,14 @@ const MEMBERS: &str = "a list of nodes, such as [\"kitchen\", \"yard\"]";
 pub struct Named {
     /// Its name in the file, or its address if it has none.
     pub name: String,
-    /// `http://HOST:PORT` or the path of a socket.
+    /// `https://HOST:PORT`, `http://HOST:PORT`, or the path of a socket.
     pub address: String,
     /// The file with its token.
     pub token_file: Option<PathBuf>,
+    /// The SHA-256 of its certificate, as written.
+    pub fingerprint: Option<String>,
+    /// The file with the certificates of the authorities that sign its certificate.
+    pub ca: Option<PathBuf>,
 }
 
 /// The nodes and groups that a user has named.
@@ -100,11 +104,20 @@ impl Names {
             return None;
         }
         let label = format!("[nodes.{name}]");
+        let (mut fingerprint, mut ca) = (None, None);
         let (address, token) = match value {
             DeValue::Table(table) => {
                 let section = reader.section(table, &label, &label);
-                reader.check_keys(&section, &["address", "token_file"], &[], &[]);
+                reader.check_keys(
+                    &section,
+                    &["address", "token_file", "fingerprint", "ca"],
+                    &[],
+                    &[],
+                );
                 let token = reader.string(&section, "token_file", "the path of a file");
+                fingerprint =
+                    reader.string(&section, "fingerprint", "the SHA-256 of a certificate");
+                ca = reader.string(&section, "ca", "the path of a file");
                 let address = reader.string(&section, "address", ADDRESS);
                 if address.is_none() && reader.get(&section, "address").is_none() {
                     reader.mistake("M0303", line, &format!("{label}: address: {ADDRESS}"), None);
@@ -125,7 +138,9 @@ impl Names {
         }
         let folder = file.parent().unwrap_or(Path::new(""));
         let token_file = token.map(|token| folder.join(token));
-        Some(Named { name: name.to_owned(), address, token_file })
+        let fingerprint = fingerprint.map(|text| text.value);
+        let ca = ca.map(|path| folder.join(path.value));
+        Some(Named { name: name.to_owned(), address, token_file, fingerprint, ca })
     }
 
     fn group(
@@ -201,6 +216,8 @@ impl Names {
                     name: (*word).to_owned(),
                     address: (*word).to_owned(),
                     token_file: None,
+                    fingerprint: None,
+                    ca: None,
                 };
                 add(&mut found, &same.cloned().unwrap_or_else(plain));
             }
@@ -320,13 +337,13 @@ h = \"e\"
 ";
         let mistakes = Names::parse(Path::new("nodes.toml"), text).expect_err("mistakes");
         let expected = "\
-error[M0303]: nodes.toml: a: an address, such as \"http://10.0.0.7:6680\"; found an integer (line 2)
+error[M0303]: nodes.toml: a: an address, such as \"https://10.0.0.7:6680\"; found an integer (line 2)
 error[M0302]: nodes.toml: unknown key `token_fil` in [nodes.b] (line 3)
   did you mean `token_file`?
-error[M0303]: nodes.toml: [nodes.b]: address: an address, such as \"http://10.0.0.7:6680\" (line 3)
+error[M0303]: nodes.toml: [nodes.b]: address: an address, such as \"https://10.0.0.7:6680\" (line 3)
 error[M0303]: nodes.toml: [nodes]: `c d` is not a name (line 4)
   use letters, digits, `-` and `_`
-error[M0303]: nodes.toml: d: an address, such as \"http://10.0.0.7:6680\" (line 5)
+error[M0303]: nodes.toml: d: an address, such as \"https://10.0.0.7:6680\" (line 5)
 error[M0303]: nodes.toml: [groups]: `e` is the name of a node (line 8)
 error[M0303]: nodes.toml: g: `f` is not in [nodes] (line 9)
   did you mean \"e\"?

@@ -26,6 +26,7 @@ use mote_gateway::http::Stopper;
 use mote_journal::{Reader, problem_of};
 use mote_store::{DocumentChange, Store, StoreError};
 use mote_tinyfaas::{Ports, TinyFaasFront};
+use mote_tls::Acceptor;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
@@ -66,13 +67,17 @@ struct TinyFaas {
 
 impl Listeners {
     /// Binds the ports.
-    pub(super) async fn bind(config: &PlatformApis) -> Result<Self> {
+    pub(super) async fn bind(config: &PlatformApis, tls: Option<&Acceptor>) -> Result<Self> {
         let mut listeners = Self::default();
+        let bind = async |key, address| -> Result<Bound> {
+            Ok(bind(key, address).await?.with_tls(tls.cloned()))
+        };
         if let Some(address) = config.openfaas {
             listeners.openfaas = Some(bind("openfaas", address).await?);
         }
         if let Some(config) = &config.tinyfaas {
-            listeners.tinyfaas = Some(TinyFaas::bind(config).await?);
+            let management = bind("tinyfaas", config.management).await?;
+            listeners.tinyfaas = Some(TinyFaas::bind(config, management).await?);
         }
         if let Some(address) = config.nuclio {
             listeners.nuclio = Some(bind("nuclio", address).await?);
@@ -224,7 +229,7 @@ pub(super) struct Fronts<'a> {
 }
 
 impl TinyFaas {
-    async fn bind(config: &crate::config::TinyFaas) -> Result<Self> {
+    async fn bind(config: &crate::config::TinyFaas, management: Bound) -> Result<Self> {
         let http = match config.http {
             Some(at) => Some(http::listen(at).map_err(|e| busy("tinyfaas_http", at, e))?),
             None => None,
@@ -237,7 +242,7 @@ impl TinyFaas {
             Some(address) => Some(bind("tinyfaas_grpc", address).await?),
             None => None,
         };
-        Ok(Self { management: bind("tinyfaas", config.management).await?, http, coap, grpc })
+        Ok(Self { management, http, coap, grpc })
     }
 
     fn addresses(&self) -> [(&'static str, &'static str, Option<SocketAddr>); 3] {

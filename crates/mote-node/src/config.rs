@@ -31,6 +31,8 @@ pub struct Config {
     pub coap_tcp: Option<SocketAddr>,
     /// Address of the management API over TCP; `None` switches it off.
     pub admin: Option<SocketAddr>,
+    /// Whether the management API answers other machines without TLS, too.
+    pub admin_plain: bool,
     /// Path of the management socket.
     pub socket: PathBuf,
     /// Whether the fronts listen beyond this machine.

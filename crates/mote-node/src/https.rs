@@ -1,4 +1,4 @@
-//! The HTTP front over TLS: its certificates, and how they are renewed.
+//! TLS of the HTTP front and of the APIs for operators: the certificates, and how they are renewed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use mote_api::harmless;
 use mote_gateway::http;
-use mote_tls::Certificates;
+use mote_tls::{Acceptor, Certificates};
 
 use crate::config::Config;
 use crate::front_limits::{HTTPS_FILES_SHARE, http_config};
@@ -20,9 +20,13 @@ const CERTIFICATES_FOLDER: &str = "certificates";
 /// the old ones end.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// The certificates, if the front is on. Blocks.
+/// The certificates, if the front is on, or if other machines reach an API for operators. Blocks.
 pub(crate) fn certificates(config: &Config) -> Result<Option<Arc<Certificates>>> {
-    let Some(address) = config.https else { return Ok(None) };
+    let apis =
+        [config.admin, config.compat.openfaas, config.compat.openwhisk, config.compat.nuclio];
+    let apis = apis.into_iter().chain([config.compat.tinyfaas.as_ref().map(|one| one.management)]);
+    let reached = apis.flatten().find(|address| !address.ip().is_loopback());
+    let Some(address) = config.https.or(reached) else { return Ok(None) };
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
     // A machine may have a name that no certificate can contain, for example with an underscore.
@@ -48,6 +52,11 @@ pub(crate) fn certificates(config: &Config) -> Result<Option<Arc<Certificates>>>
 pub(crate) fn front_config(certificates: &Arc<Certificates>) -> Result<http::Config> {
     let tls = Some(certificates.server(&["h2", "http/1.1"])?);
     Ok(http::Config { tls, ..http_config(HTTPS_FILES_SHARE) })
+}
+
+/// The TLS of the APIs for operators, whose clients may also speak plain HTTP.
+pub(crate) fn of_apis(certificates: Option<&Arc<Certificates>>) -> Result<Option<Acceptor>> {
+    Ok(certificates.map(|all| Acceptor::new(all, &["http/1.1"])).transpose()?)
 }
 
 /// Reads changed certificates again, for as long as the node runs.

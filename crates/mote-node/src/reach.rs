@@ -11,7 +11,7 @@ use mote_engine::{Revision, Serving};
 use super::Node;
 
 const CALLERS: &str = "callers of functions; not encrypted";
-const OPERATORS: &str = "operators with the token; not encrypted";
+const OPERATORS: &str = "operators with the token; over TLS, or not encrypted";
 
 /// The listeners that other machines reach, and then the functions; nothing for a node that only
 /// this machine reaches.
@@ -35,14 +35,17 @@ fn listeners(node: &Node) -> Vec<Reach> {
     add("https", node.https, "callers of functions");
     add("coap", node.coap, CALLERS);
     add("coap+tcp", node.coap_tcp, CALLERS);
-    add("admin", node.config.admin, OPERATORS);
+    let plain = node.config.admin_plain;
+    add("admin", node.config.admin, if plain { OPERATORS } else { "operators with the token" });
     for (platform, url) in &node.compat {
         let host = url.split_once("://").map_or(url.as_str(), |(_, host)| host);
         let who = match *platform {
             "tinyfaas" => OPERATORS,
-            "openwhisk" => "callers of web actions, and operators with the token; not encrypted",
+            "openwhisk" => {
+                "callers of web actions, and operators with the token; over TLS, or not encrypted"
+            }
             "openfaas" | "nuclio" => {
-                "callers of functions, and operators with the token; not encrypted"
+                "callers of functions, and operators with the token; over TLS, or not encrypted"
             }
             _ => CALLERS,
         };

@@ -11,15 +11,17 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use mote_access::{Guard, Guarded};
+use mote_access::{Guard, Guarded, RefusalMetrics};
 use mote_api::exit;
 use mote_api::text::wrapped;
 use mote_api::types::Reach;
+use mote_compat::Bound;
 use mote_compat::token::Token;
 use mote_engine::{Config as EngineConfig, Engine, Revision, Serving};
 use mote_fronts::Calls;
 use mote_gateway::http;
 use mote_journal::Deferring;
+use mote_notices::NoticeMetrics;
 use mote_outgoing::Outgoing;
 use mote_pool::budget::Budget;
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
@@ -33,8 +35,6 @@ use tokio::sync::oneshot;
 use super::front_limits::{HTTP_FILES_SHARE, http_config};
 use super::journal_metrics::JournalMetrics;
 use super::listeners::Listeners;
-use super::notice_metrics::NoticeMetrics;
-use super::refusal_metrics::RefusalMetrics;
 use super::services::NodeServices;
 use super::unusable::unusable;
 use super::{
@@ -158,11 +158,12 @@ async fn serve(
     } = listeners;
     let Listeners { management: socket, owns_management, admin: admin_listener, .. } = listeners;
     let certificates = https::certificates(&config)?;
+    let tls = https::of_apis(certificates.as_ref())?;
     let cells = match &config.cell {
         Some(settings) => Some(cells::start(settings, &engine).await?),
         None => None,
     };
-    let platforms = compat::Listeners::bind(&config.compat).await?;
+    let platforms = compat::Listeners::bind(&config.compat, tls.as_ref()).await?;
     let token = if config.admin.is_some() || !config.compat.is_off() {
         let path = config.data.join("admin.token");
         let token = Token::load_or_create(&path);
@@ -286,13 +287,15 @@ async fn serve(
         }
         fronts.spawn(mote_fronts::http(listener, invoker.clone(), config, stopper.clone()));
     }
-    if let (Some(listener), Some(certificates)) = (https_listener, certificates) {
-        let config = https::front_config(&certificates)?;
+    if let (Some(listener), Some(certificates)) = (https_listener, &certificates) {
+        let config = https::front_config(certificates)?;
         let front = mote_fronts::http(listener, invoker.clone(), config, stopper.clone());
         // Handshakes take long, and must not delay the functions and the other fronts.
         let thread = runtime_on_thread("mote-https", std::future::pending())?;
         let front = async move { thread.spawn(front).await.map_err(std::io::Error::other)? };
         fronts.spawn(mote_tasks::boxed(front));
+    }
+    if let Some(certificates) = certificates {
         management.spawn(mote_tasks::boxed(https::keep_renewed(certificates)));
     }
     let coap_config = mote_coap::Config { notices: Some(notices), ..Default::default() };
@@ -325,7 +328,9 @@ async fn serve(
     let admin_task = management.spawn(mote_tasks::boxed(admin::serve(
         node.clone(),
         socket,
-        admin_listener,
+        admin_listener
+            .map(|socket| Ok::<_, std::io::Error>(Bound::of(socket)?.with_tls(tls)))
+            .transpose()?,
         admin_stopped,
     )));
     management.spawn(mote_tasks::boxed({
@@ -583,10 +588,13 @@ fn announce(node: &Node) {
             None => text.push_str(&format!("  {name}   off\n")),
         }
     }
-    if let (Some(address), Some(certificates)) = (node.https, &node.certificates) {
-        text.push_str(&format!("  https  https://{address}\n"));
+    if let Some(certificates) = &node.certificates {
         let (file, fingerprint) = certificates.first();
-        text.push_str(&format!("         SHA-256 {fingerprint}\n"));
+        match node.https {
+            Some(address) => text.push_str(&format!("  https  https://{address}\n         ")),
+            None => text.push_str("  tls    "),
+        }
+        text.push_str(&format!("SHA-256 {fingerprint}\n"));
         text.push_str(&format!("         of {}\n", file.display()));
     }
     if let Some(address) = node.coap_tcp {
@@ -594,7 +602,8 @@ fn announce(node: &Node) {
     }
     text.push_str(&format!("  admin  {}\n", node.config.socket.display()));
     if let Some(admin) = node.config.admin {
-        text.push_str(&format!("         http://{admin} (token in admin.token)\n"));
+        let scheme = if node.certificates.is_some() { "https" } else { "http" };
+        text.push_str(&format!("         {scheme}://{admin} (token in admin.token)\n"));
     }
     if let Some(broker) = &node.config.mqtt {
         let local = node.own_broker.as_ref().and_then(|broker| broker.local());
@@ -610,12 +619,14 @@ fn announce(node: &Node) {
     for (platform, address) in &node.compat {
         text.push_str(&format!("  {platform}  {address}\n"));
     }
-    text.push_str(if node.config.lan {
-        "  reach  the local network:\n"
-    } else {
-        "  reach  this machine only (mote up --lan opens it)\n"
-    });
     let reached = reach::of(node);
+    text.push_str(match (node.config.lan, reached.is_empty()) {
+        (true, _) => "  reach  the local network:\n",
+        (false, true) => "  reach  this machine only (mote up --lan opens it)\n",
+        (false, false) => {
+            "  reach  functions this machine only (mote up --lan opens them), and also:\n"
+        }
+    });
     for Reach { what, address, who } in reached.iter().take(REACH_LINES_MAX) {
         let address = address.as_ref().map(|at| format!(" {at}")).unwrap_or_default();
         text.push_str(&format!("         {what}{address}: {who}\n"));

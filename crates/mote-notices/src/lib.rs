@@ -9,6 +9,8 @@
 //! with GET, once for each observed resource, and publishes the answer
 //! ([`Notices::begin_asking`], [`Notices::asked`]).
 
+mod metrics;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -21,6 +23,8 @@ use bytes::Bytes;
 use mote_core::name::FunctionName;
 use mote_core::services::NOTICE_BODY_BYTES_MAX;
 use mote_core::shares::{Exceeded, Share, Shares, address_owner};
+
+pub use metrics::NoticeMetrics;
 
 /// Observers of a node. One address and one function have at most half of them.
 pub const OBSERVERS_MAX: usize = 4_096;

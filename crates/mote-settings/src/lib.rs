@@ -13,13 +13,13 @@ use mote_api::quantity::parse_size;
 use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
 use mote_core::spec::mqtt::{Broker, LOCAL};
 use mote_node::{Config, OwnBroker, Share, UID_BASE_DEFAULT};
-use mote_seal::KeySource;
 
 mod cells;
 mod journal;
 mod nats;
 mod platforms;
 mod reach;
+mod secrets;
 
 /// Name of the configuration file.
 pub const FILE_NAME: &str = "mote-node.toml";
@@ -75,7 +75,7 @@ pub const SETTINGS: [Setting; 40] = [
     Setting {
         key: "admin",
         default: "`off`",
-        text: "Address of the management API over TCP, which requires a token. The Unix socket is always available.",
+        text: "Address of the management API over TCP, which requires a token. The Unix socket is always available. Other machines must use TLS (`https://`); with `http://` before the address, they may use plain HTTP as well.",
     },
     Setting {
         key: "socket",
@@ -411,6 +411,7 @@ impl Loaded {
         let compat = check.compat(host, lan);
         let coap = check.coap(SocketAddr::new(host, COAP_PORT_DEFAULT), lan, &compat);
         let coap_tcp = check.offered("coap_tcp", SocketAddr::new(host, COAP_PORT_DEFAULT), lan);
+        let admin_plain = check.strip("admin", "http://");
         let admin = check.address("admin", None, true);
         let mqtt = check.mqtt(host, lan);
         let mqtt_broker = check.mqtt_broker(mqtt.is_some());
@@ -446,6 +447,7 @@ impl Loaded {
                 coap,
                 coap_tcp,
                 admin,
+                admin_plain,
                 socket,
                 lan,
                 access,
@@ -606,6 +608,19 @@ impl Check<'_> {
     }
 
     /// Records the value that applies, for `config show`.
+    /// Takes a prefix from the text given for `key`. Returns whether it was there.
+    fn strip(&mut self, key: &str, prefix: &str) -> bool {
+        let entry = self.origins.iter_mut().find(|(name, ..)| *name == key);
+        let Some((_, text, Origin::Flag | Origin::Env(_) | Origin::File(..))) = entry else {
+            return false;
+        };
+        let rest = text.strip_prefix(prefix).map(str::to_owned);
+        rest.is_some_and(|rest| {
+            *text = rest;
+            true
+        })
+    }
+
     fn settle(&mut self, key: &str, text: String) {
         if let Some(entry) = self.origins.iter_mut().find(|(name, ..)| *name == key) {
             entry.1 = text;
@@ -704,24 +719,6 @@ impl Check<'_> {
         };
         self.settle(key, path.display().to_string());
         path
-    }
-
-    /// The keys that encrypt secrets; none for the key in the data folder.
-    fn secrets_key(&mut self) -> Vec<KeySource> {
-        let Some(given) = self.given("secrets_key") else {
-            self.settle("secrets_key", "secrets.key in the data folder".to_owned());
-            return Vec::new();
-        };
-        match given.split(',').map(str::parse).collect() {
-            Ok(sources) => {
-                self.settle("secrets_key", given);
-                sources
-            }
-            Err(_) => {
-                self.fault("secrets_key", "FILE or credential:NAME, several with commas", None);
-                Vec::new()
-            }
-        }
     }
 
     /// An address, `:PORT` or `off`. Without `reach`, only loopback is accepted.

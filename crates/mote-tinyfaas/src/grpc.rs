@@ -24,7 +24,6 @@ use mote_core::Fault;
 use mote_core::body::Body;
 use mote_core::shares::{Share, Shares, address_owner};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 /// The path of the method.
@@ -81,7 +80,10 @@ pub async fn serve(bound: Bound, context: GrpcContext) {
     bound.serve_with(one, stop).await;
 }
 
-async fn one(stream: TcpStream, peer: SocketAddr, context: GrpcContext, memory: Memory) {
+async fn one<S>(stream: S, peer: SocketAddr, context: GrpcContext, memory: Memory)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     if let Err(error) = converse(stream, peer, context, memory).await {
         tracing::debug!(%error, %peer, "gRPC connection ended");
     }

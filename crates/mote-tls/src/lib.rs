@@ -1,4 +1,5 @@
-//! The certificates with which a node's listeners speak TLS.
+//! TLS of a node: the certificates of its listeners, connections that may or may not use it, and the
+//! clients of its management.
 //!
 //! They are the files of one folder, each certificate with its key, in the layouts that other tools
 //! write. If the folder has none, a self-signed certificate is made there. [`Certificates::renew`]
@@ -7,9 +8,13 @@
 
 #![forbid(unsafe_code)]
 
+mod client;
 mod files;
+mod stream;
 
-use std::fmt::Write as _;
+pub use client::{Connector, Trust};
+pub use stream::{Acceptor, Stream};
+
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -19,7 +24,6 @@ use std::sync::Arc;
 use files::Pair;
 use parking_lot::RwLock;
 use rcgen::{CertificateParams, DnType, KeyPair, date_time_ymd};
-use sha2::{Digest, Sha256};
 use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::crypto::ring::{self, Ticketer};
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
@@ -149,12 +153,7 @@ impl Certificates {
     pub fn first(&self) -> (PathBuf, String) {
         let loaded = self.loaded.read().clone();
         let Some(first) = loaded.first() else { return Default::default() };
-        let mut text = String::with_capacity(95);
-        for byte in Sha256::digest(&first.key.cert[0]) {
-            let separator = if text.is_empty() { "" } else { ":" };
-            let _ = write!(text, "{separator}{byte:02X}");
-        }
-        (first.pair.chain.clone(), text)
+        (first.pair.chain.clone(), client::fingerprint_text(&first.key.cert[0]))
     }
 
     /// Settings of a listener with these certificates: TLS 1.2 and 1.3, and the protocols in `alpn`,

@@ -57,7 +57,7 @@ pub(super) struct Global {
         help_heading = "Everywhere"
     )]
     pub(super) output: Format,
-    /// Node to talk to: http://HOST:PORT, the path of a socket, or a name [env: MOTE_NODE]
+    /// Node to talk to: https://HOST:PORT, the path of a socket, or a name [env: MOTE_NODE]
     ///
     /// A node that is reached over TCP asks for its token: set it in MOTE_TOKEN. It is the text in
     /// the file admin.token of the node's data folder. The file nodes.toml gives names to nodes and
@@ -229,7 +229,7 @@ pub(super) struct NodeFlags {
     /// Address of the CoAP front over TCP, :PORT, on, or off [default: off]
     #[arg(long, value_name = "ADDR")]
     pub(super) coap_tcp: Option<String>,
-    /// Address of the management API over TCP [default: off]
+    /// Address of the management API over TCP, for other machines over TLS [default: off]
     #[arg(long, value_name = "ADDR")]
     pub(super) admin: Option<String>,
     /// Path of the management socket

@@ -60,9 +60,13 @@ impl Failure {
                 Some(hint) => failure.with_hint(hint.clone()),
                 None => failure,
             },
-            ClientError::Address(_) => {
-                failure.with_hint("write http://HOST:PORT or the path of a socket")
-            }
+            ClientError::Untrusted { .. } => failure.with_hint(
+                "compare the SHA-256 with the one that the node printed when it started. If they are \
+                 equal, set MOTE_FINGERPRINT to it, or fingerprint in nodes.toml; if they differ, \
+                 somebody else may answer in its place. MOTE_CA or ca names the file of an authority",
+            ),
+            ClientError::Address(_) => failure
+                .with_hint("write https://HOST:PORT, http://HOST:PORT, or the path of a socket"),
             _ => failure,
         }
     }

@@ -2,16 +2,19 @@
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use mote_api::client::{Client, ClientError, Endpoint};
+use mote_api::client::{Client, ClientError, Endpoint, Secure, Securing, Stream};
 use mote_api::exit;
 use mote_api::quantity::size_text;
 use mote_api::types::NodeStatus;
 use mote_fleet::names::{FILE_NAME, Named, Names};
 use mote_fleet::{Node, ask_all};
 use mote_settings::Given;
+use mote_tls::{Connector, Trust};
 use serde_json::json;
+use tokio::net::TcpStream;
 
 use super::args::Global;
 use super::failure::Failure;
@@ -37,7 +40,7 @@ pub(super) fn chosen(global: &Global) -> Result<Vec<Node>, Failure> {
         let file = nodes_file(&given).0;
         failure.with_hint(error.hint.unwrap_or_else(|| {
             format!(
-                "write http://HOST:PORT or the path of a socket, or name it in {}",
+                "write https://HOST:PORT or the path of a socket, or name it in {}",
                 file.display()
             )
         }))
@@ -95,7 +98,7 @@ fn connect(all: &[Named], global: &Global, is_strict: bool) -> Result<Vec<Node>,
             None if all.len() == 1 => std::env::var("MOTE_TOKEN").ok(),
             None => None,
         };
-        let endpoint = Endpoint::parse(&node.address, token)?;
+        let endpoint = Endpoint::parse(&node.address, token).map_err(ClientError::from)?;
         if let (Endpoint::Tcp { token: None, .. }, true) = (&endpoint, is_strict && all.len() > 1) {
             let text = format!("{}: no token is known", harmless(&node.name));
             let file = nodes_file(&Given::from_process(Vec::new(), None)).0;
@@ -105,9 +108,68 @@ fn connect(all: &[Named], global: &Global, is_strict: bool) -> Result<Vec<Node>,
             );
             return Err(Failure::new("M0206", text).with_hint(hint));
         }
-        nodes.push(Node { name: node.name.clone(), client: client(endpoint, global) });
+        let is_tls = matches!(endpoint, Endpoint::Tcp { tls: true, .. });
+        let mut client = client(endpoint, global);
+        if is_tls {
+            let secure = secure(node, all.len() == 1).map_err(|error| error.on_node(&node.name))?;
+            client = client.with_secure(Arc::new(secure));
+        } else if matches!(client.endpoint(), Endpoint::Tcp { .. }) && is_told_what_to_trust(node) {
+            let text = format!("{}: a fingerprint or an authority needs https://", node.name);
+            let hint = "without https:// everyone on the way can read the token";
+            return Err(Failure::new("M0101", text).with_hint(hint));
+        }
+        nodes.push(Node { name: node.name.clone(), client });
     }
     Ok(nodes)
+}
+
+/// Whether somebody has said which certificate of a node to trust.
+fn is_told_what_to_trust(node: &Named) -> bool {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let told = node.fingerprint.is_some() || node.ca.is_some();
+    told || is_set("MOTE_FINGERPRINT") || is_set("MOTE_CA")
+}
+
+/// TLS with what is trusted of a node: what `nodes.toml` says, then `MOTE_FINGERPRINT`, which is for
+/// one node, `MOTE_CA`, and the authorities of the machine.
+fn secure(node: &Named, is_only: bool) -> Result<Tls, Failure> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let given = || variable("MOTE_FINGERPRINT").filter(|_| is_only);
+    let trust = match (&node.fingerprint, &node.ca) {
+        (None, Some(path)) => Trust::Authorities(path.clone()),
+        (None, None) if given().is_none() => match variable("MOTE_CA") {
+            Some(path) => Trust::Authorities(path.into()),
+            None => Trust::System,
+        },
+        (fingerprint, _) => {
+            let text = fingerprint.clone().or_else(given).unwrap_or_default();
+            Trust::fingerprint(&text).ok_or_else(|| {
+                let text = format!("{}: not a fingerprint", harmless(&text));
+                let hint =
+                    "write the SHA-256 of the certificate, as the node prints it when it starts";
+                Failure::new("M0101", text).with_hint(hint)
+            })?
+        }
+    };
+    let failed = |error: String| {
+        let failure = Failure::new("M0102", harmless(&error).to_string());
+        failure.with_hint("MOTE_CA, or ca in nodes.toml, names a file of certificates (PEM)")
+    };
+    Ok(Tls(Connector::new(&trust).map_err(failed)?))
+}
+
+/// TLS for the client of the management API.
+#[derive(Debug)]
+struct Tls(Connector);
+
+impl Secure for Tls {
+    fn secure(&self, host: &str, stream: TcpStream) -> Securing {
+        let (connector, host) = (self.0.clone(), host.to_owned());
+        Box::pin(async move {
+            let stream: Box<dyn Stream> = Box::new(connector.connect(&host, stream).await?);
+            Ok(stream)
+        })
+    }
 }
 
 fn token(name: &str, path: &Path, global: &Global) -> Result<String, Failure> {

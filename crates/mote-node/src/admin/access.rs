@@ -18,8 +18,8 @@ use crate::Node;
 pub(crate) enum Caller {
     /// A local process of this user; `None` when the kernel did not name the user.
     Local(Option<u32>),
-    /// An address on the network.
-    Remote(IpAddr),
+    /// An address on the network, and whether the connection is encrypted.
+    Remote(IpAddr, bool),
 }
 
 /// Lets a request through, or answers it with a refusal.
@@ -50,7 +50,16 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(), Denied>
             let text = "only root and the user that runs the node may use this socket";
             return Err((Problem::new(403, "M1402", text), None));
         }
-        Caller::Remote(address) => address,
+        // The token would be readable on the way, and so would what is deployed.
+        Caller::Remote(address, false) if !address.is_loopback() && !node.config.admin_plain => {
+            let text = "the management API answers other machines over TLS only";
+            let problem = Problem::new(403, "M1406", text).with_hint(
+                "use https:// instead of http://; for a network that others cannot read, start the \
+                 node with --admin http://ADDRESS:PORT",
+            );
+            return Err((problem, None));
+        }
+        Caller::Remote(address, _) => address,
     };
     let query = request.uri().query().unwrap_or_default();
     if query.split('&').any(|pair| pair.starts_with("token=") || pair.starts_with("access_token="))
@@ -79,6 +88,7 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(), Denied>
         None => "the request contains no token: send Authorization: Bearer TOKEN",
     };
     let problem = Problem::new(401, "M1401", text)
-        .with_hint("the token is in the file admin.token of the node's data folder");
+        .with_hint("the token is in the file admin.token of the node's data folder; put it into MOTE_TOKEN, or \
+             name its file as token_file in nodes.toml");
     Err((problem, Some(("www-authenticate", "Bearer"))))
 }

@@ -19,6 +19,7 @@ mod rollout;
 mod scale;
 mod secrets;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,10 +28,12 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use mote_api::{Problem, paths};
-use mote_compat::connection::{Places, http1};
+use mote_compat::connection::http1;
 use mote_compat::routing::{Routes, delete, get, handled, post, put};
+use mote_compat::{Bound, Stop};
 use mote_core::shares::Shares;
-use tokio::net::{TcpListener, UnixListener};
+use mote_tls::Stream;
+use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -142,9 +145,6 @@ async fn no_such_method() -> Refused {
 const OWNER_CONNECTIONS: (usize, usize) = (1_024, 512);
 /// The same for users that may not use it and only receive the refusal.
 const STRANGER_CONNECTIONS: (usize, usize) = (64, 8);
-/// Connections to the TCP address; one client may have half of them. Above the limit the node
-/// answers 503.
-const TCP_CONNECTIONS_MAX: usize = 512;
 /// Descriptors that are reserved for the Unix socket, so that the node's owners can still reach it
 /// when clients of the fronts hold all others.
 const RESERVED_FILES: usize = 16;
@@ -155,7 +155,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) async fn serve(
     node: Arc<Node>,
     socket: UnixListener,
-    tcp: Option<TcpListener>,
+    tcp: Option<Bound>,
     stop: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
     let uid = node.uid;
@@ -163,7 +163,18 @@ pub(crate) async fn serve(
     let unix = serve_unix(socket, uid, app.clone(), stop.clone());
     match tcp {
         Some(tcp) => {
-            tokio::join!(unix, serve_tcp(tcp, app, stop));
+            let ending = Stop::new(stop);
+            let of_one = ending.clone();
+            let one = move |stream: Stream, peer: SocketAddr| {
+                let (app, stop) = (app.clone(), of_one.clone());
+                async move {
+                    let caller =
+                        access::Caller::Remote(peer.ip().to_canonical(), stream.is_encrypted());
+                    let stopped = async move { stop.stopped().await };
+                    log_end(http1(stream, caller, app, stopped).await);
+                }
+            };
+            tokio::join!(unix, tcp.serve_with(one, ending));
         }
         None => unix.await,
     }
@@ -211,36 +222,6 @@ async fn serve_unix(socket: UnixListener, uid: u32, app: Router, stop: watch::Re
         }));
     }
     drop(socket);
-    while connections.join_next().await.is_some() {}
-}
-
-async fn serve_tcp(tcp: TcpListener, app: Router, stop: watch::Receiver<bool>) {
-    let places = Places::new(TCP_CONNECTIONS_MAX);
-    let mut connections = JoinSet::new();
-    loop {
-        while connections.try_join_next().is_some() {}
-        let accepted = tokio::select! {
-            accepted = tcp.accept() => accepted,
-            () = stopped(stop.clone()) => break,
-        };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection to the management API");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let Some(place) = places.take(&stream, peer.ip()) else { continue };
-        let _ = stream.set_nodelay(true);
-        let caller = access::Caller::Remote(peer.ip());
-        let served = http1(stream, caller, app.clone(), stopped(stop.clone()));
-        connections.spawn(mote_tasks::boxed(async move {
-            log_end(served.await);
-            drop(place);
-        }));
-    }
-    drop(tcp);
     while connections.join_next().await.is_some() {}
 }
 

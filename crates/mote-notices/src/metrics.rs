@@ -2,14 +2,15 @@
 
 use std::fmt;
 
-use mote_notices::Notices;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+use crate::Notices;
+
 /// Reads the figures of the notices.
-pub(crate) struct NoticeMetrics(pub(crate) Notices);
+pub struct NoticeMetrics(pub Notices);
 
 impl fmt::Debug for NoticeMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

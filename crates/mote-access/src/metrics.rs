@@ -2,13 +2,14 @@
 
 use std::fmt;
 
-use mote_access::Guard;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::counter::ConstCounter;
 
+use crate::Guard;
+
 /// Reads how many calls the guard has refused.
-pub(crate) struct RefusalMetrics(pub(crate) Guard);
+pub struct RefusalMetrics(pub Guard);
 
 impl fmt::Debug for RefusalMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

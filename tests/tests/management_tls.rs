@@ -1,0 +1,159 @@
+//! The management API and the APIs of other platforms over TLS, on the ports on which they also speak
+//! plain HTTP.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Output};
+
+use mote_tests::network::Far;
+use mote_tests::{Node, call_at, free_address, is_root, mote_binary, skip};
+
+const HELLO: &str = "def handle(event, ctx):\n    return 'hello'\n";
+
+/// `mote` with these settings and no others of a user.
+fn mote(args: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(mote_binary());
+    for name in ["MOTE_NODE", "MOTE_TOKEN", "MOTE_FINGERPRINT", "MOTE_CA", "MOTE_NODES"] {
+        command.env_remove(name);
+    }
+    command.args(args).envs(variables.iter().copied()).output().expect("the binary starts")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn printed(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The SHA-256 that a node prints when it starts.
+fn fingerprint(node: &Node) -> String {
+    let (_, rest) = node.announcement.split_once("SHA-256 ").expect("a fingerprint");
+    rest.lines().next().expect("a line").trim().to_owned()
+}
+
+#[test]
+fn a_certificate_is_trusted_by_fingerprint_or_authority() {
+    let admin = free_address().to_string();
+    let node = Node::start_with(&["--admin", &admin, "--https", "127.0.0.1:0"]);
+    node.deploy_ok("hello", &[("app.py", HELLO)]);
+    let (token, print) = (node.token(), fingerprint(&node));
+    let address = format!("https://{admin}");
+    let list = ["--node", address.as_str(), "list", "-o", "name"];
+    let base = ("MOTE_TOKEN", token.as_str());
+
+    let other = print.replace(['1', '2', '3', '4'], "0");
+    assert_eq!(printed(&mote(&list, &[base, ("MOTE_FINGERPRINT", &print)])), "hello\n");
+    let plain = print.replace(':', "").to_lowercase();
+    assert_eq!(printed(&mote(&list, &[base, ("MOTE_FINGERPRINT", &plain)])), "hello\n");
+    let authority = node.dir.path().join("data/certificates/self-signed.crt");
+    let authority = authority.to_str().expect("UTF-8");
+    assert_eq!(printed(&mote(&list, &[base, ("MOTE_CA", authority)])), "hello\n");
+
+    for (variables, reason) in [
+        (vec![base], "no authority that is trusted here has signed it"),
+        (vec![base, ("MOTE_FINGERPRINT", other.as_str())], "it is another one"),
+    ] {
+        let refused = mote(&list, &variables);
+        assert_eq!(refused.status.code(), Some(4), "{refused:?}");
+        let text = said(&refused);
+        assert!(text.starts_with("error[M0208]: "), "{text}");
+        let end = format!("is not trusted: {reason}");
+        assert!(text.contains(&end) || text.contains("this machine trusts no authority"), "{text}");
+        assert!(text.contains(&format!("(SHA-256 {print})")), "{text}");
+        assert!(text.contains("MOTE_FINGERPRINT"), "{text}");
+    }
+    for (name, value, wanted) in [
+        ("MOTE_FINGERPRINT", "AB:CD", "AB:CD: not a fingerprint"),
+        ("MOTE_CA", "/missing.pem", "/missing.pem: "),
+    ] {
+        let wrong = mote(&list, &[base, (name, value)]);
+        assert!(!wrong.status.success() && said(&wrong).contains(wanted), "{wrong:?}");
+    }
+
+    // A file names the node with what is trusted of it.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("nodes.toml");
+    std::fs::write(folder.path().join("token"), &token).unwrap();
+    let private = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(folder.path().join("token"), private).unwrap();
+    let names = format!(
+        "[nodes]\none = {{ address = \"{address}\", token_file = \"token\", fingerprint = \"{print}\" }}\n\
+         two = {{ address = \"{address}/\", token_file = \"token\", ca = \"{authority}\" }}\n"
+    );
+    std::fs::write(&file, names).unwrap();
+    let file = file.to_str().expect("UTF-8");
+    for name in ["one", "two"] {
+        let list = ["--node", name, "list", "-o", "name"];
+        assert_eq!(printed(&mote(&list, &[("MOTE_NODES", file)])), "hello\n", "{name}");
+    }
+
+    // The same port speaks plain HTTP with this machine, and ends what is neither.
+    let admin: SocketAddr = admin.parse().unwrap();
+    let bearer = format!("Bearer {token}");
+    let answer = call_at(admin, "GET", "/v1/status", &[("authorization", &bearer)], b"");
+    assert_eq!(answer.status, 200);
+    let nothing = std::net::TcpStream::connect(admin).unwrap();
+    nothing.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut &nothing, &mut text).unwrap();
+    assert_eq!(text, "");
+}
+
+#[test]
+fn other_machines_manage_a_node_over_tls_only() {
+    if !is_root() {
+        return skip("management from another machine", "needs root");
+    }
+    let Some(far) = Far::new(210 + (std::process::id() % 20) as u8) else {
+        return skip("management from another machine", "cannot make a network namespace");
+    };
+    let (admin, openfaas) = (free_address().port(), free_address().port());
+    let at = |host: std::net::Ipv4Addr, port: u16| format!("{host}:{port}");
+    let open = at(std::net::Ipv4Addr::UNSPECIFIED, admin);
+    let gateway = at(std::net::Ipv4Addr::UNSPECIFIED, openfaas);
+    let node = Node::start_with(&["--lan", "--admin", &open, "--openfaas", &gateway]);
+    node.deploy_ok("hello", &[("app.py", HELLO)]);
+    assert!(node.announcement.contains(&format!("https://{open}")), "{}", node.announcement);
+    let (token, print) = (node.token(), fingerprint(&node));
+    let variables = [("MOTE_TOKEN", token.as_str()), ("MOTE_FINGERPRINT", print.as_str())];
+    let there = at(far.near, admin);
+    let list = |scheme: &str| {
+        let address = format!("{scheme}://{there}");
+        let known = if scheme == "https" { &variables[..] } else { &variables[..1] };
+        far.run(|| mote(&["--node", &address, "list", "-o", "name"], known))
+    };
+    assert_eq!(printed(&list("https")), "hello\n");
+    let refused = list("http");
+    assert!(said(&refused).starts_with("error[M1406]: "), "{refused:?}");
+    let here = format!("http://127.0.0.1:{admin}");
+    let list_here = ["--node", here.as_str(), "list", "-o", "name"];
+    assert_eq!(printed(&mote(&list_here, &variables[..1])), "hello\n");
+    // The command sends no token that others could read if it was told what to trust, or if nobody
+    // said that they may.
+    for (address, wanted) in [
+        (format!("http://{there}"), "a fingerprint or an authority needs https://"),
+        (there.clone(), "write https://HOST:PORT"),
+    ] {
+        let refused = far.run(|| mote(&["--node", &address, "list"], &variables));
+        assert!(!refused.status.success() && said(&refused).contains(wanted), "{refused:?}");
+    }
+
+    // Clients of other platforms choose.
+    for scheme in ["https", "http"] {
+        let url = format!("{scheme}://{}/system/functions", at(far.near, openfaas));
+        let user = format!("admin:{token}");
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--insecure", "--user", &user, "--write-out", "%{http_code}"]);
+        let output = far.run(|| curl.args(["--output", "/dev/null", &url]).output().expect("curl"));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "200", "{scheme}: {output:?}");
+    }
+
+    // Whoever says so may use plain HTTP.
+    let plain = format!("http://{open}");
+    let node = node.stop_and_restart_with(&["--lan", "--admin", &plain]);
+    assert_eq!(printed(&list("http")), "hello\n");
+    assert!(node.announcement.contains("over TLS, or not encrypted"), "{}", node.announcement);
+}
