@@ -338,3 +338,22 @@ fn the_token_is_not_shown_to_functions() {
     let text = seen.text().to_lowercase();
     assert!(text.contains("x-other") && !text.contains("authorization"), "{text}");
 }
+
+#[test]
+fn without_the_token_an_annotation_closes_a_function_and_never_opens_one() {
+    let node = Node::start_with(&ON);
+    let dashboard = Dashboard::of(&node);
+    let made = |name: &str, mode: &str| {
+        let mut wish = document(name, HELLO, "C");
+        wish["metadata"]["annotations"] = json!({"mote/access": mode});
+        assert_eq!(dashboard.ask("POST", "/api/functions", &wish).status, 202, "{name}");
+        dashboard.settled(name)
+    };
+    for mode in ["public", "key"] {
+        let function = made(mode, mode);
+        assert_eq!(function["status"]["state"], "error", "{function}");
+        assert!(function.to_string().contains("cannot open the function"), "{function}");
+    }
+    assert_eq!(made("shut", "local")["status"]["state"], "ready");
+    assert_eq!(node.json(&["describe", "shut", "-o", "json"])["access"], "local");
+}

@@ -195,6 +195,25 @@ fn images_that_are_not_here_are_refused_with_what_helps() {
 }
 
 #[test]
+fn a_copy_says_itself_who_may_call_it() {
+    let node = Node::start_with(&ON);
+    let client = Client::of(&node);
+    let public = "version = 1\ncompat = \"openfaas\"\n[access]\nmode = \"public\"\n";
+    let code = "def handle(req):\n    return req\n";
+    node.deploy_ok("base", &[("handler.py", code), ("mote.toml", public)]);
+    let copy = |method: &str, annotations: Value| {
+        let wish = json!({"service": "copy", "image": "base:latest", "annotations": annotations});
+        let answer = client.system(method, "functions", &wish);
+        assert!(matches!(answer.status, 200 | 202), "{}", answer.text());
+        node.json(&["describe", "copy", "-o", "json"])["access"].clone()
+    };
+    assert_ne!(copy("POST", json!({})), "public", "it does not inherit this");
+    assert_eq!(copy("PUT", json!({"mote/access": "key"})), "key");
+    assert_eq!(copy("PUT", json!({})), "key", "a deploy that does not say keeps it");
+    assert_eq!(copy("PUT", json!({"mote/access": "public"})), "public");
+}
+
+#[test]
 fn calls_carry_their_id_path_and_answer() {
     let node = Node::start_with(&ON);
     let client = Client::of(&node);

@@ -269,8 +269,8 @@ impl Described {
         }
     }
 
-    /// Reads the annotations that are for `mote` and that other platforms ignore.
-    fn read_annotations(&mut self, annotations: &Value) {
+    /// Reads the annotation that says who may call the function.
+    fn read_access(&mut self, annotations: &Value) {
         if let Some(word) = annotations[ACCESS].as_str() {
             self.function.access = manifest::access(word);
             match self.function.access {
@@ -285,6 +285,11 @@ impl Described {
                 }
             }
         }
+    }
+
+    /// Reads the annotations that are for `mote` and that other platforms ignore.
+    fn read_annotations(&mut self, annotations: &Value) {
+        self.read_access(annotations);
         let Some(list) = annotations[ALLOW_NET].as_str() else { return };
         for text in list.split([',', ' ']).filter(|text| !text.is_empty()) {
             match manifest::destination(text) {

@@ -174,6 +174,7 @@ pub(super) fn deployment(document: &Value) -> Described {
     watchdog_limits(&mut to);
     to.set_resources(&document["limits"], "limits");
     scale(&mut to, &document["labels"]);
+    to.read_access(&document["annotations"]);
     super::schedules::openfaas(&mut to, &document["annotations"]);
     if document["lang"].is_string() {
         set(&mut to.function.runtime, RuntimeName::Exec);
