@@ -23,6 +23,8 @@ use super::websocket_shares::WebSockets;
 /// refused: it tries again after a whole second. This size holds a burst of reconnecting clients,
 /// which the usual 128 or 1024 does not; an entry uses memory only while it is occupied.
 const BACKLOG: u32 = 4096;
+/// Connections that are accepted before others are served; some 10 µs each.
+const ACCEPTED_IN_TURN_MAX: usize = 512;
 
 /// Connections whose handshake of TLS is not complete; one address may have a quarter of them. Each
 /// holds what its client has sent of it, up to 64 KiB. A further one is closed.
@@ -75,11 +77,11 @@ pub async fn serve<I: Invoker>(
     let mut stopped = front.stopper.stopped();
     let mut accepted_in_turn = 0;
     loop {
-        // A burst of new clients delays a request of the others by half of its time at most. With a
+        // A burst of new clients must not delay the requests of the others for long. With a small
         // fixed number, new clients of a slow machine would wait for seconds, because those that are
         // served send their next request at once.
         let open = connections_max as usize - places.available_permits();
-        if accepted_in_turn >= (open / 2).max(TURN_ITEMS_MAX as usize) {
+        if accepted_in_turn >= (open / 2).clamp(TURN_ITEMS_MAX as usize, ACCEPTED_IN_TURN_MAX) {
             accepted_in_turn = 0;
             tokio::task::yield_now().await;
         }
