@@ -26,9 +26,11 @@ const KEY_FILE: &str = "secrets.key";
 /// key from now on. Blocks.
 pub(super) fn open(config: &Config, store: &Store) -> Result<Secrets> {
     let own = store.root().join(KEY_FILE);
+    let own_source = KeySource::File(own.clone());
     let wrong = |text: String| unusable("secrets_key", text);
-    let mut sources = config.secrets_key.clone();
-    if sources.is_empty() && !own.exists() {
+    let (first, others) = config.secrets_key.split_first().unwrap_or((&own_source, &[]));
+    let is_own_first = first == &own_source;
+    if is_own_first && !own.exists() {
         let count = store.secrets()?.len();
         if count > 0 {
             let own = own.display();
@@ -40,23 +42,17 @@ pub(super) fn open(config: &Config, store: &Store) -> Result<Secrets> {
         }
         make_key_file(&own).map_err(|error| wrong(error.to_string()))?;
     }
-    // The key that was used before the configuration named one.
-    if own.exists() {
-        if !sources.is_empty() {
-            let own = own.display();
-            tracing::info!("{own} is no longer used and can be removed, if no secret is missing");
+    let mut keys = Keys::load(first, others).map_err(|error| wrong(error.to_string()))?;
+    // The key from before the configuration named one: if it is not usable, the node starts all the
+    // same.
+    if !is_own_first && own.exists() {
+        match keys.add(&own_source) {
+            Ok(()) => tracing::info!(
+                "{own_source} is no longer used and can be removed, if no secret is missing"
+            ),
+            Err(error) => tracing::warn!("an old key cannot be read: {error}"),
         }
-        sources.push(KeySource::File(own));
     }
-    let keys = match Keys::load(&sources[0], &sources[1..]) {
-        // A key that is no longer used does not stop the node.
-        Err(error) if config.secrets_key.len() == sources.len() - 1 && sources.len() > 1 => {
-            tracing::warn!("an old key cannot be read: {error}");
-            Keys::load(&sources[0], &sources[1..sources.len() - 1])
-        }
-        loaded => loaded,
-    };
-    let keys = keys.map_err(|error| wrong(error.to_string()))?;
     let secrets = Secrets::new(keys);
     let (mut all, plain) = (store.secrets()?, store.plain_secrets()?);
     let mut changed = !plain.is_empty();
@@ -75,9 +71,14 @@ pub(super) fn open(config: &Config, store: &Store) -> Result<Secrets> {
     }
     if changed {
         store.replace_secrets(&all)?;
-        tracing::info!(key = %sources[0], "the secrets are encrypted with this key now");
+        tracing::info!(key = %first, "the secrets are encrypted with this key now");
     }
-    store.clean_secrets()?;
+    // The disk may be full; the next start tries again.
+    if let Err(error) = store.clean_secrets() {
+        tracing::warn!(
+            "secrets that earlier versions stored in plain text may still be in mote.db: {error}"
+        );
+    }
     all.into_iter().for_each(|(name, sealed)| secrets.put(&name, Some(sealed)));
     Ok(secrets)
 }

@@ -124,7 +124,13 @@ impl Keys {
         Ok(Self { first: Key::load(first)?, others })
     }
 
-    /// A key that nobody else has, for nodes that keep nothing.
+    /// Reads one more key, which decrypts. Blocks.
+    pub fn add(&mut self, source: &KeySource) -> Result<(), KeyError> {
+        self.others.push(Key::load(source)?);
+        Ok(())
+    }
+
+    /// A key that is kept nowhere, for tests.
     pub fn random() -> Self {
         Self { first: Key::derive(&*random_bytes::<KEY_BYTES_MIN>()), others: Vec::new() }
     }
@@ -310,6 +316,10 @@ mod tests {
         let before = Keys::load(&old, &[]).unwrap();
         let sealed = before.seal("a", "value");
         assert!(before.is_current(&sealed));
+        let mut added = Keys::load(&new, &[]).unwrap();
+        assert!(matches!(added.open("a", &sealed), Err(SecretError::OtherKey(_))));
+        added.add(&old).unwrap();
+        assert_eq!(added.open("a", &sealed).unwrap().as_str(), "value");
         let both = Keys::load(&new, std::slice::from_ref(&old)).unwrap();
         assert_eq!(both.open("a", &sealed).unwrap().as_str(), "value");
         assert!(!both.is_current(&sealed));

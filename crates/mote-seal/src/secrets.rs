@@ -7,8 +7,8 @@ use zeroize::Zeroizing;
 
 use crate::keys::{Keys, OVERHEAD_BYTES, SecretError};
 
-/// The secrets of a node by name. Their values are encrypted in memory too, so that a look at the
-/// node's memory, its swap or its core file shows none that is not in use at that moment.
+/// The secrets of a node by name. Their values are encrypted in memory, too, and a value is decrypted
+/// only while somebody uses it.
 #[derive(Debug)]
 pub struct Secrets {
     keys: Keys,

@@ -15,6 +15,8 @@ use crate::error::StoreError;
 pub(crate) const VERSION: u32 = 1 + MIGRATIONS.len() as u32;
 /// How long a statement waits for another connection of the node.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// The mark of a file in which nothing is left of secrets in plain text.
+pub(crate) const SECRETS_CLEANED: &str = "secrets-cleaned";
 /// Marks the file as a database of `mote`: the name in ASCII.
 const APPLICATION_ID: u32 = 0x6d6f_7465;
 
@@ -202,6 +204,11 @@ fn prepare(
     make_durable(path, connection)?;
     keep_former(path, connection, version, VERSION)?;
     migrate(connection, version, &[TABLES], MIGRATIONS).map_err(sql)?;
+    if version == 0 {
+        // A new file has never had a secret in plain text.
+        let mark = "INSERT INTO marks (name, value) VALUES (?1, 1)";
+        connection.execute(mark, [SECRETS_CLEANED]).map_err(sql)?;
+    }
     remove_former(path, version);
     check_whole(path, connection)
 }

@@ -8,8 +8,6 @@ use crate::store::Store;
 
 /// The first version of the tables that has no secret in plain text.
 const ENCRYPTED_VERSION: u32 = 8;
-/// The mark of a file in which nothing is left of secrets in plain text.
-const CLEANED: &str = "secrets-cleaned";
 
 impl Store {
     /// Creates or replaces a secret. Returns whether it existed before.
@@ -57,7 +55,7 @@ impl Store {
     /// the file that is empty, and its log. The copy that an upgrade has kept is removed by the start
     /// after that, because going back needs it.
     pub fn clean_secrets(&self) -> Result<(), StoreError> {
-        if self.mark(CLEANED)?.is_some() {
+        if self.mark(schema::SECRETS_CLEANED)?.is_some() {
             schema::remove_former(&self.root().join("mote.db"), ENCRYPTED_VERSION);
             return Ok(());
         }
@@ -72,7 +70,7 @@ impl Store {
                 return Ok(());
             }
         }
-        self.set_mark(CLEANED, 1)
+        self.set_mark(schema::SECRETS_CLEANED, 1)
     }
 
     fn named_values<T: rusqlite::types::FromSql>(
@@ -112,6 +110,8 @@ mod tests {
         const VALUE: &str = "the value in plain text";
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
+        // The file is as one of an earlier version.
+        store.lock().execute("DELETE FROM marks", []).unwrap();
         for (name, value) in [("a", "gone before: the value in plain text"), ("a", VALUE)] {
             let connection = store.lock();
             connection.execute("DELETE FROM plain_secrets", []).unwrap();
