@@ -199,8 +199,12 @@ fn a_server_that_does_not_answer_is_named_and_used_again() {
         "{text}"
     );
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    let report = node.doctor(&[]);
-    assert!(report.contains("does not answer"), "{report}");
+    let report: serde_json::Value =
+        serde_json::from_str(&node.doctor(&["-o", "json"])).expect("JSON");
+    let checks = report["checks"].as_array().expect("a list");
+    let nats = checks.iter().find(|check| check["name"] == "nats").expect("a check");
+    assert_eq!(nats["state"], "fail", "{nats}");
+    assert!(nats["detail"].as_str().is_some_and(|text| text.contains("does not answer")), "{nats}");
     server.again();
     let sum = wait_for("the state to be there again", || {
         let answer = node.post("/py/add", b"");
