@@ -131,8 +131,8 @@ fn other_machines_manage_a_node_over_tls_only() {
     let here = format!("http://127.0.0.1:{admin}");
     let list_here = ["--node", here.as_str(), "list", "-o", "name"];
     assert_eq!(printed(&mote(&list_here, &variables[..1])), "hello\n");
-    // The command sends no token that others could read if it was told what to trust, or if nobody
-    // said that they may.
+    // The command refuses addresses that would show the token to others: http:// together with a
+    // fingerprint, and an address without a scheme.
     for (address, wanted) in [
         (format!("http://{there}"), "a fingerprint or an authority needs https://"),
         (there.clone(), "write https://HOST:PORT"),
@@ -156,4 +156,10 @@ fn other_machines_manage_a_node_over_tls_only() {
     let node = node.stop_and_restart_with(&["--lan", "--admin", &plain]);
     assert_eq!(printed(&list("http")), "hello\n");
     assert!(node.announcement.contains("over TLS, or not encrypted"), "{}", node.announcement);
+
+    // A listener of IPv6 takes this machine's IPv4 address for what it is.
+    let both = format!("[::]:{admin}");
+    let _node = node.stop_and_restart_with(&["--lan", "--admin", &both]);
+    assert_eq!(printed(&mote(&list_here, &variables[..1])), "hello\n");
+    assert!(said(&list("http")).starts_with("error[M1406]: "));
 }

@@ -29,10 +29,7 @@ impl Endpoint {
     /// machine is never decided by a missing word.
     pub fn parse(text: &str, token: Option<String>) -> Result<Self, NotAnAddress> {
         let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let is_here = host == "localhost"
-            || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback());
+        let is_here = is_here(text);
         if has_port && !text.contains('/') && !is_here {
             return Err(NotAnAddress(text.to_owned()));
         }
@@ -57,6 +54,20 @@ impl Endpoint {
             return Err(NotAnAddress(text.to_owned()));
         }
         Ok(Self::Unix(PathBuf::from(path)))
+    }
+}
+
+/// Whether `host:port` is on this machine.
+fn is_here(authority: &str) -> bool {
+    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+}
+
+impl Endpoint {
+    /// Whether others on the network can read what is sent.
+    pub fn is_readable(&self) -> bool {
+        matches!(self, Self::Tcp { authority, tls: false, .. } if !is_here(authority))
     }
 }
 

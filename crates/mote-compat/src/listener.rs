@@ -96,7 +96,7 @@ impl Bound {
                         accepted = tls.accept(stream, || handshakes.take(owner, 1).ok()) => accepted,
                         () = ending.stopped() => return,
                     },
-                    None => Ok(Stream::Plain(stream)),
+                    None => Ok(mote_tls::plain(stream)),
                 };
                 match accepted {
                     Ok(stream) => one(stream, peer).await,

@@ -224,7 +224,7 @@ impl ServerCertVerifier for Verifier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Acceptor, Certificates, Stream};
+    use crate::{Acceptor, Certificates, is_encrypted};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     #[test]
@@ -253,10 +253,7 @@ mod tests {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let Ok(mut stream) = acceptor.accept(stream, || Some(())).await else { continue };
-                let told: &[u8] = match stream {
-                    Stream::Tls(_) => b"tls",
-                    Stream::Plain(_) => b"plain",
-                };
+                let told: &[u8] = if is_encrypted(&stream) { b"tls" } else { b"plain" };
                 let _ = stream.write_all(told).await;
                 let _ = stream.shutdown().await;
             }

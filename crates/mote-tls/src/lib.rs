@@ -13,7 +13,7 @@ mod files;
 mod stream;
 
 pub use client::{Connector, Trust};
-pub use stream::{Acceptor, Stream};
+pub use stream::{Acceptor, Stream, is_encrypted, plain};
 
 use std::fs;
 use std::io::Write as _;

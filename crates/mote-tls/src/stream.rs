@@ -2,16 +2,14 @@
 //! other clients send with them.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 
 use crate::Certificates;
 
@@ -42,85 +40,24 @@ impl Acceptor {
         let mut first = [0];
         let peeked = tokio::time::timeout(FIRST_BYTE_TIMEOUT, stream.peek(&mut first)).await??;
         if peeked == 0 || first[0] != HANDSHAKE {
-            return Ok(Stream::Plain(stream));
+            return Ok(plain(stream));
         }
         let _place = place().ok_or_else(|| io::Error::other("too many handshakes"))?;
         let handshake = TlsAcceptor::from(self.0.clone()).accept(stream);
         let session = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await??;
-        Ok(Stream::Tls(Box::new(session)))
+        Ok(Either::Right(Box::new(session)))
     }
 }
 
-/// A connection with or without TLS.
-#[derive(Debug)]
-pub enum Stream {
-    /// Without.
-    Plain(TcpStream),
-    /// With.
-    Tls(Box<TlsStream<TcpStream>>),
+/// A connection without TLS (left), or with it.
+pub type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+
+/// A connection without TLS.
+pub fn plain(stream: TcpStream) -> Stream {
+    Either::Left(stream)
 }
 
-impl Stream {
-    /// Whether others on the network cannot read what is sent.
-    pub fn is_encrypted(&self) -> bool {
-        matches!(self, Self::Tls(_))
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
-    }
+/// Whether others on the network cannot read what is sent.
+pub fn is_encrypted(stream: &Stream) -> bool {
+    matches!(stream, Either::Right(_))
 }

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 pub(super) use self::cells::CellFlags;
-pub(super) use self::deploy::{AccessMode, Deploy, OnFailure};
+pub(super) use self::deploy::{Deploy, OnFailure};
 pub(super) use self::export::{Export as ExportVerb, ExportKubernetes, ExportTo};
 pub(super) use self::import::Import;
 pub(super) use self::key::{Key, KeyCreate, KeyRevoke, KeyVerb};

@@ -13,11 +13,11 @@ use mote_api::quantity::size_text;
 use mote_api::toml_reader::Mistakes;
 use mote_api::types::{DeployResult, InvokeRequest};
 use mote_core::FunctionSpec;
-use mote_core::spec::{Access, Egress};
+use mote_core::spec::Egress;
 use mote_project::foreign::LeftOut;
 use mote_project::{Options, Planned};
 
-use super::args::{AccessMode, Deploy};
+use super::args::Deploy;
 use super::failure::Failure;
 use super::invoke;
 use super::output::{Output, harmless};
@@ -68,11 +68,7 @@ pub(super) fn read<'a>(
         for planned in &mut project.functions {
             mote_project::allow(planned, &allowed);
             if let Some(mode) = args.access {
-                planned.spec.access = match mode {
-                    AccessMode::Public => Access::Public,
-                    AccessMode::Key => Access::Key,
-                    AccessMode::Local => Access::Local,
-                };
+                planned.spec.access = mote_project::access::mode(mode);
             }
         }
         all.left_out.extend(project.left_out);

@@ -113,7 +113,7 @@ fn connect(all: &[Named], global: &Global, is_strict: bool) -> Result<Vec<Node>,
         if is_tls {
             let secure = secure(node, all.len() == 1).map_err(|error| error.on_node(&node.name))?;
             client = client.with_secure(Arc::new(secure));
-        } else if matches!(client.endpoint(), Endpoint::Tcp { .. }) && is_told_what_to_trust(node) {
+        } else if client.endpoint().is_readable() && is_told_what_to_trust(node) {
             let text = format!("{}: a fingerprint or an authority needs https://", node.name);
             let hint = "without https:// everyone on the way can read the token";
             return Err(Failure::new("M0101", text).with_hint(hint));

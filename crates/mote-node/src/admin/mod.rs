@@ -168,8 +168,10 @@ pub(crate) async fn serve(
             let one = move |stream: Stream, peer: SocketAddr| {
                 let (app, stop) = (app.clone(), of_one.clone());
                 async move {
-                    let caller =
-                        access::Caller::Remote(peer.ip().to_canonical(), stream.is_encrypted());
+                    let caller = access::Caller::Remote(
+                        peer.ip().to_canonical(),
+                        mote_tls::is_encrypted(&stream),
+                    );
                     let stopped = async move { stop.stopped().await };
                     log_end(http1(stream, caller, app, stopped).await);
                 }

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, ValueEnum};
+use mote_api::manifest::{self, AccessName};
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct Deploy {
@@ -31,8 +33,8 @@ pub(in crate::cli) struct Deploy {
     ///
     /// For functions of other platforms, whose manifests have no such setting. A mote.toml has it in
     /// [access] mode.
-    #[arg(long, value_name = "MODE", value_enum)]
-    pub(in crate::cli) access: Option<AccessMode>,
+    #[arg(long, value_name = "MODE", value_parser = access_mode())]
+    pub(in crate::cli) access: Option<AccessName>,
     /// Only these functions of another platform's manifest; * matches any characters
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) filter: Option<String>,
@@ -47,15 +49,9 @@ pub(in crate::cli) struct Deploy {
     pub(in crate::cli) on_failure: OnFailure,
 }
 
-/// Who may call a function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum AccessMode {
-    /// Everyone who reaches the node
-    Public,
-    /// Callers with a key that opens the function
-    Key,
-    /// Callers on the node's own machine
-    Local,
+fn access_mode() -> impl TypedValueParser<Value = AccessName> {
+    let names = PossibleValuesParser::new(["public", "key", "local"]);
+    names.try_map(|word| manifest::access(&word).ok_or("not an access mode"))
 }
 
 /// What happens to the nodes that a deploy has changed when it fails on another one.
