@@ -19,7 +19,6 @@ pub mod chunks;
 pub mod destination;
 pub mod elsewhere;
 pub mod fault;
-pub mod gathering;
 pub mod invocation;
 pub mod line_budget;
 pub mod name;

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod gathering;
 pub mod http;
 mod ids;
 pub mod refusal;

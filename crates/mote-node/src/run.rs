@@ -249,7 +249,7 @@ async fn serve(
         cores: cores_max,
         started,
         ready: AtomicBool::new(false),
-        gathering: mote_core::gathering::Gathering::default(),
+        gathering: mote_gateway::gathering::Gathering::default(),
         created_at_ms: Mutex::default(),
         elsewhere: Mutex::default(),
         random: Default::default(),

@@ -5,9 +5,9 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::gathering::NotGathered;
 use bytes::{Buf, BytesMut};
 use mote_core::body::Body;
-use mote_core::gathering::NotGathered;
 use mote_core::wire::INLINE_BODY_BYTES_MAX;
 use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo, Trigger};
 use tokio::io::AsyncWriteExt;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use mote_core::gathering::Gathering;
+use crate::gathering::Gathering;
 use mote_core::shares::Shares;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;

@@ -8,13 +8,13 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::gathering::Gathering;
 use bytes::{Buf, Bytes};
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use mote_core::body::{Body, BodyError};
-use mote_core::gathering::Gathering;
 use mote_core::invocation::{Head, headers, is_set_by_node};
 use mote_core::shares::{Share, Shares};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::gathering::Gathering;
 use mote_core::Invoker;
-use mote_core::gathering::Gathering;
 use mote_core::shares::{Shares, address_owner};
 use mote_core::turn::TURN_ITEMS_MAX;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};

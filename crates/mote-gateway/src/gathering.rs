@@ -11,9 +11,9 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::Fault;
-use crate::body::{Body, BodyError, BodySource};
-use crate::shares::{Share, Shares};
+use mote_core::Fault;
+use mote_core::body::{Body, BodyError, BodySource};
+use mote_core::shares::{Share, Shares};
 
 /// Bytes of all bodies that are held at once, complete or not, until their calls have taken them.
 const GATHERED_BYTES_MAX: usize = 64 << 20;
