@@ -88,7 +88,7 @@ def flooded(port: int, first: bytes, rest: bytes, counts: Counter[str]) -> Itera
 
 
 def pipelined(options: Options, counts: Counter[str]) -> Iterator[None]:
-    one = b"GET /nobody HTTP/1.1\r\nHost: a\r\n\r\n"
+    one = b"GET /nobody HTTP/1.1\r\nHost: localhost\r\n\r\n"
     return flooded(options["http"], b"", one * 2_000, counts)
 
 
@@ -163,7 +163,7 @@ def asked_again(path: str) -> Attack:
     """One caller that asks for the same again and again."""
 
     def attack(options: Options, counts: Counter[str]) -> Iterator[None]:
-        request = f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()
+        request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
         while True:
             try:
                 with connect(options["http"]) as stream:
@@ -252,7 +252,7 @@ def hanging_callbacks(options: Options, counts: Counter[str]) -> Iterator[None]:
 
 
 def kills(options: Options, counts: Counter[str]) -> Iterator[None]:
-    request = b"GET /mortal?die=1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    request = b"GET /mortal?die=1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     held: list[socket.socket] = []
     next_at = time.monotonic()
     while True:

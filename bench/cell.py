@@ -48,7 +48,7 @@ for round in range(int(rounds)):
         since = time.perf_counter()
         with socket.create_connection((host, 8080), 20) as sock:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            head = f"GET {path} HTTP/1.1\\r\\nhost: x\\r\\nconnection: close\\r\\n\\r\\n"
+            head = f"GET {path} HTTP/1.1\\r\\nhost: localhost\\r\\nconnection: close\\r\\n\\r\\n"
             sock.sendall(head.encode())
             answer = b""
             while piece := sock.recv(4096):

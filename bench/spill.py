@@ -52,7 +52,7 @@ class Client:
     def __init__(self, port: int, body: bytes) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        head = f"POST /f HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST /f HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
         self.request = head.encode() + body
 
     def call(self) -> int:
@@ -112,7 +112,7 @@ def cells(stack: contextlib.ExitStack, key: Path) -> tuple[Node, Node]:
 def metric(node: Node, name: str) -> int:
     with socket.socket(socket.AF_UNIX) as admin:
         admin.connect(node.socket)
-        admin.sendall(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        admin.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         text = b"".join(iter(lambda: admin.recv(65536), b"")).decode()
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} "))
 
@@ -158,7 +158,7 @@ def latency(options: argparse.Namespace, key: Path, code: Path) -> dict[str, flo
 def occupy(port: int) -> None:
     with contextlib.suppress(OSError):
         peer = socket.create_connection(("127.0.0.1", port))
-        peer.sendall(b"GET /f?s=1700 HTTP/1.1\r\nhost: x\r\n\r\n")
+        peer.sendall(b"GET /f?s=1700 HTTP/1.1\r\nhost: localhost\r\n\r\n")
         peer.recv(1)
 
 

@@ -86,7 +86,7 @@ def idle_cost(port, pids):
     before, kept = anonymous_kib(pids), []
     for _ in range(IDLE_CONNECTIONS):
         session = context.wrap_socket(socket.create_connection(("127.0.0.1", port)))
-        session.sendall(b"GET /hello-node HTTP/1.1\r\nHost: x\r\n\r\n")
+        session.sendall(b"GET /hello-node HTTP/1.1\r\nHost: localhost\r\n\r\n")
         session.recv(4096)
         kept.append(session)
     cost = (anonymous_kib(pids) - before) / IDLE_CONNECTIONS

@@ -175,7 +175,7 @@ def inside(cluster: Cluster, pod: str, request: str) -> dict:
     """Asks the management API of a cell, over its socket."""
     code = (
         "import socket,sys;s=socket.socket(socket.AF_UNIX);s.connect('/run/mote/mote.sock');"
-        f"s.sendall(b'{request} HTTP/1.0\\r\\nHost: x\\r\\n\\r\\n');"
+        f"s.sendall(b'{request} HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n');"
         "print(s.makefile().read().split('\\n\\n',1)[-1])"
     )
     command = ["exec", "-n", NAMESPACE, pod, "-c", "node", "--", "python3", "-c", code]

@@ -554,7 +554,7 @@ impl Connection {
     ) -> std::io::Result<()> {
         let mut request = format!("{method} {path} HTTP/1.1\r\n");
         if !headers.iter().any(|(name, _)| *name == "host") {
-            request.push_str("host: test\r\n");
+            request.push_str("host: localhost\r\n");
         }
         if !body.is_empty() || matches!(method, "POST" | "PUT" | "PATCH") {
             request.push_str(&format!("content-length: {}\r\n", body.len()));

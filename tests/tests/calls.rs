@@ -216,7 +216,7 @@ fn a_caller_that_leaves_cancels_what_it_called() {
     node.deploy_ok("loop", &[("handler.py", LOOP), ("mote.toml", MANIFEST)]);
     let logs = || node.ok(&["logs", "called"]);
     let mut client = std::net::TcpStream::connect(node.http).expect("connects");
-    let request = "GET /loop?to=called&path=/wait HTTP/1.1\r\nhost: x\r\n\r\n";
+    let request = "GET /loop?to=called&path=/wait HTTP/1.1\r\nhost: localhost\r\n\r\n";
     std::io::Write::write_all(&mut client, request.as_bytes()).expect("sent");
     wait_for("the call to run", || logs().contains("waits").then_some(()));
     drop(client);

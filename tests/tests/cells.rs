@@ -150,7 +150,7 @@ fn manage(socket: &Path, method: &str, path: &str, body: &str) -> (u16, String) 
     let mut socket = UnixStream::connect(socket).expect("the node's socket");
     let length = body.len();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
     );
     socket.write_all(request.as_bytes()).expect("the node reads");
     let mut text = String::new();
@@ -333,7 +333,7 @@ fn bodies_stream_in_both_directions_at_once_and_end_with_their_caller() {
         let mut stream = TcpStream::connect(a.node.http).expect("the front listens");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
         stream
-            .write_all(b"POST /f HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+            .write_all(b"POST /f HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
             .expect("the node reads");
         read_until(&mut stream, &format!("{who}|"));
         open.push(stream);
@@ -372,7 +372,9 @@ fn a_caller_that_leaves_ends_its_invocation_at_the_other_cell() {
     }
     let busy = a.occupy(3.0);
     let mut caller = TcpStream::connect(a.node.http).expect("the front listens");
-    caller.write_all(b"GET /f?s=40&on=b HTTP/1.1\r\nhost: x\r\n\r\n").expect("the node reads");
+    caller
+        .write_all(b"GET /f?s=40&on=b HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .expect("the node reads");
     wait_for("the call to run at b", || (b.running() == 1).then_some(()));
     assert_eq!(a.sees("b")["in_flight"], 1);
     drop(caller);
@@ -759,8 +761,12 @@ fn strangers_at_the_port_do_no_harm() {
         cell.deploy(ALONE, WHO);
         assert_eq!(cell.who(), cell.name);
     }
-    let garbage: [&[u8]; 4] =
-        [b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", &[0xff; 100_000], &[0x16, 3, 1, 0xff, 0xff], b""];
+    let garbage: [&[u8]; 4] = [
+        b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        &[0xff; 100_000],
+        &[0x16, 3, 1, 0xff, 0xff],
+        b"",
+    ];
     let mut open = Vec::new();
     for round in 0..60 {
         let mut stranger = TcpStream::connect(b.address).expect("the port");

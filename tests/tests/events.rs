@@ -33,7 +33,7 @@ fn deploy(node: &Node, name: &str, limits: &str) {
 fn open(node: &Node, name: &str) -> BufReader<TcpStream> {
     let mut stream = TcpStream::connect(node.http).expect("the front listens");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
-    let request = format!("GET /{name}/events HTTP/1.1\r\nHost: test\r\n\r\n");
+    let request = format!("GET /{name}/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("sent");
     let mut reader = BufReader::new(stream);
     let head = lines_until(&mut reader, "\r\n");
@@ -98,7 +98,7 @@ fn an_error_after_the_head_is_in_the_log() {
     node.deploy_ok("breaks", &[("app.py", code)]);
     let mut stream = TcpStream::connect(node.http).expect("the front listens");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
-    stream.write_all(b"GET /breaks HTTP/1.1\r\nHost: test\r\n\r\n").expect("sent");
+    stream.write_all(b"GET /breaks HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     let answer = String::from_utf8_lossy(&answer).into_owned();

@@ -191,8 +191,10 @@ fn provoke(http: SocketAddr, seed: u64, unread: &mut Option<TcpStream>) {
     let body = format!("{seed} {}", "p".repeat(padding));
     if seed.is_multiple_of(7) || seed % 12 == 1 {
         let mut caller = TcpStream::connect(http).expect("the front listens");
-        let head =
-            format!("POST /hostile HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n\r\n", body.len());
+        let head = format!(
+            "POST /hostile HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
         let _ = caller.write_all((head + &body).as_bytes());
         let _ = caller.set_read_timeout(Some(Duration::from_millis(20)));
         let _ = std::io::Read::read(&mut caller, &mut [0; 16]);

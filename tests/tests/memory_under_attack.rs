@@ -148,8 +148,9 @@ fn hold(attack: &Attack, stream: &mut TcpStream, length: Duration) {
 fn provoke(attack: &Attack, name: &str, kind: &str) {
     let Ok(mut stream) = connect(attack.http) else { return };
     let length = if kind == "credit" { 512 << 20 } else { 0 };
-    let head =
-        format!("POST /{name}/{kind} HTTP/1.1\r\nhost: t\r\ncontent-length: {length}\r\n\r\n");
+    let head = format!(
+        "POST /{name}/{kind} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n"
+    );
     if !send(attack, &mut stream, head.as_bytes()) {
         return;
     }
@@ -350,7 +351,7 @@ fn stalls_bodies(attack: &Attack) {
     let body = vec![b' '; (1 << 20) - 1];
     for _ in 0..60 {
         let Ok(mut stream) = connect(attack.openwhisk) else { break };
-        let head = b"POST /api/v1/web/guest/default/page HTTP/1.1\r\nhost: t\r\n\
+        let head = b"POST /api/v1/web/guest/default/page HTTP/1.1\r\nhost: localhost\r\n\
             content-type: application/json\r\ncontent-length: 1048576\r\n\r\n";
         if send(attack, &mut stream, head) && send(attack, &mut stream, &body) {
             attack.count(2);

@@ -338,7 +338,7 @@ fn logs_are_read_and_followed() {
     let mut stream = std::net::TcpStream::connect(client.address).expect("connect");
     stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
     let request = format!(
-        "GET /system/logs?name=says&follow=true&tail=1 HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\n\r\n",
+        "GET /system/logs?name=says&follow=true&tail=1 HTTP/1.1\r\nhost: localhost\r\nauthorization: {}\r\n\r\n",
         client.auth
     );
     stream.write_all(request.as_bytes()).expect("sent");

@@ -206,8 +206,10 @@ fn the_end_of_a_program_cancels_its_call() {
     deploy_shell(&node, "shell", ALLOW);
     let mut client = std::net::TcpStream::connect(node.http).expect("connects");
     let body = "/call/called/wait\n";
-    let request =
-        format!("POST /shell HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let request = format!(
+        "POST /shell HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
     std::io::Write::write_all(&mut client, request.as_bytes()).expect("sent");
     let logs = || node.ok(&["logs", "called"]);
     wait_for("the call to run", || logs().contains("waits").then_some(()));

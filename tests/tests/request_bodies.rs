@@ -17,7 +17,8 @@ const LENGTH: usize = 200_000;
 fn begun(address: SocketAddr, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("the node listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
-    let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {LENGTH}\r\n\r\n");
+    let head =
+        format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {LENGTH}\r\n\r\n");
     stream.write_all(head.as_bytes()).expect("the node reads");
     stream.write_all(&vec![b'x'; LENGTH / 4 * 3]).expect("the node reads");
     stream
@@ -77,7 +78,8 @@ fn the_deadline_of_a_call_begins_with_the_last_byte_of_its_body() {
     for length in [40_000, LENGTH] {
         let mut stream = TcpStream::connect(node.http).expect("the node listens");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
-        let head = format!("POST /length HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+        let head =
+            format!("POST /length HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n");
         stream.write_all(head.as_bytes()).expect("the node reads");
         stream.write_all(&vec![b'x'; length / 2]).expect("the node reads");
         slow.push((stream, length));

@@ -28,7 +28,7 @@ fn connect(node: &Node, path: &str, fields: &str) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(node.http).expect("the front listens");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
     let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {KEY}\r\n{fields}\r\n"
     );
     stream.write_all(request.as_bytes()).expect("sent");

@@ -28,7 +28,7 @@ fn deploy_raw(node: &Node, lines: &str) {
 
 fn request(path: &str) -> String {
     format!(
-        "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n\
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {KEY}\r\n\r\n"
     )
 }
@@ -135,7 +135,7 @@ fn bytes_pass_in_both_directions_and_the_head_is_canonical() {
     }
     assert_eq!(running(&node, "raw"), 1);
     // Nothing behind the handshake is a request, whatever it looks like.
-    let smuggled = b"GET /raw/head HTTP/1.1\r\nHost: a\r\n\r\n";
+    let smuggled = b"GET /raw/head HTTP/1.1\r\nHost: localhost\r\n\r\n";
     stream.write_all(smuggled).expect("sent");
     assert_eq!(read(&mut stream, smuggled.len()), smuggled);
     let long = vec![b'x'; 4 << 20];
@@ -177,7 +177,7 @@ fn only_an_accepted_handshake_ends_http() {
     let mut early = connect(&node);
     early.write_all(request("/raw/hold").as_bytes()).expect("sent");
     wait_for("the function to have it", || (running(&node, "raw") == 1).then_some(()));
-    early.write_all(b"GET /plain HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+    early.write_all(b"GET /plain HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
     assert_eq!(node.get("/raw/release").text(), "ok");
     let said = String::from_utf8_lossy(&rest(&mut early)).into_owned();
     assert!(said.starts_with("HTTP/1.1 400 ") && said.contains("M1020"), "{said}");

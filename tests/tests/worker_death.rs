@@ -27,7 +27,7 @@ fn works(ms: u32) -> String {
 /// An answer of the management API, without starting a process for the request.
 fn management(node: &Node, path: &str) -> String {
     let mut socket = UnixStream::connect(node.dir.path().join("s")).expect("the node's socket");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     socket.write_all(request.as_bytes()).expect("the node reads");
     let mut text = String::new();
     socket.read_to_string(&mut text).expect("the node answers");
@@ -150,7 +150,7 @@ fn a_call_runs_again_once_and_never_after_its_answer_began() {
     let code = "import time\ndef handle(event, ctx):\n    if event.path.endswith('/quick'):\n        return 'answered'\n    def parts():\n        yield 'begun'\n        time.sleep(5)\n        yield 'ended'\n    return parts()\n";
     node.deploy_ok("s", &[("app.py", code)]);
     let mut connection = std::net::TcpStream::connect(node.http).expect("the front listens");
-    connection.write_all(b"GET /s HTTP/1.1\r\nhost: t\r\n\r\n").expect("the front reads");
+    connection.write_all(b"GET /s HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("the front reads");
     let mut seen = Vec::new();
     while !seen.windows(5).any(|part| part == b"begun") {
         let mut piece = [0; 1024];

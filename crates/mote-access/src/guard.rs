@@ -11,6 +11,7 @@ use mote_core::spec::{Access, Rates};
 use crate::bounded::unix_ms;
 use crate::guesses::Guesses;
 use crate::meters::Meters;
+use crate::pages;
 use crate::refusals::Refusals;
 use crate::ring::KeyRing;
 
@@ -63,7 +64,10 @@ impl Guard {
         if access == Access::Public || head.is_admitted() {
             return Ok(());
         }
-        let checked = self.check(access, function, head, from);
+        let checked = match access {
+            Access::Local | Access::Unset => check_local(head, from),
+            _ => self.check_key(access, function, head, from),
+        };
         checked.inspect_err(|fault| self.0.refusals.note(function, fault, from))
     }
 
@@ -90,26 +94,16 @@ impl Guard {
         Ok(())
     }
 
-    #[cold]
-    fn check(
+    #[inline(never)]
+    fn check_key(
         &self,
         access: Access,
         function: &str,
         head: &mut Head,
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
-        // Other addresses of this machine do not count: functions that may reach any host connect
-        // from them, and over IPv6 other machines can forge them.
-        let is_local = from.is_some_and(|from| from.to_canonical().is_loopback());
-        if is_local {
+        if is_of_this_machine(from) {
             head.set_local();
-        }
-        if matches!(access, Access::Local | Access::Unset) {
-            if !is_local {
-                return Err(Fault::NotLocal);
-            }
-            head.admit(None);
-            return Ok(());
         }
         let (ring, now_unix_ms) = (self.0.ring.load(), unix_ms());
         let mut has_sent = false;
@@ -131,6 +125,25 @@ impl Guard {
             None => Err(Fault::TooManyKeys),
         }
     }
+}
+
+/// Whether a request for a function that only this machine may call comes from it.
+fn check_local(head: &mut Head, from: Option<IpAddr>) -> Result<(), Fault> {
+    if !is_of_this_machine(from) {
+        return Err(Fault::NotLocal);
+    }
+    if pages::is_of_another_site(head.headers()) {
+        return Err(Fault::OtherSite);
+    }
+    head.set_local();
+    head.admit(None);
+    Ok(())
+}
+
+/// Whether the address is one of loopback. Other addresses of this machine do not count: functions
+/// that may reach any host connect from them, and over IPv6 other machines can forge them.
+fn is_of_this_machine(from: Option<IpAddr>) -> bool {
+    from.is_some_and(|from| from.to_canonical().is_loopback())
 }
 
 /// What a request presents as its key, each with its field.
@@ -232,6 +245,23 @@ mod tests {
         }
         assert_eq!(call(Access::Local, None), Err(Fault::NotLocal), "an unknown address");
         assert_eq!(call(Access::Unset, None), Err(Fault::NotLocal));
+    }
+
+    #[test]
+    fn pages_of_other_sites_call_no_local_function() {
+        let guard = Guard::default();
+        let call = |access, fields: &[(&str, &str)]| {
+            let from = Some(IpAddr::from([127, 0, 0, 1]));
+            guard.admit(access, "hello", &mut head(fields), from)
+        };
+        let by_a_page = [("Host", "127.0.0.1:6683"), ("Origin", "https://evil.example")];
+        let rebound = [("Host", "evil.example:6683")];
+        for fields in [&by_a_page[..], &rebound] {
+            assert_eq!(call(Access::Local, fields), Err(Fault::OtherSite));
+            assert_eq!(call(Access::Public, fields), Ok(()), "says so in its manifest");
+        }
+        assert_eq!(call(Access::Local, &[("Host", "localhost:6683")]), Ok(()));
+        assert_eq!(guard.refusals()[5], ("M0525", 2));
     }
 
     #[test]

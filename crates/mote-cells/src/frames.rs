@@ -490,6 +490,7 @@ pub(crate) fn put_fault(out: &mut Vec<u8>, stream: u32, fault: &Fault) {
         Fault::OtherKey => (20, 0, 0, ""),
         Fault::TooManyKeys => (21, 0, 0, ""),
         Fault::NotLocal => (22, 0, 0, ""),
+        Fault::OtherSite => (24, 0, 0, ""),
         Fault::TooManyCalls { retry_after_s, of_caller } => {
             (23, u8::from(*of_caller), u64::from(*retry_after_s), "")
         }
@@ -537,6 +538,7 @@ pub(crate) fn read_fault(payload: Bytes) -> Result<Fault, Malformed> {
             retry_after_s: u32::try_from(number).unwrap_or(u32::MAX),
             of_caller: attempt == 1,
         },
+        24 => Fault::OtherSite,
         _ => return Err(Malformed("unknown fault")),
     })
 }

@@ -38,6 +38,9 @@ pub enum Fault {
     },
     /// Only callers on the node's machine may call the function.
     NotLocal,
+    /// Only this machine may call the function, and a web page of another site has caused the
+    /// request, or may have done so.
+    OtherSite,
     /// The request body is larger than the function's limit.
     BodyTooLarge {
         /// The limit in bytes.
@@ -162,6 +165,7 @@ impl Fault {
                 row(429, (4, 29), Some(*retry_after_s), false, "caller", "M0524")
             }
             Fault::NotLocal => row(403, (4, 3), None, false, "caller", "M0523"),
+            Fault::OtherSite => row(403, (4, 3), None, false, "caller", "M0525"),
             Fault::BodyTooLarge { .. } => row(413, (4, 13), None, false, "caller", "M1024"),
             Fault::BodyIncomplete => row(400, (4, 0), None, false, "caller", "M1025"),
             Fault::CallerGone => row(499, (4, 0), None, false, "caller", "M0503"),
@@ -206,6 +210,7 @@ impl Fault {
             | Fault::TooManyKeys
             | Fault::TooManyCalls { .. }
             | Fault::NotLocal
+            | Fault::OtherSite
             | Fault::BodyTooLarge { .. }
             | Fault::BodyIncomplete
             | Fault::CallerGone => FaultClass::Caller,
@@ -248,6 +253,9 @@ impl Fault {
                 format!("{function}: too many calls{of}, try again in {retry_after_s} s")
             }
             Fault::NotLocal => format!("{function} is not open to other machines"),
+            Fault::OtherSite => format!(
+                "{function} is not open to web pages of other sites or under other host names"
+            ),
             Fault::BodyTooLarge { limit_bytes } => {
                 format!("body limit {}; raise it: [limits] body", bytes_text(*limit_bytes))
             }

@@ -75,12 +75,6 @@ impl Config {
     pub(crate) fn access_of(&self, access: Access) -> Access {
         access.or(self.access)
     }
-
-    /// What the engine uses for manifests that do not say. If no other machine reaches the node,
-    /// nobody has to be asked where a call comes from.
-    pub(crate) fn access_default(&self) -> Access {
-        if self.access == Access::Local && !self.lan { Access::Public } else { self.access }
-    }
 }
 
 /// Addresses of the APIs of other platforms; `None` switches one off.

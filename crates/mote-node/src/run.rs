@@ -136,7 +136,7 @@ async fn serve(
         interpreters: interpreters::for_engine(&found),
         busy_poll: config.polling && cores > 1,
         prewarm_bytes,
-        access_default: config.access_default(),
+        access_default: config.access,
         closed_networks: config.closed_networks.clone(),
         secrets,
     };

@@ -114,6 +114,7 @@ fn faults_arrive_as_they_were_sent() {
         Fault::OtherKey,
         Fault::TooManyKeys,
         Fault::NotLocal,
+        Fault::OtherSite,
         Fault::TooManyCalls { retry_after_s: 7, of_caller: true },
     ] {
         let read = read_fault(frame(|out| put_fault(out, 1, &fault)).payload).unwrap();

@@ -1,0 +1,154 @@
+//! Which requests a browser makes for a web page of another site.
+//!
+//! A browser on the node's machine reaches the node's loopback addresses, and any page that it shows
+//! can make it send requests there: directly, or under a host name of the page's owner that points
+//! to loopback (DNS rebinding). Such requests come from this machine, but not on behalf of its user.
+
+use std::net::{IpAddr, SocketAddr};
+
+use mote_core::invocation::headers;
+
+/// The name under which functions reach the node.
+const NAME_FOR_FUNCTIONS: &[u8] = b"mote.internal";
+
+/// Whether a request with these fields may have been caused by a page that this machine did not
+/// serve. Browsers send `Origin` with all requests but simple ones to read, and `Sec-Fetch-Site` with
+/// all requests to loopback.
+pub(crate) fn is_of_another_site(fields: &[u8]) -> bool {
+    headers(fields).any(|(name, value)| match name {
+        b"host" => !is_own_host(value),
+        b"origin" => !is_own_origin(value),
+        b"sec-fetch-site" => value == b"cross-site",
+        _ => false,
+    })
+}
+
+/// Whether no owner of a page can have chosen this host: an address, or a name that always means
+/// this machine.
+fn is_own_host(host: &[u8]) -> bool {
+    let name = without_port(host);
+    name.is_empty()
+        || is_name_of_loopback(name)
+        || name.eq_ignore_ascii_case(NAME_FOR_FUNCTIONS)
+        || address(host).is_some()
+}
+
+/// Whether a page of this origin (RFC 6454) came from this machine. The origin `null` tells nothing.
+fn is_own_origin(origin: &[u8]) -> bool {
+    let host =
+        [&b"http://"[..], b"https://"].iter().find_map(|scheme| origin.strip_prefix(*scheme));
+    host.is_some_and(|host| {
+        is_name_of_loopback(without_port(host))
+            || address(host).is_some_and(|ip| ip.to_canonical().is_loopback())
+    })
+}
+
+/// `localhost` and the names below it, which browsers do not look up (RFC 6761, 6.3).
+fn is_name_of_loopback(name: &[u8]) -> bool {
+    const LOCALHOST: &[u8] = b"localhost";
+    let Some(at) = name.len().checked_sub(LOCALHOST.len()) else { return false };
+    name[at..].eq_ignore_ascii_case(LOCALHOST) && (at == 0 || name[at - 1] == b'.')
+}
+
+/// A host without its port and the dot of a complete name.
+fn without_port(host: &[u8]) -> &[u8] {
+    let at = host.iter().rposition(|byte| *byte == b':');
+    let name = match at {
+        Some(at) if host[at + 1..].iter().all(u8::is_ascii_digit) => &host[..at],
+        _ => host,
+    };
+    name.strip_suffix(b".").unwrap_or(name)
+}
+
+/// The address that a host is, with or without a port.
+fn address(host: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(host).ok()?;
+    let in_brackets = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    let with_port = || text.parse().ok().map(|address: SocketAddr| address.ip());
+    text.parse().ok().or_else(with_port).or_else(in_brackets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(fields: &[(&str, &str)], expected: bool) {
+        let block: String =
+            fields.iter().map(|(name, value)| format!("{name}\n{value}\n")).collect();
+        assert_eq!(is_of_another_site(block.as_bytes()), expected, "{fields:?}");
+    }
+
+    #[test]
+    fn hosts() {
+        for own in [
+            "127.0.0.1",
+            "127.0.0.1:6683",
+            "[::1]",
+            "[::1]:6683",
+            "192.0.2.7:80",
+            "localhost",
+            "LocalHost:6683",
+            "localhost.:6683",
+            "lamp.localhost",
+            "mote.internal",
+            "",
+        ] {
+            check(&[("host", own)], false);
+        }
+        for other in [
+            "evil.example",
+            "evil.example:6683",
+            "evil.example.:6683",
+            "evillocalhost",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "evil.example:localhost",
+            "pi",
+            "pi.local",
+            "a.mote.internal",
+            "[::1].evil.example",
+            "127.0.0.1:6683:1",
+        ] {
+            check(&[("host", other)], true);
+        }
+    }
+
+    #[test]
+    fn origins() {
+        for own in [
+            "http://127.0.0.1:3000",
+            "https://localhost",
+            "http://lamp.localhost:3000",
+            "http://[::1]:3000",
+            "http://127.0.0.1",
+        ] {
+            check(&[("host", "127.0.0.1:6683"), ("origin", own)], false);
+        }
+        for other in [
+            "null",
+            "",
+            "https://evil.example",
+            "http://127.0.0.1.evil.example",
+            "http://192.0.2.7",
+            "http://pi",
+            "file://",
+            "chrome-extension://abcdefghijklmnop",
+            "http://localhost@evil.example",
+            "http://mote.internal",
+        ] {
+            check(&[("host", "127.0.0.1:6683"), ("origin", other)], true);
+        }
+        check(&[("origin", "http://localhost"), ("origin", "http://evil.example")], true);
+    }
+
+    #[test]
+    fn what_browsers_say_about_the_page() {
+        for (site, expected) in
+            [("none", false), ("same-origin", false), ("same-site", false), ("cross-site", true)]
+        {
+            check(&[("host", "localhost:6683"), ("sec-fetch-site", site)], expected);
+        }
+        check(&[], false);
+        check(&[("referer", "http://evil.example/")], false);
+    }
+}
