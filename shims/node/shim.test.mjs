@@ -9,6 +9,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 
 import { Engine } from './engine_double.mjs';
+import { rehearse } from './mote_worker/rehearse.mjs';
 
 const SIZES = [0, 1, 64 << 10, (64 << 10) + 1, 5 << 20];
 
@@ -43,6 +44,19 @@ function failed(frame, kind) {
   assert.equal(frame.json.kind, kind, JSON.stringify(frame.json));
   return frame.json;
 }
+
+test('a rehearsal, during which a function may load, leaves the working directory alone', async () => {
+  const chdir = process.chdir;
+  const entered = [];
+  process.chdir = (folder) => entered.push(folder);
+  try {
+    const worker = { spec: undefined, folder: new URL('./', import.meta.url).href };
+    await rehearse(worker);
+  } finally {
+    process.chdir = chdir;
+  }
+  assert.deepEqual(entered, []);
+});
 
 withWorker('the causes of an error are in its trace', `
   class Loop extends Error { constructor() { super('loop'); this.cause = this; } }

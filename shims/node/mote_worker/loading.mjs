@@ -79,7 +79,6 @@ async function importCode(file) {
 export async function loadFunction(worker) {
   const { spec } = worker;
   Object.assign(process.env, spec.env ?? {});
-  process.chdir(spec.code_dir);
   if (spec.packages_dir) usePackages(spec.packages_dir);
   const [file, exported] = findFile(spec.code_dir, spec.entry);
   if (/\.[mc]?ts$/.test(file) && !process.features.typescript) {

@@ -27,6 +27,7 @@ export async function rehearse(worker) {
     frame.set([3, 1], HEADER_BYTES + 29); // lengths of method and path
     frame.write('GET/', HEADER_BYTES + 40);
     for (const entry of ['rehearsal.mjs', 'rehearsal.mjs:handle']) {
+      if (worker.spec) break;
       stage.spec = parseLoad(JSON.stringify({ function: '', revision: 0, code_dir: here, entry, env: {} }));
       stage.putJson(Kind.READY, 0, 0, { init_ns: 0, concurrency: 0, shape: await loadFunction(stage) });
       for (let i = 0; i < REHEARSALS; i++) {

@@ -325,6 +325,7 @@ export class Worker extends FrameWriter {
   async load() {
     const started = performance.now();
     try {
+      process.chdir(this.spec.code_dir); // not in loadFunction: a rehearsal may load at the same time
       const shape = await loadFunction(this);
       this.offersSockets = shape === 'fetch';
       endLines(0);
