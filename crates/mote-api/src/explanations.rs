@@ -151,6 +151,10 @@ const ROWS: &[Row] = &[
         "The node has no key of a caller with this name. `mote key list` shows the existing keys."),
     row("M0419", exit::INVALID, "caller has a key already",
         "Each caller has one key on a node. Replace it with `mote key rotate NAME`, or revoke it with `mote key revoke NAME` and make a new one."),
+    row("M0420", exit::FAILED, "no such token",
+        "No token for managing the node has this name. `mote token list` shows the tokens. The token in the file admin.token is not among them: to replace it, remove the file and start the node again."),
+    row("M0421", exit::INVALID, "token exists",
+        "A token with this name exists already. Revoke it with `mote token revoke NAME`, or choose another name."),
     row("M0501", exit::NO_FUNCTION, "no such function",
         "No function with this name is deployed on the node. `mote list` shows the deployed functions."),
     row("M0502", exit::FUNCTION, "function exceeded its memory limit",
@@ -329,4 +333,6 @@ const ROWS: &[Row] = &[
         "Another deploy, rollback or traffic change of this function is in progress. It continues; try again when it has finished."),
     row("M1406", exit::FAILED, "management API needs TLS",
         "Requests of other machines to the management API would show the token to everyone on the way, so they must use TLS: write https:// instead of http:// in --node, MOTE_NODE or nodes.toml. The node made a certificate of its own, if there was none; it printed its SHA-256 when it started, which goes into MOTE_FINGERPRINT. In a network that others cannot read, such as a VPN, `mote up --admin http://ADDRESS:PORT` accepts plain HTTP as well."),
+    row("M1407", exit::FAILED, "the token's role does not permit this",
+        "The token is valid, but has the role viewer or deployer, and the request needs another one. A viewer reads, a deployer also deploys, removes, scales and invokes functions and manages their secrets and data, and an operator may do everything. `mote token list` shows the roles, and `mote token create NAME --role ROLE` makes a token. Roles cannot be changed: revoke the token and make another one."),
 ];

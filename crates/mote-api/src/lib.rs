@@ -23,6 +23,7 @@ pub mod manifest;
 pub mod mqtt;
 pub mod openapi;
 pub mod openwhisk;
+pub mod operators;
 pub mod paths;
 pub mod pods;
 pub mod quantity;

@@ -20,6 +20,9 @@ use crate::mqtt::{MqttUser, MqttUserRequest, MqttUsers};
 use crate::openwhisk::{
     WhiskAction, WhiskEntity, WhiskManifest, WhiskResult, WhiskRule, WhiskSequence,
 };
+use crate::operators::{
+    AuditEntry, AuditLog, NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens,
+};
 use crate::pods::{PodList, PodPlace, PodsRequest, WaitingPod};
 use crate::types::{
     Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
@@ -59,12 +62,12 @@ fn described() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, cells, put_cells, pods, put_pods, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, openapi_json, livez,
+        status, doctor, cells, put_cells, pods, put_pods, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
         AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
-        CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey, Cell, CellList, CellPlace, CellsRequest, PodList, PodPlace, PodsRequest, WaitingPod, InvocationState, RunStep, RunStepState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
+        AuditEntry, AuditLog, NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens, CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey, Cell, CellList, CellPlace, CellsRequest, PodList, PodPlace, PodsRequest, WaitingPod, InvocationState, RunStep, RunStepState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
         InvokeAnswer, InvokeRequest, JournalList, JournalState, JournalStatus, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten, LogLine,
         LogStream, MqttUser, MqttUserRequest, MqttUsers, NodeBudget, NodeStatus, Problem,
         Rate, Reach, RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
@@ -465,6 +468,37 @@ fn rotate_key() {}
         (status = 404, body = Problem, content_type = "application/problem+json"),
     ))]
 fn revoke_key() {}
+
+/// The tokens of those who manage the node, without the tokens themselves.
+#[utoipa::path(get, path = "/v1/tokens", tag = "operators", responses(
+    (status = 200, body = OperatorTokens),
+))]
+fn tokens() {}
+
+/// Makes a token with a role. The answer is the only one with the token.
+#[utoipa::path(post, path = "/v1/tokens", tag = "operators",
+    request_body = OperatorTokenRequest,
+    responses(
+        (status = 201, body = NewOperatorToken, description = "made"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "there is a token with this name, or the node has too many"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a name, role or lifetime"),
+    ))]
+fn create_token() {}
+
+/// Makes a token invalid at once.
+#[utoipa::path(delete, path = "/v1/tokens/{name}", tag = "operators",
+    params(("name" = String, Path, description = "name of the token")),
+    responses(
+        (status = 204, description = "revoked"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn revoke_token() {}
+
+/// The latest requests that changed something or were not permitted to, the oldest first.
+#[utoipa::path(get, path = "/v1/audit", tag = "operators",
+    params(("limit" = Option<u32>, Query, description = "entries at most, up to 10000; 100 by default")),
+    responses((status = 200, body = AuditLog)))]
+fn audit() {}
 
 /// Users of the node's own MQTT broker, without their passwords.
 #[utoipa::path(get, path = "/v1/mqtt/users", tag = "mqtt", responses(

@@ -55,6 +55,12 @@ pub const KEYS: &str = "/v1/keys";
 pub const KEY: &str = "/v1/keys/{name}";
 /// `POST`: replaces it by a new one.
 pub const KEY_ROTATE: &str = "/v1/keys/{name}/rotate";
+/// `GET`, `POST` (makes one): the tokens of those who manage the node.
+pub const TOKENS: &str = "/v1/tokens";
+/// `DELETE` (makes it invalid): one of them.
+pub const TOKEN: &str = "/v1/tokens/{name}";
+/// `GET`: what was changed, when and by whom.
+pub const AUDIT: &str = "/v1/audit";
 /// `GET`: what the namespaces of functions' state hold.
 pub const KV: &str = "/v1/kv";
 /// `GET` (lists keys), `DELETE` (removes all): one namespace, `FUNCTION` or `shared:NAME`.

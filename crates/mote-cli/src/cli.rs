@@ -24,6 +24,7 @@ mod logs;
 mod mqtt;
 mod node;
 mod nodes;
+mod operators;
 mod output;
 mod own;
 mod program;

@@ -1,16 +1,17 @@
-//! Decides who may use a management API: clients that send the node's token, as a bearer token or
-//! as the password of basic authentication. A platform without authentication needs no credentials
+//! Decides who may use a management API: clients that send a token of the node whose role permits
+//! it, as a bearer token or as the password of basic authentication. A platform without authentication needs no credentials
 //! on loopback, but requests that a web page makes through a browser are refused.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::node::{Access, Admission};
+use crate::node::{Access, Act, Admission, Role};
 
 /// Longest credentials that are examined, in bytes.
 const CREDENTIALS_BYTES_MAX: usize = 2_048;
@@ -50,7 +51,7 @@ pub async fn check(
     if gate.rule == Rule::Loopback {
         let headers = request.headers();
         return match (led_by_a_page(headers), came_by_a_proxy(headers)) {
-            (false, false) => next.run(request).await,
+            (false, false) => recorded(&gate.access, WITHOUT_TOKEN, from, request, next).await,
             (true, _) => (StatusCode::FORBIDDEN, format!("{NO_PAGES}\n")).into_response(),
             (_, true) => (StatusCode::FORBIDDEN, format!("{NO_PROXIES}\n")).into_response(),
         };
@@ -59,8 +60,14 @@ pub async fn check(
         return (StatusCode::FORBIDDEN, format!("{NO_PAGES}\n")).into_response();
     }
     let token = token(request.headers());
-    match gate.access.admits(from.ip(), token.as_deref()) {
-        Admission::Admitted => next.run(request).await,
+    let needed = Role::for_platform(reads_only(request.method()));
+    match gate.access.admits(from.ip(), token.as_deref(), needed) {
+        Admission::Admitted(name) => recorded(&gate.access, &name, from, request, next).await,
+        Admission::OtherRole { name, role } => {
+            let act = act(&name, from, &request);
+            let text = other_role(&gate.access, &name, role, act).await;
+            (StatusCode::FORBIDDEN, format!("{text}\n")).into_response()
+        }
         Admission::Refused => {
             let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"Restricted\"")];
             let text = "invalid credentials; the password is the token in the file admin.token\n";
@@ -71,6 +78,61 @@ pub async fn check(
             (StatusCode::TOO_MANY_REQUESTS, after, "too many wrong credentials\n").into_response()
         }
     }
+}
+
+/// What the record calls a client that needs no token.
+const WITHOUT_TOKEN: &str = "a program of this machine, without a token";
+
+/// Lets a request through. If it changes something, it is recorded before the answer is sent.
+pub async fn recorded(
+    access: &Arc<impl Access + ?Sized>,
+    who: &str,
+    from: SocketAddr,
+    request: Request,
+    next: Next,
+) -> Response {
+    let act = act(who, from, &request);
+    let response = next.run(request).await;
+    if let Some(act) = act {
+        access.record(Act { status: response.status().as_u16(), ..act }).await;
+    }
+    response
+}
+
+/// Records a request that the role of its token does not permit, and returns the reason.
+pub async fn other_role(
+    access: &Arc<impl Access + ?Sized>,
+    name: &str,
+    role: Role,
+    act: Option<Act>,
+) -> String {
+    if let Some(act) = act {
+        access.record(act).await;
+    }
+    format!("the token {name} has the role {role}, which does not permit this")
+}
+
+/// What a request does, as if it were refused; `None` if it changes nothing.
+pub fn act(who: &str, from: SocketAddr, request: &Request) -> Option<Act> {
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    mote_operators::is_act(method, path).then(|| Act {
+        at_unix_ms: unix_ms(),
+        who: who.to_owned(),
+        from: from.ip().to_canonical().to_string(),
+        method: method.to_owned(),
+        path: path.to_owned(),
+        status: StatusCode::FORBIDDEN.as_u16(),
+    })
+}
+
+fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whether requests with this method change nothing.
+pub fn reads_only(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
 /// The reason for refusing a request although no credentials are required.

@@ -13,8 +13,8 @@ use mote_core::invocation::{Head, Reply};
 use mote_core::{Fault, InvocationId};
 
 use crate::node::{
-    Access, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function, Functions,
-    Invocations, KeptCalls, Log, Logs, Secrets,
+    Access, Act, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function,
+    Functions, Invocations, KeptCalls, Log, Logs, Role, Secrets,
 };
 
 /// A journal that accepts nothing.
@@ -54,8 +54,12 @@ fn no<T: Send + 'static>() -> BoxFuture<'static, Result<T, Problem>> {
 }
 
 impl Access for Fake {
-    fn admits(&self, _: IpAddr, _: Option<&str>) -> Admission {
+    fn admits(&self, _: IpAddr, _: Option<&str>, _: Role) -> Admission {
         Admission::Refused
+    }
+
+    fn record(&self, _: Act) -> BoxFuture<'static, ()> {
+        ready(()).boxed()
     }
 }
 

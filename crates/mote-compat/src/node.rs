@@ -17,12 +17,16 @@ use mote_core::body::Body;
 use mote_core::invocation::{Head, Reply};
 use mote_core::spec::Platform;
 use mote_core::{Fault, FunctionName, FunctionSpec};
+pub use mote_operators::{Act, Admission, Role};
 
 /// Authentication for the management of the node.
 pub trait Access: Send + Sync + 'static {
     /// Checks the credentials of a management request. `token` is a bearer token or the password of
-    /// basic authentication.
-    fn admits(&self, from: IpAddr, token: Option<&str>) -> Admission;
+    /// basic authentication; `needed` is the role that the request needs.
+    fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> Admission;
+
+    /// Records a request that has changed something, or was not permitted to.
+    fn record(&self, act: Act) -> BoxFuture<'static, ()>;
 }
 
 /// The functions of a node in their current state.
@@ -154,17 +158,6 @@ pub struct Change {
     pub key: String,
     /// Its new content; `None` removes it.
     pub value: Option<Vec<u8>>,
-}
-
-/// Whether a management request is admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admission {
-    /// The credentials are right.
-    Admitted,
-    /// The credentials are missing or wrong.
-    Refused,
-    /// This address sent too many wrong credentials.
-    TooManyTries,
 }
 
 /// A function and its current state.

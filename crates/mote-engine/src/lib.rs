@@ -15,6 +15,7 @@ pub mod clock;
 mod egress;
 mod elsewhere;
 mod engine;
+pub mod fields;
 mod halt_poll;
 mod histogram;
 mod instance;

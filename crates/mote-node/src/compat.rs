@@ -10,8 +10,8 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use mote_access::Guarded;
 use mote_api::Problem;
 use mote_compat::node::{
-    Access, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function, Functions,
-    Invocations, KeptCalls, Log, Logs, Secrets,
+    Access, Act, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function,
+    Functions, Invocations, KeptCalls, Log, Logs, Role, Secrets,
 };
 use mote_compat::{Bound, Context, Queue, Stop};
 use mote_core::invocation::{Head, Reply, RouteInfo as _};
@@ -35,7 +35,7 @@ use tokio::task::JoinSet;
 use super::front_limits::{TINYFAAS_FILES_SHARE, http_config};
 use super::store_work::with_store;
 use super::unusable::busy;
-use super::{Node, code, functions, secrets};
+use super::{Node, code, functions, operators, secrets};
 use crate::config::PlatformApis;
 
 /// How long running calls may take to end once the node stops.
@@ -332,11 +332,12 @@ impl PlatformNode {
 }
 
 impl Access for PlatformNode {
-    fn admits(&self, from: IpAddr, token: Option<&str>) -> Admission {
-        match &self.node.token {
-            Some(expected) => expected.admits(from, token),
-            None => Admission::Refused,
-        }
+    fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> Admission {
+        self.node.operators.admits(from, token, needed)
+    }
+
+    fn record(&self, act: Act) -> BoxFuture<'static, ()> {
+        operators::record(&self.node, act).boxed()
     }
 }
 

@@ -13,7 +13,6 @@ mod compat;
 mod config;
 mod deploy;
 pub mod doctor;
-mod fields;
 mod front_limits;
 mod functions;
 mod golang;
@@ -24,6 +23,7 @@ mod keys;
 mod listeners;
 mod mqtt;
 mod nats;
+mod operators;
 mod packages;
 mod publisher;
 mod reach;
@@ -106,7 +106,11 @@ pub(crate) struct Node {
     pub(crate) certificates: Option<Arc<mote_tls::Certificates>>,
     pub(crate) coap: Option<SocketAddr>,
     pub(crate) coap_tcp: Option<SocketAddr>,
-    pub(crate) token: Option<mote_compat::token::Token>,
+    /// The tokens of those who manage the node over TCP.
+    pub(crate) operators: Arc<mote_operators::Operators>,
+    /// Held while tokens are changed.
+    pub(crate) token_turn: tokio::sync::Mutex<()>,
+    pub(crate) audit: Arc<mote_operators::Audit>,
     /// The APIs for other platforms' clients: platform and address.
     pub(crate) compat: Vec<(&'static str, String)>,
     /// Accepts manifests of OpenWhisk, if its API is on.

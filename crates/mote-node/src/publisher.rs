@@ -21,7 +21,7 @@ use mote_notices::{BODY_BYTES_MAX, Notices, Question, Resource, State};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use super::fields::for_each_field;
+use mote_engine::fields::for_each_field;
 
 /// Runs under way at once that ask functions for states.
 const ASKING_MAX: usize = 16;

@@ -16,12 +16,12 @@ use mote_api::exit;
 use mote_api::text::wrapped;
 use mote_api::types::Reach;
 use mote_compat::Bound;
-use mote_compat::token::Token;
 use mote_engine::{Config as EngineConfig, Engine, Revision, Serving};
 use mote_fronts::Calls;
 use mote_gateway::http;
 use mote_journal::Deferring;
 use mote_notices::NoticeMetrics;
+use mote_operators::{Audit, Operators};
 use mote_outgoing::Outgoing;
 use mote_pool::budget::Budget;
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
@@ -38,8 +38,8 @@ use super::listeners::Listeners;
 use super::services::NodeServices;
 use super::unusable::unusable;
 use super::{
-    Node, accepted, cells, compat, https, interpreters, keys, mqtt, nats, reach, runs, schedules,
-    secrets, trees,
+    Node, accepted, cells, compat, https, interpreters, keys, mqtt, nats, operators, reach, runs,
+    schedules, secrets, trees,
 };
 use crate::admin;
 use crate::config::Config;
@@ -164,13 +164,13 @@ async fn serve(
         None => None,
     };
     let platforms = compat::Listeners::bind(&config.compat, tls.as_ref()).await?;
-    let token = if config.admin.is_some() || !config.compat.is_off() {
+    let audit = Arc::new(Audit::new(&config.data));
+    let operators = if config.admin.is_some() || !config.compat.is_off() {
         let path = config.data.join("admin.token");
-        let token = Token::load_or_create(&path);
         let unusable = |error| unusable("data", format!("the token {}: {error}", path.display()));
-        Some(token.map_err(unusable)?)
+        Operators::with_owner(&path).map_err(unusable)?
     } else {
-        None
+        Operators::default()
     };
 
     let http_address = http_listener.as_ref().and_then(|listener| listener.local_addr().ok());
@@ -241,7 +241,9 @@ async fn serve(
         go_builds: Default::default(),
         trees: Default::default(),
         data_path: Handle::current(),
-        token,
+        operators: Arc::new(operators),
+        token_turn: Default::default(),
+        audit,
         compat: platforms.addresses(),
         openwhisk: platforms.openwhisk_manifests(),
         uid: rustix::process::geteuid().as_raw(),
@@ -255,6 +257,7 @@ async fn serve(
         random: Default::default(),
         counter: Default::default(),
     });
+    operators::bring_back(&node).await?;
     node.engine.set_own_apis(platforms.own_apis(node.http));
     let accept = Arc::new(journals.clone());
     let runs = node.runs.clone();

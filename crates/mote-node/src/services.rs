@@ -24,9 +24,9 @@ use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, T
 use mote_engine::{Engine, Route, clock};
 use mote_notices::Notices;
 
-use super::fields::for_each_field;
 use super::publisher::Publisher;
 use crate::runs::Runs;
+use mote_engine::fields::for_each_field;
 
 /// The services of a node.
 pub(crate) struct NodeServices {

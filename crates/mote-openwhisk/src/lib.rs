@@ -30,7 +30,9 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mote_api::Problem;
-use mote_compat::node::{Access, Admission, Deploys, Documents, Functions, Invocations, Logs};
+use mote_compat::node::{
+    Access, Admission, Deploys, Documents, Functions, Invocations, Logs, Role,
+};
 use mote_compat::queue::Resumed;
 use mote_compat::routing::{Routes, any, get};
 use mote_compat::{Bound, access};
@@ -188,16 +190,30 @@ async fn authorise(
     request: Request,
     next: Next,
 ) -> Response {
-    match admitted(&whisk, from, request.headers()) {
-        Ok(()) => next.run(request).await,
+    let needed = Role::for_platform(access::reads_only(request.method()));
+    let node = &whisk.context.node;
+    match holder(&whisk, from, request.headers(), needed) {
+        Ok((name, None)) => access::recorded(node, &name, from, request, next).await,
+        Ok((name, Some(role))) => {
+            let act = access::act(&name, from, &request);
+            let text = access::other_role(node, &name, role, act).await;
+            Refused(StatusCode::FORBIDDEN, text).into_response()
+        }
         Err(refused) => refused.into_response(),
     }
 }
 
-fn admitted(whisk: &Whisk, from: SocketAddr, headers: &HeaderMap) -> Result<(), Refused> {
+/// The name of the sender's token, and its role if that does not suffice.
+fn holder(
+    whisk: &Whisk,
+    from: SocketAddr,
+    headers: &HeaderMap,
+    needed: Role,
+) -> Result<(Arc<str>, Option<Role>), Refused> {
     let token = access::token(headers);
-    let text = match whisk.context.node.admits(from.ip(), token.as_deref()) {
-        Admission::Admitted => return Ok(()),
+    let text = match whisk.context.node.admits(from.ip(), token.as_deref(), needed) {
+        Admission::Admitted(name) => return Ok((name, None)),
+        Admission::OtherRole { name, role } => return Ok((name, Some(role))),
         Admission::Refused if token.is_none() => {
             "The resource requires authentication, which was not supplied with the request."
         }

@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use mote_compat::call::{self, NotTaken, append, expect};
+use mote_compat::node::Role;
 use mote_core::base64;
 use mote_core::body::Body;
 use mote_core::invocation::Reply;
@@ -17,7 +18,7 @@ use mote_openwhisk_action as whisk;
 use serde_json::{Map, Value};
 
 use super::run::{self, Activation, Found, Patience};
-use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, admitted, callers};
+use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, callers, holder};
 
 /// The ways to turn a result into an answer, by the extension of the action's name.
 const ENDINGS: [&str; 5] = ["http", "json", "html", "svg", "text"];
@@ -117,7 +118,7 @@ fn authenticated(
 ) -> Result<bool, Refused> {
     let wanted = match found.entity.annotation("require-whisk-auth") {
         None | Some(Value::Null | Value::Bool(false)) => return Ok(false),
-        Some(Value::Bool(true)) => return admitted(whisk, from, fields).map(|()| true),
+        Some(Value::Bool(true)) => return has_token(whisk, from, fields),
         Some(Value::String(word)) => word.clone(),
         Some(other) => other.to_string(),
     };
@@ -127,6 +128,17 @@ fn authenticated(
     }
     let text = "Authentication is possible but has failed or not yet been provided.";
     Err(Refused(StatusCode::UNAUTHORIZED, text.to_owned()))
+}
+
+/// Whether the request has a token that may invoke actions; otherwise it is refused.
+fn has_token(whisk: &Whisk, from: SocketAddr, fields: &HeaderMap) -> Result<bool, Refused> {
+    match holder(whisk, from, fields, Role::for_platform(false))? {
+        (_, None) => Ok(true),
+        (name, Some(role)) => {
+            let text = format!("the token {name} has the role {role}, which does not permit this");
+            Err(Refused(StatusCode::FORBIDDEN, text))
+        }
+    }
 }
 
 fn arguments(

@@ -7,6 +7,7 @@ mod import;
 mod key;
 mod mqtt;
 mod nats;
+mod operators;
 mod secret;
 
 use std::ffi::OsString;
@@ -21,6 +22,7 @@ pub(super) use self::import::Import;
 pub(super) use self::key::{Key, KeyCreate, KeyRevoke, KeyVerb};
 pub(super) use self::mqtt::{Mqtt, MqttUsersVerb, MqttVerb};
 pub(super) use self::nats::NatsFlags;
+pub(super) use self::operators::{AuditArgs, Token, TokenCreate, TokenRevoke, TokenVerb};
 pub(super) use self::secret::SecretSet;
 
 /// Shown below the help of `mote`.
@@ -158,6 +160,10 @@ pub(super) enum Verb {
     Secret(Secret),
     /// Manage the keys with which callers call functions
     Key(Key),
+    /// Manage the tokens with which people and programs manage the node over the network
+    Token(Token),
+    /// Show what was changed on the node, when, by whom and from where
+    Audit(AuditArgs),
     /// Read and change the state that functions keep
     Kv(Kv),
     /// Manage the users of the node's own MQTT broker

@@ -88,7 +88,7 @@ async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
 }
 
 /// When a key expires, with a mark if it has.
-fn expiry(at: Timestamp) -> String {
+pub(super) fn expiry(at: Timestamp) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mark = if u128::from(at.unix_ms()) <= now.as_millis() { " (expired)" } else { "" };
     format!("{at}{mark}")
@@ -106,7 +106,7 @@ async fn revoke(client: &Client, args: &KeyRevoke, output: &Output) -> Result<()
 }
 
 /// Milliseconds in `30m`, `12h` or `90d`.
-fn duration(flag: &str, text: &str) -> Result<u64, Failure> {
+pub(super) fn duration(flag: &str, text: &str) -> Result<u64, Failure> {
     let days = text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
     let ms = match days {
         Some(days) => days.checked_mul(DAY_MS).ok_or(QuantityError::TooLarge),

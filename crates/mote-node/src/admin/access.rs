@@ -1,5 +1,6 @@
 //! Decides who may use the management API. On the Unix socket these are root and the user that runs
-//! the node, whom the kernel identifies; over TCP it is any client that sends the token.
+//! the node, whom the kernel identifies; over TCP, clients that send a token whose role permits what
+//! they ask for.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,10 +9,11 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mote_api::Problem;
-use mote_compat::node::Admission;
+use mote_engine::clock;
+use mote_operators::{Act, Admission, Role, is_act};
 
 use super::Refused;
-use crate::Node;
+use crate::{Node, operators};
 
 /// Where a connection comes from.
 #[derive(Debug, Clone, Copy)]
@@ -29,26 +31,55 @@ pub(crate) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    match allowed(&node, caller, &request) {
-        Ok(()) => next.run(request).await,
-        Err((problem, header)) => {
+    let (who, denied) = match allowed(&node, caller, &request) {
+        Ok(who) => (Some(who), None),
+        Err(denied) => (denied.who.clone(), Some(denied)),
+    };
+    let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+    let response = match denied {
+        None => next.run(request).await,
+        Some(Denied { problem, header, .. }) => {
             let mut response = Refused(problem).into_response();
             if let Some((name, value)) = header {
                 response.headers_mut().insert(name, axum::http::HeaderValue::from_static(value));
             }
             response
         }
+    };
+    if let Some(who) = who.filter(|_| is_act(&method, &path)) {
+        let from = match caller {
+            Caller::Local(_) => "socket".to_owned(),
+            Caller::Remote(address, _) => address.to_string(),
+        };
+        let (at_unix_ms, status) = (clock::unix_ms(), response.status().as_u16());
+        operators::record(&node, Act { at_unix_ms, who, from, method, path, status }).await;
+    }
+    response
+}
+
+/// A request that is not let through.
+struct Denied {
+    problem: Problem,
+    header: Option<(&'static str, &'static str)>,
+    /// Who sent it, if that is known.
+    who: Option<String>,
+}
+
+impl From<Problem> for Denied {
+    fn from(problem: Problem) -> Self {
+        Self { problem, header: None, who: None }
     }
 }
 
-type Denied = (Problem, Option<(&'static str, &'static str)>);
-
-fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(), Denied> {
+/// Who sends a request that is let through.
+fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<String, Denied> {
     let address = match caller {
-        Caller::Local(Some(uid)) if uid == 0 || uid == node.uid => return Ok(()),
+        Caller::Local(Some(uid)) if uid == 0 || uid == node.uid => {
+            return Ok(format!("user {uid}"));
+        }
         Caller::Local(_) => {
             let text = "only root and the user that runs the node may use this socket";
-            return Err((Problem::new(403, "M1402", text), None));
+            return Err(Problem::new(403, "M1402", text).into());
         }
         // The token would be readable on the way, and so would what is deployed.
         Caller::Remote(address, false) if !address.is_loopback() && !node.config.admin_plain => {
@@ -57,7 +88,7 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(), Denied>
                 "use https:// instead of http://; for a network that others cannot read, start the \
                  node with --admin http://ADDRESS:PORT",
             );
-            return Err((problem, None));
+            return Err(problem.into());
         }
         Caller::Remote(address, _) => address,
     };
@@ -65,21 +96,27 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(), Denied>
     if query.split('&').any(|pair| pair.starts_with("token=") || pair.starts_with("access_token="))
     {
         let text = "a token in a URL is written to logs: send it in Authorization";
-        return Err((Problem::new(400, "M1403", text), None));
+        return Err(Problem::new(400, "M1403", text).into());
     }
-    let Some(token) = &node.token else {
-        return Err((Problem::new(403, "M1402", "this address accepts no requests"), None));
-    };
     let mut headers = request.headers().get_all("authorization").iter();
     let given = match (headers.next(), headers.next()) {
         (Some(header), None) => header.to_str().ok().and_then(|text| text.strip_prefix("Bearer ")),
         _ => None,
     };
-    match token.admits(address, given) {
-        Admission::Admitted => return Ok(()),
+    let reads_only = mote_compat::access::reads_only(request.method());
+    let needed = Role::for_management(reads_only, request.uri().path());
+    match node.operators.admits(address, given, needed) {
+        Admission::Admitted(name) => return Ok(name.to_string()),
+        Admission::OtherRole { name, role } => {
+            let text =
+                format!("the token {name} has the role {role}; this needs the role {needed}");
+            let problem = Problem::new(403, "M1407", text)
+                .with_hint(format!("mote token create NAME --role {needed} makes one that may"));
+            return Err(Denied { problem, header: None, who: Some(name.to_string()) });
+        }
         Admission::TooManyTries => {
             let problem = Problem::new(429, "M1401", "too many wrong tokens from this address");
-            return Err((problem, Some(("retry-after", "60"))));
+            return Err(Denied { header: Some(("retry-after", "60")), ..problem.into() });
         }
         Admission::Refused => {}
     }
@@ -90,5 +127,5 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(), Denied>
     let problem = Problem::new(401, "M1401", text)
         .with_hint("the token is in the file admin.token of the node's data folder; put it into MOTE_TOKEN, or \
              name its file as token_file in nodes.toml");
-    Err((problem, Some(("www-authenticate", "Bearer"))))
+    Err(Denied { header: Some(("www-authenticate", "Bearer")), ..problem.into() })
 }

@@ -14,6 +14,7 @@ mod logs;
 mod mqtt;
 mod node_routes;
 mod openwhisk;
+mod operators;
 mod pods;
 mod rollout;
 mod scale;
@@ -95,6 +96,9 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::KEYS, get(keys::list).post(keys::create))
         .route(paths::KEY, delete(keys::revoke))
         .route(paths::KEY_ROTATE, post(keys::rotate))
+        .route(paths::TOKENS, get(operators::list).post(operators::create))
+        .route(paths::TOKEN, delete(operators::revoke))
+        .route(paths::AUDIT, get(operators::audit))
         .route(paths::MQTT_USERS, get(mqtt::list))
         .route(paths::MQTT_USER, put(mqtt::put).delete(mqtt::remove))
         .route(paths::KV, get(kv::namespaces))

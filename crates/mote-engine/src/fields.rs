@@ -9,7 +9,7 @@ const FIELDS_BYTES_MAX: usize = 64 << 10;
 
 /// Checks the fields of a header block from a worker, and passes on those that do not belong to a
 /// front.
-pub(crate) fn for_each_field(
+pub fn for_each_field(
     block: &[u8],
     mut take: impl FnMut(&[u8], &[u8]),
 ) -> Result<(), &'static str> {

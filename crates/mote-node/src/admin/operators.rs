@@ -1,0 +1,66 @@
+//! Routes about the tokens of those who manage the node, and about what they did. Only the answer
+//! that makes a token contains one.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use mote_api::Problem;
+use mote_api::operators::{AuditLog, NewOperatorToken, OperatorTokens};
+use mote_engine::clock;
+use mote_operators::tokens;
+use serde::Deserialize;
+
+use super::{Refused, to_the_end};
+use crate::store_work::{blocking, internal, with_store};
+use crate::{Node, operators};
+
+/// Entries of the record unless the query asks for another number, and at most.
+const ENTRIES_DEFAULT: usize = 100;
+const ENTRIES_MAX: usize = 10_000;
+
+#[derive(Deserialize)]
+pub(super) struct AuditQuery {
+    limit: Option<usize>,
+}
+
+pub(super) async fn list(State(node): State<Arc<Node>>) -> Result<Json<OperatorTokens>, Refused> {
+    Ok(Json(with_store(&node, tokens::list).await?))
+}
+
+pub(super) async fn create(
+    State(node): State<Arc<Node>>,
+    body: Bytes,
+) -> Result<(StatusCode, Json<NewOperatorToken>), Refused> {
+    let wish = serde_json::from_slice(&body)
+        .map_err(|error| Problem::new(422, "M1403", format!("token: {error}")))?;
+    let now_ms = clock::unix_ms();
+    let create = move |store: &_, operators: &_| tokens::create(store, operators, wish, now_ms);
+    let created = to_the_end(async move { operators::changed(&node, create).await }).await?;
+    Ok((StatusCode::CREATED, Json(created)))
+}
+
+pub(super) async fn revoke(
+    State(node): State<Arc<Node>>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Refused> {
+    let revoke = move |store: &_, operators: &_| tokens::revoke(store, operators, &name);
+    to_the_end(async move { operators::changed(&node, revoke).await }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) async fn audit(
+    State(node): State<Arc<Node>>,
+    Query(query): Query<AuditQuery>,
+) -> Result<Json<AuditLog>, Refused> {
+    let most = query.limit.unwrap_or(ENTRIES_DEFAULT).min(ENTRIES_MAX);
+    let audit = node.audit.clone();
+    let read = blocking(move || audit.latest(most)).await.map_err(|error| internal(&error))?;
+    let entries = read.map_err(|error| {
+        Problem::new(500, "M0704", format!("audit.log: {error}"))
+            .with_hint("check the data folder and its permissions")
+    })?;
+    Ok(Json(AuditLog { entries }))
+}

@@ -1,0 +1,238 @@
+//! The record of what was changed on a node, when, by whom and from where.
+//!
+//! It is a file to which lines of JSON are appended. When it is full, it becomes the former file,
+//! and the one before that is removed, so the record needs a bounded part of the disk.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use mote_api::Timestamp;
+use mote_api::operators::AuditEntry;
+use parking_lot::Mutex;
+
+/// The file in the data folder, and the former one.
+const FILE: &str = "audit.log";
+const FORMER: &str = "audit.log.1";
+/// A file that has this many bytes becomes the former one.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+/// Longest part of a path or a name that is recorded, in characters.
+const TEXT_CHARS_MAX: usize = 256;
+/// Pause between two records of refused requests, which must not push out what was done.
+const REFUSED_PAUSE_MS: u64 = 1_000;
+
+/// Whether a request to the management API or to an API of another platform is recorded: one that
+/// changes the node. Calls of functions are not, because there may be many of them.
+pub fn is_act(method: &str, path: &str) -> bool {
+    let reads = matches!(method, "GET" | "HEAD" | "OPTIONS");
+    let calls = path.ends_with("/invoke")
+        || path.ends_with("/function_invocations")
+        || (method == "POST" && (path.contains("/actions/") || path.contains("/triggers/")));
+    !reads && !calls
+}
+
+/// One request that changes something.
+#[derive(Debug, Clone)]
+pub struct Act {
+    /// When it was answered, in milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// Who sent it: the name of a token, or a user of this machine.
+    pub who: String,
+    /// The address of the sender, or the socket.
+    pub from: String,
+    /// Its method.
+    pub method: String,
+    /// Its path, without the query.
+    pub path: String,
+    /// The status of the answer.
+    pub status: u16,
+}
+
+/// The record. Its functions block.
+pub struct Audit {
+    folder: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The open file and its length in bytes; `None` until the first act.
+    file: Option<(File, u64)>,
+    refused_at_unix_ms: u64,
+    has_failed: bool,
+}
+
+impl Audit {
+    /// The record in a data folder. The file is made when there is something to record.
+    pub fn new(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), state: Mutex::default() }
+    }
+
+    /// Records an act. Of acts that were refused because of a role, one a second is recorded. If the
+    /// disk is full, the act is lost here, and the log of the node says so once.
+    pub fn record(&self, act: &Act) {
+        let mut state = self.state.lock();
+        if act.status == 403 {
+            let since = act.at_unix_ms.saturating_sub(state.refused_at_unix_ms);
+            if since < REFUSED_PAUSE_MS {
+                return;
+            }
+            state.refused_at_unix_ms = act.at_unix_ms;
+        }
+        let shortened = |text: &str| text.chars().take(TEXT_CHARS_MAX).collect::<String>();
+        let entry = AuditEntry {
+            at: Timestamp::from_unix_ms(act.at_unix_ms),
+            who: shortened(&act.who),
+            from: act.from.clone(),
+            act: format!("{} {}", shortened(&act.method), shortened(&act.path)),
+            status: act.status,
+        };
+        let mut line = serde_json::to_vec(&entry).expect("plain data");
+        line.push(b'\n');
+        match self.append(&mut state, &line) {
+            Ok(()) => state.has_failed = false,
+            Err(error) => {
+                state.file = None;
+                if !std::mem::replace(&mut state.has_failed, true) {
+                    let file = self.folder.join(FILE);
+                    tracing::error!(file = %file.display(), %error, "acts are not recorded");
+                }
+            }
+        }
+    }
+
+    fn append(&self, state: &mut State, line: &[u8]) -> io::Result<()> {
+        let path = self.folder.join(FILE);
+        if state.file.as_ref().is_some_and(|(_, bytes)| *bytes >= FILE_BYTES_MAX) {
+            std::fs::rename(&path, self.folder.join(FORMER))?;
+            state.file = None;
+        }
+        let (mut file, bytes) = match state.file.take() {
+            Some(open) => open,
+            None => {
+                let mut options = OpenOptions::new();
+                let file = options.append(true).create(true).mode(0o600).open(&path)?;
+                let bytes = file.metadata()?.len();
+                (file, bytes)
+            }
+        };
+        // A line that a full disk has cut ends before the next one.
+        file.write_all(line)?;
+        state.file = Some((file, bytes + line.len() as u64));
+        Ok(())
+    }
+
+    /// The latest acts, the oldest of them first.
+    pub fn latest(&self, most: usize) -> io::Result<Vec<AuditEntry>> {
+        let _state = self.state.lock();
+        let mut latest = VecDeque::new();
+        for name in [FORMER, FILE] {
+            let file = match File::open(self.folder.join(name)) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            for line in BufReader::new(file).split(b'\n') {
+                // A line that was cut by a full disk or a crash is left out.
+                let Ok(entry) = serde_json::from_slice::<AuditEntry>(&line?) else { continue };
+                if latest.len() >= most {
+                    latest.pop_front();
+                }
+                latest.push_back(entry);
+            }
+        }
+        Ok(latest.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn act(at_unix_ms: u64, path: &str, status: u16) -> Act {
+        Act {
+            at_unix_ms,
+            who: "ci".to_owned(),
+            from: "192.0.2.1".to_owned(),
+            method: "PUT".to_owned(),
+            path: path.to_owned(),
+            status,
+        }
+    }
+
+    fn paths(audit: &Audit, most: usize) -> Vec<String> {
+        audit.latest(most).expect("read").into_iter().map(|entry| entry.act).collect()
+    }
+
+    #[test]
+    fn acts_are_appended_and_survive_a_restart() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let audit = Audit::new(folder.path());
+        assert_eq!(audit.latest(10).expect("nothing yet"), []);
+        audit.record(&act(1, "/v1/functions/a", 200));
+        audit.record(&act(2, "/v1/functions/b\nforged", 422));
+        let again = Audit::new(folder.path());
+        again.record(&act(3, "/v1/functions/c", 200));
+        let all = again.latest(10).expect("read");
+        assert_eq!(all.len(), 3, "{all:?}");
+        assert_eq!((all[1].act.as_str(), all[1].status), ("PUT /v1/functions/b\nforged", 422));
+        assert_eq!(paths(&again, 1), ["PUT /v1/functions/c"]);
+    }
+
+    #[test]
+    fn calls_of_functions_are_no_acts() {
+        for (method, path, expected) in [
+            ("PUT", "/v1/functions/hello", true),
+            ("DELETE", "/v1/kv/hello/entry", true),
+            ("GET", "/v1/functions", false),
+            ("POST", "/v1/functions/hello/invoke", false),
+            ("POST", "/api/function_invocations", false),
+            ("POST", "/api/v1/namespaces/_/actions/hello", false),
+            ("PUT", "/api/v1/namespaces/_/actions/hello", true),
+            ("POST", "/system/functions", true),
+        ] {
+            assert_eq!(is_act(method, path), expected, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn refused_acts_do_not_push_out_others() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let audit = Audit::new(folder.path());
+        for at in 0..100 {
+            audit.record(&act(10_000 + at, "/v1/tokens", 403));
+        }
+        audit.record(&act(10_100, "/v1/functions/a", 200));
+        assert_eq!(paths(&audit, 10), ["PUT /v1/tokens", "PUT /v1/functions/a"]);
+    }
+
+    #[test]
+    fn a_full_file_becomes_the_former_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let audit = Audit::new(folder.path());
+        let long = "x".repeat(TEXT_CHARS_MAX * 2);
+        let line = 100 + TEXT_CHARS_MAX as u64;
+        let count = 3 * FILE_BYTES_MAX / line;
+        for at in 0..count {
+            audit.record(&act(at, &long, 200));
+        }
+        audit.record(&act(count, "/last", 200));
+        let bytes = |name: &str| std::fs::metadata(folder.path().join(name)).expect("a file").len();
+        assert!(bytes(FILE) + bytes(FORMER) < 2 * FILE_BYTES_MAX + 1_024);
+        assert_eq!(paths(&audit, 1), ["PUT /last"]);
+    }
+
+    #[test]
+    fn a_cut_line_is_left_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let audit = Audit::new(folder.path());
+        audit.record(&act(1, "/a", 200));
+        let mut file =
+            OpenOptions::new().append(true).open(folder.path().join(FILE)).expect("a file");
+        file.write_all(b"{\"at\":\"20\n").expect("written");
+        audit.record(&act(2, "/b", 200));
+        assert_eq!(paths(&audit, 10), ["PUT /a", "PUT /b"]);
+    }
+}

@@ -1,0 +1,18 @@
+//! Who may manage a node, and what they did.
+//!
+//! [`Operators`] knows the owner's token, which is in a file of the data folder, and the tokens that
+//! were made for others, each with a [`Role`]. [`tokens`] makes, lists and revokes those in the store.
+//! [`Audit`] records what was changed and by whom. This crate must not know HTTP: it is told what a
+//! request does, and the listeners turn its answers into theirs.
+
+#![forbid(unsafe_code)]
+
+mod audit;
+mod guesses;
+mod operators;
+mod role;
+pub mod tokens;
+
+pub use audit::{Act, Audit, is_act};
+pub use operators::{Admission, Operators};
+pub use role::Role;
