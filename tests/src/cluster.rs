@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::{Node, free_port, mote_binary, repository, signal, wait_for};
+use crate::{Node, free_port, has_one_processor, mote_binary, repository, signal, wait_for};
 
 /// The namespace of functions.
 pub const NAMESPACE: &str = "default";
@@ -92,7 +92,10 @@ pub fn lacks() -> Option<&'static str> {
     if !built {
         return Some("scripts/cluster.sh build has not built kube-apiserver and kubectl");
     }
-    (!has("etcd")).then_some("etcd is not installed")
+    if !has("etcd") {
+        return Some("etcd is not installed");
+    }
+    has_one_processor().then_some("one processor is too slow for a control plane and cells")
 }
 
 impl Cluster {

@@ -54,6 +54,12 @@ pub fn is_long() -> bool {
     std::env::var_os("MOTE_LONG").is_some_and(|value| value == "1")
 }
 
+/// Whether this machine has one processor only. Then a test skips what needs several things to run
+/// at the same time, and says so.
+pub fn has_one_processor() -> bool {
+    std::thread::available_parallelism().is_ok_and(|all| all.get() == 1)
+}
+
 /// Whether this user has the privileges that most sandboxes need.
 pub fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use mote_tests::log::{LogLine, unix_us};
 use mote_tests::schedule::pace_until;
-use mote_tests::{Answer, Connection, Node, is_long, skip, wait_for};
+use mote_tests::{Answer, Connection, Node, has_one_processor, is_long, skip, wait_for};
 
 /// Longer than the interval at which the node checks a working function, so that the time of a stop
 /// is exact.
@@ -317,7 +317,7 @@ fn no_call_is_lost_to_a_stop() {
         assert_eq!(seen.failed, 0, "{}: {:?}", kind.name, seen.failures);
         assert!(!overlaps.missed_lines, "the log was too fast to follow");
         // A kernel with long system calls and one processor does not reach the numbers in time.
-        let is_small = std::thread::available_parallelism().is_ok_and(|all| all.get() == 1);
+        let is_small = has_one_processor();
         if is_small && (seen.calls < kind.calls || overlaps.met < kind.overlaps) {
             skip(kind.name, "one processor is too slow for so many calls");
             continue;
