@@ -465,6 +465,7 @@ documents! {
     moving_from_tinyfaas: "docs/guides/moving-from-tinyfaas.md",
     https: "docs/guides/https.md",
     access: "docs/guides/access.md",
+    http_rules: "docs/guides/http-rules.md",
     kubernetes: "docs/guides/kubernetes.md",
     pods: "docs/guides/pods.md",
     installing: "docs/guides/installing.md",

@@ -76,7 +76,8 @@ impl Guard {
         self.0.refusals.by_code()
     }
 
-    /// Counts a request against the rates of a function, unless it was counted before.
+    /// Counts a request against the rates of a function and gives it a place among the calls that may
+    /// be at once, unless that was done before.
     #[inline]
     pub fn count(
         &self,
@@ -85,11 +86,12 @@ impl Guard {
         head: &mut Head,
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
-        if (rates.all.is_none() && rates.caller.is_none()) || head.is_counted() {
+        if rates.is_none() || head.is_counted() {
             return Ok(());
         }
         let counted = self.0.meters.count(rates, function, head.caller(), from);
-        counted.inspect_err(|fault| self.0.refusals.note(function, fault, from))?;
+        let place = counted.inspect_err(|fault| self.0.refusals.note(function, fault, from))?;
+        head.keep_place(place);
         head.count();
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::future::{Future, ready};
 use std::net::IpAddr;
 
+use futures_util::FutureExt as _;
 use futures_util::future::Either;
 use mote_core::invocation::Head;
 use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo as _};
@@ -66,7 +67,15 @@ impl<I: Invoker> Invoker for Guarded<I> {
     ) -> impl Future<Output = Result<Reply, Fault>> + Send {
         let head = &mut invocation.head;
         match self.admit(route, head, None).and_then(|()| self.count(route, head, None)) {
-            Ok(()) => Either::Left(self.inner.invoke(route, invocation)),
+            Ok(()) => {
+                // From here on, the place lives as long as the answer, and no copy of the head has it.
+                let place = invocation.head.take_place();
+                let answer = self.inner.invoke(route, invocation);
+                Either::Left(answer.map(|answered| match place {
+                    None => answered,
+                    Some(place) => answered.map(|reply| place.until_end_of(reply)),
+                }))
+            }
             Err(fault) => Either::Right(ready(Err(fault))),
         }
     }

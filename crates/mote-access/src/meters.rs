@@ -1,4 +1,4 @@
-//! Counts the calls of functions that have rates.
+//! Counts the calls of functions that have rates, and those that are unfinished.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -10,7 +10,8 @@ use std::time::Duration;
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use mote_core::Fault;
-use mote_core::shares::address_owner;
+use mote_core::place::Place;
+use mote_core::shares::{Exceeded, Shares, address_owner};
 use mote_core::spec::{Rate, Rates};
 
 use crate::bounded::{Bounded, Until, unix_ms};
@@ -33,6 +34,9 @@ pub(crate) struct Meters {
 struct Meter {
     all: Option<DefaultDirectRateLimiter>,
     callers: Option<Callers>,
+    /// The calls that may be at once, by caller; the key of callers who are not known is 0. A caller
+    /// without a call is not kept, so the connections of the node bound the table.
+    places: Option<Shares<u64>>,
 }
 
 /// The rate of each caller.
@@ -44,24 +48,33 @@ struct Callers {
 
 impl Meters {
     /// Counts a call, or says when the next one is accepted. `caller` is the name of the caller's
-    /// key; without it, its address is counted.
+    /// key; without it, its address is counted. Returns the place of the call if the function has a
+    /// number of calls at once.
     pub(crate) fn count(
         &self,
         rates: &Rates,
         function: &str,
         caller: Option<&[u8]>,
         from: Option<IpAddr>,
-    ) -> Result<(), Fault> {
+    ) -> Result<Option<Place>, Fault> {
         let meter = self.meter(rates, function);
         let who = match (caller, from) {
             (Some(name), _) => Some(self.hasher.hash_one(name)),
             (None, from) => from.map(|from| self.hasher.hash_one(address_owner(from))),
         };
+        // The place comes first: a call that does not get one uses up no rate, and a call that a rate
+        // refuses gives its place back at once.
+        let take = |places: &Shares<u64>| places.take(who.unwrap_or(0), 1).map(Place::new);
+        let place = meter.places.as_ref().map(take).transpose();
+        let place = place.map_err(|exceeded| Fault::TooManyAtOnce {
+            of_caller: exceeded == Exceeded::Share && rates.caller_at_once.is_some(),
+        })?;
         // The caller comes first: one that is too fast takes nothing from the others.
         let callers = meter.callers.as_ref().map_or(Ok(()), |callers| callers.count(who));
         callers.map_err(|until| self.refused(&until, true))?;
         let all = meter.all.as_ref().map_or(Ok(()), RateLimiter::check);
-        all.map_err(|until| self.refused(&until, false))
+        all.map_err(|until| self.refused(&until, false))?;
+        Ok(place)
     }
 
     /// The meter of a function for these rates.
@@ -79,6 +92,10 @@ impl Meters {
             callers: rates.caller.map(|rate| Callers {
                 known: Bounded::new(quota(rate), CALLERS_MAX),
                 others: RateLimiter::direct(quota(rate)),
+            }),
+            places: (rates.at_once.is_some() || rates.caller_at_once.is_some()).then(|| {
+                let most = |calls: Option<u32>| calls.map_or(usize::MAX, |calls| calls as usize);
+                Shares::new(most(rates.at_once), most(rates.caller_at_once))
             }),
         });
         all.insert(key, meter.clone());
@@ -117,14 +134,14 @@ mod tests {
     const TWO: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2)));
 
     /// How many of `tries` calls are accepted.
-    fn accepted(tries: usize, mut call: impl FnMut() -> Result<(), Fault>) -> usize {
+    fn accepted(tries: usize, mut call: impl FnMut() -> Result<Option<Place>, Fault>) -> usize {
         (0..tries).filter(|_| call().is_ok()).count()
     }
 
     #[test]
     fn all_callers_share_the_rate_of_a_function() {
         let meters = Meters::default();
-        let rates = Rates { all: Some(SLOW), caller: None };
+        let rates = Rates { all: Some(SLOW), ..Rates::NONE };
         assert_eq!(accepted(2, || meters.count(&rates, "a", None, ONE)), 2);
         assert_eq!(accepted(5, || meters.count(&rates, "a", Some(b"web"), TWO)), 1);
         assert_eq!(accepted(5, || meters.count(&rates, "b", None, None)), 3, "another function");
@@ -133,7 +150,7 @@ mod tests {
             panic!("{refused:?}")
         };
         assert!((3_590..=3_600).contains(&retry_after_s), "{retry_after_s}");
-        let faster = Rates { all: Some(Rate { burst: 4, ..SLOW }), caller: None };
+        let faster = Rates { all: Some(Rate { burst: 4, ..SLOW }), ..Rates::NONE };
         assert_eq!(accepted(5, || meters.count(&faster, "a", None, ONE)), 4, "another revision");
         for rates in [rates, faster] {
             assert!(meters.count(&rates, "a", None, ONE).is_err(), "each keeps its count");
@@ -143,7 +160,8 @@ mod tests {
     #[test]
     fn a_caller_that_is_too_fast_takes_nothing_from_others() {
         let meters = Meters::default();
-        let rates = Rates { all: Some(Rate { burst: 7, ..SLOW }), caller: Some(SLOW) };
+        let rates =
+            Rates { all: Some(Rate { burst: 7, ..SLOW }), caller: Some(SLOW), ..Rates::NONE };
         let call = |caller: Option<&[u8]>, from| meters.count(&rates, "a", caller, from);
         assert_eq!(accepted(100, || call(None, ONE)), 3);
         assert_eq!(accepted(100, || call(Some(b"web"), ONE)), 3, "a key counts for itself");
@@ -151,9 +169,39 @@ mod tests {
     }
 
     #[test]
+    fn calls_at_once_end_and_make_room() {
+        let meters = Meters::default();
+        let rates = Rates { at_once: Some(3), caller_at_once: Some(2), ..Rates::NONE };
+        let call = |caller: Option<&[u8]>, from| meters.count(&rates, "a", caller, from);
+        let mut held: Vec<_> = (0..2).map(|_| call(None, ONE).expect("a place")).collect();
+        assert_eq!(call(None, ONE), Err(Fault::TooManyAtOnce { of_caller: true }));
+        held.push(call(Some(b"web"), ONE).expect("a key counts for itself"));
+        assert_eq!(call(None, TWO), Err(Fault::TooManyAtOnce { of_caller: false }));
+        assert!(meters.count(&rates, "b", None, ONE).is_ok(), "another function");
+        held.remove(0);
+        held.push(call(None, TWO).expect("a place is free"));
+        assert!(call(None, TWO).is_err());
+        drop(held);
+        let places = meters.meter(&rates, "a").places.clone().expect("places");
+        assert_eq!(places.taken(), 0);
+    }
+
+    #[test]
+    fn a_call_without_a_place_uses_up_no_rate() {
+        let meters = Meters::default();
+        let rates = Rates { all: Some(SLOW), at_once: Some(1), ..Rates::NONE };
+        let held = meters.count(&rates, "a", None, ONE).expect("a place");
+        assert_eq!(accepted(100, || meters.count(&rates, "a", None, ONE)), 0);
+        drop(held);
+        assert_eq!(accepted(100, || meters.count(&rates, "a", None, ONE)), 2, "of three");
+        let refused = meters.count(&rates, "a", None, ONE);
+        assert!(matches!(refused, Err(Fault::TooManyCalls { .. })), "the place was given back");
+    }
+
+    #[test]
     fn callers_without_room_share_a_rate() {
         let meters = Meters::default();
-        let rates = Rates { all: None, caller: Some(SLOW) };
+        let rates = Rates { caller: Some(SLOW), ..Rates::NONE };
         let call = |number: usize| meters.count(&rates, "a", Some(&number.to_le_bytes()), None);
         let mut number = 0;
         let mut next = || {

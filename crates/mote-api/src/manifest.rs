@@ -13,10 +13,12 @@ use toml::de::DeTable;
 use crate::toml_reader::{Lined, Mistakes, Section, TomlReader};
 
 mod background;
+mod http;
 mod mqtt;
 mod schedule;
 
 pub use background::{AsyncManifest, RecipientName, RetryName, TopicName};
+pub use http::{CorsManifest, HttpManifest};
 pub use mqtt::{
     AcknowledgeName, ConnectionManifest, MqttManifest, MqttVersionName, OrderName, SessionName,
 };
@@ -33,7 +35,7 @@ const GIB: u64 = 1 << 30;
 const HOUR_MS: u64 = 3_600_000;
 const INIT_MS_MAX: u64 = 600_000;
 
-const FUNCTION_KEYS: [&str; 22] = [
+const FUNCTION_KEYS: [&str; 23] = [
     "name",
     "runtime",
     "compat",
@@ -56,6 +58,7 @@ const FUNCTION_KEYS: [&str; 22] = [
     "services",
     "isolation",
     "access",
+    "http",
 ];
 const TOP_KEYS: [&str; 13] = [
     "version",
@@ -72,7 +75,7 @@ const TOP_KEYS: [&str; 13] = [
     "services",
     "isolation",
 ];
-const LIMIT_KEYS: [&str; 13] = [
+const LIMIT_KEYS: [&str; 15] = [
     "memory",
     "timeout",
     "init_timeout",
@@ -86,9 +89,13 @@ const LIMIT_KEYS: [&str; 13] = [
     "burst",
     "caller_rate",
     "caller_burst",
+    "calls_at_once",
+    "caller_calls_at_once",
 ];
 /// Most calls of a rate, and of a burst.
 const RATE_CALLS_MAX: u32 = 1_000_000;
+/// Largest number of calls at once.
+const CALLS_AT_ONCE_MAX: u64 = 100_000;
 const SCALE_KEYS: [&str; 10] =
     ["min", "max", "idle", "queue", "policy", "target", "start", "balance", "pause", "spare"];
 const TARGET_MAX: u64 = 1_000_000;
@@ -139,6 +146,8 @@ pub struct FunctionManifest {
     pub env: BTreeMap<String, String>,
     /// Variables of `[env]` that are secrets: the variable and the name of the secret.
     pub secret_env: BTreeMap<String, String>,
+    /// `[http]`.
+    pub http_rules: HttpManifest,
     /// `http = "/path"` of a trigger.
     pub http: Option<Lined<String>>,
     /// `coap = "path"` of a trigger.
@@ -276,6 +285,10 @@ pub struct LimitsManifest {
     pub rate: Option<RateManifest>,
     /// `caller_rate` and `caller_burst`.
     pub caller_rate: Option<RateManifest>,
+    /// `calls_at_once`.
+    pub calls_at_once: Option<u32>,
+    /// `caller_calls_at_once`.
+    pub caller_calls_at_once: Option<u32>,
 }
 
 /// Calls in a time.
@@ -528,6 +541,10 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
             reader.mistake("M0306", line, "[access] needs mode, e.g. mode = \"key\"", None);
         }
     }
+    if let Some(section) = sub_section(reader, at, "http") {
+        let line = reader.get(at, "http").map_or(0, |(_, line)| line);
+        http::read(reader, &section, &mut function, line);
+    }
     if let Some(section) = sub_section(reader, at, "build") {
         reader.check_keys(&section, &["command"], &["watch"], &TOP_KEYS);
         function.build_command = reader
@@ -553,6 +570,7 @@ fn sub_section<'t>(
         "kv" => "[kv]",
         "mqtt" => "[mqtt]",
         "access" => "[access]",
+        "http" => "[http]",
         _ => "[build]",
     };
     match value.as_table() {
@@ -606,11 +624,14 @@ fn read_protocol(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Lined<
     read_word(reader, at, "protocol", &words).map(|value| Lined { value, line })
 }
 
+const IPATCH: &str = "iPATCH";
+
 fn read_methods(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Vec<String>> {
     let wanted = "an array of methods, e.g. [\"GET\", \"POST\"]";
     let methods = reader.strings(at, "methods", wanted)?;
     let is_method = |text: &String| {
-        !text.is_empty() && text.len() <= 24 && text.bytes().all(|b| b.is_ascii_uppercase())
+        let is_word = text.bytes().all(|b| b.is_ascii_uppercase()) || text == IPATCH;
+        !text.is_empty() && text.len() <= 24 && is_word
     };
     if methods.value.is_empty() || methods.value.len() > 16 || !methods.value.iter().all(is_method)
     {
@@ -618,7 +639,9 @@ fn read_methods(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<Vec<Str
         reader.mistake("M0303", methods.line, &text, None);
         return None;
     }
-    Some(methods.value)
+    // The method of CoAP that begins with a small letter (RFC 8132).
+    let words = methods.value.into_iter();
+    Some(words.map(|word| if word == IPATCH { word.to_uppercase() } else { word }).collect())
 }
 
 fn narrow(value: Option<Lined<u64>>) -> Option<u32> {
@@ -633,7 +656,7 @@ fn read_limits(reader: &mut TomlReader<'_>, at: &Section<'_>) -> LimitsManifest 
     let duration = |reader: &mut TomlReader<'_>, key, max_ms, wanted| {
         reader.duration_ms(at, key, 1..=max_ms, wanted).map(|duration| duration.value)
     };
-    LimitsManifest {
+    let limits = LimitsManifest {
         memory_bytes: size(reader, "memory", 4 * MIB..=512 * GIB, "4MiB\u{2013}512GiB, e.g. 64MiB"),
         timeout_ms: duration(reader, "timeout", HOUR_MS, "1ms\u{2013}1h, e.g. 10s"),
         init_timeout_ms: duration(reader, "init_timeout", INIT_MS_MAX, "1ms\u{2013}10m, e.g. 10s"),
@@ -647,7 +670,22 @@ fn read_limits(reader: &mut TomlReader<'_>, at: &Section<'_>) -> LimitsManifest 
         stream_idle_ms: duration(reader, "stream_idle", 24 * HOUR_MS, "1ms\u{2013}24h, e.g. 5m"),
         rate: read_rate(reader, at, ("rate", "burst")),
         caller_rate: read_rate(reader, at, ("caller_rate", "caller_burst")),
+        calls_at_once: narrow(reader.integer(at, "calls_at_once", 1..=CALLS_AT_ONCE_MAX)),
+        caller_calls_at_once: narrow(reader.integer(
+            at,
+            "caller_calls_at_once",
+            1..=CALLS_AT_ONCE_MAX,
+        )),
+    };
+    if let (Some(all), Some(caller)) = (limits.calls_at_once, limits.caller_calls_at_once)
+        && caller > all
+    {
+        let line = reader.get(at, "caller_calls_at_once").map_or(0, |(_, line)| line);
+        let text =
+            format!("caller_calls_at_once: at most calls_at_once, which is {all}; found {caller}");
+        reader.mistake("M0303", line, &text, None);
     }
+    limits
 }
 
 /// A rate such as `100/s` with its burst, which is the calls of one second if it is not given.

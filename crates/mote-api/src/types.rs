@@ -381,6 +381,12 @@ pub struct Limits {
     /// Those that it accepts of each caller; absent is no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caller_rate: Option<Rate>,
+    /// Calls from outside that may be accepted and unfinished at once; absent is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls_at_once: Option<u32>,
+    /// Those of each caller; absent is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caller_calls_at_once: Option<u32>,
 }
 
 /// Calls in a time.

@@ -494,6 +494,7 @@ pub(crate) fn put_fault(out: &mut Vec<u8>, stream: u32, fault: &Fault) {
         Fault::TooManyCalls { retry_after_s, of_caller } => {
             (23, u8::from(*of_caller), u64::from(*retry_after_s), "")
         }
+        Fault::TooManyAtOnce { of_caller } => (25, u8::from(*of_caller), 0, ""),
     };
     put(out, Kind::Fault, true, stream, |out| {
         out.extend_from_slice(&[kind, attempt]);
@@ -539,6 +540,7 @@ pub(crate) fn read_fault(payload: Bytes) -> Result<Fault, Malformed> {
             of_caller: attempt == 1,
         },
         24 => Fault::OtherSite,
+        25 => Fault::TooManyAtOnce { of_caller: attempt == 1 },
         _ => return Err(Malformed("unknown fault")),
     })
 }

@@ -55,11 +55,12 @@ impl Sender {
     /// caller may call.
     pub(crate) fn must_prove(&self, exchange: &Exchange, route: &impl RouteInfo) -> bool {
         let is_proven = exchange.to.limit.is_none() || self.head.caller().is_some();
-        route.rates().caller.is_some() && !is_proven
+        route.rates().is_by_caller() && !is_proven
     }
 
     /// Notes in the head of the invocation what is known.
-    pub(crate) fn mark(&self, head: &mut Head) {
+    pub(crate) fn mark(&mut self, head: &mut Head) {
+        head.keep_place(self.head.take_place());
         if self.head.is_admitted() {
             head.admit(self.head.caller());
         }

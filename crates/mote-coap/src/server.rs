@@ -399,14 +399,15 @@ impl<I: Invoker> Server<I> {
             return Some(Response::diagnostic((4, 4), text));
         };
         exchange.function = Some(route.name().clone());
-        let methods = route.methods();
-        if !methods.is_empty() && !methods.iter().any(|allowed| allowed.as_bytes() == method) {
-            return Some(Response::diagnostic((4, 5), format!("{} only", methods.join(", "))));
-        }
         let mut sender = match Sender::admit(exchange, self.frame, &self.invoker, &route) {
             Ok(sender) => sender,
             Err(fault) => return Some(self.fault(exchange, &fault)),
         };
+        // Only those who may call the function learn what it accepts.
+        let methods = route.methods();
+        if !methods.is_empty() && !methods.iter().any(|allowed| allowed.as_bytes() == method) {
+            return Some(Response::diagnostic((4, 5), format!("{} only", methods.join(", "))));
+        }
         let discriminator = match (request.block1, method) {
             (Some(_), _) => self.hasher.hash_one(request.request_tag),
             (None, b"FETCH") => self.hasher.hash_one(request.payload),

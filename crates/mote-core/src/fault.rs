@@ -36,6 +36,11 @@ pub enum Fault {
         /// Whether it is the rate of this caller that is used up.
         of_caller: bool,
     },
+    /// As many calls of the function, or of this caller, as may be at once have not ended.
+    TooManyAtOnce {
+        /// Whether it is the number of this caller's calls.
+        of_caller: bool,
+    },
     /// Only callers on the node's machine may call the function.
     NotLocal,
     /// Only this machine may call the function, and a web page of another site has caused the
@@ -164,6 +169,7 @@ impl Fault {
             Fault::TooManyCalls { retry_after_s, .. } => {
                 row(429, (4, 29), Some(*retry_after_s), false, "caller", "M0524")
             }
+            Fault::TooManyAtOnce { .. } => row(429, (4, 29), Some(1), false, "caller", "M0526"),
             Fault::NotLocal => row(403, (4, 3), None, false, "caller", "M0523"),
             Fault::OtherSite => row(403, (4, 3), None, false, "caller", "M0525"),
             Fault::BodyTooLarge { .. } => row(413, (4, 13), None, false, "caller", "M1024"),
@@ -209,6 +215,7 @@ impl Fault {
             | Fault::OtherKey
             | Fault::TooManyKeys
             | Fault::TooManyCalls { .. }
+            | Fault::TooManyAtOnce { .. }
             | Fault::NotLocal
             | Fault::OtherSite
             | Fault::BodyTooLarge { .. }
@@ -251,6 +258,10 @@ impl Fault {
             Fault::TooManyCalls { retry_after_s, of_caller } => {
                 let of = if *of_caller { " of this caller" } else { "" };
                 format!("{function}: too many calls{of}, try again in {retry_after_s} s")
+            }
+            Fault::TooManyAtOnce { of_caller } => {
+                let of = if *of_caller { " of this caller" } else { "" };
+                format!("{function}: too many calls{of} at once, try again when one has ended")
             }
             Fault::NotLocal => format!("{function} is not open to other machines"),
             Fault::OtherSite => format!(

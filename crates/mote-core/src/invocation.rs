@@ -14,8 +14,11 @@ use crate::body::Body;
 use crate::chain::Chain;
 use crate::fault::Fault;
 use crate::name::FunctionName;
+use crate::place::Place;
 use crate::spec::mqtt::Connection;
-use crate::spec::{Access, AsyncRules, CoapResource, Platform, Rates, STREAM_IDLE_MS_DEFAULT};
+use crate::spec::{
+    Access, AsyncRules, CoapResource, HttpRules, Platform, Rates, STREAM_IDLE_MS_DEFAULT,
+};
 
 /// The source of an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -131,6 +134,7 @@ pub struct Head {
     is_admitted: bool,
     is_counted: bool,
     is_local: bool,
+    place: Option<Place>,
 }
 
 impl Head {
@@ -155,6 +159,16 @@ impl Head {
     /// Whether [`Head::count`] was called.
     pub fn is_counted(&self) -> bool {
         self.is_counted
+    }
+
+    /// Gives the request a place among the calls of its function that may be at once.
+    pub fn keep_place(&mut self, place: Option<Place>) {
+        self.place = place;
+    }
+
+    /// Takes the place, to keep it until the answer has ended.
+    pub fn take_place(&mut self) -> Option<Place> {
+        self.place.take()
     }
 
     /// Marks the request as one from the node's own machine.
@@ -242,6 +256,7 @@ impl Head {
             is_admitted: false,
             is_counted: false,
             is_local: false,
+            place: None,
         })
     }
 
@@ -479,7 +494,11 @@ pub trait RouteInfo {
     }
     /// How many calls from outside it accepts.
     fn rates(&self) -> &Rates {
-        const { &Rates { all: None, caller: None } }
+        const { &Rates::NONE }
+    }
+    /// What the HTTP fronts require of requests to it.
+    fn http(&self) -> Option<&HttpRules> {
+        None
     }
     /// The platform that it was written for. The callers of that platform expect other codes for
     /// some faults.
@@ -534,7 +553,7 @@ pub trait Invoker: Clone + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Counts a request against the rates of the function, once it is certain that it leads to an
+    /// Counts a request against the rates of the function and gives it a place, once it is certain that it leads to an
     /// invocation; `from` as for [`Invoker::admit`]. A request that was counted before is not
     /// counted again.
     fn count(

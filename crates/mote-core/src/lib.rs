@@ -22,6 +22,7 @@ pub mod fault;
 pub mod invocation;
 pub mod line_budget;
 pub mod name;
+pub mod place;
 pub mod policy;
 pub mod publish;
 pub mod retry;

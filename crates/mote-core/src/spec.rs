@@ -14,6 +14,7 @@ use crate::state::{QUOTA_BYTES_DEFAULT, QUOTA_BYTES_MAX, SHARED_MAX};
 mod access;
 mod background;
 mod doors;
+mod http;
 mod isolation;
 pub mod mqtt;
 mod protocol;
@@ -27,9 +28,10 @@ pub use background::{
     AGE_MS_MAX_DEFAULT, ATTEMPTS_DEFAULT, ATTEMPTS_MAX, AsyncRules, BACKOFF_MS_DEFAULT,
     BACKOFF_MS_MAX_DEFAULT, FUNCTION_PART, Recipient, RetryOn, Topic,
 };
+pub use http::{CORS_AGE_S_MAX, Cors, HttpRules, is_origin};
 pub use isolation::{Isolation, PodKind};
 pub use protocol::Protocol;
-pub use rate::{RATE_CALLS_MAX, RATE_PERIOD_MS_MAX, Rate, Rates};
+pub use rate::{CALLS_AT_ONCE_MAX, RATE_CALLS_MAX, RATE_PERIOD_MS_MAX, Rate, Rates};
 pub use runtime::{
     CONCURRENCY_DEFAULT_CHAIN, CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO,
     CONCURRENCY_DEFAULT_NODE, CONCURRENCY_DEFAULT_PYTHON, CONCURRENCY_DEFAULT_SERVER, Runtime,
@@ -319,6 +321,8 @@ pub struct FunctionSpec {
     pub access: Access,
     /// How many calls from outside it accepts.
     pub rates: Rates,
+    /// What the HTTP fronts require of requests; `None` if there are no such rules.
+    pub http: Option<Box<HttpRules>>,
     /// Methods it answers (upper case); empty means all. Requests with other methods get 405.
     pub methods: Vec<String>,
     /// Its CoAP description.
@@ -446,6 +450,7 @@ impl FunctionSpec {
             services: false,
             access: Access::Unset,
             rates: Rates::default(),
+            http: None,
             methods: Vec::new(),
             coap: CoapResource::default(),
             mqtt: Vec::new(),
@@ -552,8 +557,10 @@ impl FunctionSpec {
             "limits.stream_idle",
             "1ms to 24h, for example 5m",
         );
-        let wanted = "1 to 1000000 calls in 1ms to 24h, and a burst of 1 to 1000000";
-        check(self.rates.is_valid(), "limits.rate", wanted);
+        let of_http = self.http.as_ref().and_then(|http| http.mistake());
+        for (key, text) in self.rates.mistake().into_iter().chain(of_http) {
+            check(false, key, text);
+        }
         check(
             self.secrets.len() <= SECRETS_MAX
                 && self.secret_env.len() <= SECRETS_MAX
@@ -738,9 +745,6 @@ mod tests {
         check("limits.concurrency", &|spec| spec.limits.concurrency = Some(0));
         check("limits.disk", &|spec| spec.limits.disk_bytes = 1);
         check("limits.stream_idle", &|spec| spec.limits.stream_idle_ms = 0);
-        let none = Rate { calls: 0, period_ms: 1_000, burst: 1 };
-        check("limits.rate", &|spec| spec.rates.all = Some(none));
-        check("limits.rate", &|spec| spec.rates.caller = Some(Rate { period_ms: 0, ..none }));
         check("scale.max", &|spec| spec.scale.max = Some(0));
         check("allow.functions", &|spec| spec.calls = vec!["Not a name".into()]);
         check("kv.shared", &|spec| spec.state.shared = vec!["a/b".into()]);

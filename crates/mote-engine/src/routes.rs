@@ -9,7 +9,9 @@ use mote_core::RouteInfo;
 use mote_core::name::FunctionName;
 use mote_core::rollout::Split;
 use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{Access, AsyncRules, CoapResource, Platform, Protocol, Rates, Runtime};
+use mote_core::spec::{
+    Access, AsyncRules, CoapResource, HttpRules, Platform, Protocol, Rates, Runtime,
+};
 
 use crate::revision::Revision;
 
@@ -195,6 +197,9 @@ impl RouteInfo for Route {
     }
     fn rates(&self) -> &Rates {
         &self.revision.spec.rates
+    }
+    fn http(&self) -> Option<&HttpRules> {
+        self.revision.spec.http.as_deref()
     }
     fn compat(&self) -> Option<Platform> {
         self.revision.spec.compat

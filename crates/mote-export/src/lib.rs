@@ -55,6 +55,11 @@ pub fn lost(spec: &FunctionSpec) -> Vec<String> {
         "access: everyone who reaches the Service can call the function without a key; put something \
          in front of it that asks for one",
     );
+    add(
+        spec.http.is_some() || !spec.rates.is_none(),
+        "[http] headers and cors, rates and calls at once: nothing in front of the function checks \
+         them",
+    );
     let coap = &spec.coap;
     add(
         coap.title.is_some() || coap.resource_type.is_some() || coap.content_format.is_some(),

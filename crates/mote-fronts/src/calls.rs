@@ -7,7 +7,7 @@ use futures_util::future::Either;
 use mote_access::Guarded;
 use mote_core::invocation::{Head, Reply, RouteInfo};
 use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{Access, AsyncRules, CoapResource, Platform, Rates};
+use mote_core::spec::{Access, AsyncRules, CoapResource, HttpRules, Platform, Rates};
 use mote_core::{Fault, FunctionName, Invocation, Invoker};
 use mote_engine::Engine;
 use mote_journal::Deferring;
@@ -145,6 +145,10 @@ impl RouteInfo for Route {
 
     fn rates(&self) -> &Rates {
         of!(self.rates())
+    }
+
+    fn http(&self) -> Option<&HttpRules> {
+        of!(self.http())
     }
 
     fn compat(&self) -> Option<Platform> {

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod added;
 pub mod gathering;
 pub mod http;
 mod ids;

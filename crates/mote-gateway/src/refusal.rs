@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use mote_core::spec::Platform;
 
+use crate::added::Added;
+
 /// `WWW-Authenticate` of a 401 (RFC 6750, 3).
 pub(crate) const CHALLENGE: &str = "Bearer realm=\"mote\"";
 
@@ -20,23 +22,42 @@ pub struct Refusal {
     pub allow: Option<String>,
     /// `Retry-After` in seconds.
     pub retry_after_s: Option<u32>,
+    /// Fields for browsers, if the function has rules for them.
+    pub(crate) added: Added,
 }
 
 impl Refusal {
     /// A refusal with a status, a code and its text.
     pub fn new(status: u16, code: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, code, detail: detail.into(), allow: None, retry_after_s: None }
+        let detail = detail.into();
+        Self { status, code, detail, allow: None, retry_after_s: None, added: Added::default() }
+    }
+
+    /// The answer to a browser that asks whether it may send a request. Not a refusal, but an answer
+    /// of the node itself like one; it has no body.
+    pub(crate) fn no_content() -> Self {
+        Self::new(204, "", "")
+    }
+
+    /// Whether the answer has a body.
+    pub(crate) fn has_body(&self) -> bool {
+        self.status != 204
+    }
+
+    /// With these fields for browsers, if there are any.
+    pub(crate) fn with(mut self, added: &Added) -> Self {
+        if *added != Added::default() {
+            self.added.clone_from(added);
+        }
+        self
     }
 
     /// The row of a fault, with its text for the network.
     pub fn of_fault(fault: &mote_core::Fault, function: &str) -> Self {
         let answer = fault.answer();
         Self {
-            status: answer.http,
-            code: answer.code,
-            detail: fault.public_text(&shown(function.as_bytes())),
-            allow: None,
             retry_after_s: answer.retry_after_s,
+            ..Self::new(answer.http, answer.code, fault.public_text(&shown(function.as_bytes())))
         }
     }
 

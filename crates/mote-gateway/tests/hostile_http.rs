@@ -186,7 +186,7 @@ fn cases() -> Vec<Case> {
     add("28", get(&format!("/{}", "x".repeat(65))), Answered(404, "no function named xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\u{2026}"));
     add("28", get("/%F0%9F%98%80"), Answered(404, "no function named %F0%9F%98%80"));
     add("28", get("//echo"), Answered(404, "no function named "));
-    add("30", b"PUT /get-only HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), Answered(405, "GET only"));
+    add("30", b"PUT /get-only HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), Answered(405, "GET, HEAD only"));
 
     // Requests that must be served, with their own framing.
     add("ok", post("Content-Length: 2\r\n", "ab"), Seen("POST", "/", "", b"ab"));

@@ -62,7 +62,7 @@ fn requests_and_answers_as_over_http_1() {
             ("GET", "/nobody", 404, "no function named nobody"),
             ("GET", "/echo/../x", 400, "path is not in normal form"),
             ("GET", "/echo/%00", 400, "NUL is not allowed"),
-            ("PUT", "/get-only", 405, "GET only"),
+            ("PUT", "/get-only", 405, "GET, HEAD only"),
             ("TRACE", "/echo", 405, "method not supported"),
             ("POST", "/small", 413, "body limit 10 bytes; raise it: [limits] body"),
         ] {

@@ -94,7 +94,7 @@ fn answers_have_the_form_their_request_and_status_demand() {
     assert!(client.is_over());
     let mut client = server.client();
     let answer = client.call("PUT /get-only HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert_eq!((answer.status, answer.header("allow")), (405, Some("GET")));
+    assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, HEAD")));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, headers, put_header};
 use mote_core::shares::{Share, Shares};
 use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{Access, AsyncRules, CoapResource, Platform, Rates};
+use mote_core::spec::{Access, AsyncRules, CoapResource, HttpRules, Platform, Rates};
 use mote_core::{
     Fault, FunctionName, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger,
 };
@@ -162,10 +162,17 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
     }
 
     fn rates(&self) -> &Rates {
-        const NONE: &Rates = &Rates { all: None, caller: None };
+        const NONE: &Rates = &Rates::NONE;
         match self {
             Route::Function(route) => route.rates(),
             Route::Invocations => NONE,
+        }
+    }
+
+    fn http(&self) -> Option<&HttpRules> {
+        match self {
+            Route::Function(route) => route.http(),
+            Route::Invocations => None,
         }
     }
 

@@ -421,6 +421,7 @@ impl Invocations for PlatformNode {
             if route.access() != mote_core::spec::Access::Local {
                 node.guard.admit(route.access(), route.name().as_str(), &mut head, None)?;
             }
+            let place = head.take_place();
             let limit_ms = route.revision().spec.limits.timeout_ms;
             let timeout_ms = call.timeout_ms.map_or(limit_ms, |asked| asked.min(limit_ms));
             let mut body = call.body;
@@ -438,7 +439,11 @@ impl Invocations for PlatformNode {
                 deadline_ns: received_ns + timeout_ms * 1_000_000,
                 chain: None,
             };
-            node.engine.invoke(&route, invocation).await
+            let answered = node.engine.invoke(&route, invocation).await;
+            answered.map(|reply| match place {
+                Some(place) => place.until_end_of(reply),
+                None => reply,
+            })
         }
         .boxed()
     }

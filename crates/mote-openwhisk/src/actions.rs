@@ -174,8 +174,8 @@ async fn invoke(
     body: &[u8],
 ) -> Result<Response, Refused> {
     let found = run::find(whisk, name)?;
-    let caller = match callers::admit(whisk, &found, &mut sender.fields, sender.from) {
-        Ok(caller) => caller,
+    let (caller, places) = match callers::admit(whisk, &found, &mut sender.fields, sender.from) {
+        Ok(admitted) => admitted,
         Err(fault) => return Ok(callers::denied(&fault, name)),
     };
     let payload: Map<String, Value> = object(body)?;
@@ -196,7 +196,7 @@ async fn invoke(
         let caller = caller.clone();
         let tasks = whisk.tasks.clone();
         tasks.spawn(mote_tasks::boxed(async move {
-            let _place = place;
+            let _places = (place, places);
             let payload = Value::Object(payload);
             let activation = Activation { id, found, payload, cause: None, caller };
             run::activate(&whisk, &activation, Patience::Refused).await

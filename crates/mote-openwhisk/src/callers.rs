@@ -10,6 +10,7 @@ use axum::response::{IntoResponse as _, Response};
 use mote_compat::call;
 use mote_core::Fault;
 use mote_core::invocation::{headers, is_set_by_node};
+use mote_core::place::Place;
 
 use super::entities::What;
 use super::run::{self, Found};
@@ -37,21 +38,22 @@ const KEY_FIELDS: [HeaderName; 2] = [header::AUTHORIZATION, HeaderName::from_sta
 
 /// Whether the sender may run an action: a key must open every function of it that requires one,
 /// also those of a sequence. Returns the caller's name, puts it into the fields, and removes the key
-/// from them.
+/// from them. The second part holds the places of the functions that limit their calls at once.
 pub(super) fn admit(
     whisk: &Whisk,
     found: &Found,
     fields: &mut HeaderMap,
     from: IpAddr,
-) -> Result<Option<String>, Fault> {
+) -> Result<(Option<String>, Vec<Place>), Fault> {
     let forged = fields.keys().filter(|name| is_set_by_node(name.as_str().as_bytes()));
     for name in forged.cloned().collect::<Vec<_>>() {
         fields.remove(name);
     }
-    let (mut caller, mut used) = (None, Vec::new());
+    let (mut caller, mut used, mut places) = (None, Vec::new(), Vec::new());
     for function in functions(whisk, found) {
         let mut head = call::head("POST", "/", fields, &[]);
         whisk.context.node.admit(&function, &mut head, from)?;
+        places.extend(head.take_place());
         let Some(name) = head.caller() else { continue };
         caller = Some(String::from_utf8_lossy(name).into_owned());
         let is_left = |field: &HeaderName| {
@@ -65,7 +67,7 @@ pub(super) fn admit(
     if let Some(Ok(value)) = caller.as_deref().map(HeaderValue::from_str) {
         fields.insert(HeaderName::from_static("mote-caller"), value);
     }
-    Ok(caller)
+    Ok((caller, places))
 }
 
 /// The functions that an action may run.

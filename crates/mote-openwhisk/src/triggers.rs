@@ -141,7 +141,7 @@ async fn start(
 ) -> Result<Id, Refused> {
     let found = run::find(whisk, action)?;
     let caller = callers::admit(whisk, &found, &mut sender.fields.clone(), sender.from);
-    let caller = caller.map_err(|fault| callers::refused(&fault, action))?;
+    let (caller, _places) = caller.map_err(|fault| callers::refused(&fault, action))?;
     accepted::accept(whisk, action, found, payload, (Some(cause), caller)).await
 }
 

@@ -51,8 +51,8 @@ pub(super) async fn run(
     }
     let (mut head, body) = request.into_parts();
     let keyed = authenticated(&whisk, &found, from, &head.headers)?;
-    let caller = match callers::admit(&whisk, &found, &mut head.headers, from.ip()) {
-        Ok(caller) => caller,
+    let (caller, _places) = match callers::admit(&whisk, &found, &mut head.headers, from.ip()) {
+        Ok(admitted) => admitted,
         Err(fault) => return Ok(callers::denied(&fault, &name)),
     };
     let length = call::declared_length(&head.headers);

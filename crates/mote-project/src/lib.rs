@@ -20,6 +20,7 @@ pub mod foreign;
 mod found;
 mod golang;
 mod guess;
+mod http;
 mod isolation;
 mod mistakes;
 mod network;

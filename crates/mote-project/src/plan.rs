@@ -536,6 +536,7 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     spec.secrets.clone_from(&function.secrets);
     spec.secret_env.clone_from(&function.secret_env);
     spec.methods = function.methods.clone().unwrap_or_default();
+    spec.http = crate::http::rules(function);
     spec.egress = function
         .egress
         .iter()
@@ -707,6 +708,8 @@ fn apply_limits(spec: &mut FunctionSpec, function: &FunctionManifest) {
     let rate = |RateManifest { calls, period_ms, burst }| Rate { calls, period_ms, burst };
     spec.rates.all = limits.rate.map(rate).or(spec.rates.all);
     spec.rates.caller = limits.caller_rate.map(rate).or(spec.rates.caller);
+    spec.rates.at_once = limits.calls_at_once.or(spec.rates.at_once);
+    spec.rates.caller_at_once = limits.caller_calls_at_once.or(spec.rates.caller_at_once);
 }
 
 /// Targets for CPU and memory use when the manifest names only the policy: a third stays free while

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use mote_compat::queue::{Later, Queue};
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Phases, Reply, RouteInfo, headers, put_header};
-use mote_core::spec::{Access, CoapResource, Rates};
+use mote_core::spec::{Access, CoapResource, HttpRules, Rates};
 use mote_core::{Fault, FaultClass, FunctionName, Invocation, Invoker};
 
 /// The field that asks for an answer before the function has run.
@@ -30,7 +30,7 @@ impl<I> TinyFaasFront<I> {
     }
 }
 
-/// A function, called by any method.
+/// A function, called by any method that its manifest permits.
 #[derive(Clone)]
 pub struct Route<R>(R);
 
@@ -55,7 +55,7 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
     }
 
     fn methods(&self) -> &[String] {
-        &[]
+        self.0.methods()
     }
 
     fn coap(&self) -> &CoapResource {
@@ -68,6 +68,10 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
 
     fn rates(&self) -> &Rates {
         self.0.rates()
+    }
+
+    fn http(&self) -> Option<&HttpRules> {
+        self.0.http()
     }
 }
 
@@ -127,6 +131,7 @@ impl<I: Invoker> Invoker for TinyFaasFront<I> {
             head.admit(None);
         }
         head.count();
+        head.keep_place(invocation.head.take_place());
         let invocation = Invocation { head, ..invocation };
         let answered = match self.inner.invoke(&route.0, invocation).await {
             Ok(reply) => (reply.body, reply.phases),

@@ -116,6 +116,7 @@ fn faults_arrive_as_they_were_sent() {
         Fault::NotLocal,
         Fault::OtherSite,
         Fault::TooManyCalls { retry_after_s: 7, of_caller: true },
+        Fault::TooManyAtOnce { of_caller: true },
     ] {
         let read = read_fault(frame(|out| put_fault(out, 1, &fault)).payload).unwrap();
         assert_eq!(read, fault);

@@ -141,6 +141,15 @@ pub(super) fn describe_text(function: &Function) -> String {
             line(name, &format!("{calls}/{unit}, burst {burst}"));
         }
     }
+    let at_once = [
+        ("calls at once", limits.calls_at_once),
+        ("caller calls at once", limits.caller_calls_at_once),
+    ];
+    for (name, calls) in at_once {
+        if let Some(calls) = calls {
+            line(name, &calls.to_string());
+        }
+    }
     if !limits.policy.is_empty() {
         line("policy", &format!("{}, start {}", limits.policy, limits.start));
     }

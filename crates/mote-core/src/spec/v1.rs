@@ -15,7 +15,7 @@ use super::AsyncRules;
 use super::Isolation;
 use super::Protocol;
 use super::mqtt::{MqttTrigger, Publishing};
-use super::{Access, Rates};
+use super::{Access, HttpRules, Rates};
 use super::{
     CoapResource, Egress, FunctionSpec, Limits, Missed, Overlap, Platform, Runtime, Scale,
     Schedule, ScheduledCall, StartPolicy, StateRules, When,
@@ -118,6 +118,8 @@ struct SpecV1 {
     access: Access,
     #[serde(default, skip_serializing_if = "Rates::is_none")]
     rates: Rates,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    http: Option<Box<HttpRules>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -276,6 +278,7 @@ impl From<FunctionSpec> for SpecV1 {
             services: spec.services,
             access: spec.access,
             rates: spec.rates,
+            http: spec.http,
         }
     }
 }
@@ -311,6 +314,7 @@ impl From<SpecV1> for FunctionSpec {
             services: spec.services,
             access: spec.access,
             rates: spec.rates,
+            http: spec.http,
         }
     }
 }
@@ -319,6 +323,7 @@ impl From<SpecV1> for FunctionSpec {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::Cors;
     use super::*;
 
     /// A spec with every field of version 1. It never changes, because databases hold it.
@@ -362,6 +367,13 @@ mod tests {
             spec.access = access;
             assert_eq!(from_json(to_json(&spec).as_bytes()).unwrap(), spec);
         }
+        for added in ["http", "at_once"] {
+            assert!(!to_json(&spec).contains(added), "older builds read a function without it");
+        }
+        let cors = Cors { origins: vec!["*".into()], ..Cors::default() };
+        spec.http = Some(Box::new(HttpRules { headers: vec!["x-a".into()], cors: Some(cors) }));
+        spec.rates = Rates { at_once: Some(2), caller_at_once: Some(1), ..Rates::NONE };
+        assert_eq!(from_json(to_json(&spec).as_bytes()).unwrap(), spec);
     }
 
     #[test]

@@ -213,8 +213,15 @@ pub(crate) async fn refuse(
     let body = refusal.problem_json(id);
     let mut out = OutBuffer::take();
     status_line(&mut out, refusal.status);
-    out.extend_from_slice(b"content-type: application/problem+json\r\n");
-    number_field(&mut out, b"content-length: ", body.len() as u64);
+    if refusal.has_body() {
+        out.extend_from_slice(b"content-type: application/problem+json\r\n");
+        number_field(&mut out, b"content-length: ", body.len() as u64);
+    }
+    for (name, value) in refusal.added.fields() {
+        for part in [name, b": ", value, b"\r\n"] {
+            out.extend_from_slice(part);
+        }
+    }
     if let Some(allow) = &refusal.allow {
         out.extend_from_slice(format!("allow: {allow}\r\n").as_bytes());
     }
@@ -225,7 +232,7 @@ pub(crate) async fn refuse(
         out.extend_from_slice(format!("www-authenticate: {CHALLENGE}\r\n").as_bytes());
     }
     common_fields(&mut out, id, persistence(keep_alive, false));
-    if !is_head {
+    if !is_head && refusal.has_body() {
         out.extend_from_slice(body.as_bytes());
     }
     write_all(writer, config, &out).await

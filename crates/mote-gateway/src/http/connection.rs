@@ -18,9 +18,10 @@ use super::front::HttpFront;
 use super::head::{self, Framing, RequestHead};
 use super::input::{Input, ReadEnd, or_gone, poll_gone};
 use super::request_body::Fed;
-use super::route::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, SCHEME_FIELD, find_route};
+use super::route::{Asked, LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, SCHEME_FIELD, find_route};
 use super::socket::{Reader, Socket, Writer};
 use super::{h2, request_body, silence, websocket, websocket_messages};
+use crate::added::Added;
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::Refusal;
 
@@ -117,9 +118,14 @@ async fn serve_one<I: Invoker>(
         return After::CloseUnread;
     }
     let is_head = request.head.method() == b"HEAD";
-    let found = find_route(&front.invoker, &request.name, &mut request.head, owner);
-    let route = match found {
-        Ok(route) => route,
+    let length = match request.framing {
+        Framing::Length(length) => Some(length),
+        Framing::None | Framing::Chunked => None,
+    };
+    let asked = Asked { from: owner, length, wants_websocket: request.wants_websocket };
+    let found = find_route(&front.invoker, &request.name, &mut request.head, asked);
+    let (route, added) = match found {
+        Ok(found) => found,
         Err(refusal) => {
             input.refusals += 1;
             let keep = request.keep_alive
@@ -132,14 +138,6 @@ async fn serve_one<I: Invoker>(
         }
     };
     let limit = route.body_bytes_max();
-    if let Framing::Length(length) = request.framing
-        && length > limit
-    {
-        let fault = Fault::BodyTooLarge { limit_bytes: limit };
-        let refusal = Refusal::of_fault(&fault, &request.name);
-        let _ = answer::refuse(writer, &front.config, &refusal, None, is_head, false).await;
-        return After::CloseUnread;
-    }
     if request.expects_continue
         && request.framing != Framing::None
         && answer::write_all(writer, &front.config, b"HTTP/1.1 100 Continue\r\n\r\n").await.is_err()
@@ -147,7 +145,7 @@ async fn serve_one<I: Invoker>(
         return After::Close;
     }
     input.refusals = 0;
-    let mut exchange = Exchange { front, route, request, received_ns, is_head, owner };
+    let mut exchange = Exchange { front, route, request, received_ns, is_head, owner, added };
     if exchange.request.wants_websocket && exchange.route.takes_websockets() {
         if !exchange.route.takes_websocket_messages() {
             return exchange.run_websocket(None, input, reader, writer).await;
@@ -170,6 +168,7 @@ async fn serve_one<I: Invoker>(
             exchange.run_streaming(input, reader, writer, limit).await
         }
         Err(refusal) => {
+            let refusal = refusal.with(&exchange.added);
             let _ = answer::refuse(writer, &front.config, &refusal, None, is_head, false).await;
             After::CloseUnread
         }
@@ -241,6 +240,8 @@ struct Exchange<'a, I: Invoker> {
     is_head: bool,
     /// The sender's address.
     owner: IpAddr,
+    /// Fields that answers have in addition.
+    added: Added,
 }
 
 impl<I: Invoker> Exchange<'_, I> {
@@ -444,6 +445,7 @@ impl<I: Invoker> Exchange<'_, I> {
         let result = match ended {
             Ok(result) => result,
             Err(Some(refusal)) => {
+                let refusal = refusal.with(&self.added);
                 let config = &self.front.config;
                 let _ =
                     answer::refuse(writer, config, &refusal, Some(id), self.is_head, false).await;
@@ -478,7 +480,8 @@ impl<I: Invoker> Exchange<'_, I> {
         let keep_alive = keep_alive && !self.front.stopper.is_stopping();
         let config = &self.front.config;
         let refusal = match result {
-            Ok(reply) => {
+            Ok(mut reply) => {
+                reply.headers = self.added.to(reply.headers);
                 let idle = Duration::from_millis(self.route.stream_idle_ms());
                 let reply = silence::limited(reply, idle);
                 let form =
@@ -498,6 +501,7 @@ impl<I: Invoker> Exchange<'_, I> {
             }
             Err(fault) => Refusal::of_fault_for(&fault, &self.request.name, self.route.compat()),
         };
+        let refusal = refusal.with(&self.added);
         let written =
             answer::refuse(writer, config, &refusal, Some(id), self.is_head, keep_alive).await;
         after(written, keep_alive)

@@ -28,10 +28,11 @@ use super::front::{HttpFront, Stopper, Unsent};
 use super::h2_body::{StreamBody, fields_of};
 use super::h2_meter::Metered;
 use super::head::{self, FIELDS_BYTES_MAX, FIELDS_MAX};
-use super::route::{LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, SCHEME_FIELD, find_route};
+use super::route::{Asked, LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, SCHEME_FIELD, find_route};
 use super::silence;
 use super::socket::Socket;
 use super::target::{self, TARGET_BYTES_MAX, Target};
+use crate::added::Added;
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::{CHALLENGE, Refusal};
 
@@ -268,7 +269,12 @@ impl Activity {
 
     fn begin(self: &Arc<Self>, place: Share<IpAddr>) -> OpenStream {
         self.open.fetch_add(1, Ordering::Relaxed);
-        OpenStream { activity: self.clone(), accepted: false, _place: place }
+        OpenStream {
+            activity: self.clone(),
+            accepted: false,
+            added: Added::default(),
+            _place: place,
+        }
     }
 
     /// Counts bytes of an answer until they are sent or given up. Returns `None` if too many wait.
@@ -319,6 +325,8 @@ struct OpenStream {
     activity: Arc<Activity>,
     /// Whether its invocation has begun.
     accepted: bool,
+    /// Fields that its answer has in addition.
+    added: Added,
     _place: Share<IpAddr>,
 }
 
@@ -413,6 +421,7 @@ impl<I: Invoker> Service<I> {
             },
             Err(refusal) => refusal,
         };
+        let refusal = refusal.with(&open.added);
         refuse(is_head, &refusal, id, open)
     }
 
@@ -442,8 +451,13 @@ impl<I: Invoker> Service<I> {
         if self.is_tls {
             head.replace_header(SCHEME_FIELD, b"https");
         }
-        let route = match find_route(&self.invoker, &name, &mut head, self.owner) {
-            Ok(route) => route,
+        let length = hyper::body::Body::size_hint(request.body()).exact();
+        let asked = Asked { from: self.owner, length, wants_websocket: false };
+        let route = match find_route(&self.invoker, &name, &mut head, asked) {
+            Ok((route, added)) => {
+                open.added = added;
+                route
+            }
             Err(refusal) => {
                 let refusals = self.activity.refusals.fetch_add(1, Ordering::Relaxed) + 1;
                 if refusals == REFUSALS_IN_A_ROW_MAX {
@@ -456,11 +470,6 @@ impl<I: Invoker> Service<I> {
         let limit = route.body_bytes_max();
         let stream_idle = Duration::from_millis(route.stream_idle_ms());
         let body = request.into_body();
-        let length = hyper::body::Body::size_hint(&body).exact();
-        if length.is_some_and(|length| length > limit) {
-            let fault = Fault::BodyTooLarge { limit_bytes: limit };
-            return (name.clone(), Err(Refusal::of_fault(&fault, &name)));
-        }
         let body = if hyper::body::Body::is_end_stream(&body) {
             Body::Empty
         } else {
@@ -500,7 +509,10 @@ impl<I: Invoker> Service<I> {
         };
         open.accept();
         let result = self.invoker.invoke(&route, invocation).await;
-        let result = result.map(|reply| silence::limited(reply, stream_idle));
+        let result = result.map(|mut reply| {
+            reply.headers = open.added.to(reply.headers);
+            silence::limited(reply, stream_idle)
+        });
         let result = result.map_err(|fault| Refusal::of_fault_for(&fault, &name, route.compat()));
         (name, result)
     }
@@ -619,10 +631,14 @@ fn refuse(
     id: InvocationId,
     open: OpenStream,
 ) -> Response<AnswerBody> {
-    let mut response = Response::builder()
-        .status(refusal.status)
-        .header("content-type", "application/problem+json")
-        .header("mote-invocation", id.to_string());
+    let mut response =
+        Response::builder().status(refusal.status).header("mote-invocation", id.to_string());
+    if refusal.has_body() {
+        response = response.header("content-type", "application/problem+json");
+    }
+    for (name, value) in refusal.added.fields() {
+        response = response.header(name, value);
+    }
     if let Some(allow) = &refusal.allow {
         response = response.header("allow", allow);
     }
@@ -632,7 +648,7 @@ fn refuse(
     if refusal.status == 401 {
         response = response.header("www-authenticate", CHALLENGE);
     }
-    let body = if is_head {
+    let body = if is_head || !refusal.has_body() {
         Body::Empty
     } else {
         Body::whole(refusal.problem_json(Some(id)).into_bytes())

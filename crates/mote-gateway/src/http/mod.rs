@@ -13,6 +13,7 @@ mod input;
 mod listener;
 mod request_body;
 mod route;
+mod rules;
 mod silence;
 mod socket;
 pub mod target;

@@ -4,9 +4,12 @@ use std::net::IpAddr;
 
 use mote_core::invocation::{Head, headers};
 use mote_core::rollout::sticky_key;
-use mote_core::{Invoker, RouteInfo};
+use mote_core::spec::Access;
+use mote_core::{Fault, Invoker, RouteInfo};
 
 use super::head::no_such_function;
+use super::rules::{self, Checked};
+use crate::added::Added;
 use crate::refusal::Refusal;
 
 /// Requests with equal values go to the same revision while traffic is split.
@@ -23,26 +26,71 @@ pub const REFUSALS_IN_A_ROW_MAX: u32 = 100;
 /// with TLS; otherwise it is what the client or a proxy in front has sent.
 pub(super) const SCHEME_FIELD: &[u8] = b"x-forwarded-proto";
 
-/// The function of a request, or the refusal if there is none or `from` may not call it.
+/// What a front knows of a request in addition to its head.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    /// The sender's address.
+    pub(crate) from: IpAddr,
+    /// The length of the body, if it is known.
+    pub(crate) length: Option<u64>,
+    pub(crate) wants_websocket: bool,
+}
+
+/// The function of a request, and the fields that its answers have in addition; or the refusal if
+/// there is no function, or it does not accept the request.
 pub(crate) fn find_route<I: Invoker>(
     invoker: &I,
     name: &str,
     head: &mut Head,
-    from: IpAddr,
-) -> Result<I::Route, Refusal> {
+    asked: Asked,
+) -> Result<(I::Route, Added), Refusal> {
     let route = invoker.route(name, || split_key(head)).ok_or_else(|| no_such_function(name))?;
-    let methods = route.methods();
-    if methods.is_empty() || methods.iter().any(|allowed| allowed.as_bytes() == head.method()) {
-        let admitted = invoker.admit(&route, head, Some(from));
-        return match admitted.and_then(|()| invoker.count(&route, head, Some(from))) {
-            Ok(()) => Ok(route),
-            Err(fault) => Err(Refusal::of_fault_for(&fault, name, route.compat())),
-        };
+    let Some(rules) = route.http() else {
+        return accept(invoker, &route, name, head, asked, None)
+            .map(|()| (route, Added::default()));
+    };
+    let Checked { added, broken, is_preflight } = rules::check(rules, head, asked.wants_websocket);
+    let accepted = if is_preflight {
+        // Browsers ask without credentials, so admission by a key would refuse all of them. Where a
+        // request comes from needs none. The answer runs nothing, so no rate counts it.
+        let is_key = matches!(route.access(), Access::Key | Access::KeyIfSent);
+        let admitted = if is_key { Ok(()) } else { invoker.admit(&route, head, Some(asked.from)) };
+        Err(admitted.map_or_else(
+            |fault| Refusal::of_fault_for(&fault, name, route.compat()),
+            |()| Refusal::no_content(),
+        ))
+    } else {
+        accept(invoker, &route, name, head, asked, broken)
+    };
+    match accepted {
+        Ok(()) => Ok((route, added)),
+        Err(refusal) => Err(refusal.with(&added)),
     }
-    let allow = methods.join(", ");
-    let mut refusal = Refusal::new(405, "M1030", format!("{allow} only"));
-    refusal.allow = Some(allow);
-    Err(refusal)
+}
+
+/// Whether a function accepts a request. The order matters: whoever may not call the function learns
+/// nothing of its rules, and a request that breaks them uses up no rate.
+fn accept<I: Invoker>(
+    invoker: &I,
+    route: &I::Route,
+    name: &str,
+    head: &mut Head,
+    asked: Asked,
+    broken: Option<Refusal>,
+) -> Result<(), Refusal> {
+    let of_fault = |fault: Fault| Refusal::of_fault_for(&fault, name, route.compat());
+    invoker.admit(route, head, Some(asked.from)).map_err(of_fault)?;
+    if !rules::is_permitted(route.methods(), head.method()) {
+        return Err(rules::other_method(route.methods()));
+    }
+    if let Some(broken) = broken {
+        return Err(broken);
+    }
+    let limit_bytes = route.body_bytes_max();
+    if asked.length.is_some_and(|length| length > limit_bytes) {
+        return Err(Refusal::of_fault(&Fault::BodyTooLarge { limit_bytes }, name));
+    }
+    invoker.count(route, head, Some(asked.from)).map_err(of_fault)
 }
 
 /// The key that keeps a caller with one of several revisions, if the caller sent one.

@@ -117,6 +117,8 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             balance: spec.scale.balance.as_str().to_owned(),
             rate: spec.rates.all.map(rate),
             caller_rate: spec.rates.caller.map(rate),
+            calls_at_once: spec.rates.at_once,
+            caller_calls_at_once: spec.rates.caller_at_once,
         },
         created_at: Timestamp::from_unix_ms(node.created_at_ms(revision)),
         requests: Requests {
