@@ -168,7 +168,7 @@ impl Http2 {
         // :method GET, :scheme http, :path and :authority as literals that are not indexed.
         let mut block = vec![0x82, 0x86, 0x04, self.path.len() as u8];
         block.extend(self.path.as_bytes());
-        block.extend(b"\x01\x04test");
+        block.extend(b"\x01\x09localhost");
         let stream = self.next;
         self.next += 2;
         self.open.insert(stream, (Instant::now(), false, Vec::new()));

@@ -294,7 +294,7 @@ impl Http2 {
 
     fn request(&mut self, body: String) {
         // :method POST, :scheme http, :path and :authority as literals that are not indexed.
-        let block = b"\x83\x86\x04\x05/echo\x01\x04test";
+        let block = b"\x83\x86\x04\x05/echo\x01\x09localhost";
         let stream = self.next;
         self.next += 2;
         // If this fails, the next read says why.

@@ -7,9 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use mote_core::invocation::headers;
-
-/// The name under which functions reach the node.
-const NAME_FOR_FUNCTIONS: &[u8] = b"mote.internal";
+use mote_core::spec::{OPENFAAS_GATEWAYS, OWN_FRONT};
 
 /// Whether a request with these fields may have been caused by a page that this machine did not
 /// serve. Browsers send `Origin` with all requests but simple ones to read, and `Sec-Fetch-Site` with
@@ -29,7 +27,7 @@ fn is_own_host(host: &[u8]) -> bool {
     let name = without_port(host);
     name.is_empty()
         || is_name_of_loopback(name)
-        || name.eq_ignore_ascii_case(NAME_FOR_FUNCTIONS)
+        || is_name_for_functions(name)
         || address(host).is_some()
 }
 
@@ -41,6 +39,12 @@ fn is_own_origin(origin: &[u8]) -> bool {
         is_name_of_loopback(without_port(host))
             || address(host).is_some_and(|ip| ip.to_canonical().is_loopback())
     })
+}
+
+/// The names under which functions of this node reach it.
+fn is_name_for_functions(name: &[u8]) -> bool {
+    let names = std::iter::once(OWN_FRONT.0).chain(OPENFAAS_GATEWAYS);
+    names.into_iter().any(|own| own.as_bytes().eq_ignore_ascii_case(name))
 }
 
 /// `localhost` and the names below it, which browsers do not look up (RFC 6761, 6.3).
@@ -91,6 +95,8 @@ mod tests {
             "localhost.:6683",
             "lamp.localhost",
             "mote.internal",
+            "gateway:8080",
+            "gateway.openfaas",
             "",
         ] {
             check(&[("host", own)], false);

@@ -1,6 +1,7 @@
 //! Verbs and flags.
 
 mod cells;
+mod config;
 mod deploy;
 mod export;
 mod import;
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 pub(super) use self::cells::CellFlags;
+pub(super) use self::config::{Config, ConfigVerb};
 pub(super) use self::deploy::{Deploy, OnFailure};
 pub(super) use self::export::{Export as ExportVerb, ExportKubernetes, ExportTo};
 pub(super) use self::import::Import;
@@ -789,18 +791,4 @@ pub(super) enum SecretVerb {
     /// Remove secrets
     #[command(visible_alias = "rm")]
     Remove(Remove),
-}
-
-#[derive(Debug, ClapArgs)]
-pub(super) struct Config {
-    #[command(subcommand)]
-    pub(super) verb: ConfigVerb,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum ConfigVerb {
-    /// Check the configuration
-    Check(NodeFlags),
-    /// Print each value with its origin
-    Show(NodeFlags),
 }
