@@ -4,23 +4,18 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use mote_core::Fault;
-use mote_core::invocation::{Head, headers};
-use mote_core::spec::{Access, Rates};
+use mote_core::invocation::Head;
+use mote_core::spec::{Access, Rates, TokenRules};
+use mote_core::{Fault, RouteInfo};
+use mote_issuers::{Issuers, Rejected};
 
 use crate::bounded::unix_ms;
+use crate::credentials::{is_of_other_site, presented, tokens};
 use crate::guesses::Guesses;
 use crate::meters::Meters;
 use crate::pages;
 use crate::refusals::Refusals;
 use crate::ring::KeyRing;
-
-/// The fields in which a caller sends its key.
-const BEARER_FIELD: &[u8] = b"authorization";
-const KEY_FIELD: &[u8] = b"x-api-key";
-const BEARER: &[u8] = b"bearer ";
-/// Most keys of one request that are tried.
-const TRIED_MAX: usize = 4;
 
 /// Decides which requests a function accepts. Cheap to clone; all clones have the same keys.
 #[derive(Clone, Default)]
@@ -30,6 +25,7 @@ pub struct Guard(Arc<Shared>);
 struct Shared {
     ring: ArcSwap<KeyRing>,
     guesses: Guesses,
+    issuers: Issuers,
     meters: Meters,
     refusals: Refusals,
 }
@@ -45,18 +41,42 @@ impl Guard {
         self.0.ring.load().opens(function, unix_ms())
     }
 
-    /// Whether the caller with this name may call a function.
-    pub fn caller_opens(&self, caller: &[u8], function: &str) -> bool {
-        self.0.ring.load().caller_opens(caller, function, unix_ms())
+    /// The issuers of the tokens of callers.
+    pub fn issuers(&self) -> &Issuers {
+        &self.0.issuers
+    }
+
+    /// Whether the sender of a request that is not for a function, but asks for what concerns it, may
+    /// call it. The head was admitted with [`Access::KeyIfSent`], so a caller that it names is the one
+    /// of a key. A token is verified for this function; the name in it proves nothing elsewhere.
+    pub fn proves(&self, head: &Head, route: &dyn RouteInfo) -> bool {
+        let (ring, now_unix_ms, name) = (self.0.ring.load(), unix_ms(), route.name().as_str());
+        let has_key =
+            || head.caller().is_some_and(|caller| ring.caller_opens(caller, name, now_unix_ms));
+        match (route.access(), route.tokens()) {
+            (Access::Key, _) => has_key(),
+            (Access::Basic, _) => {
+                let mut all = presented(head.headers(), Access::Basic);
+                let mut opens = || {
+                    all.find_map(|one| one.find(&ring, now_unix_ms))
+                        .is_some_and(|key| key.opens(name))
+                };
+                !is_of_other_site(head.headers()) && (has_key() || opens())
+            }
+            (Access::Jwt, Some(rules)) => self.subject(head, rules, now_unix_ms).is_ok(),
+            _ => false,
+        }
     }
 
     /// Whether a request may run a function. If it may because of its key, the key is removed from
-    /// the head, and the name of the caller is added. `from` is the sender's address, if it is known.
-    /// A request that was admitted before is not asked again.
+    /// the head, and the name of the caller is added. A token stays, so that the function can read
+    /// further claims. `tokens` are the rules of a function with [`Access::Jwt`]; `from` is the
+    /// sender's address, if it is known. A request that was admitted before is not asked again.
     #[inline]
     pub fn admit(
         &self,
         access: Access,
+        tokens: Option<&Arc<TokenRules>>,
         function: &str,
         head: &mut Head,
         from: Option<IpAddr>,
@@ -66,7 +86,7 @@ impl Guard {
         }
         let checked = match access {
             Access::Local | Access::Unset => check_local(head, from),
-            _ => self.check_key(access, function, head, from),
+            _ => self.check((access, tokens), function, head, from),
         };
         checked.inspect_err(|fault| self.0.refusals.note(function, fault, from))
     }
@@ -81,6 +101,7 @@ impl Guard {
     #[inline]
     pub fn count(
         &self,
+        access: Access,
         rates: &Rates,
         function: &str,
         head: &mut Head,
@@ -89,7 +110,9 @@ impl Guard {
         if rates.is_none() || head.is_counted() {
             return Ok(());
         }
-        let counted = self.0.meters.count(rates, function, head.caller(), from);
+        // A key and a token may name their callers alike, and are different ones.
+        let caller = head.caller().map(|name| (access == Access::Jwt, name));
+        let counted = self.0.meters.count(rates, function, caller, from);
         let place = counted.inspect_err(|fault| self.0.refusals.note(function, fault, from))?;
         head.keep_place(place);
         head.count();
@@ -97,9 +120,9 @@ impl Guard {
     }
 
     #[inline(never)]
-    fn check_key(
+    fn check(
         &self,
-        access: Access,
+        (access, tokens): (Access, Option<&Arc<TokenRules>>),
         function: &str,
         head: &mut Head,
         from: Option<IpAddr>,
@@ -107,11 +130,17 @@ impl Guard {
         if is_of_this_machine(from) {
             head.set_local();
         }
+        if access == Access::Jwt {
+            return self.check_token(tokens, head, from);
+        }
+        if access == Access::Basic && is_of_other_site(head.headers()) {
+            return Err(Fault::OtherSite);
+        }
         let (ring, now_unix_ms) = (self.0.ring.load(), unix_ms());
         let mut has_sent = false;
-        let found = presented(head.headers()).find_map(|(field, text)| {
+        let found = presented(head.headers(), access).find_map(|one| {
             has_sent = true;
-            Some((field, ring.find(text, now_unix_ms)?))
+            Some((one.field(), one.find(&ring, now_unix_ms)?))
         });
         match found {
             Some((field, key)) if access == Access::KeyIfSent || key.opens(function) => {
@@ -123,9 +152,51 @@ impl Guard {
             Some(_) => Err(Fault::OtherKey),
             None if access == Access::KeyIfSent => Ok(()),
             // Only those who send a key can guess one.
-            None if !has_sent || self.0.guesses.may_guess(from, now_unix_ms) => Err(Fault::NoKey),
-            None => Err(Fault::TooManyKeys),
+            None if has_sent && !self.0.guesses.may_guess(from, now_unix_ms) => {
+                Err(Fault::TooManyKeys)
+            }
+            None if access == Access::Basic => Err(Fault::NoPassword),
+            None => Err(Fault::NoKey),
         }
+    }
+
+    #[cold]
+    fn check_token(
+        &self,
+        rules: Option<&Arc<TokenRules>>,
+        head: &mut Head,
+        from: Option<IpAddr>,
+    ) -> Result<(), Fault> {
+        // A spec without rules has another access mode.
+        let rules = rules.ok_or(Fault::NoToken)?;
+        if tokens(head.headers()).next().is_none() {
+            return Err(Fault::NoToken);
+        }
+        let now_unix_ms = unix_ms();
+        match self.subject(head, rules, now_unix_ms) {
+            Ok(subject) => {
+                head.admit(Some(subject.as_bytes()));
+                Ok(())
+            }
+            Err(Rejected::NoKeys) => Err(Fault::NoTokenKeys),
+            Err(Rejected::Claims) => Err(Fault::OtherToken),
+            Err(Rejected::Wrong) if self.0.guesses.may_guess(from, now_unix_ms) => {
+                Err(Fault::NoToken)
+            }
+            Err(Rejected::Wrong) => Err(Fault::TooManyKeys),
+        }
+    }
+
+    /// The subject of the one token of a request.
+    fn subject(
+        &self,
+        head: &Head,
+        rules: &Arc<TokenRules>,
+        now_unix_ms: u64,
+    ) -> Result<Arc<str>, Rejected> {
+        let mut all = tokens(head.headers());
+        let (Some(token), None) = (all.next(), all.next()) else { return Err(Rejected::Wrong) };
+        self.0.issuers.check(token, rules, now_unix_ms / 1_000)
     }
 }
 
@@ -148,21 +219,11 @@ fn is_of_this_machine(from: Option<IpAddr>) -> bool {
     from.is_some_and(|from| from.to_canonical().is_loopback())
 }
 
-/// What a request presents as its key, each with its field.
-fn presented(block: &[u8]) -> impl Iterator<Item = (&'static [u8], &[u8])> {
-    let all = headers(block).filter_map(|(name, value)| match name {
-        KEY_FIELD => Some((KEY_FIELD, value.trim_ascii())),
-        BEARER_FIELD => {
-            let (scheme, text) = value.split_at_checked(BEARER.len())?;
-            scheme.eq_ignore_ascii_case(BEARER).then(|| (BEARER_FIELD, text.trim_ascii()))
-        }
-        _ => None,
-    });
-    all.take(TRIED_MAX)
-}
-
 #[cfg(test)]
 mod tests {
+    use mote_core::FunctionName;
+    use mote_core::spec::{CoapResource, TokenKeys};
+
     use super::*;
     use crate::ring::{Key, NewKey};
 
@@ -191,7 +252,7 @@ mod tests {
 
     fn answer(guard: &Guard, function: &str, fields: &[(&str, &str)]) -> Result<Head, Fault> {
         let mut head = head(fields);
-        guard.admit(Access::Key, function, &mut head, None).map(|()| head)
+        guard.admit(Access::Key, None, function, &mut head, None).map(|()| head)
     }
 
     #[test]
@@ -226,8 +287,162 @@ mod tests {
         let (guard, [all, ..]) = guard();
         let mut head = head(&[("x-api-key", &all)]);
         let before = head.clone();
-        assert_eq!(guard.admit(Access::Public, "hello", &mut head, None), Ok(()));
+        assert_eq!(guard.admit(Access::Public, None, "hello", &mut head, None), Ok(()));
         assert_eq!(head, before);
+    }
+
+    #[test]
+    fn a_password_opens_functions_of_its_mode_only() {
+        let (guard, [all, one, old]) = guard();
+        let basic = |text: &str| format!("Basic {}", data_encoding::BASE64.encode(text.as_bytes()));
+        let call = |access, field: &str, more: &[(&str, &str)]| {
+            let mut head = head(&[&[("authorization", field)], more].concat());
+            guard.admit(access, None, "other", &mut head, None).map(|()| head)
+        };
+        let right = basic(&format!("all:{all}"));
+        let seen = call(Access::Basic, &right, &[("x-a", "b")]).expect("admitted");
+        assert_eq!(seen.headers(), b"x-a\nb\nmote-caller\nall\n");
+        assert!(call(Access::Basic, &right.replace("Basic", "bAsIc"), &[]).is_ok());
+        assert!(call(Access::Basic, &format!("Bearer {all}"), &[]).is_ok(), "as with the mode key");
+        assert_eq!(call(Access::Key, &right, &[]), Err(Fault::NoKey));
+        assert_eq!(call(Access::Basic, &basic(&format!("one:{one}")), &[]), Err(Fault::OtherKey));
+        let wrong = [
+            format!("one:{all}"),
+            format!(":{all}"),
+            format!("all:{all} "),
+            format!("all:{old}"),
+            format!("All:{all}"),
+            format!("all{all}"),
+            "all:".to_owned(),
+            all.clone(),
+            format!("{}:{all}", "a".repeat(400)),
+        ];
+        for text in wrong {
+            assert_eq!(call(Access::Basic, &basic(&text), &[]), Err(Fault::NoPassword), "{text}");
+        }
+        for field in ["Basic", "Basic ", "Basic %%", "Basic YQ", "Digest x", ""] {
+            assert_eq!(call(Access::Basic, field, &[]), Err(Fault::NoPassword), "{field}");
+        }
+        for site in ["cross-site", "same-site", "Same-Origin", ""] {
+            let refused = call(Access::Basic, &right, &[("sec-fetch-site", site)]);
+            assert_eq!(refused, Err(Fault::OtherSite), "{site}");
+        }
+        let both = [("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site")];
+        assert_eq!(call(Access::Basic, &right, &both), Err(Fault::OtherSite));
+        assert!(call(Access::Basic, &right, &both[..1]).is_ok());
+    }
+
+    /// Made by PyJWT: a key set, a token that it verifies, and one without the claim `role`.
+    fn made() -> [&'static str; 3] {
+        let lines: Vec<_> = include_str!("guard/pyjwt.txt").lines().collect();
+        lines.try_into().expect("three lines")
+    }
+
+    fn rules(keys: TokenKeys) -> Arc<TokenRules> {
+        let claims = [("role".to_owned(), "x".into())].into();
+        let (issuer, audience) = ("https://a".to_owned(), "b".to_owned());
+        Arc::new(TokenRules { issuer, audience, keys, claims })
+    }
+
+    #[test]
+    fn a_token_names_its_caller_and_stays() {
+        let ((guard, [all, ..]), [set, token, without_role]) = (guard(), made());
+        let rules = rules(TokenKeys::Set(set.to_owned()));
+        let call = |fields: &[(&str, &str)]| {
+            let mut head = head(fields);
+            let admitted = guard.admit(Access::Jwt, Some(&rules), "hello", &mut head, None);
+            admitted.map(|()| head)
+        };
+        let bearer = format!("Bearer {token}");
+        for _ in 0..2 {
+            let seen = call(&[("authorization", &bearer)]).expect("admitted");
+            let expected = format!("authorization\n{bearer}\nmote-caller\nall\n");
+            assert_eq!(seen.headers(), expected.as_bytes());
+        }
+        let bare = format!("Bearer {without_role}");
+        for _ in 0..2 {
+            assert_eq!(call(&[("authorization", &bare)]), Err(Fault::OtherToken));
+        }
+        assert_eq!(call(&[]), Err(Fault::NoToken));
+        assert_eq!(call(&[("x-api-key", token)]), Err(Fault::NoToken));
+        assert_eq!(call(&[("x-api-key", &all)]), Err(Fault::NoToken), "a key is no token");
+        let key = format!("Bearer {all}");
+        assert_eq!(call(&[("authorization", &key)]), Err(Fault::NoToken));
+        let two = [("authorization", bearer.as_str()), ("authorization", bearer.as_str())];
+        assert_eq!(call(&two), Err(Fault::NoToken), "two tokens");
+        let early = super::tests::rules(TokenKeys::Discovered);
+        let mut head = head(&[("authorization", &bearer)]);
+        let refused = guard.admit(Access::Jwt, Some(&early), "hello", &mut head, None);
+        assert_eq!(refused, Err(Fault::NoTokenKeys));
+        assert_eq!(guard.admit(Access::Jwt, None, "hello", &mut head, None), Err(Fault::NoToken));
+    }
+
+    #[test]
+    fn wrong_tokens_are_guesses_and_right_ones_always_work() {
+        let [set, token, _] = made();
+        let (guard, rules) = (Guard::default(), rules(TokenKeys::Set(set.to_owned())));
+        let from = Some(IpAddr::from([192, 0, 2, 1]));
+        let send = |token: &str| {
+            let mut head = head(&[("authorization", &format!("Bearer {token}"))]);
+            guard.admit(Access::Jwt, Some(&rules), "hello", &mut head, from)
+        };
+        let wrong: Vec<_> = (0..30).map(|_| send("wrong")).collect();
+        assert_eq!(wrong[..10], vec![Err(Fault::NoToken); 10]);
+        assert!(wrong.contains(&Err(Fault::TooManyKeys)));
+        assert_eq!(send(token), Ok(()));
+    }
+
+    /// A function with this access mode.
+    struct Route(FunctionName, Access, Option<Arc<TokenRules>>);
+
+    impl RouteInfo for Route {
+        fn name(&self) -> &FunctionName {
+            &self.0
+        }
+        fn timeout_ms(&self) -> u64 {
+            0
+        }
+        fn body_bytes_max(&self) -> u64 {
+            0
+        }
+        fn methods(&self) -> &[String] {
+            &[]
+        }
+        fn coap(&self) -> &CoapResource {
+            unreachable!("nobody asks")
+        }
+        fn access(&self) -> Access {
+            self.1
+        }
+        fn tokens(&self) -> Option<&Arc<TokenRules>> {
+            self.2.as_ref()
+        }
+    }
+
+    #[test]
+    fn what_concerns_a_function_is_for_those_who_may_call_it() {
+        let ((guard, [all, one, _]), [set, token, without_role]) = (guard(), made());
+        let rules = rules(TokenKeys::Set(set.to_owned()));
+        let proves = |access, fields: &[(&str, &str)]| {
+            let name = FunctionName::new("hello").expect("valid");
+            let mut head = head(fields);
+            guard.admit(Access::KeyIfSent, None, "invocations", &mut head, None).expect("optional");
+            guard.proves(&head, &Route(name, access, Some(rules.clone())))
+        };
+        let bearer = format!("Bearer {token}");
+        let bare = format!("Bearer {without_role}");
+        let password = data_encoding::BASE64.encode(format!("one:{one}").as_bytes());
+        let password = format!("Basic {password}");
+        let (token, key) = (("authorization", bearer.as_str()), ("x-api-key", all.as_str()));
+        let password = ("authorization", password.as_str());
+        assert!(proves(Access::Jwt, &[token]) && proves(Access::Jwt, &[key, token]));
+        // The key has the name of the token's subject.
+        assert!(!proves(Access::Jwt, &[key]) && !proves(Access::Key, &[token]));
+        assert!(!proves(Access::Jwt, &[("authorization", &bare)]));
+        assert!(proves(Access::Key, &[key]) && !proves(Access::Key, &[password]));
+        assert!(proves(Access::Basic, &[key]) && proves(Access::Basic, &[password]));
+        assert!(!proves(Access::Basic, &[token]) && !proves(Access::Basic, &[]));
+        assert!(!proves(Access::Basic, &[password, ("sec-fetch-site", "cross-site")]));
     }
 
     #[test]
@@ -235,7 +450,7 @@ mod tests {
         let guard = Guard::default();
         let call = |access, from: Option<IpAddr>| {
             let mut head = head(&[("x-api-key", "mote_x")]);
-            guard.admit(access, "hello", &mut head, from).map(|()| head)
+            guard.admit(access, None, "hello", &mut head, from).map(|()| head)
         };
         for from in ["127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"] {
             let admitted = call(Access::Local, from.parse().ok()).expect(from);
@@ -254,7 +469,7 @@ mod tests {
         let guard = Guard::default();
         let call = |access, fields: &[(&str, &str)]| {
             let from = Some(IpAddr::from([127, 0, 0, 1]));
-            guard.admit(access, "hello", &mut head(fields), from)
+            guard.admit(access, None, "hello", &mut head(fields), from)
         };
         let by_a_page = [("Host", "127.0.0.1:6683"), ("Origin", "https://evil.example")];
         let rebound = [("Host", "evil.example:6683")];
@@ -271,7 +486,7 @@ mod tests {
         let (guard, [all, ..]) = guard();
         let caller = |key: &str| {
             let mut head = head(&[("x-api-key", key)]);
-            let admitted = guard.admit(Access::KeyIfSent, "invocations", &mut head, None);
+            let admitted = guard.admit(Access::KeyIfSent, None, "invocations", &mut head, None);
             admitted.map(|()| head.caller().map(<[u8]>::to_vec))
         };
         assert_eq!(caller(&all), Ok(Some(b"all".to_vec())));
@@ -282,13 +497,17 @@ mod tests {
     fn guesses_are_slowed_down_and_right_keys_are_not() {
         let (guard, [all, ..]) = guard();
         let from = Some(IpAddr::from([192, 0, 2, 1]));
-        let send =
-            |key: &str| guard.admit(Access::Key, "hello", &mut head(&[("x-api-key", key)]), from);
+        let send = |key: &str| {
+            guard.admit(Access::Key, None, "hello", &mut head(&[("x-api-key", key)]), from)
+        };
         let wrong: Vec<_> = (0..30).map(|_| send("wrong")).collect();
         assert_eq!(wrong[..10], vec![Err(Fault::NoKey); 10]);
         assert!(wrong.contains(&Err(Fault::TooManyKeys)));
         assert_eq!(send(&all), Ok(()));
-        assert_eq!(guard.admit(Access::Key, "hello", &mut head(&[]), from), Err(Fault::NoKey));
+        assert_eq!(
+            guard.admit(Access::Key, None, "hello", &mut head(&[]), from),
+            Err(Fault::NoKey)
+        );
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl<I: Invoker> Invoker for Guarded<I> {
         head: &mut Head,
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
-        self.guard.admit(route.access(), route.name().as_str(), head, from)
+        self.guard.admit(route.access(), route.tokens(), route.name().as_str(), head, from)
     }
 
     #[inline]
@@ -57,7 +57,7 @@ impl<I: Invoker> Invoker for Guarded<I> {
         head: &mut Head,
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
-        self.guard.count(route.rates(), route.name().as_str(), head, from)
+        self.guard.count(route.access(), route.rates(), route.name().as_str(), head, from)
     }
 
     fn invoke(

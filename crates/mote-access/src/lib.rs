@@ -1,7 +1,7 @@
 //! Who may call a function from outside of the node.
 //!
-//! A function with the access mode `key` is called only with a key, and one with the access mode
-//! `local` only from the node's own machine, and not by a web page of another site. [`KeyRing`] has what the node
+//! A function with the access mode `key` or `basic` is called only with a key, one with `jwt` only
+//! with a token of its issuer, and one with `local` only from the node's own machine, and not by a web page of another site. [`KeyRing`] has what the node
 //! keeps of all keys, [`Guard`] decides about one request, and [`Guarded`] is the layer over an
 //! invoker that every front calls. The keys and the time come from outside; this crate must not know
 //! where keys are stored, and what HTTP or CoAP is. Start with [`Guard::admit`].
@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod bounded;
+mod credentials;
 mod guard;
 mod guarded;
 mod guesses;

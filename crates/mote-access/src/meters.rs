@@ -47,19 +47,19 @@ struct Callers {
 }
 
 impl Meters {
-    /// Counts a call, or says when the next one is accepted. `caller` is the name of the caller's
-    /// key; without it, its address is counted. Returns the place of the call if the function has a
-    /// number of calls at once.
+    /// Counts a call, or says when the next one is accepted. `caller` is the name of the caller, and
+    /// whether a token names it; without it, its address is counted. Returns the place of the call
+    /// if the function has a number of calls at once.
     pub(crate) fn count(
         &self,
         rates: &Rates,
         function: &str,
-        caller: Option<&[u8]>,
+        caller: Option<(bool, &[u8])>,
         from: Option<IpAddr>,
     ) -> Result<Option<Place>, Fault> {
         let meter = self.meter(rates, function);
         let who = match (caller, from) {
-            (Some(name), _) => Some(self.hasher.hash_one(name)),
+            (Some(caller), _) => Some(self.hasher.hash_one(caller)),
             (None, from) => from.map(|from| self.hasher.hash_one(address_owner(from))),
         };
         // The place comes first: a call that does not get one uses up no rate, and a call that a rate
@@ -143,7 +143,7 @@ mod tests {
         let meters = Meters::default();
         let rates = Rates { all: Some(SLOW), ..Rates::NONE };
         assert_eq!(accepted(2, || meters.count(&rates, "a", None, ONE)), 2);
-        assert_eq!(accepted(5, || meters.count(&rates, "a", Some(b"web"), TWO)), 1);
+        assert_eq!(accepted(5, || meters.count(&rates, "a", Some((false, b"web")), TWO)), 1);
         assert_eq!(accepted(5, || meters.count(&rates, "b", None, None)), 3, "another function");
         let refused = meters.count(&rates, "a", None, None);
         let Err(Fault::TooManyCalls { retry_after_s, of_caller: false }) = refused else {
@@ -162,17 +162,24 @@ mod tests {
         let meters = Meters::default();
         let rates =
             Rates { all: Some(Rate { burst: 7, ..SLOW }), caller: Some(SLOW), ..Rates::NONE };
-        let call = |caller: Option<&[u8]>, from| meters.count(&rates, "a", caller, from);
+        let call = |caller: Option<(bool, &[u8])>, from| meters.count(&rates, "a", caller, from);
         assert_eq!(accepted(100, || call(None, ONE)), 3);
-        assert_eq!(accepted(100, || call(Some(b"web"), ONE)), 3, "a key counts for itself");
-        assert_eq!(accepted(100, || call(None, TWO)), 1, "the rate of the function is used up");
+        assert_eq!(
+            accepted(100, || call(Some((false, b"web")), ONE)),
+            3,
+            "a key counts for itself"
+        );
+        assert_eq!(accepted(1, || call(Some((true, b"web")), ONE)), 1, "and a token, too");
+        assert_eq!(accepted(100, || call(None, TWO)), 0, "the rate of the function is used up");
     }
 
     #[test]
     fn calls_at_once_end_and_make_room() {
         let meters = Meters::default();
         let rates = Rates { at_once: Some(3), caller_at_once: Some(2), ..Rates::NONE };
-        let call = |caller: Option<&[u8]>, from| meters.count(&rates, "a", caller, from);
+        let call = |caller: Option<&[u8]>, from| {
+            meters.count(&rates, "a", caller.map(|name| (false, name)), from)
+        };
         let mut held: Vec<_> = (0..2).map(|_| call(None, ONE).expect("a place")).collect();
         assert_eq!(call(None, ONE), Err(Fault::TooManyAtOnce { of_caller: true }));
         held.push(call(Some(b"web"), ONE).expect("a key counts for itself"));
@@ -202,7 +209,8 @@ mod tests {
     fn callers_without_room_share_a_rate() {
         let meters = Meters::default();
         let rates = Rates { caller: Some(SLOW), ..Rates::NONE };
-        let call = |number: usize| meters.count(&rates, "a", Some(&number.to_le_bytes()), None);
+        let call =
+            |number: usize| meters.count(&rates, "a", Some((false, &number.to_le_bytes())), None);
         let mut number = 0;
         let mut next = || {
             number += 1;

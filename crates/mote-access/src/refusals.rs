@@ -16,7 +16,8 @@ const PAUSE: Duration = Duration::from_secs(60);
 /// Most functions and reasons about which the log has lines in one pause.
 const LINES_MAX: usize = 256;
 /// The codes of all refusals.
-const CODES: [&str; 7] = ["M0520", "M0521", "M0522", "M0523", "M0524", "M0525", "M0526"];
+const CODES: [&str; 10] =
+    ["M0520", "M0521", "M0522", "M0523", "M0524", "M0525", "M0526", "M0527", "M0528", "M0529"];
 
 /// What was refused.
 pub(crate) struct Refusals {

@@ -12,11 +12,13 @@ use toml::de::DeTable;
 
 use crate::toml_reader::{Lined, Mistakes, Section, TomlReader};
 
+mod access;
 mod background;
 mod http;
 mod mqtt;
 mod schedule;
 
+pub use access::{ACCESS_NEEDS_MORE, AccessName, TokensManifest, access};
 pub use background::{AsyncManifest, RecipientName, RetryName, TopicName};
 pub use http::{CorsManifest, HttpManifest};
 pub use mqtt::{
@@ -127,6 +129,8 @@ pub struct FunctionManifest {
     pub isolation: Option<IsolationName>,
     /// `[access] mode`: who may call it.
     pub access: Option<AccessName>,
+    /// The other keys of `[access]`, for callers with tokens; exactly with the mode `jwt`.
+    pub tokens: Option<TokensManifest>,
     /// Whether a program or server reaches the services of the node.
     pub services: Option<Lined<bool>>,
     /// `module:object` or a file path.
@@ -211,25 +215,6 @@ pub enum IsolationName {
 
 const ISOLATIONS: [(&str, IsolationName); 2] =
     [("sandbox", IsolationName::Sandbox), ("pod", IsolationName::Pod)];
-
-/// Who may call a function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AccessName {
-    /// `public`.
-    Public,
-    /// `key`.
-    Key,
-    /// `local`.
-    Local,
-}
-
-const ACCESSES: [(&str, AccessName); 3] =
-    [("public", AccessName::Public), ("key", AccessName::Key), ("local", AccessName::Local)];
-
-/// Reads `public`, `key` or `local`.
-pub fn access(word: &str) -> Option<AccessName> {
-    ACCESSES.iter().find(|(known, _)| *known == word).map(|(_, access)| *access)
-}
 
 /// The platforms whose contracts a manifest may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -534,12 +519,8 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
         function.background = background::read(reader, &section);
     }
     if let Some(section) = sub_section(reader, at, "access") {
-        reader.check_keys(&section, &["mode"], &[], &TOP_KEYS);
-        function.access = read_word(reader, &section, "mode", &ACCESSES);
-        if reader.get(&section, "mode").is_none() {
-            let line = reader.get(at, "access").map_or(0, |(_, line)| line);
-            reader.mistake("M0306", line, "[access] needs mode, e.g. mode = \"key\"", None);
-        }
+        let line = reader.get(at, "access").map_or(0, |(_, line)| line);
+        (function.access, function.tokens) = access::read(reader, &section, line);
     }
     if let Some(section) = sub_section(reader, at, "http") {
         let line = reader.get(at, "http").map_or(0, |(_, line)| line);
@@ -1113,11 +1094,11 @@ mod tests {
         for (source, expected) in [
             (
                 "[access]\nmode = \"keys\"\n",
-                "error[M0303]: mote.toml: mode: \"public\", \"key\" or \"local\" (line 3)\n  did you mean \"key\"?",
+                "error[M0303]: mote.toml: mode: \"public\", \"key\", \"basic\", \"jwt\" or \"local\" (line 3)\n  did you mean \"key\"?",
             ),
             (
                 "[access]\nmode = true\n",
-                "error[M0303]: mote.toml: mode: \"public\", \"key\" or \"local\"; found true or false (line 3)",
+                "error[M0303]: mote.toml: mode: \"public\", \"key\", \"basic\", \"jwt\" or \"local\"; found true or false (line 3)",
             ),
             (
                 "[access]\nmod = \"key\"\n",

@@ -42,9 +42,12 @@ pub struct Function {
     /// What the autoscaler decided last; absent before the first invocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
-    /// Who may call it: `public`, `key` or `local`.
+    /// Who may call it: `public`, `key`, `basic`, `jwt` or `local`.
     #[serde(default = "public")]
     pub access: String,
+    /// Whose tokens its callers send, with the mode `jwt`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<AcceptedTokens>,
     /// Names of the secrets it reads, as files or variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
@@ -71,6 +74,15 @@ pub struct Function {
 /// The access mode of functions of nodes that know no other.
 fn public() -> String {
     "public".to_owned()
+}
+
+/// The tokens that a function accepts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AcceptedTokens {
+    /// Who must have issued them.
+    pub issuer: String,
+    /// For whom they must be.
+    pub audience: String,
 }
 
 /// A schedule of a function.
@@ -456,7 +468,7 @@ pub struct DeployResult {
     /// How traffic goes now; empty from a dry run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub traffic: Vec<TrafficShare>,
-    /// Who may call it: `public`, `key` or `local`.
+    /// Who may call it: `public`, `key`, `basic`, `jwt` or `local`.
     #[serde(default = "public")]
     pub access: String,
     /// Whether it was asked to take no traffic by share.

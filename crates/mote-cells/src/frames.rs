@@ -495,6 +495,10 @@ pub(crate) fn put_fault(out: &mut Vec<u8>, stream: u32, fault: &Fault) {
             (23, u8::from(*of_caller), u64::from(*retry_after_s), "")
         }
         Fault::TooManyAtOnce { of_caller } => (25, u8::from(*of_caller), 0, ""),
+        Fault::NoPassword => (29, 0, 0, ""),
+        Fault::NoToken => (26, 0, 0, ""),
+        Fault::NoTokenKeys => (27, 0, 0, ""),
+        Fault::OtherToken => (28, 0, 0, ""),
     };
     put(out, Kind::Fault, true, stream, |out| {
         out.extend_from_slice(&[kind, attempt]);
@@ -541,6 +545,10 @@ pub(crate) fn read_fault(payload: Bytes) -> Result<Fault, Malformed> {
         },
         24 => Fault::OtherSite,
         25 => Fault::TooManyAtOnce { of_caller: attempt == 1 },
+        29 => Fault::NoPassword,
+        26 => Fault::NoToken,
+        27 => Fault::NoTokenKeys,
+        28 => Fault::OtherToken,
         _ => return Err(Malformed("unknown fault")),
     })
 }

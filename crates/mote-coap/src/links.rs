@@ -13,10 +13,14 @@ pub(crate) fn document<I: Invoker>(invoker: &I, query: &[u8], from: IpAddr) -> S
     let filter = first.as_deref().and_then(|query| query.split_once('='));
     let mut text = String::new();
     for route in invoker.routes() {
-        // What only this machine may call is not shown to others.
-        let is_hidden = route.access() == Access::Local && {
-            let mut head = Head::builder(b"GET", b"/", b"").finish();
-            invoker.admit(&route, &mut head, Some(from)).is_err()
+        // What only this machine may call is not shown to others, and what needs a token, which no
+        // option of CoAP can carry, is shown to nobody.
+        let is_hidden = match route.access() {
+            Access::Local => {
+                let mut head = Head::builder(b"GET", b"/", b"").finish();
+                invoker.admit(&route, &mut head, Some(from)).is_err()
+            }
+            access => access == Access::Jwt,
         };
         if is_hidden {
             continue;

@@ -240,11 +240,13 @@ pub fn response(reply: Reply) -> Response {
 }
 
 /// Completes a refusal of the node: one for want of a key names what is expected (RFC 6750, 3), and
-/// one of too many says when to try again.
+/// one that holds for a while says when to try again.
 pub fn challenge(response: &mut Response) {
     match response.status() {
         StatusCode::UNAUTHORIZED => set(response, "www-authenticate", "Bearer realm=\"mote\""),
-        StatusCode::TOO_MANY_REQUESTS => set(response, "retry-after", "1"),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            set(response, "retry-after", "1");
+        }
         _ => {}
     }
 }

@@ -25,6 +25,14 @@ pub enum Fault {
     NoSuchFunction,
     /// The function requires a valid key, and the request has none.
     NoKey,
+    /// The same for a function that also accepts the key as a password.
+    NoPassword,
+    /// The function requires a valid token, and the request has none.
+    NoToken,
+    /// The keys that verify tokens are not known yet.
+    NoTokenKeys,
+    /// The caller's token is valid, but lacks a claim that the function requires.
+    OtherToken,
     /// The caller's key does not open this function.
     OtherKey,
     /// The caller's address has sent too many wrong keys.
@@ -43,8 +51,8 @@ pub enum Fault {
     },
     /// Only callers on the node's machine may call the function.
     NotLocal,
-    /// Only this machine may call the function, and a web page of another site has caused the
-    /// request, or may have done so.
+    /// The function is closed to web pages of other sites, and one of them has caused the request, or
+    /// may have done so.
     OtherSite,
     /// The request body is larger than the function's limit.
     BodyTooLarge {
@@ -163,7 +171,10 @@ impl Fault {
         };
         match self {
             Fault::NoSuchFunction => row(404, (4, 4), None, false, "caller", "M0501"),
-            Fault::NoKey => row(401, (4, 1), None, false, "caller", "M0520"),
+            Fault::NoKey | Fault::NoPassword => row(401, (4, 1), None, false, "caller", "M0520"),
+            Fault::NoToken => row(401, (4, 1), None, false, "caller", "M0527"),
+            Fault::NoTokenKeys => row(503, (5, 3), Some(5), false, "platform", "M0528"),
+            Fault::OtherToken => row(403, (4, 3), None, false, "caller", "M0529"),
             Fault::OtherKey => row(403, (4, 3), None, false, "caller", "M0521"),
             Fault::TooManyKeys => row(429, (4, 29), Some(1), false, "caller", "M0522"),
             Fault::TooManyCalls { retry_after_s, .. } => {
@@ -212,6 +223,9 @@ impl Fault {
         match self {
             Fault::NoSuchFunction
             | Fault::NoKey
+            | Fault::NoPassword
+            | Fault::NoToken
+            | Fault::OtherToken
             | Fault::OtherKey
             | Fault::TooManyKeys
             | Fault::TooManyCalls { .. }
@@ -233,7 +247,7 @@ impl Fault {
             | Fault::WorkerExited { .. }
             | Fault::BadReply { .. }
             | Fault::AnswerTooLarge { .. } => FaultClass::Function,
-            Fault::Internal { .. } => FaultClass::Platform,
+            Fault::Internal { .. } | Fault::NoTokenKeys => FaultClass::Platform,
         }
     }
 
@@ -253,8 +267,18 @@ impl Fault {
         match self {
             Fault::NoSuchFunction => format!("no function named {function}"),
             Fault::NoKey => format!("{function}: send a valid key"),
+            Fault::NoPassword => {
+                format!("{function}: send the name of a caller and its key as the password")
+            }
+            Fault::NoToken => format!("{function}: send a valid token"),
+            Fault::NoTokenKeys => {
+                format!("{function}: tokens cannot be checked yet, try again later")
+            }
+            Fault::OtherToken => format!("{function}: this token does not open it"),
             Fault::OtherKey => format!("{function}: this key does not open it"),
-            Fault::TooManyKeys => "too many wrong keys from this address; try again later".into(),
+            Fault::TooManyKeys => {
+                "too many wrong keys or tokens from this address; try again later".into()
+            }
             Fault::TooManyCalls { retry_after_s, of_caller } => {
                 let of = if *of_caller { " of this caller" } else { "" };
                 format!("{function}: too many calls{of}, try again in {retry_after_s} s")

@@ -18,6 +18,7 @@ use crate::place::Place;
 use crate::spec::mqtt::Connection;
 use crate::spec::{
     Access, AsyncRules, CoapResource, HttpRules, Platform, Rates, STREAM_IDLE_MS_DEFAULT,
+    TokenRules,
 };
 
 /// The source of an invocation.
@@ -314,7 +315,7 @@ pub fn put_header(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     block.push(b'\n');
 }
 
-/// The field with the name of the key with which the function was called.
+/// The field with the name of the caller: of its key, or the subject of its token.
 pub const CALLER_FIELD: &[u8] = b"mote-caller";
 
 /// Whether only the node itself may set a field of this name: what it says about a schedule, about
@@ -491,6 +492,10 @@ pub trait RouteInfo {
     /// Who may call it; never [`Access::Unset`].
     fn access(&self) -> Access {
         Access::Public
+    }
+    /// The tokens of its callers, if they send tokens.
+    fn tokens(&self) -> Option<&Arc<TokenRules>> {
+        None
     }
     /// How many calls from outside it accepts.
     fn rates(&self) -> &Rates {

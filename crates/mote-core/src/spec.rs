@@ -23,11 +23,12 @@ mod runtime;
 mod schedule;
 mod v1;
 
-pub use access::Access;
+pub use access::{Access, TokenKeys, TokenRules};
 pub use background::{
     AGE_MS_MAX_DEFAULT, ATTEMPTS_DEFAULT, ATTEMPTS_MAX, AsyncRules, BACKOFF_MS_DEFAULT,
     BACKOFF_MS_MAX_DEFAULT, FUNCTION_PART, Recipient, RetryOn, Topic,
 };
+pub use doors::{OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT};
 pub use http::{CORS_AGE_S_MAX, Cors, HttpRules, is_origin};
 pub use isolation::{Isolation, PodKind};
 pub use protocol::Protocol;
@@ -246,15 +247,6 @@ pub struct Egress {
     pub port: u16,
 }
 
-/// The name and port by which a function calls the others of its node, `http://mote.internal/NAME`.
-pub const OWN_FRONT: (&str, u16) = ("mote.internal", 80);
-
-/// The names by which functions of OpenFaaS call the gateway, to call other functions.
-pub const OPENFAAS_GATEWAYS: [&str; 3] =
-    ["gateway", "gateway.openfaas", "gateway.openfaas.svc.cluster.local"];
-/// The port on which they call it.
-pub const OPENFAAS_GATEWAY_PORT: u16 = 8080;
-
 /// The host that stands for every host.
 pub const ANY_HOST: &str = "*";
 
@@ -319,6 +311,8 @@ pub struct FunctionSpec {
     pub services: bool,
     /// Who may call it.
     pub access: Access,
+    /// The tokens of its callers; exactly if its access mode is [`Access::Jwt`].
+    pub tokens: Option<Arc<TokenRules>>,
     /// How many calls from outside it accepts.
     pub rates: Rates,
     /// What the HTTP fronts require of requests; `None` if there are no such rules.
@@ -449,6 +443,7 @@ impl FunctionSpec {
             state: StateRules::default(),
             services: false,
             access: Access::Unset,
+            tokens: None,
             rates: Rates::default(),
             http: None,
             methods: Vec::new(),
@@ -519,6 +514,8 @@ impl FunctionSpec {
                 errors.push(SpecError { field, problem: problem.to_owned() });
             }
         };
+        let is_jwt = self.access == Access::Jwt;
+        check(self.tokens.is_some() == is_jwt, "access.mode", "tokens belong to jwt alone");
         let limits = &self.limits;
         check(
             (MEMORY_BYTES_MIN..=512 << 30).contains(&limits.memory_bytes),

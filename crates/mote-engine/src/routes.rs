@@ -10,7 +10,7 @@ use mote_core::name::FunctionName;
 use mote_core::rollout::Split;
 use mote_core::spec::mqtt::Connection;
 use mote_core::spec::{
-    Access, AsyncRules, CoapResource, HttpRules, Platform, Protocol, Rates, Runtime,
+    Access, AsyncRules, CoapResource, HttpRules, Platform, Protocol, Rates, Runtime, TokenRules,
 };
 
 use crate::revision::Revision;
@@ -194,6 +194,9 @@ impl RouteInfo for Route {
     }
     fn access(&self) -> Access {
         self.revision.access
+    }
+    fn tokens(&self) -> Option<&Arc<TokenRules>> {
+        self.revision.spec.tokens.as_ref()
     }
     fn rates(&self) -> &Rates {
         &self.revision.spec.rates

@@ -2,12 +2,13 @@
 
 use std::future::Future;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use futures_util::future::Either;
 use mote_access::Guarded;
 use mote_core::invocation::{Head, Reply, RouteInfo};
 use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{Access, AsyncRules, CoapResource, HttpRules, Platform, Rates};
+use mote_core::spec::{Access, AsyncRules, CoapResource, HttpRules, Platform, Rates, TokenRules};
 use mote_core::{Fault, FunctionName, Invocation, Invoker};
 use mote_engine::Engine;
 use mote_journal::Deferring;
@@ -141,6 +142,10 @@ impl RouteInfo for Route {
 
     fn access(&self) -> Access {
         of!(self.access())
+    }
+
+    fn tokens(&self) -> Option<&Arc<TokenRules>> {
+        of!(self.tokens())
     }
 
     fn rates(&self) -> &Rates {

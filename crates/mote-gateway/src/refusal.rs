@@ -1,5 +1,6 @@
 //! A request that a front refuses before any function receives it, and the text of the refusal.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use mote_core::spec::Platform;
@@ -7,7 +8,7 @@ use mote_core::spec::Platform;
 use crate::added::Added;
 
 /// `WWW-Authenticate` of a 401 (RFC 6750, 3).
-pub(crate) const CHALLENGE: &str = "Bearer realm=\"mote\"";
+const CHALLENGE: &str = "Bearer realm=\"mote\"";
 
 /// An answer of the platform itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,13 +25,23 @@ pub struct Refusal {
     pub retry_after_s: Option<u32>,
     /// Fields for browsers, if the function has rules for them.
     pub(crate) added: Added,
+    /// The realm of basic authentication (RFC 7617), for a 401 that asks for a password.
+    pub realm: Option<String>,
 }
 
 impl Refusal {
     /// A refusal with a status, a code and its text.
     pub fn new(status: u16, code: &'static str, detail: impl Into<String>) -> Self {
         let detail = detail.into();
-        Self { status, code, detail, allow: None, retry_after_s: None, added: Added::default() }
+        Self {
+            status,
+            code,
+            detail,
+            allow: None,
+            retry_after_s: None,
+            realm: None,
+            added: Added::default(),
+        }
     }
 
     /// The answer to a browser that asks whether it may send a request. Not a refusal, but an answer
@@ -57,6 +68,7 @@ impl Refusal {
         let answer = fault.answer();
         Self {
             retry_after_s: answer.retry_after_s,
+            realm: (*fault == mote_core::Fault::NoPassword).then(|| shown(function.as_bytes())),
             ..Self::new(answer.http, answer.code, fault.public_text(&shown(function.as_bytes())))
         }
     }
@@ -68,6 +80,14 @@ impl Refusal {
         compat: Option<Platform>,
     ) -> Self {
         Self { status: fault.http_for(compat), ..Self::of_fault(fault, function) }
+    }
+
+    /// `WWW-Authenticate` of a 401.
+    pub(crate) fn challenge(&self) -> Cow<'static, str> {
+        match &self.realm {
+            Some(realm) => format!("Basic realm=\"{realm}\", charset=\"UTF-8\"").into(),
+            None => CHALLENGE.into(),
+        }
     }
 
     /// The body: problem details (RFC 9457) with our code, and the invocation if there is one.

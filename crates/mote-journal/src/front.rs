@@ -14,7 +14,7 @@ use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, headers, put_header};
 use mote_core::shares::{Share, Shares};
 use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{Access, AsyncRules, CoapResource, HttpRules, Platform, Rates};
+use mote_core::spec::{Access, AsyncRules, CoapResource, HttpRules, Platform, Rates, TokenRules};
 use mote_core::{
     Fault, FunctionName, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger,
 };
@@ -49,8 +49,8 @@ pub struct Deferring<I> {
     opens: Option<CallerOpens>,
 }
 
-/// Whether the caller with this name may call a function.
-pub type CallerOpens = Arc<dyn Fn(&[u8], &str) -> bool + Send + Sync>;
+/// Whether the sender of a request may call a function, by what its head proves.
+pub type CallerOpens = Arc<dyn Fn(&Head, &dyn RouteInfo) -> bool + Send + Sync>;
 
 /// A function, or the invocations of the journal.
 #[derive(Clone)]
@@ -69,7 +69,7 @@ impl<I> Deferring<I> {
         Self { inner, journals, receiving, looked_up, opens: None }
     }
 
-    /// Lets callers see the invocations of functions that require keys. Without this, nobody does.
+    /// Lets callers see the invocations of functions that require keys or tokens. Without this, nobody does.
     #[must_use]
     pub fn with_callers(self, opens: CallerOpens) -> Self {
         Self { opens: Some(opens), ..self }
@@ -158,6 +158,13 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
         match self {
             Route::Function(route) => route.access(),
             Route::Invocations => Access::KeyIfSent,
+        }
+    }
+
+    fn tokens(&self) -> Option<&Arc<TokenRules>> {
+        match self {
+            Route::Function(route) => route.tokens(),
+            Route::Invocations => None,
         }
     }
 
@@ -294,16 +301,14 @@ impl<I: Invoker> Deferring<I> {
         Ok(accepted_reply(trigger, accepted))
     }
 
-    /// Whether the sender of a request may see an invocation: if its function requires a key, the
-    /// sender needs one that opens the function, and if only this machine may call the function, it
+    /// Whether the sender of a request may see an invocation: if its function requires a key or
+    /// a token, the sender needs one that opens the function, and if only this machine may call the function, it
     /// must be on this machine.
     fn may_see(&self, head: &Head, shown: &Shown) -> bool {
         let Some(route) = self.inner.route(&shown.stored.function, || None) else { return true };
         match route.access() {
-            Access::Key => {
-                let name = route.name().as_str();
-                let caller = head.caller().zip(self.opens.as_ref());
-                caller.is_some_and(|(caller, opens)| opens(caller, name))
+            Access::Key | Access::Basic | Access::Jwt => {
+                self.opens.as_ref().is_some_and(|opens| opens(head, &route))
             }
             Access::Local => head.is_local(),
             Access::Unset | Access::Public | Access::KeyIfSent => true,

@@ -14,6 +14,7 @@
 mod front;
 mod journal;
 mod journals;
+mod metrics;
 pub mod pending;
 pub mod record;
 pub mod records;
@@ -26,6 +27,7 @@ mod view;
 pub use front::{CallerOpens, Deferring, Route};
 pub use journal::{Cancelled, Figures, Journal, Shown};
 pub use journals::{Journals, Named};
+pub use metrics::JournalMetrics;
 pub use record::{ScheduleRun, State};
 pub use runner::run;
 pub use steps::{Step, StepKind, StepPage};

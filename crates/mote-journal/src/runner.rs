@@ -448,8 +448,8 @@ async fn send(journal: &Journal, post: &Post, began_ms: u64) -> (Outcome, bool) 
     let sent = mote_outgoing::send(Method::POST, &uri, fields, post.body.clone(), outgoing, limit);
     match sent.await {
         // Too many requests: as if the server had failed.
-        Ok((429, _)) => (answered(503, began_ms), false),
-        Ok((status, _)) => (answered(status, began_ms), false),
+        Ok((429, ..)) => (answered(503, began_ms), false),
+        Ok((status, ..)) => (answered(status, began_ms), false),
         Err(error) => (fault(mote_core::fault::error_chain(&error)), error.is_final()),
     }
 }

@@ -11,7 +11,7 @@ use mote_api::Problem;
 use mote_api::manifest::FunctionManifest;
 use mote_api::toml_reader::Mistakes;
 use mote_compat::node::{Code, Deploy, Manifest};
-use mote_core::spec::{Access, Platform};
+use mote_core::spec::{Access, Platform, TokenRules};
 use mote_core::{FunctionName, FunctionSpec};
 use mote_project::foreign;
 use mote_store::{ArchiveLimits, PackError};
@@ -35,8 +35,8 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
         _ => None,
     };
     // A deploy that does not say who may call a function must not open it.
-    let access = node.engine.get(name.as_str()).map(|before| before.spec.access);
-    let packed = blocking(move || pack(deploy, on_node, access))
+    let before = node.engine.get(name.as_str()).map(|it| (it.spec.access, it.spec.tokens.clone()));
+    let packed = blocking(move || pack(deploy, on_node, before))
         .await
         .map_err(|error| internal(&error))??;
     let options =
@@ -53,7 +53,7 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
 fn pack(
     deploy: Deploy,
     on_node: Option<(FunctionSpec, PathBuf)>,
-    access: Option<Access>,
+    before: Option<(Access, Option<Arc<TokenRules>>)>,
 ) -> Result<Vec<u8>, Problem> {
     let Deploy { name, code, manifest, annotations, secrets, may_name_secrets, .. } = deploy;
     let (manifest, files) = understood(manifest)?;
@@ -79,7 +79,7 @@ fn pack(
     if says_access
         && !may_name_secrets
         && spec.access != Access::Local
-        && access != Some(spec.access)
+        && before.as_ref().is_none_or(|(access, _)| *access != spec.access)
     {
         let text = format!("{name}: a deploy without the node's token cannot open the function");
         let hint = "deploy it with mote deploy --access, or on an address where the API requires the \
@@ -87,9 +87,12 @@ fn pack(
         return Err(Problem::new(403, "M0305", text).with_hint(hint));
     }
     if !says_access {
-        // A copy of a public function is not public by itself.
-        let of_copy = if spec.access == Access::Public { Access::Unset } else { spec.access };
-        spec.access = access.unwrap_or(of_copy);
+        match before {
+            Some(before) => (spec.access, spec.tokens) = before,
+            // A copy of a public function is not public by itself.
+            None if spec.access == Access::Public => spec.access = Access::Unset,
+            None => {}
+        }
     }
     spec.annotations = annotations;
     spec.origin = Some(match spec.compat {

@@ -401,8 +401,8 @@ impl Invocations for PlatformNode {
     fn admit(&self, function: &str, head: &mut Head, from: IpAddr) -> Result<(), Fault> {
         let route = self.node.engine.route(function, || None).ok_or(Fault::NoSuchFunction)?;
         let (guard, name) = (&self.node.guard, route.name().as_str());
-        guard.admit(route.access(), name, head, Some(from))?;
-        guard.count(route.rates(), name, head, Some(from))
+        guard.admit(route.access(), route.tokens(), name, head, Some(from))?;
+        guard.count(route.access(), route.rates(), name, head, Some(from))
     }
 
     fn invoke(&self, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
@@ -419,7 +419,8 @@ impl Invocations for PlatformNode {
             let mut head = call.head;
             // Where a request comes from was asked when it arrived.
             if route.access() != mote_core::spec::Access::Local {
-                node.guard.admit(route.access(), route.name().as_str(), &mut head, None)?;
+                let name = route.name().as_str();
+                node.guard.admit(route.access(), route.tokens(), name, &mut head, None)?;
             }
             let place = head.take_place();
             let limit_ms = route.revision().spec.limits.timeout_ms;

@@ -129,13 +129,14 @@ pub(super) async fn bring_back(store: &Arc<Store>, guard: &Guard) -> Result<()> 
 pub(super) fn warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
     let name = spec.name.as_str();
     match node.config.access_of(spec.access) {
-        Access::Key if !node.guard.opens(name) => Some(format!(
+        Access::Key | Access::Basic if !node.guard.opens(name) => Some(format!(
             "no key opens {name} yet; make one: mote key create CALLER --function {name}"
         )),
         Access::Local if node.config.lan && spec.access == Access::Unset => Some(format!(
             "other machines cannot call {name}; to open it, deploy it with a mote.toml that has a \
              section [access] with mode = \"key\" or mode = \"public\", or with mote deploy --access"
         )),
+        Access::Jwt => node.guard.issuers().warning(spec.tokens.as_ref()?, &node.outgoing),
         _ => None,
     }
 }

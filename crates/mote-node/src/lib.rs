@@ -18,7 +18,6 @@ mod functions;
 mod golang;
 mod https;
 mod interpreters;
-mod journal_metrics;
 mod keys;
 mod listeners;
 mod mqtt;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mote_api::types::Reach;
-use mote_core::spec::Access;
+use mote_core::spec::{Access, FunctionSpec};
 use mote_engine::{Revision, Serving};
 
 use super::Node;
@@ -70,21 +70,21 @@ fn functions(node: &Node) -> Vec<Reach> {
         let name = &live.spec.name;
         let serving = node.engine.serving(name.as_str());
         let all = serving.as_ref().map_or(std::slice::from_ref(&live), Serving::revisions);
-        let mut modes: Vec<(Access, Vec<u64>)> = Vec::new();
+        let mut modes: Vec<(String, Vec<u64>)> = Vec::new();
         for revision in all {
-            let access = revision.spec.access;
-            match modes.iter_mut().find(|(mode, _)| *mode == access) {
+            let who = who(node, &revision.spec);
+            match modes.iter_mut().find(|(known, _)| *known == who) {
                 Some((_, numbers)) => numbers.push(revision.number),
-                None => modes.push((access, vec![revision.number])),
+                None => modes.push((who, vec![revision.number])),
             }
         }
         let texts: Vec<String> = match modes.as_slice() {
-            [(access, _)] => vec![who(node, name.as_str(), *access).to_owned()],
+            [(who, _)] => vec![who.clone()],
             _ => modes
                 .iter()
-                .map(|(access, numbers)| {
+                .map(|(who, numbers)| {
                     let numbers: Vec<String> = numbers.iter().map(|n| format!("@{n}")).collect();
-                    format!("{} ({})", who(node, name.as_str(), *access), numbers.join(", "))
+                    format!("{who} ({})", numbers.join(", "))
                 })
                 .collect(),
         };
@@ -93,15 +93,20 @@ fn functions(node: &Node) -> Vec<Reach> {
     node.engine.list().into_iter().map(row).collect()
 }
 
-/// Who may call a revision of a function whose manifest says `access`.
-fn who(node: &Node, name: &str, access: Access) -> &'static str {
-    match (node.config.access_of(access), access) {
+/// Who may call a revision of a function.
+fn who(node: &Node, spec: &FunctionSpec) -> String {
+    let is_open = || node.guard.opens(spec.name.as_str());
+    let who = match (node.config.access_of(spec.access), &spec.tokens) {
         (Access::Public | Access::KeyIfSent, _) => "everyone",
-        (Access::Key, _) if node.guard.opens(name) => "callers with a key",
-        (Access::Key, _) => "nobody yet, because no key opens it",
-        (Access::Local | Access::Unset, Access::Unset) => {
+        (Access::Key, _) if is_open() => "callers with a key",
+        (Access::Basic, _) if is_open() => "callers with a key, also as a password",
+        (Access::Key | Access::Basic, _) => "nobody yet, because no key opens it",
+        (Access::Jwt, Some(rules)) => return node.guard.issuers().who(rules),
+        (Access::Jwt, None) => "nobody",
+        (Access::Local | Access::Unset, _) if spec.access == Access::Unset => {
             "this machine only, because its mote.toml has no [access]"
         }
         (Access::Local | Access::Unset, _) => "this machine only",
-    }
+    };
+    who.to_owned()
 }

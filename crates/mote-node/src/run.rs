@@ -16,6 +16,7 @@ use mote_api::exit;
 use mote_api::text::wrapped;
 use mote_api::types::Reach;
 use mote_compat::Bound;
+use mote_core::RouteInfo;
 use mote_engine::{Config as EngineConfig, Engine, Revision, Serving};
 use mote_fronts::Calls;
 use mote_gateway::http;
@@ -33,7 +34,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::front_limits::{HTTP_FILES_SHARE, http_config};
-use super::journal_metrics::JournalMetrics;
 use super::listeners::Listeners;
 use super::services::NodeServices;
 use super::unusable::unusable;
@@ -209,8 +209,9 @@ async fn serve(
     );
     let guard = Guard::default();
     keys::bring_back(&store, &guard).await?;
+    management.spawn(mote_tasks::boxed(guard.issuers().clone().run(outgoing.clone())));
     let of_callers = guard.clone();
-    let opens = Arc::new(move |caller: &[u8], name: &str| of_callers.caller_opens(caller, name));
+    let opens = Arc::new(move |head: &_, route: &dyn RouteInfo| of_callers.proves(head, route));
     let node = Arc::new(Node {
         mqtt,
         own_broker: own_broker.clone(),
@@ -268,7 +269,7 @@ async fn serve(
     engine.set_services(Arc::new(services));
     bring_back(&node, management).await?;
     accepted::take_up(&journals.own(), &store).await;
-    engine.metrics().add(JournalMetrics(journals.clone()));
+    engine.metrics().add(mote_journal::JournalMetrics(journals.clone()));
     engine.metrics().add(NoticeMetrics(notices.clone()));
     engine.metrics().add(RefusalMetrics(guard.clone()));
     let (running, data_path) = (engine.clone(), Handle::current());
@@ -312,6 +313,7 @@ async fn serve(
     }
     for revision in engine.list() {
         let spec = &revision.spec;
+        spec.tokens.iter().for_each(|rules| node.guard.issuers().expect(rules));
         let is_here = !node.elsewhere.lock().contains(&spec.name);
         let triggers = if is_here { &spec.mqtt[..] } else { &[] };
         node.mqtt.apply(&spec.name, triggers, &spec.publishing.topics);

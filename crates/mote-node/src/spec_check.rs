@@ -12,6 +12,10 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     if let Some(error) = spec.check().into_iter().next() {
         return Err(Problem::new(422, "M0303", error.to_string()).with_field(error.field));
     }
+    let tokens = spec.tokens.as_deref().map_or(Ok(()), mote_jwt::check);
+    if let Err((field, problem)) = tokens {
+        return Err(Problem::new(422, "M0303", format!("access.{field}: {problem}")));
+    }
     if spec.pod_kind().is_some() && !node.pods.as_ref().is_some_and(|pods| pods.are_known()) {
         let text = format!("{}: this node has no pods", spec.name);
         return Err(Problem::new(422, "M0417", text)

@@ -1,5 +1,5 @@
-//! Requests that the node itself sends: the result of an accepted invocation, and downloads of
-//! archives that a client names by address. They use HTTP/1.1, plain or over TLS, are
+//! Requests that the node itself sends: the result of an accepted invocation, downloads of archives
+//! that a client names by address, and questions for the keys of an issuer of tokens. They use HTTP/1.1, plain or over TLS, are
 //! limited in time and size, and follow no redirects.
 
 use std::io;
@@ -187,7 +187,7 @@ pub fn check(url: &str) -> Result<Uri, OutgoingError> {
     }
 }
 
-/// Sends one request; returns status and body. A body above `limit_bytes` is refused.
+/// Sends one request; returns status, fields and body. A body above `limit_bytes` is refused.
 pub async fn send(
     method: Method,
     uri: &Uri,
@@ -195,7 +195,7 @@ pub async fn send(
     body: Bytes,
     outgoing: &Outgoing,
     limit_bytes: usize,
-) -> Result<(u16, Bytes), OutgoingError> {
+) -> Result<(u16, HeaderMap, Bytes), OutgoingError> {
     let sent = async {
         let stream = connect(uri, outgoing).await?;
         // One type of stream, so that a binary contains the code of an exchange once.
@@ -230,7 +230,7 @@ async fn exchange(
     fields: HeaderMap,
     body: Bytes,
     limit_bytes: usize,
-) -> Result<(u16, Bytes), OutgoingError> {
+) -> Result<(u16, HeaderMap, Bytes), OutgoingError> {
     let failed = |error: &dyn std::fmt::Display| OutgoingError::Exchange(error.to_string());
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
@@ -248,9 +248,9 @@ async fn exchange(
     let request = request.body(Full::new(body)).map_err(|error| failed(&error))?;
     let answer = async {
         let response = sender.send_request(request).await.map_err(|error| failed(&error))?;
-        let status = response.status().as_u16();
-        let body = Limited::new(response.into_body(), limit_bytes).collect().await;
-        Ok((status, body.map_err(|error| failed(&error))?.to_bytes()))
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, limit_bytes).collect().await;
+        Ok((head.status.as_u16(), head.headers, body.map_err(|error| failed(&error))?.to_bytes()))
     };
     let mut connection = std::pin::pin!(connection);
     tokio::pin!(answer);

@@ -1,18 +1,127 @@
 //! Who may call a function, as its manifest says.
 
-use mote_api::manifest::{AccessName, FunctionManifest};
-use mote_core::spec::Access;
+use std::fs;
+use std::path::{Component, Path};
+use std::sync::Arc;
 
-/// The access mode of a function; `before` if its manifest names none.
-pub(super) fn of(function: &FunctionManifest, before: Access) -> Access {
-    function.access.map_or(before, mode)
+use mote_api::manifest::{AccessName, FunctionManifest, TokensManifest};
+use mote_api::toml_reader::Mistakes;
+use mote_core::FunctionSpec;
+use mote_core::spec::{Access, TokenKeys, TokenRules};
+
+use super::mistakes::{escaped, in_manifest};
+
+/// Sets the access mode that a manifest names, if it names one. Keys of an issuer are a file in
+/// `folder`.
+pub(super) fn apply(
+    spec: &mut FunctionSpec,
+    function: &FunctionManifest,
+    folder: Option<&Path>,
+) -> Result<(), Mistakes> {
+    let Some(name) = function.access else { return Ok(()) };
+    spec.tokens = match &function.tokens {
+        Some(tokens) => Some(Arc::new(rules(tokens, folder)?)),
+        None => None,
+    };
+    spec.access = mode(name);
+    Ok(())
 }
 
 /// The access mode of this name.
 pub fn mode(name: AccessName) -> Access {
     match name {
         AccessName::Key => Access::Key,
+        AccessName::Basic => Access::Basic,
+        AccessName::Jwt => Access::Jwt,
         AccessName::Public => Access::Public,
         AccessName::Local => Access::Local,
+    }
+}
+
+fn rules(tokens: &TokensManifest, folder: Option<&Path>) -> Result<TokenRules, Mistakes> {
+    let keys = match &tokens.keys {
+        None => TokenKeys::Discovered,
+        Some(place) if place.value.contains("://") => TokenKeys::Url(place.value.clone()),
+        Some(file) => {
+            let read = read(&file.value, folder).map_err(|problem| {
+                let text = format!("keys: {}: {problem}", escaped(&file.value));
+                in_manifest("M0303", file.line, &text)
+            });
+            TokenKeys::Set(read?)
+        }
+    };
+    let TokensManifest { issuer, audience, claims, .. } = tokens.clone();
+    let rules = TokenRules { issuer, audience, keys, claims };
+    match mote_jwt::check(&rules) {
+        Ok(()) => Ok(rules),
+        Err((key, problem)) => {
+            let line = tokens.keys.as_ref().filter(|_| key == "keys").map(|keys| keys.line);
+            let text = format!("{key}: {problem}");
+            Err(in_manifest("M0303", line.unwrap_or(tokens.line), &text))
+        }
+    }
+}
+
+/// The text of a key set in a file below the folder.
+fn read(file: &str, folder: Option<&Path>) -> Result<String, String> {
+    let folder = folder.ok_or("a file is not possible here, only an address")?;
+    let path = Path::new(file);
+    let is_below = path.components().all(|part| matches!(part, Component::Normal(_)));
+    if file.is_empty() || !is_below {
+        return Err("a file of the project, or an https:// address".to_owned());
+    }
+    let file = folder.join(path);
+    let meta = fs::metadata(&file).map_err(|error| error.to_string())?;
+    if !meta.is_file() || meta.len() > mote_jwt::SET_BYTES_MAX as u64 {
+        return Err("not a file of at most 64 KiB".to_owned());
+    }
+    fs::read_to_string(&file).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use mote_api::toml_reader::Lined;
+    use mote_core::FunctionName;
+    use mote_core::spec::Runtime;
+
+    use super::*;
+
+    const SET: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+
+    fn rules_of(keys: Option<&str>) -> Result<TokenKeys, String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("jwks.json"), SET).expect("written");
+        fs::write(folder.path().join("bad.json"), "{}").expect("written");
+        let keys = keys.map(|keys| Lined { value: keys.to_owned(), line: 6 });
+        let (issuer, audience) = ("https://login.example".to_owned(), "a".to_owned());
+        let tokens = TokensManifest { line: 2, issuer, audience, keys, claims: Default::default() };
+        let access = Some(AccessName::Jwt);
+        let function = FunctionManifest { access, tokens: Some(tokens), ..Default::default() };
+        let name = FunctionName::new("f").expect("valid");
+        let mut spec = FunctionSpec::with_defaults(name, Runtime::Python, "a:b");
+        let done = apply(&mut spec, &function, Some(folder.path()));
+        done.map_err(|mistakes| mistakes.to_string())?;
+        assert_eq!((spec.access, spec.check()), (Access::Jwt, vec![]));
+        Ok(spec.tokens.expect("set").keys.clone())
+    }
+
+    #[test]
+    fn keys_of_an_issuer() {
+        assert_eq!(rules_of(None), Ok(TokenKeys::Discovered));
+        assert_eq!(rules_of(Some("jwks.json")), Ok(TokenKeys::Set(SET.to_owned())));
+        let url = "https://login.example/keys";
+        assert_eq!(rules_of(Some(url)), Ok(TokenKeys::Url(url.to_owned())));
+        for (keys, expected) in [
+            ("bad.json", "keys: the key set has no list `keys` (line 6)"),
+            ("none.json", "keys: none.json: No such file or directory"),
+            ("../jwks.json", "a file of the project, or an https:// address (line 6)"),
+            ("/etc/passwd", "a file of the project, or an https:// address (line 6)"),
+            ("", "a file of the project, or an https:// address (line 6)"),
+            (".", "a file of the project, or an https:// address (line 6)"),
+            ("http://login.example/keys", "keys: an https:// address"),
+        ] {
+            let text = rules_of(Some(keys)).expect_err(keys);
+            assert!(text.contains(expected), "{keys}: {text}");
+        }
     }
 }

@@ -278,9 +278,12 @@ impl Described {
                 // A word that was meant to close the function must not open it.
                 None => {
                     self.function.access = Some(AccessName::Local);
+                    let reason = match word {
+                        "jwt" => manifest::ACCESS_NEEDS_MORE.to_owned(),
+                        _ => format!("`{word}` is not public, key, basic or local"),
+                    };
                     self.warn(format!(
-                        "{ACCESS}: `{word}` is not public, key or local; only this machine can call \
-                         the function"
+                        "{ACCESS}: {reason}; only this machine can call the function"
                     ));
                 }
             }

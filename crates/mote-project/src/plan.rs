@@ -116,7 +116,7 @@ pub fn changed(
     manifest: &FunctionManifest,
 ) -> Result<FunctionSpec, Mistakes> {
     spec.name = name.clone();
-    spec.access = super::access::of(manifest, spec.access);
+    super::access::apply(&mut spec, manifest, None)?;
     spec.env.clone_from(&manifest.env);
     spec.secrets.clone_from(&manifest.secrets);
     // Some clients cannot mark a variable as a secret, so existing secret variables stay.
@@ -417,6 +417,7 @@ fn plan_described(
         _ => {}
     }
     apply(&mut spec, function)?;
+    super::access::apply(&mut spec, function, Some(folder.root()))?;
     if let Some(chains) = chains {
         (chains.allow)(folder, &mut spec)?;
     }
@@ -548,7 +549,6 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     spec.calls.clone_from(&function.calls);
     spec.state.shared.clone_from(&function.shared_state);
     spec.state.quota_bytes = function.state_quota_bytes.unwrap_or(spec.state.quota_bytes);
-    spec.access = super::access::of(function, spec.access);
     spec.services = function.services.as_ref().is_some_and(|services| services.value);
     let name = spec.name.as_str();
     if let Some(http) = &function.http

@@ -94,6 +94,11 @@ impl Folder {
         Ok(Self { stem: text(full.file_name()), root: full, files, single: false })
     }
 
+    /// The folder itself.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// These files with the name of another folder or file.
     pub(super) fn named_as(self, other: &Self) -> Self {
         Self { stem: other.stem.clone(), ..self }

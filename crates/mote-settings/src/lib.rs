@@ -230,7 +230,7 @@ pub const SETTINGS: [Setting; 40] = [
     Setting {
         key: "outgoing",
         default: "`public`",
-        text: "Addresses that the node may reach on behalf of a caller: callbacks of OpenFaaS's API and archives of tinyFaaS's `/uploadURL`. `public` is the internet, `network` adds private networks, `machine` adds this machine. The node's own ports are never reached.",
+        text: "Addresses that the node itself may reach: results of accepted invocations, callbacks of OpenFaaS's API, archives of tinyFaaS's `/uploadURL`, and keys of issuers of tokens. `public` is the internet, `network` adds private networks, `machine` adds this machine. The node's own ports are never reached.",
     },
     Setting {
         key: "closed_networks",

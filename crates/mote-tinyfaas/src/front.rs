@@ -3,12 +3,13 @@
 //! the body.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use mote_compat::queue::{Later, Queue};
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Phases, Reply, RouteInfo, headers, put_header};
-use mote_core::spec::{Access, CoapResource, HttpRules, Rates};
+use mote_core::spec::{Access, CoapResource, HttpRules, Rates, TokenRules};
 use mote_core::{Fault, FaultClass, FunctionName, Invocation, Invoker};
 
 /// The field that asks for an answer before the function has run.
@@ -64,6 +65,10 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
 
     fn access(&self) -> Access {
         self.0.access()
+    }
+
+    fn tokens(&self) -> Option<&Arc<TokenRules>> {
+        self.0.tokens()
     }
 
     fn rates(&self) -> &Rates {

@@ -140,7 +140,7 @@ pub(super) async fn upload_url(State(manager): State<Manager>, request: Request)
     let (get, none) = (Method::GET, Bytes::new());
     let allowed = &manager.context.queue.outgoing;
     let sent = outgoing::send(get, &uri, HeaderMap::new(), none, allowed, UPLOAD_BYTES_MAX);
-    let (status, bytes) = sent.await.map_err(|error| failed(format!("url: {error}")))?;
+    let (status, _, bytes) = sent.await.map_err(|error| failed(format!("url: {error}")))?;
     if status != 200 {
         return Err(failed(format!("url: answered {status}")));
     }

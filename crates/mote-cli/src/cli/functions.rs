@@ -88,6 +88,9 @@ pub(super) fn describe_text(function: &Function) -> String {
         }
     }
     line("access", &function.access);
+    if let Some(tokens) = &function.tokens {
+        line("", &format!("issuer {}, audience {}", tokens.issuer, tokens.audience));
+    }
     if !function.secrets.is_empty() {
         line("secrets", &function.secrets.join(", "));
     }

@@ -1,5 +1,7 @@
 //! Who may call a function from outside of the node.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// Who may call a function. Calls that come about inside of the node are not asked.
@@ -15,6 +17,10 @@ pub enum Access {
     Public,
     /// Callers with a key that opens the function.
     Key,
+    /// The same, also with the key as the password of HTTP basic authentication.
+    Basic,
+    /// Callers with a token of an issuer; see [`TokenRules`].
+    Jwt,
     /// Everyone; a key is checked if one is sent, and names the caller. For what the node itself
     /// answers.
     #[serde(skip)]
@@ -29,6 +35,8 @@ impl Access {
             Access::Local => "local",
             Access::Public | Access::KeyIfSent => "public",
             Access::Key => "key",
+            Access::Basic => "basic",
+            Access::Jwt => "jwt",
         }
     }
 
@@ -41,4 +49,31 @@ impl Access {
     pub(super) fn is_unset(&self) -> bool {
         *self == Access::Unset
     }
+}
+
+/// The JSON Web Tokens (RFC 7519) that a function accepts. What they mean is checked outside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenRules {
+    /// Exactly the claim `iss`.
+    pub issuer: String,
+    /// One of the audiences in the claim `aud`.
+    pub audience: String,
+    /// Where the keys of the issuer are.
+    pub keys: TokenKeys,
+    /// Claims that must have this text, number or truth value, or contain it if they are lists.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub claims: BTreeMap<String, serde_json::Value>,
+}
+
+/// Where the keys are with which tokens are verified.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TokenKeys {
+    /// At the address that the configuration of the issuer names (OpenID Connect Discovery).
+    Discovered,
+    /// At this address.
+    Url(String),
+    /// In this text, a JSON Web Key Set (RFC 7517).
+    Set(String),
 }

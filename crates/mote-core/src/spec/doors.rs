@@ -1,7 +1,16 @@
 //! The listeners in a function's sandbox, and which functions have one for the services of the node.
 
-use super::{ANY_HOST, Egress, FunctionSpec, OWN_FRONT, Runtime, StateRules, USUAL_PORTS};
+use super::{ANY_HOST, Egress, FunctionSpec, Runtime, StateRules, USUAL_PORTS};
 use crate::services::SERVICES_PORT;
+
+/// The name and port by which a function calls the others of its node, `http://mote.internal/NAME`.
+pub const OWN_FRONT: (&str, u16) = ("mote.internal", 80);
+
+/// The names by which functions of OpenFaaS call the gateway, to call other functions.
+pub const OPENFAAS_GATEWAYS: [&str; 3] =
+    ["gateway", "gateway.openfaas", "gateway.openfaas.svc.cluster.local"];
+/// The port on which they call it.
+pub const OPENFAAS_GATEWAY_PORT: u16 = 8080;
 
 impl FunctionSpec {
     /// The destinations that an instance has a listener for: those of the manifest, with a port

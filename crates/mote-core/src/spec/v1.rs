@@ -15,7 +15,7 @@ use super::AsyncRules;
 use super::Isolation;
 use super::Protocol;
 use super::mqtt::{MqttTrigger, Publishing};
-use super::{Access, HttpRules, Rates};
+use super::{Access, HttpRules, Rates, TokenRules};
 use super::{
     CoapResource, Egress, FunctionSpec, Limits, Missed, Overlap, Platform, Runtime, Scale,
     Schedule, ScheduledCall, StartPolicy, StateRules, When,
@@ -116,6 +116,8 @@ struct SpecV1 {
     services: bool,
     #[serde(default, skip_serializing_if = "Access::is_unset")]
     access: Access,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tokens: Option<TokenRules>,
     #[serde(default, skip_serializing_if = "Rates::is_none")]
     rates: Rates,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -277,6 +279,7 @@ impl From<FunctionSpec> for SpecV1 {
             state: spec.state.into(),
             services: spec.services,
             access: spec.access,
+            tokens: spec.tokens.map(Arc::unwrap_or_clone),
             rates: spec.rates,
             http: spec.http,
         }
@@ -313,6 +316,7 @@ impl From<SpecV1> for FunctionSpec {
             state: spec.state.into(),
             services: spec.services,
             access: spec.access,
+            tokens: spec.tokens.map(Arc::new),
             rates: spec.rates,
             http: spec.http,
         }
@@ -325,6 +329,7 @@ mod tests {
 
     use super::super::Cors;
     use super::*;
+    use crate::spec::TokenKeys;
 
     /// A spec with every field of version 1. It never changes, because databases hold it.
     const FULL: &str = include_str!("v1_full.json");
@@ -363,7 +368,7 @@ mod tests {
         spec.state = StateRules { shared: vec!["site".into()], quota_bytes: 5 };
         spec.services = true;
         assert!(!to_json(&spec).contains("access"), "older builds read a public function");
-        for access in [Access::Key, Access::Local, Access::Public] {
+        for access in [Access::Key, Access::Basic, Access::Local, Access::Public] {
             spec.access = access;
             assert_eq!(from_json(to_json(&spec).as_bytes()).unwrap(), spec);
         }
@@ -374,6 +379,20 @@ mod tests {
         spec.http = Some(Box::new(HttpRules { headers: vec!["x-a".into()], cors: Some(cors) }));
         spec.rates = Rates { at_once: Some(2), caller_at_once: Some(1), ..Rates::NONE };
         assert_eq!(from_json(to_json(&spec).as_bytes()).unwrap(), spec);
+        spec.access = Access::Jwt;
+        let is_right =
+            |spec: &FunctionSpec| spec.check().iter().all(|error| error.field != "access.mode");
+        assert!(!is_right(&spec), "without rules");
+        for keys in [TokenKeys::Discovered, TokenKeys::Url("u".into()), TokenKeys::Set("{}".into())]
+        {
+            let (issuer, audience) = ("i".into(), "a".into());
+            let claims = [("role".to_owned(), json!("x"))].into();
+            spec.tokens = Some(Arc::new(TokenRules { issuer, audience, keys, claims }));
+            assert!(is_right(&spec));
+            assert_eq!(from_json(to_json(&spec).as_bytes()).unwrap(), spec);
+        }
+        spec.access = Access::Public;
+        assert!(!is_right(&spec), "rules that nobody obeys");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt;
 use super::front::Config;
 use super::head::is_token;
 use super::socket::Writer;
-use crate::refusal::{CHALLENGE, Refusal, reason};
+use crate::refusal::{Refusal, reason};
 
 /// Bodies up to this size are copied after the head and sent with it.
 const COPY_BYTES_MAX: usize = 16 << 10;
@@ -229,7 +229,7 @@ pub(crate) async fn refuse(
         number_field(&mut out, b"retry-after: ", u64::from(seconds));
     }
     if refusal.status == 401 {
-        out.extend_from_slice(format!("www-authenticate: {CHALLENGE}\r\n").as_bytes());
+        out.extend_from_slice(format!("www-authenticate: {}\r\n", refusal.challenge()).as_bytes());
     }
     common_fields(&mut out, id, persistence(keep_alive, false));
     if !is_head && refusal.has_body() {

@@ -34,7 +34,7 @@ use super::socket::Socket;
 use super::target::{self, TARGET_BYTES_MAX, Target};
 use crate::added::Added;
 use crate::ids::{invocation_id, now_ns};
-use crate::refusal::{CHALLENGE, Refusal};
+use crate::refusal::Refusal;
 
 /// Streams of one connection at once; more are refused and may be retried. The front's
 /// `streams_max` limits all connections together.
@@ -646,7 +646,7 @@ fn refuse(
         response = response.header("retry-after", seconds);
     }
     if refusal.status == 401 {
-        response = response.header("www-authenticate", CHALLENGE);
+        response = response.header("www-authenticate", refusal.challenge().as_ref());
     }
     let body = if is_head || !refusal.has_body() {
         Body::Empty

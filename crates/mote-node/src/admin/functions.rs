@@ -12,8 +12,8 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use mote_api::types::{
-    DeployResult, Function, FunctionList, FunctionState, Instance, Limits, Requests, ScaleBounds,
-    Scaling, ScheduleList, Stop,
+    AcceptedTokens, DeployResult, Function, FunctionList, FunctionState, Instance, Limits,
+    Requests, ScaleBounds, Scaling, ScheduleList, Stop,
 };
 use mote_api::{Problem, Timestamp, paths};
 use mote_core::body::{Body, BodyError};
@@ -95,6 +95,10 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             reason_text: decision.reason.text().to_owned(),
         }),
         access: node.config.access_of(spec.access).as_str().to_owned(),
+        tokens: spec.tokens.as_ref().map(|rules| AcceptedTokens {
+            issuer: rules.issuer.clone(),
+            audience: rules.audience.clone(),
+        }),
         secrets: spec.secret_names().into_iter().map(str::to_owned).collect(),
         schedules: schedules::of(node, &spec.name),
         urls: node.urls(&spec.name),

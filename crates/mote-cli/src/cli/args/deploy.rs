@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, ValueEnum};
 use mote_api::manifest::{self, AccessName};
 
@@ -50,8 +50,11 @@ pub(in crate::cli) struct Deploy {
 }
 
 fn access_mode() -> impl TypedValueParser<Value = AccessName> {
-    let names = PossibleValuesParser::new(["public", "key", "local"]);
-    names.try_map(|word| manifest::access(&word).ok_or("not an access mode"))
+    let names = ["public", "key", "basic", "local"].map(PossibleValue::new);
+    // Hidden, because it is there for its explanation only.
+    let hidden = PossibleValue::new("jwt").hide(true);
+    let names = PossibleValuesParser::new(names.into_iter().chain([hidden]));
+    names.try_map(|word| manifest::access(&word).ok_or(manifest::ACCESS_NEEDS_MORE))
 }
 
 /// What happens to the nodes that a deploy has changed when it fails on another one.

@@ -2,14 +2,15 @@
 
 use std::fmt;
 
-use mote_journal::Journals;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+use crate::Journals;
+
 /// Reads the figures of all journals together.
-pub(crate) struct JournalMetrics(pub(crate) Journals);
+pub struct JournalMetrics(pub Journals);
 
 impl fmt::Debug for JournalMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
