@@ -55,6 +55,7 @@ pub async fn find() -> Found {
     let python = ask(
         "python3",
         &[
+            "-B", // root would write compiled modules next to those of the machine
             "-c",
             "import json, os, platform, sys; print(json.dumps({'program': \
              os.path.realpath(sys.executable), 'version': platform.python_version(), 'prefix': \
