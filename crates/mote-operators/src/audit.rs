@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use mote_api::Timestamp;
@@ -113,12 +113,20 @@ impl Audit {
             Some(open) => open,
             None => {
                 let mut options = OpenOptions::new();
-                let file = options.append(true).create(true).mode(0o600).open(&path)?;
+                options.read(true).append(true).create(true).mode(0o600);
+                let mut file = options.open(&path)?;
                 let bytes = file.metadata()?.len();
+                // A full disk or a crash may have cut the last line. The next one begins after it.
+                let mut last = [b'\n'];
+                if bytes > 0 {
+                    file.read_exact_at(&mut last, bytes - 1)?;
+                }
+                if last != [b'\n'] {
+                    file.write_all(b"\n")?;
+                }
                 (file, bytes)
             }
         };
-        // A line that a full disk has cut ends before the next one.
         file.write_all(line)?;
         state.file = Some((file, bytes + line.len() as u64));
         Ok(())
@@ -231,8 +239,9 @@ mod tests {
         audit.record(&act(1, "/a", 200));
         let mut file =
             OpenOptions::new().append(true).open(folder.path().join(FILE)).expect("a file");
-        file.write_all(b"{\"at\":\"20\n").expect("written");
-        audit.record(&act(2, "/b", 200));
-        assert_eq!(paths(&audit, 10), ["PUT /a", "PUT /b"]);
+        file.write_all(b"{\"at\":\"20").expect("written");
+        let again = Audit::new(folder.path());
+        again.record(&act(2, "/b", 200));
+        assert_eq!(paths(&again, 10), ["PUT /a", "PUT /b"]);
     }
 }

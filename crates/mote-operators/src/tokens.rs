@@ -142,7 +142,7 @@ pub fn bring_back(store: &Store, operators: &Operators) -> Result<(), StoreError
     Ok(())
 }
 
-/// The tokens in the order of their names. What cannot be read admits nobody.
+/// The tokens in the order of their names. A token that cannot be read is left out, so it admits nobody.
 fn read(store: &Store) -> Result<Vec<(String, Stored)>, StoreError> {
     let mut all: Vec<(String, Stored)> = Vec::new();
     for (name, value) in store.documents(COLLECTION)? {
