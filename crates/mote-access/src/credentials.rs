@@ -11,8 +11,6 @@ const AUTHORIZATION: &[u8] = b"authorization";
 const KEY_FIELD: &[u8] = b"x-api-key";
 const BEARER: &[u8] = b"bearer ";
 const BASIC: &[u8] = b"basic ";
-/// The field in which a browser says for whose page it sends a request.
-const SITE_FIELD: &[u8] = b"sec-fetch-site";
 /// Most keys of one request that are tried.
 const TRIED_MAX: usize = 4;
 /// Longest credentials of basic authentication: the longest name, a key, and what encodes them.
@@ -68,13 +66,6 @@ pub(crate) fn presented(block: &[u8], access: Access) -> impl Iterator<Item = Pr
 pub(crate) fn tokens(block: &[u8]) -> impl Iterator<Item = &[u8]> {
     let fields = headers(block).filter(|(name, _)| *name == AUTHORIZATION);
     fields.filter_map(|(_, value)| after(value, BEARER))
-}
-
-/// Whether a browser sends the request for a page of another site. It adds a stored password to such
-/// a request by itself.
-pub(crate) fn is_of_other_site(block: &[u8]) -> bool {
-    let mut sites = headers(block).filter(|(name, _)| *name == SITE_FIELD);
-    sites.any(|(_, site)| !matches!(site.trim_ascii(), b"none" | b"same-origin"))
 }
 
 /// The credentials after the name of a scheme.

@@ -10,7 +10,7 @@ use mote_core::{Fault, RouteInfo};
 use mote_issuers::{Issuers, Rejected};
 
 use crate::bounded::unix_ms;
-use crate::credentials::{is_of_other_site, presented, tokens};
+use crate::credentials::{presented, tokens};
 use crate::guesses::Guesses;
 use crate::meters::Meters;
 use crate::pages;
@@ -61,7 +61,7 @@ impl Guard {
                     all.find_map(|one| one.find(&ring, now_unix_ms))
                         .is_some_and(|key| key.opens(name))
                 };
-                !is_of_other_site(head.headers()) && (has_key() || opens())
+                !pages::is_of_another_origin(head.headers()) && (has_key() || opens())
             }
             (Access::Jwt, Some(rules)) => self.subject(head, rules, now_unix_ms).is_ok(),
             _ => false,
@@ -133,7 +133,7 @@ impl Guard {
         if access == Access::Jwt {
             return self.check_token(tokens, head, from);
         }
-        if access == Access::Basic && is_of_other_site(head.headers()) {
+        if access == Access::Basic && pages::is_of_another_origin(head.headers()) {
             return Err(Fault::OtherSite);
         }
         let (ring, now_unix_ms) = (self.0.ring.load(), unix_ms());

@@ -9,6 +9,9 @@ use std::net::{IpAddr, SocketAddr};
 use mote_core::invocation::headers;
 use mote_core::spec::{OPENFAAS_GATEWAYS, OWN_FRONT};
 
+/// The field in which a browser says for whose page it sends a request.
+const SITE_FIELD: &[u8] = b"sec-fetch-site";
+
 /// Whether a request with these fields may have been caused by a page that this machine did not
 /// serve. Browsers send `Origin` with all requests but simple ones to read, and `Sec-Fetch-Site` with
 /// all requests to loopback.
@@ -16,9 +19,16 @@ pub(crate) fn is_of_another_site(fields: &[u8]) -> bool {
     headers(fields).any(|(name, value)| match name {
         b"host" => !is_own_host(value),
         b"origin" => !is_own_origin(value),
-        b"sec-fetch-site" => value == b"cross-site",
+        SITE_FIELD => value == b"cross-site",
         _ => false,
     })
+}
+
+/// Whether a browser sends a request for a page of another origin. It adds a stored password to such
+/// a request by itself.
+pub(crate) fn is_of_another_origin(fields: &[u8]) -> bool {
+    let mut sites = headers(fields).filter(|(name, _)| *name == SITE_FIELD);
+    sites.any(|(_, site)| !matches!(site.trim_ascii(), b"none" | b"same-origin"))
 }
 
 /// Whether no owner of a page can have chosen this host: an address, or a name that always means

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -60,7 +60,7 @@ pub async fn check(
         return (StatusCode::FORBIDDEN, format!("{NO_PAGES}\n")).into_response();
     }
     let token = token(request.headers());
-    let needed = Role::for_platform(reads_only(request.method()));
+    let needed = Role::for_platform(mote_operators::reads_only(request.method().as_str()));
     match gate.access.admits(from.ip(), token.as_deref(), needed) {
         Admission::Admitted(name) => recorded(&gate.access, &name, from, request, next).await,
         Admission::OtherRole { name, role } => {
@@ -70,7 +70,7 @@ pub async fn check(
         }
         Admission::Refused => {
             let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"Restricted\"")];
-            let text = "invalid credentials; the password is the token in the file admin.token\n";
+            let text = "invalid credentials; the password is a token of the node, such as the one in admin.token\n";
             (StatusCode::UNAUTHORIZED, challenge, text).into_response()
         }
         Admission::TooManyTries => {
@@ -128,11 +128,6 @@ pub fn act(who: &str, from: SocketAddr, request: &Request) -> Option<Act> {
 fn unix_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Whether requests with this method change nothing.
-pub fn reads_only(method: &Method) -> bool {
-    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
 /// The reason for refusing a request although no credentials are required.

@@ -190,7 +190,7 @@ async fn authorise(
     request: Request,
     next: Next,
 ) -> Response {
-    let needed = Role::for_platform(access::reads_only(request.method()));
+    let needed = Role::for_platform(mote_compat::node::reads_only(request.method().as_str()));
     let node = &whisk.context.node;
     match holder(&whisk, from, request.headers(), needed) {
         Ok((name, None)) => access::recorded(node, &name, from, request, next).await,

@@ -23,14 +23,18 @@ const TEXT_CHARS_MAX: usize = 256;
 /// Pause between two records of refused requests, which must not push out what was done.
 const REFUSED_PAUSE_MS: u64 = 1_000;
 
+/// Whether requests with this method change nothing.
+pub fn reads_only(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD" | "OPTIONS")
+}
+
 /// Whether a request to the management API or to an API of another platform is recorded: one that
 /// changes the node. Calls of functions are not, because there may be many of them.
 pub fn is_act(method: &str, path: &str) -> bool {
-    let reads = matches!(method, "GET" | "HEAD" | "OPTIONS");
     let calls = path.ends_with("/invoke")
         || path.ends_with("/function_invocations")
         || (method == "POST" && (path.contains("/actions/") || path.contains("/triggers/")));
-    !reads && !calls
+    !reads_only(method) && !calls
 }
 
 /// One request that changes something.

@@ -51,7 +51,7 @@ impl Access {
     }
 }
 
-/// The JSON Web Tokens (RFC 7519) that a function accepts. What they mean is checked outside.
+/// The JSON Web Tokens (RFC 7519) that a function accepts. The crate `mote-jwt` checks their values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRules {

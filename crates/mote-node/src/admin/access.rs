@@ -10,7 +10,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mote_api::Problem;
 use mote_engine::clock;
-use mote_operators::{Act, Admission, Role, is_act};
+use mote_operators::{Act, Admission, Role, is_act, reads_only};
 
 use super::Refused;
 use crate::{Node, operators};
@@ -103,7 +103,7 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<String, Den
         (Some(header), None) => header.to_str().ok().and_then(|text| text.strip_prefix("Bearer ")),
         _ => None,
     };
-    let reads_only = mote_compat::access::reads_only(request.method());
+    let reads_only = reads_only(request.method().as_str());
     let needed = Role::for_management(reads_only, request.uri().path());
     match node.operators.admits(address, given, needed) {
         Admission::Admitted(name) => return Ok(name.to_string()),
