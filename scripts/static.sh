@@ -148,5 +148,5 @@ mapfile -t of_targets < <(printf -- '--target\n%s\n' "${targets[@]}")
 for programs in "${GROUPS_OF_PROGRAMS[@]}"; do
   # shellcheck disable=SC2046,SC2086 # words
   "$venv/bin/cargo-zigbuild" $verb --locked --profile "$profile" "${of_targets[@]}" \
-    -Zbuild-std=std,panic_unwind -Zbuild-std-features=panic-unwind $(printf -- '-p %s ' $programs)
+    -Zbuild-std=std,panic_unwind -Zbuild-std-features=panic-unwind,optimize_for_size $(printf -- '-p %s ' $programs)
 done

@@ -78,7 +78,7 @@ pub(crate) fn archive(name: &str, wanted: &Wanted) -> Result<Archive, String> {
         return Err(format!("the files describe the function {}, not {name}", planned.spec.name));
     }
     check_runtime(&planned.spec)?;
-    let json = mote_core::spec::to_json(&planned.spec).into_bytes();
+    let json = mote_spec_json::to_json(&planned.spec).into_bytes();
     let packed = mote_store::pack::pack(&root, Some((mote_api::SPEC_ENTRY, &json)))
         .map_err(|error| error.to_string())?;
     Ok(of_tar(packed.tar.into(), &planned.spec))

@@ -21,7 +21,6 @@ mod protocol;
 mod rate;
 mod runtime;
 mod schedule;
-mod v1;
 
 pub use access::{Access, TokenKeys, TokenRules};
 pub use background::{
@@ -41,7 +40,6 @@ pub use schedule::{
     EVERY_MS_MAX, EVERY_MS_MIN, EXPRESSION_BYTES_MAX, JITTER_MS_MAX, Missed, Overlap,
     SCHEDULE_BODY_BYTES_MAX, SCHEDULES_MAX, Schedule, ScheduledCall, TIMEZONE_DEFAULT, When,
 };
-pub use v1::{SPEC_VERSION, SpecReadError, from_json, to_json};
 
 /// Default memory limit: a board with 1 GiB has room for many times this amount.
 pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;

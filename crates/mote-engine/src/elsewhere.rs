@@ -85,7 +85,7 @@ impl Revision {
             // The folder's name is the hash of the code. Where the code came from is no difference.
             let folder = self.code_dir.file_name().unwrap_or_default().as_encoded_bytes();
             let spec = FunctionSpec { origin: None, ..self.spec.clone() };
-            let content = [folder, mote_core::spec::to_json(&spec).as_bytes()].concat();
+            let content = [folder, mote_spec_json::to_json(&spec).as_bytes()].concat();
             RevisionKey {
                 function: self.spec.name.clone(),
                 number: self.number,

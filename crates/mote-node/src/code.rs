@@ -104,7 +104,7 @@ fn pack(
             spec.secrets.push(name);
         }
     }
-    let json = mote_core::spec::to_json(&spec).into_bytes();
+    let json = mote_spec_json::to_json(&spec).into_bytes();
     // OpenWhisk installs no packages, because an archive contains its modules. Code that is already
     // on the node is packed unchanged.
     let whole = matches!(folder, Folder::There(_)) || spec.compat == Some(Platform::OpenWhisk);

@@ -312,7 +312,7 @@ async fn publish(
 async fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, Problem> {
     let spec = match &staged.set_aside {
         Some(json) => {
-            let spec = mote_core::spec::from_json(json).map_err(|error| {
+            let spec = mote_spec_json::from_json(json).map_err(|error| {
                 Problem::new(422, "M0303", format!("spec: {error}"))
                     .with_field(mote_api::SPEC_ENTRY)
             })?;
@@ -335,7 +335,7 @@ async fn read_upload(name: &FunctionName, folder: &Path) -> Result<FunctionSpec,
     let answer = mote_companion::errand::answer(upload::PROGRAM, &arguments).await;
     let read = answer.and_then(|json| Ok(serde_json::from_slice::<ReadUpload>(&json)?));
     match read {
-        Ok(ReadUpload::Spec(json)) => mote_core::spec::from_json(json.as_bytes())
+        Ok(ReadUpload::Spec(json)) => mote_spec_json::from_json(json.as_bytes())
             .map_err(|error| Problem::new(500, "M0599", format!("{}: {error}", upload::PROGRAM))),
         Ok(ReadUpload::Refused(problem)) => Err(problem),
         Err(error) => {

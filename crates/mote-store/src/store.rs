@@ -294,7 +294,7 @@ impl Store {
         {
             return Err(StoreError::NotStored(format!("packages {key}")));
         }
-        let json = mote_core::spec::to_json(spec);
+        let json = mote_spec_json::to_json(spec);
         let created_at_ms = now_ms();
         let name = spec.name.as_str();
         let revision = self.change(|change| {
@@ -476,7 +476,7 @@ impl Store {
             revision: row.revision,
             reason,
         };
-        let spec = mote_core::spec::from_json(row.spec.as_bytes())
+        let spec = mote_spec_json::from_json(row.spec.as_bytes())
             .map_err(|error| damaged(format!("its spec cannot be read: {error}")))?;
         if spec.name.as_str() != row.function {
             return Err(damaged(format!("its spec is of another function, {}", spec.name)));

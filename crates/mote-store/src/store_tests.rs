@@ -282,7 +282,7 @@ fn tables_of_version_1_are_brought_up_to_date() {
     std::fs::create_dir_all(&code).unwrap();
     let old = Connection::open(dir.path().join("mote.db")).unwrap();
     old.execute_batch(VERSION_1).unwrap();
-    let json = mote_core::spec::to_json(&spec("a"));
+    let json = mote_spec_json::to_json(&spec("a"));
     old.execute_batch("BEGIN").unwrap();
     old.execute("INSERT INTO functions VALUES ('a', 3, 5, 7)", []).unwrap();
     for (revision, state) in [(1, "retired"), (2, "added"), (3, "live"), (4, "added")] {

@@ -265,7 +265,7 @@ impl Steps<'_> {
         }
         let path = planned.code.as_ref().map_or(path, |code| code.path());
 
-        let json = mote_core::spec::to_json(&spec).into_bytes();
+        let json = mote_spec_json::to_json(&spec).into_bytes();
         let first = for_node.then_some((mote_api::SPEC_ENTRY, json.as_slice()));
         let packed = mote_store::pack::pack(path, first)?;
         let files = if packed.files == 1 { "file" } else { "files" };

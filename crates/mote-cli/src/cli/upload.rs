@@ -24,7 +24,7 @@ pub(super) fn asked(arguments: &[OsString]) -> Option<(&Path, &str)> {
 
 pub(super) fn run(folder: &Path, name: &str, output: &Output) -> Result<(), Failure> {
     let read = match read(folder, name) {
-        Ok(spec) => ReadUpload::Spec(mote_core::spec::to_json(&spec)),
+        Ok(spec) => ReadUpload::Spec(mote_spec_json::to_json(&spec)),
         Err(problem) => ReadUpload::Refused(problem),
     };
     output.print(serde_json::to_string(&read).unwrap_or_default().as_bytes())

@@ -179,7 +179,7 @@ fn read(name: &FunctionName, tar: &[u8]) -> Result<FunctionSpec, Refused> {
     };
     let spec = match unpacked.set_aside {
         Some(json) => {
-            let spec = mote_core::spec::from_json(&json).map_err(|error| {
+            let spec = mote_spec_json::from_json(&json).map_err(|error| {
                 Problem::new(422, "M0303", format!("spec: {error}"))
                     .with_field(mote_api::SPEC_ENTRY)
             })?;

@@ -46,7 +46,8 @@ impl Access {
         if self == Access::Unset { default } else { self }
     }
 
-    pub(super) fn is_unset(&self) -> bool {
+    /// Whether the manifest does not say it.
+    pub fn is_unset(&self) -> bool {
         *self == Access::Unset
     }
 }

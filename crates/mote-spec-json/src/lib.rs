@@ -9,22 +9,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use mote_core::name::FunctionName;
+use mote_core::policy::{Balance, Policy};
+use mote_core::spec::mqtt::{MqttTrigger, Publishing};
+use mote_core::spec::{
+    Access, AsyncRules, CoapResource, Egress, FunctionSpec, HttpRules, Isolation, Limits, Missed,
+    Overlap, Platform, Protocol, Rates, Runtime, STREAM_IDLE_MS_DEFAULT, Scale, Schedule,
+    ScheduledCall, StartPolicy, StateRules, TokenRules, When,
+};
+use mote_core::state::QUOTA_BYTES_DEFAULT;
 use serde::{Deserialize, Serialize};
 
-use super::AsyncRules;
-use super::Isolation;
-use super::Protocol;
-use super::mqtt::{MqttTrigger, Publishing};
-use super::{Access, HttpRules, Rates, TokenRules};
-use super::{
-    CoapResource, Egress, FunctionSpec, Limits, Missed, Overlap, Platform, Runtime, Scale,
-    Schedule, ScheduledCall, StartPolicy, StateRules, When,
-};
-use crate::name::FunctionName;
-use crate::policy::{Balance, Policy};
-use crate::state::QUOTA_BYTES_DEFAULT;
-
-/// The version that this module writes, and the newest that it reads.
+/// The version that this crate writes, and the newest that it reads.
 pub const SPEC_VERSION: u32 = 1;
 
 /// Why a stored or shipped spec was not read.
@@ -163,11 +159,11 @@ fn is_http1(protocol: &Protocol) -> bool {
 }
 
 fn stream_idle_ms() -> u64 {
-    super::STREAM_IDLE_MS_DEFAULT
+    STREAM_IDLE_MS_DEFAULT
 }
 
 fn is_usual_stream_idle(ms: &u64) -> bool {
-    *ms == super::STREAM_IDLE_MS_DEFAULT
+    *ms == STREAM_IDLE_MS_DEFAULT
 }
 
 #[derive(Serialize, Deserialize)]
@@ -325,11 +321,10 @@ impl From<SpecV1> for FunctionSpec {
 
 #[cfg(test)]
 mod tests {
+    use mote_core::spec::{Cors, TokenKeys};
     use serde_json::{Value, json};
 
-    use super::super::Cors;
     use super::*;
-    use crate::spec::TokenKeys;
 
     /// A spec with every field of version 1. It never changes, because databases hold it.
     const FULL: &str = include_str!("v1_full.json");
