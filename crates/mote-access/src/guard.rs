@@ -144,9 +144,7 @@ impl Guard {
         });
         match found {
             Some((field, key)) if access == Access::KeyIfSent || key.opens(function) => {
-                let caller = key.name.clone();
-                head.remove_header(field);
-                head.admit(Some(caller.as_bytes()));
+                head.admit_with_key(field, key.name.as_bytes());
                 Ok(())
             }
             Some(_) => Err(Fault::OtherKey),

@@ -2,10 +2,12 @@
 
 use std::future::{Future, ready};
 use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
-use futures_util::FutureExt as _;
 use futures_util::future::Either;
 use mote_core::invocation::Head;
+use mote_core::place::Place;
 use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo as _};
 
 use crate::guard::Guard;
@@ -71,12 +73,34 @@ impl<I: Invoker> Invoker for Guarded<I> {
                 // From here on, the place lives as long as the answer, and no copy of the head has it.
                 let place = invocation.head.take_place();
                 let answer = self.inner.invoke(route, invocation);
-                Either::Left(answer.map(|answered| match place {
-                    None => answered,
-                    Some(place) => answered.map(|reply| place.until_end_of(reply)),
-                }))
+                Either::Left(Placed { answer, place })
             }
             Err(fault) => Either::Right(ready(Err(fault))),
+        }
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// The answer of a call that may have a place.
+    struct Placed<F> {
+        #[pin]
+        answer: F,
+        place: Option<Place>,
+    }
+}
+
+impl<F: Future<Output = Result<Reply, Fault>>> Future for Placed<F> {
+    type Output = Result<Reply, Fault>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let polled = this.answer.poll(cx);
+        match this.place {
+            Some(_) if polled.is_ready() => polled.map_ok(|reply| match this.place.take() {
+                Some(place) => place.until_end_of(reply),
+                None => reply,
+            }),
+            _ => polled,
         }
     }
 }

@@ -1,14 +1,15 @@
 //! Counts the calls of functions that have rates, and those that are unfinished.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use hashbrown::{DefaultHashBuilder, HashMap};
 use mote_core::Fault;
 use mote_core::place::Place;
 use mote_core::shares::{Exceeded, Shares, address_owner};
@@ -25,17 +26,23 @@ const CALLERS_MAX: usize = 4_096;
 #[derive(Default)]
 pub(crate) struct Meters {
     clock: DefaultClock,
-    hasher: RandomState,
-    /// By function and rates, because revisions with different rates may serve at the same time. A
-    /// leaf lock: nothing else is locked while it is held.
-    all: Mutex<HashMap<u64, Arc<Meter>>>,
+    /// Callers choose what is hashed.
+    callers: RandomState,
+    /// Only manifests choose what is hashed.
+    rates: DefaultHashBuilder,
+    /// By the hash of function and rates, because revisions with different rates may serve at the
+    /// same time. Each change replaces the map, so that calls read it without a lock.
+    all: ArcSwap<HashMap<u64, Arc<Meter>>>,
+    /// Held by those who change it.
+    change: Mutex<()>,
 }
 
 struct Meter {
     all: Option<DefaultDirectRateLimiter>,
     callers: Option<Callers>,
-    /// The calls that may be at once, by caller; the key of callers who are not known is 0. A caller
-    /// without a call is not kept, so the connections of the node bound the table.
+    /// The calls that may be at once, by caller if callers have a number; the key of those who are
+    /// not known is 0. A caller without a call is not kept, so the connections of the node bound the
+    /// table.
     places: Option<Shares<u64>>,
 }
 
@@ -57,10 +64,20 @@ impl Meters {
         caller: Option<(bool, &[u8])>,
         from: Option<IpAddr>,
     ) -> Result<Option<Place>, Fault> {
-        let meter = self.meter(rates, function);
+        let key = self.rates.hash_one((function, rates));
+        let meters = self.all.load();
+        let added;
+        let meter = match meters.get(&key) {
+            Some(meter) => meter,
+            None => {
+                added = self.add(key, rates);
+                &added
+            }
+        };
         let who = match (caller, from) {
-            (Some(caller), _) => Some(self.hasher.hash_one(caller)),
-            (None, from) => from.map(|from| self.hasher.hash_one(address_owner(from))),
+            _ if !rates.is_by_caller() => None,
+            (Some(caller), _) => Some(self.callers.hash_one(caller)),
+            (None, from) => from.map(|from| self.callers.hash_one(address_owner(from))),
         };
         // The place comes first: a call that does not get one uses up no rate, and a call that a rate
         // refuses gives its place back at once.
@@ -77,28 +94,32 @@ impl Meters {
         Ok(place)
     }
 
-    /// The meter of a function for these rates.
-    fn meter(&self, rates: &Rates, function: &str) -> Arc<Meter> {
-        let key = self.hasher.hash_one((function, rates));
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+    #[cold]
+    fn add(&self, key: u64, rates: &Rates) -> Arc<Meter> {
+        let _changing = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all.load();
         if let Some(meter) = all.get(&key) {
             return meter.clone();
         }
-        if all.len() >= METERS_MAX {
-            all.clear();
-        }
+        let mut changed =
+            if all.len() < METERS_MAX { HashMap::clone(&all) } else { HashMap::default() };
         let meter = Arc::new(Meter {
             all: rates.all.map(|rate| RateLimiter::direct(quota(rate))),
             callers: rates.caller.map(|rate| Callers {
                 known: Bounded::new(quota(rate), CALLERS_MAX),
                 others: RateLimiter::direct(quota(rate)),
             }),
-            places: (rates.at_once.is_some() || rates.caller_at_once.is_some()).then(|| {
-                let most = |calls: Option<u32>| calls.map_or(usize::MAX, |calls| calls as usize);
-                Shares::new(most(rates.at_once), most(rates.caller_at_once))
-            }),
+            places: match (rates.at_once, rates.caller_at_once) {
+                (None, None) => None,
+                (Some(all), None) => Some(Shares::undivided(all as usize)),
+                (all, Some(of_caller)) => {
+                    let all = all.map_or(usize::MAX, |calls| calls as usize);
+                    Some(Shares::new(all, of_caller as usize))
+                }
+            },
         });
-        all.insert(key, meter.clone());
+        changed.insert(key, meter.clone());
+        self.all.store(Arc::new(changed));
         meter
     }
 
@@ -189,7 +210,8 @@ mod tests {
         held.push(call(None, TWO).expect("a place is free"));
         assert!(call(None, TWO).is_err());
         drop(held);
-        let places = meters.meter(&rates, "a").places.clone().expect("places");
+        let places = meters.add(meters.rates.hash_one(("a", &rates)), &rates).places.clone();
+        let places = places.expect("places");
         assert_eq!(places.taken(), 0);
     }
 

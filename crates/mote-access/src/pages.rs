@@ -4,7 +4,8 @@
 //! can make it send requests there: directly, or under a host name of the page's owner that points
 //! to loopback (DNS rebinding). Such requests come from this machine, but not on behalf of its user.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
+use std::str;
 
 use mote_core::invocation::headers;
 use mote_core::spec::{OPENFAAS_GATEWAYS, OWN_FRONT};
@@ -36,18 +37,17 @@ pub(crate) fn is_of_another_origin(fields: &[u8]) -> bool {
 fn is_own_host(host: &[u8]) -> bool {
     let name = without_port(host);
     name.is_empty()
+        || address(name).is_some()
         || is_name_of_loopback(name)
         || is_name_for_functions(name)
-        || address(host).is_some()
 }
 
 /// Whether a page of this origin (RFC 6454) came from this machine. The origin `null` tells nothing.
 fn is_own_origin(origin: &[u8]) -> bool {
     let host =
         [&b"http://"[..], b"https://"].iter().find_map(|scheme| origin.strip_prefix(*scheme));
-    host.is_some_and(|host| {
-        is_name_of_loopback(without_port(host))
-            || address(host).is_some_and(|ip| ip.to_canonical().is_loopback())
+    host.map(without_port).is_some_and(|name| {
+        is_name_of_loopback(name) || address(name).is_some_and(|ip| ip.to_canonical().is_loopback())
     })
 }
 
@@ -66,20 +66,22 @@ fn is_name_of_loopback(name: &[u8]) -> bool {
 
 /// A host without its port and the dot of a complete name.
 fn without_port(host: &[u8]) -> &[u8] {
-    let at = host.iter().rposition(|byte| *byte == b':');
-    let name = match at {
-        Some(at) if host[at + 1..].iter().all(u8::is_ascii_digit) => &host[..at],
-        _ => host,
-    };
+    let digits = host.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let name = host[..host.len() - digits].strip_suffix(b":").unwrap_or(host);
     name.strip_suffix(b".").unwrap_or(name)
 }
 
-/// The address that a host is, with or without a port.
-fn address(host: &[u8]) -> Option<IpAddr> {
-    let text = std::str::from_utf8(host).ok()?;
-    let in_brackets = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
-    let with_port = || text.parse().ok().map(|address: SocketAddr| address.ip());
-    text.parse().ok().or_else(with_port).or_else(in_brackets)
+/// The address that a host without a port is. The names of most requests are addresses, and each is
+/// parsed as one kind of address only.
+fn address(name: &[u8]) -> Option<IpAddr> {
+    match name.first()? {
+        b'0'..=b'9' => str::from_utf8(name).ok()?.parse().ok().map(IpAddr::V4),
+        b'[' => {
+            let text = str::from_utf8(name.strip_prefix(b"[")?.strip_suffix(b"]")?).ok()?;
+            text.parse().ok().map(IpAddr::V6)
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -104,6 +106,7 @@ mod tests {
             "LocalHost:6683",
             "localhost.:6683",
             "lamp.localhost",
+            "1.localhost:6683",
             "mote.internal",
             "gateway:8080",
             "gateway.openfaas",
@@ -124,6 +127,10 @@ mod tests {
             "a.mote.internal",
             "[::1].evil.example",
             "127.0.0.1:6683:1",
+            "::1",
+            "[127.0.0.1]",
+            "[::1",
+            "1.example",
         ] {
             check(&[("host", other)], true);
         }

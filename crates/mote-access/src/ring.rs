@@ -1,10 +1,10 @@
 //! What a node keeps of the keys of callers: never a key itself, only its hash.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
 use data_encoding::BASE64URL_NOPAD;
+use hashbrown::HashMap;
 use mote_core::FunctionName;
 use sha2::{Digest, Sha256};
 

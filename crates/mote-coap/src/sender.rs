@@ -30,11 +30,11 @@ impl Sender {
         if route.access() == Access::Public {
             return Ok(Self { from, head: Head::default() });
         }
-        let mut head = Head::builder(exchange.method, b"/", b"");
+        // Without a key, it needs no memory.
+        let mut head = Head::default();
         if let Some(key) = translate::take_key(&mut exchange.to.query) {
-            head.header(b"x-api-key", &key);
+            head.replace_header(b"x-api-key", &key);
         }
-        let mut head = head.finish();
         invoker.admit(route, &mut head, Some(from))?;
         Ok(Self { from, head })
     }

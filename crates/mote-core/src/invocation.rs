@@ -147,6 +147,13 @@ impl Head {
         }
     }
 
+    /// The same for a caller with a key, which is in the field `sent`: the function does not receive it.
+    pub fn admit_with_key(&mut self, sent: &[u8], caller: &[u8]) {
+        self.is_admitted = true;
+        self.remove_headers([sent, CALLER_FIELD]);
+        put_header(&mut self.buffer, CALLER_FIELD, caller);
+    }
+
     /// Whether [`Head::admit`] was called.
     pub fn is_admitted(&self) -> bool {
         self.is_admitted
@@ -210,7 +217,12 @@ impl Head {
 
     /// Removes all fields of this name in the same way.
     pub fn remove_header(&mut self, name: &[u8]) {
-        let is_other = |other: &[u8]| without(other, name).is_none_or(|rest| !rest.is_empty());
+        self.remove_headers([name]);
+    }
+
+    fn remove_headers<const N: usize>(&mut self, names: [&[u8]; N]) {
+        let is = |other: &[u8], name| without(other, name).is_some_and(<[u8]>::is_empty);
+        let is_other = |other: &[u8]| !names.iter().any(|name| is(other, name));
         let mut next = self.buffer.len() - self.headers().len();
         let mut end = next;
         loop {

@@ -27,6 +27,8 @@ pub struct Shares<K: Eq + Hash>(Arc<Resource<K>>);
 struct Resource<K> {
     total_max: usize,
     share_max: usize,
+    /// Whether what each owner holds is counted.
+    is_divided: bool,
     /// A leaf lock: no other function is called and nothing is awaited while it is held.
     held: Mutex<Held<K>>,
 }
@@ -48,23 +50,19 @@ impl<K: Eq + Hash + Clone> Shares<K> {
     /// A resource of `total_max` pieces of which one owner may hold `share_max` at once.
     pub fn new(total_max: usize, share_max: usize) -> Self {
         let held = Mutex::new(Held { total: 0, each: HashMap::new() });
-        Self(Arc::new(Resource { total_max, share_max, held }))
+        Self(Arc::new(Resource { total_max, share_max, is_divided: true, held }))
+    }
+
+    /// A resource that one owner may take whole. Who holds what is not counted, which costs less.
+    pub fn undivided(total_max: usize) -> Self {
+        let held = Mutex::new(Held { total: 0, each: HashMap::new() });
+        Self(Arc::new(Resource { total_max, share_max: total_max, is_divided: false, held }))
     }
 
     /// Takes `pieces` for `owner`, all or none. Does not block. Dropping the [`Share`] gives them
     /// back.
     pub fn take(&self, owner: K, pieces: usize) -> Result<Share<K>, Exceeded> {
-        let mut held = self.0.lock();
-        let own = held.each.get(&owner).copied().unwrap_or(0);
-        if pieces > self.0.share_max.saturating_sub(own) {
-            return Err(Exceeded::Share);
-        }
-        if pieces > self.0.total_max.saturating_sub(held.total) {
-            return Err(Exceeded::Total);
-        }
-        held.total += pieces;
-        held.each.insert(owner.clone(), own + pieces);
-        drop(held);
+        self.0.take(&owner, pieces)?;
         Ok(Share { resource: self.0.clone(), owner, pieces })
     }
 
@@ -73,7 +71,7 @@ impl<K: Eq + Hash + Clone> Shares<K> {
         self.0.lock().total
     }
 
-    /// Pieces that `owner` holds.
+    /// Pieces that `owner` holds; 0 if that is not counted.
     pub fn taken_by(&self, owner: &K) -> usize {
         self.0.lock().each.get(owner).copied().unwrap_or(0)
     }
@@ -83,6 +81,24 @@ impl<K> Resource<K> {
     fn lock(&self) -> MutexGuard<'_, Held<K>> {
         // No code panics while it is held, so a poisoned lock still holds correct counts.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Eq + Hash + Clone> Resource<K> {
+    fn take(&self, owner: &K, pieces: usize) -> Result<(), Exceeded> {
+        let mut held = self.lock();
+        let own = if self.is_divided { held.each.get(owner).copied().unwrap_or(0) } else { 0 };
+        if pieces > self.share_max.saturating_sub(own) {
+            return Err(if self.is_divided { Exceeded::Share } else { Exceeded::Total });
+        }
+        if pieces > self.total_max.saturating_sub(held.total) {
+            return Err(Exceeded::Total);
+        }
+        held.total += pieces;
+        if self.is_divided {
+            held.each.insert(owner.clone(), own + pieces);
+        }
+        Ok(())
     }
 }
 
@@ -102,18 +118,7 @@ impl<K: Eq + Hash + Clone> Share<K> {
 
     /// Takes `pieces` more for the same owner, all or none. Does not block.
     pub fn grow(&mut self, pieces: usize) -> Result<(), Exceeded> {
-        let resource = &self.resource;
-        let mut held = resource.lock();
-        let own = held.each.get(&self.owner).copied().unwrap_or(0);
-        if pieces > resource.share_max.saturating_sub(own) {
-            return Err(Exceeded::Share);
-        }
-        if pieces > resource.total_max.saturating_sub(held.total) {
-            return Err(Exceeded::Total);
-        }
-        held.total += pieces;
-        held.each.insert(self.owner.clone(), own + pieces);
-        drop(held);
+        self.resource.take(&self.owner, pieces)?;
         self.pieces += pieces;
         Ok(())
     }
@@ -123,7 +128,9 @@ impl<K: Eq + Hash> Drop for Share<K> {
     fn drop(&mut self) {
         let mut held = self.resource.lock();
         held.total -= self.pieces;
-        if let Some(own) = held.each.get_mut(&self.owner) {
+        if self.resource.is_divided
+            && let Some(own) = held.each.get_mut(&self.owner)
+        {
             *own -= self.pieces;
             if *own == 0 {
                 held.each.remove(&self.owner);
@@ -148,6 +155,20 @@ pub fn address_owner(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_owner_may_take_an_undivided_resource_whole() {
+        let places = Shares::undivided(3);
+        let mut held = places.take("a", 2).expect("free");
+        assert_eq!(held.grow(2), Err(Exceeded::Total));
+        assert_eq!(places.take("b", 4).err(), Some(Exceeded::Total), "more than there is");
+        assert!(held.grow(1).is_ok());
+        assert_eq!(places.take("b", 1).err(), Some(Exceeded::Total));
+        assert_eq!((places.taken(), places.taken_by(&"a")), (3, 0));
+        drop(held);
+        assert!(places.take("b", 3).is_ok());
+        assert_eq!(places.taken(), 0);
+    }
 
     #[test]
     fn an_owner_ends_at_its_share_and_everybody_at_the_total() {
