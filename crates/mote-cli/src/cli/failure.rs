@@ -60,6 +60,11 @@ impl Failure {
                 Some(hint) => failure.with_hint(hint.clone()),
                 None => failure,
             },
+            ClientError::Untrusted { reason, .. } if reason.contains("it has expired") => failure
+                .with_hint(
+                    "replace the certificate on the node; until then, MOTE_FINGERPRINT or fingerprint \
+                     in nodes.toml with its SHA-256 trusts it all the same",
+                ),
             ClientError::Untrusted { .. } => failure.with_hint(
                 "compare the SHA-256 with the one that the node printed when it started. If they are \
                  equal, set MOTE_FINGERPRINT to it, or fingerprint in nodes.toml; if they differ, \

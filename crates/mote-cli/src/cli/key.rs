@@ -6,6 +6,7 @@ use mote_api::Timestamp;
 use mote_api::client::Client;
 use mote_api::keys::{CallerKeyRequest, CallerKeyRotation, NewCallerKey};
 use mote_api::quantity::{QuantityError, parse_duration_ms};
+use mote_api::types::Function;
 
 use super::args::{KeyCreate, KeyRevoke, KeyVerb};
 use super::failure::Failure;
@@ -36,7 +37,27 @@ async fn create(client: &Client, args: &KeyCreate, output: &Output) -> Result<()
         valid_ms: expires.map(|text| duration("--expires", text)).transpose()?,
     };
     let new = client.create_key(&wish).await?;
-    print(&new, output)
+    let printed = print(&new, output);
+    if let Ok(list) = client.functions().await {
+        for wanted in wish.functions.iter().filter(|wanted| !opens_some(wanted, &list.functions)) {
+            output.warn(&format!(
+                "no function with access mode key or basic is named {} yet",
+                harmless(wanted)
+            ));
+        }
+    }
+    printed
+}
+
+/// Whether a key for this name, or beginning of names, opens one of these functions.
+fn opens_some(wanted: &str, functions: &[Function]) -> bool {
+    functions.iter().any(|function| {
+        matches!(function.access.as_str(), "key" | "basic")
+            && match wanted.strip_suffix('*') {
+                Some(start) => function.name.starts_with(start),
+                None => function.name == wanted,
+            }
+    })
 }
 
 /// Prints a key alone, so that a script can take it, and what there is to know to standard error.

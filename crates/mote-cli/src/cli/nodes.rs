@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mote_api::client::{Client, ClientError, Endpoint, Secure, Securing, Stream};
-use mote_api::exit;
 use mote_api::quantity::size_text;
 use mote_api::types::NodeStatus;
 use mote_fleet::names::{FILE_NAME, Named, Names};
@@ -45,7 +44,7 @@ pub(super) fn chosen(global: &Global) -> Result<Vec<Node>, Failure> {
             )
         }))
     })?;
-    connect(&all, global, true)
+    connect(&all, global)
 }
 
 /// The only node that flags and environment name.
@@ -87,40 +86,45 @@ fn bounded(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Clients of these nodes, each with its own token. If it `is_strict`, a node whose token is not
-/// known is an error; otherwise the node itself asks for it.
-fn connect(all: &[Named], global: &Global, is_strict: bool) -> Result<Vec<Node>, Failure> {
-    let mut nodes = Vec::new();
-    for node in all {
-        let token = match &node.token_file {
-            Some(path) => Some(token(&node.name, path, global)?),
-            // A token belongs to one node and must not be sent to others.
-            None if all.len() == 1 => std::env::var("MOTE_TOKEN").ok(),
-            None => None,
-        };
-        let endpoint = Endpoint::parse(&node.address, token).map_err(ClientError::from)?;
-        if let (Endpoint::Tcp { token: None, .. }, true) = (&endpoint, is_strict && all.len() > 1) {
-            let text = format!("{}: no token is known", harmless(&node.name));
-            let file = nodes_file(&Given::from_process(Vec::new(), None)).0;
-            let hint = format!(
-                "with several nodes, each needs a token_file in {}; MOTE_TOKEN is for one node",
-                file.display()
-            );
-            return Err(Failure::new("M0206", text).with_hint(hint));
+/// Clients of these nodes, each with its own token. With several nodes, each token must be known.
+fn connect(all: &[Named], global: &Global) -> Result<Vec<Node>, Failure> {
+    let is_only = all.len() == 1;
+    let node = |node| {
+        let made = connect_one(node, global, is_only)?;
+        if is_only || !matches!(made.client.endpoint(), Endpoint::Tcp { token: None, .. }) {
+            return Ok(made);
         }
-        let is_tls = matches!(endpoint, Endpoint::Tcp { tls: true, .. });
-        let mut client = client(endpoint, global);
-        if is_tls {
-            let secure = secure(node, all.len() == 1).map_err(|error| error.on_node(&node.name))?;
-            client = client.with_secure(Arc::new(secure));
-        } else if client.endpoint().is_readable() && is_told_what_to_trust(node) {
-            let text = format!("{}: a fingerprint or an authority needs https://", node.name);
-            let hint = "without https:// everyone on the way can read the token";
-            return Err(Failure::new("M0101", text).with_hint(hint));
-        }
-        nodes.push(Node { name: node.name.clone(), client });
+        let text = format!("{}: no token is known", harmless(&node.name));
+        let file = nodes_file(&Given::from_process(Vec::new(), None)).0;
+        let hint = format!(
+            "with several nodes, each needs a token_file in {}; MOTE_TOKEN is for one node",
+            file.display()
+        );
+        Err(Failure::new("M0206", text).with_hint(hint))
+    };
+    all.iter().map(node).collect()
+}
+
+/// The client of a node.
+fn connect_one(node: &Named, global: &Global, is_only: bool) -> Result<Node, Failure> {
+    let token = match &node.token_file {
+        Some(path) => Some(token(&node.name, path, global)?),
+        // A token belongs to one node and must not be sent to others.
+        None if is_only => std::env::var("MOTE_TOKEN").ok(),
+        None => None,
+    };
+    let endpoint = Endpoint::parse(&node.address, token).map_err(ClientError::from)?;
+    let is_tls = matches!(endpoint, Endpoint::Tcp { tls: true, .. });
+    let mut client = client(endpoint, global);
+    if is_tls {
+        let secure = secure(node, is_only).map_err(|error| error.on_node(&node.name))?;
+        client = client.with_secure(Arc::new(secure));
+    } else if client.endpoint().is_readable() && is_told_what_to_trust(node) {
+        let text = format!("{}: a fingerprint or an authority needs https://", node.name);
+        let hint = "without https:// everyone on the way can read the token";
+        return Err(Failure::new("M0101", text).with_hint(hint));
     }
-    Ok(nodes)
+    Ok(Node { name: node.name.clone(), client })
 }
 
 /// Whether somebody has said which certificate of a node to trust.
@@ -195,44 +199,61 @@ fn client(endpoint: Endpoint, global: &Global) -> Client {
 pub(super) async fn list(global: &Global, output: &Output) -> Result<(), Failure> {
     let given = Given::from_process(Vec::new(), None);
     let is_named = global.node.is_some() || std::env::var_os("MOTE_NODE").is_some();
-    let nodes = if is_named {
-        chosen(global)?
+    // What is wrong with one node of the file does not hide the others.
+    let mut unusable: Vec<(Named, Failure)> = Vec::new();
+    let mut nodes = Vec::new();
+    if is_named {
+        nodes = chosen(global)?;
     } else {
-        let all: Vec<Named> = read(&given)?.nodes().cloned().collect();
-        if all.is_empty() {
+        let names = read(&given)?;
+        let is_only = names.nodes().count() == 1;
+        for named in names.nodes() {
+            match connect_one(named, global, is_only) {
+                Ok(node) => nodes.push(node),
+                Err(failure) => unusable.push((named.clone(), failure)),
+            }
+        }
+        if nodes.is_empty() && unusable.is_empty() {
             let file = nodes_file(&given).0;
             output.say(&format!("no nodes are named yet; write [nodes] into {}", file.display()));
         }
-        connect(&all, global, false)?
-    };
+    }
     let answers = ask_all(&nodes, |client| async move { client.status().await }).await;
     let mut worst = None;
     let mut rows = Vec::new();
     let mut values = Vec::new();
-    for (node, answer) in nodes.iter().zip(answers) {
-        let address = node.client.endpoint().to_string();
-        let mut value = json!({"node": node.name, "address": address});
-        let mut row = vec![node.name.clone(), address];
+    let mut names = Vec::new();
+    let mut add = |name: String, address: String, answer: Result<NodeStatus, Failure>| {
+        let mut value = json!({"node": name, "address": address});
+        let mut row = vec![name.clone(), address];
         match answer {
-            Some(Ok(status)) => {
+            Ok(status) => {
                 value["state"] = "up".into();
                 value["status"] = serde_json::to_value(&status).unwrap_or_default();
                 row.extend(up(&status));
             }
-            Some(Err(error)) => {
-                let failure = Failure::from(error).on_node(&node.name);
+            Err(failure) => {
                 value["state"] = "failed".into();
                 value["error"] = failure.value();
                 row.extend(["failed", "-", "-", "-", "-"].map(str::to_owned));
                 output.failure(&failure);
                 worst.get_or_insert(failure.exit);
             }
-            None => worst = Some(exit::FAILED),
         }
+        names.push(name);
         rows.push(row);
         values.push(value);
+    };
+    for (node, answer) in nodes.iter().zip(answers) {
+        let lost = || Err(ClientError::Request("the question failed".to_owned()));
+        let answer = answer.unwrap_or_else(lost);
+        let answer = answer.map_err(|error| Failure::from(error).on_node(&node.name));
+        add(node.name.clone(), node.client.endpoint().to_string(), answer);
     }
-    let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+    for (node, failure) in unusable {
+        add(node.name, node.address, Err(failure));
+    }
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     output.results(&json!({"nodes": values}), &values, &names, || match rows.is_empty() {
         true => String::new(),
         false => table(
