@@ -57,7 +57,10 @@ ratio() {
   if [ "$1" = key ]; then
     fields=(-H "x-api-key: $("$mote" key create bench --node "$data/socket" -o json | python3 -c 'import json, sys; print(json.load(sys.stdin)["key"])')")
   fi
-  answers "$url/checked" && answers "$url/plain" || { cat "$log" >&2 && exit 1; }
+  if ! answers "$url/checked" || ! answers "$url/plain"; then
+    cat "$log" >&2
+    exit 1
+  fi
   "$mote" bench "$url/checked" --baseline "$url/plain" -c "$clients" --duration "${seconds}s" "${fields[@]}" |
     sed -n 's/^ratio *\([0-9.]*\),.*/\1/p'
   stop

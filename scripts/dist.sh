@@ -97,7 +97,7 @@ build() {
   export CARGO_ENCODED_RUSTFLAGS=--remap-path-prefix=$cargo_home=/cargo$separator--remap-path-prefix=$toolchain=/rustup$separator--remap-path-prefix=$PWD=/mote
   export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/mote"
   unset RUSTFLAGS
-  local std=("-Zbuild-std=std,panic_unwind" -Zbuild-std-features=panic-unwind,optimize_for_size)
+  local std=("-Zbuild-std=std,panic_unwind" "-Zbuild-std-features=panic-unwind,optimize_for_size")
   "$toolchain/bin/cargo" build --locked --release --target $DYNAMIC "${std[@]}" -p mote -p mote-chain &&
     "$toolchain/bin/cargo" build --locked --release --target $DYNAMIC "${std[@]}" -p mote-broker -p mote-nats -p mote-upgrade
 }

@@ -132,7 +132,11 @@ fn bodies_and_methods_have_limits() {
     assert_eq!(node.post("/f", &[0; 10 << 10]).text(), "10240");
     let answer = node.post("/f", &[0; (10 << 10) + 1]);
     assert_eq!(answer.status, 413);
-    assert!(answer.text().contains("body limit 10 KiB; raise it: [limits] body"));
+    assert!(
+        answer
+            .text()
+            .contains("body limit 10 KiB; raise it: body in [limits] or body_max in [http]")
+    );
     let answer = node.get("/f");
     assert_eq!((answer.status, answer.header("allow")), (405, Some("POST")));
 }

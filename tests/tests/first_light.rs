@@ -1,9 +1,10 @@
 //! The main purpose: deploy the examples, call them over HTTP and CoAP, inspect them, remove them
 //! (R1 to R6, R17, R19, R28, R30, R31, R41).
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use mote_tests::{Connection, Node, coap_client, repository, skip};
+use mote_tests::{Connection, Node, coap_client, mote_binary, repository, signal, skip, wait_for};
 
 fn deploy_example(node: &Node, name: &str) {
     let path = repository().join("examples").join(name);
@@ -153,4 +154,29 @@ fn memory_a_call_freed_is_there_for_the_next_one() {
     assert!(first > 3_000, "{first}: the work does not show what it should");
     let later = faults();
     assert!(later < 300, "{later} page faults in a later call");
+}
+
+#[test]
+fn the_umask_of_the_shell_does_not_matter() {
+    let folder = tempfile::Builder::new().prefix("mote-test").tempdir().expect("a folder");
+    // Sandboxes read the code as another user.
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), mode).expect("own folder");
+    std::fs::write(folder.path().join("hello.py"), "def handle(event, ctx):\n    return 'hello'\n")
+        .expect("written");
+    let start = "umask 077; exec \"$0\" up --data data --socket s --http 127.0.0.1:0 --coap off \
+                 hello.py >out 2>&1";
+    let mut node = Command::new("sh")
+        .args(["-c", start])
+        .arg(mote_binary())
+        .current_dir(folder.path())
+        .spawn()
+        .expect("sh");
+    let said = || std::fs::read_to_string(folder.path().join("out")).unwrap_or_default();
+    let text = wait_for("the deploy to end", || {
+        Some(said()).filter(|text| text.contains("is live") || text.contains("error["))
+    });
+    signal(node.id(), "TERM");
+    node.wait().expect("our child");
+    assert!(text.contains("hello@1 is live"), "{text}");
 }

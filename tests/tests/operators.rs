@@ -1,7 +1,8 @@
 //! The tokens of those who manage a node: what each role may do, on every route and through the APIs
 //! of other platforms, and the record of what was done.
 
-use std::net::SocketAddr;
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
 
 use mote_tests::{Answer, Node, basic_auth, call_at, free_address, wait_for};
 
@@ -182,7 +183,7 @@ fn the_record_says_what_was_done_by_whom_and_from_where() {
         [
             format!("{me} socket PUT /v1/functions/hello 201"),
             format!("{me} socket PUT /v1/secrets/password 201"),
-            format!("{me} socket POST /v1/tokens 201"),
+            format!("{me} socket POST /v1/tokens/shipper 201"),
             "shipper 127.0.0.1 DELETE /v1/functions/hello 204".to_owned(),
             "shipper 127.0.0.1 POST /v1/tokens 403".to_owned(),
         ]
@@ -193,6 +194,31 @@ fn the_record_says_what_was_done_by_whom_and_from_where() {
     let node = node.stop_and_restart();
     let all = node.json(&["audit", "-n", "2", "-o", "json"]);
     assert_eq!(all["entries"].as_array().expect("entries").len(), 2);
+}
+
+#[test]
+fn an_act_is_recorded_although_its_client_leaves() {
+    let admin = free_address();
+    let node = Node::start_with(&["--admin", &admin.to_string()]);
+    let operator = token(&node, "operator", &["--role", "operator"]);
+    let count = 20;
+    for number in 0..count {
+        let body = format!("{{\"name\":\"t{number}\",\"role\":\"viewer\"}}");
+        let request = format!(
+            "POST /v1/tokens HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {operator}\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut client = TcpStream::connect(admin).expect("the node listens");
+        client.write_all(request.as_bytes()).expect("sent");
+    }
+    let made = |text: &str| text.replace(' ', "").matches("\"name\":\"t").count();
+    let recorded = |text: &str| text.matches("POST /v1/tokens").count() - 1;
+    wait_for("each token to have its line", || {
+        let tokens = node.ok(&["token", "list", "-o", "json"]);
+        let record = node.ok(&["audit", "-o", "jsonl"]);
+        (made(&tokens) == count && recorded(&record) >= count).then_some(())
+    });
 }
 
 fn uid(metadata: &std::fs::Metadata) -> u32 {

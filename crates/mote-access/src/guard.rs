@@ -127,7 +127,8 @@ impl Guard {
         head: &mut Head,
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
-        if is_of_this_machine(from) {
+        let is_optional = access == Access::KeyIfSent;
+        if is_optional && is_of_this_machine(from) && !pages::is_of_another_site(head.headers()) {
             head.set_local();
         }
         if access == Access::Jwt {
@@ -138,17 +139,31 @@ impl Guard {
         }
         let (ring, now_unix_ms) = (self.0.ring.load(), unix_ms());
         let mut has_sent = false;
+        // A request may have several keys, of which one must open the function.
+        let mut has_other = false;
         let found = presented(head.headers(), access).find_map(|one| {
             has_sent = true;
-            Some((one.field(), one.find(&ring, now_unix_ms)?))
+            let key = one.find(&ring, now_unix_ms)?;
+            let opens = is_optional || key.opens(function);
+            has_other |= !opens;
+            opens.then_some((one.field(), key))
         });
         match found {
-            Some((field, key)) if access == Access::KeyIfSent || key.opens(function) => {
+            Some((field, key)) => {
                 head.admit_with_key(field, key.name.as_bytes());
+                // A further key would reach the function.
+                loop {
+                    let mut further = presented(head.headers(), access);
+                    let found =
+                        further.find_map(|one| one.find(&ring, now_unix_ms).map(|_| one.field()));
+                    drop(further);
+                    let Some(field) = found else { break };
+                    head.remove_header(field);
+                }
                 Ok(())
             }
-            Some(_) => Err(Fault::OtherKey),
-            None if access == Access::KeyIfSent => Ok(()),
+            None if has_other => Err(Fault::OtherKey),
+            None if is_optional => Ok(()),
             // Only those who send a key can guess one.
             None if has_sent && !self.0.guesses.may_guess(from, now_unix_ms) => {
                 Err(Fault::TooManyKeys)
@@ -251,6 +266,27 @@ mod tests {
     fn answer(guard: &Guard, function: &str, fields: &[(&str, &str)]) -> Result<Head, Fault> {
         let mut head = head(fields);
         guard.admit(Access::Key, None, function, &mut head, None).map(|()| head)
+    }
+
+    #[test]
+    fn of_several_keys_one_must_open_the_function_and_none_reaches_it() {
+        let (guard, [all, one, old]) = guard();
+        let bearer = |key: &str| format!("Bearer {key}");
+        for (first, second) in [(&one, &all), (&all, &one), (&all, &all), (&all, &old)] {
+            let second_field = ("authorization", bearer(second));
+            let fields = [("x-api-key", first.as_str()), (second_field.0, &*second_field.1)];
+            let head = answer(&guard, "other", &fields).expect("one of them opens it");
+            assert_eq!(head.caller(), Some(&b"all"[..]));
+            let text = String::from_utf8_lossy(head.headers());
+            assert!(!text.contains(all.as_str()) && !text.contains(one.as_str()), "{text}");
+        }
+        let other = bearer("a token of another service");
+        let fields = [("x-api-key", all.as_str()), ("authorization", &other)];
+        let head = answer(&guard, "other", &fields).expect("admitted");
+        let text = String::from_utf8_lossy(head.headers());
+        assert!(text.contains("a token of another service"), "{text}");
+        let fields = [("x-api-key", one.as_str()), ("authorization", &other)];
+        assert_eq!(answer(&guard, "other", &fields), Err(Fault::OtherKey));
     }
 
     #[test]

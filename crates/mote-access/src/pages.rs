@@ -20,7 +20,7 @@ pub(crate) fn is_of_another_site(fields: &[u8]) -> bool {
     headers(fields).any(|(name, value)| match name {
         b"host" => !is_own_host(value),
         b"origin" => !is_own_origin(value),
-        SITE_FIELD => value == b"cross-site",
+        SITE_FIELD => value.eq_ignore_ascii_case(b"cross-site"),
         _ => false,
     })
 }
@@ -61,7 +61,10 @@ fn is_name_for_functions(name: &[u8]) -> bool {
 fn is_name_of_loopback(name: &[u8]) -> bool {
     const LOCALHOST: &[u8] = b"localhost";
     let Some(at) = name.len().checked_sub(LOCALHOST.len()) else { return false };
-    name[at..].eq_ignore_ascii_case(LOCALHOST) && (at == 0 || name[at - 1] == b'.')
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    name[at..].eq_ignore_ascii_case(LOCALHOST)
+        && (at == 0 || name[at - 1] == b'.')
+        && name.iter().all(is_plain)
 }
 
 /// A host without its port and the dot of a complete name.
@@ -158,6 +161,9 @@ mod tests {
             "chrome-extension://abcdefghijklmnop",
             "http://localhost@evil.example",
             "http://mote.internal",
+            "http://evil.example#.localhost",
+            "http://evil.example/.localhost",
+            "http://evil.example:.localhost",
         ] {
             check(&[("host", "127.0.0.1:6683"), ("origin", other)], true);
         }

@@ -11,6 +11,8 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use mote_operators::Begun;
+
 use crate::node::{Access, Act, Admission, Role};
 
 /// Longest credentials that are examined, in bytes.
@@ -84,17 +86,19 @@ pub async fn check(
 const WITHOUT_TOKEN: &str = "a program of this machine, without a token";
 
 /// Lets a request through. If it changes something, it is recorded before the answer is sent.
-pub async fn recorded(
-    access: &Arc<impl Access + ?Sized>,
+pub async fn recorded<A: Access + ?Sized>(
+    access: &Arc<A>,
     who: &str,
     from: SocketAddr,
     request: Request,
     next: Next,
 ) -> Response {
-    let act = act(who, from, &request);
+    let of_node = access.clone();
+    let left = move |act| drop(tokio::spawn(of_node.record(act)));
+    let begun = act(who, from, &request).map(|act| Begun::new(act, left));
     let response = next.run(request).await;
-    if let Some(act) = act {
-        access.record(Act { status: response.status().as_u16(), ..act }).await;
+    if let Some(act) = begun.and_then(|begun| begun.answered(response.status().as_u16())) {
+        access.record(act).await;
     }
     response
 }

@@ -292,7 +292,10 @@ impl Fault {
                 "{function} is not open to web pages of other sites or under other host names"
             ),
             Fault::BodyTooLarge { limit_bytes } => {
-                format!("body limit {}; raise it: [limits] body", bytes_text(*limit_bytes))
+                format!(
+                    "body limit {}; raise it: body in [limits] or body_max in [http]",
+                    bytes_text(*limit_bytes)
+                )
             }
             Fault::BodyIncomplete => "request body ended early".to_owned(),
             Fault::CallerGone => "the caller disconnected".to_owned(),

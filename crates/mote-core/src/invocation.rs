@@ -208,7 +208,7 @@ impl Head {
         self.wants_websocket
     }
 
-    /// Replaces all fields of this name, also with underscores in place of hyphens, by one. The name
+    /// Replaces all fields of this name, also with other signs in place of hyphens, by one. The name
     /// is in lower case. Neither part may hold LF or NUL.
     pub fn replace_header(&mut self, name: &[u8], value: &[u8]) {
         self.remove_header(name);
@@ -331,8 +331,8 @@ pub fn put_header(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 pub const CALLER_FIELD: &[u8] = b"mote-caller";
 
 /// Whether only the node itself may set a field of this name: what it says about a schedule, about
-/// the source of a result, about an attempt, or about the caller. A caller's field of this name is left out. An
-/// underscore is as good as a hyphen, because programs receive both as the same variable.
+/// the source of a result, about an attempt, or about the caller. A caller's field of this name is left out. Any other
+/// sign is as good as a hyphen, because programs receive all of them as the same variable.
 pub fn is_set_by_node(name: &[u8]) -> bool {
     let Some(rest) = without(name, b"mote-") else { return false };
     let begins = |with: &[u8]| without(rest, with).is_some();
@@ -346,9 +346,10 @@ fn without<'a>(name: &'a [u8], start: &[u8]) -> Option<&'a [u8]> {
     first.iter().zip(start).all(|(byte, wanted)| dashed(*byte) == *wanted).then_some(rest)
 }
 
-/// A byte of a name as CGI and its successors compare names.
+/// A byte of a name as programs compare names: in their variables, all but letters and digits are
+/// the same.
 fn dashed(byte: u8) -> u8 {
-    if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() }
+    if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' }
 }
 
 /// The fields of a header block, in order. Ends at the first incomplete field.

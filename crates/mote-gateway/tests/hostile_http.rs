@@ -170,9 +170,9 @@ fn cases() -> Vec<Case> {
     add("23", b"GET /echo HTTP/1.1 \r\nHost: a\r\n\r\n".to_vec(), Refused(400, "request line is not METHOD TARGET HTTP/1.1"));
     add("23", b"G(T /echo HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), Refused(400, "request line is not METHOD TARGET HTTP/1.1"));
     add("23", b"\r\n\r\nGET /echo HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), Refused(400, "request line is empty"));
-    add("24", b"POST /small HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\nhello world".to_vec(), Refused(413, "body limit 10 bytes; raise it: [limits] body"));
-    add("24", b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 6291457\r\n\r\n".to_vec(), Refused(413, "body limit 6 MiB; raise it: [limits] body"));
-    add("24", b"POST /small HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nhello world\r\n0\r\n\r\n".to_vec(), Refused(413, "body limit 10 bytes; raise it: [limits] body"));
+    add("24", b"POST /small HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\nhello world".to_vec(), Refused(413, "body limit 10 bytes; raise it: body in [limits] or body_max in [http]"));
+    add("24", b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 6291457\r\n\r\n".to_vec(), Refused(413, "body limit 6 MiB; raise it: body in [limits] or body_max in [http]"));
+    add("24", b"POST /small HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nhello world\r\n0\r\n\r\n".to_vec(), Refused(413, "body limit 10 bytes; raise it: body in [limits] or body_max in [http]"));
 
     for path in ["/echo/../admin", "/echo/%2e%2e", "/echo%2fx", "/echo/%5c", "/echo/\\x", "/echo/%252e", "/echo/%25%32%65", "/echo/%c0%ae%c0%ae/x", "/echo/%ff", "/echo;x", "/echo/.", "/echo/%", "*", "echo", "http:/echo"] {
         add("26", get(path), Refused(400, NORMAL));

@@ -64,7 +64,12 @@ fn requests_and_answers_as_over_http_1() {
             ("GET", "/echo/%00", 400, "NUL is not allowed"),
             ("PUT", "/get-only", 405, "GET, HEAD only"),
             ("TRACE", "/echo", 405, "method not supported"),
-            ("POST", "/small", 413, "body limit 10 bytes; raise it: [limits] body"),
+            (
+                "POST",
+                "/small",
+                413,
+                "body limit 10 bytes; raise it: body in [limits] or body_max in [http]",
+            ),
         ] {
             let (parts, body) = call(&mut sender, at(method, path), b"hello world".to_vec()).await;
             let problem: serde_json::Value = serde_json::from_slice(&body).unwrap();

@@ -215,7 +215,7 @@ fn a_function_that_takes_bodies_whole_is_called_when_the_last_byte_is_there() {
 #[test]
 fn a_body_over_the_limit_is_refused_and_the_client_can_read_why() {
     let server = Server::start(Config::default());
-    let text = "body limit 6 MiB; raise it: [limits] body";
+    let text = "body limit 6 MiB; raise it: body in [limits] or body_max in [http]";
     let body = vec![b'x'; (6 << 20) + 1];
     // With a declared length, although the client sends the whole body.
     let mut client = server.client();

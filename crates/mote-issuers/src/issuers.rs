@@ -109,6 +109,14 @@ impl Issuers {
         Some(format!("the keys of {} cannot be fetched: {url}: {error}", rules.issuer))
     }
 
+    /// Why tokens cannot be verified yet, if they cannot.
+    pub fn unknown(&self, rules: &Arc<TokenRules>) -> Option<String> {
+        let issuer = self.user(rules).issuer;
+        let problem = issuer.problem().map(|problem| format!(": {problem}")).unwrap_or_default();
+        let is_unknown = issuer.keys(Instant::now()).is_none();
+        is_unknown.then(|| format!("the keys of {} are not known{problem}", issuer.name))
+    }
+
     /// Who may call a function with these rules, in words, with the reason if nobody can.
     pub fn who(&self, rules: &Arc<TokenRules>) -> String {
         let issuer = self.user(rules).issuer;

@@ -302,10 +302,13 @@ impl<I: Invoker> Deferring<I> {
     }
 
     /// Whether the sender of a request may see an invocation: if its function requires a key or
-    /// a token, the sender needs one that opens the function, and if only this machine may call the function, it
-    /// must be on this machine.
+    /// a token, the sender needs one that opens the function, and if only this machine may call the
+    /// function, or the function was removed, the sender must be on this machine.
     fn may_see(&self, head: &Head, shown: &Shown) -> bool {
-        let Some(route) = self.inner.route(&shown.stored.function, || None) else { return true };
+        // Of a function that is gone, nobody knows who might call it.
+        let Some(route) = self.inner.route(&shown.stored.function, || None) else {
+            return head.is_local();
+        };
         match route.access() {
             Access::Key | Access::Basic | Access::Jwt => {
                 self.opens.as_ref().is_some_and(|opens| opens(head, &route))

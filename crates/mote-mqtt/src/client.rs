@@ -428,7 +428,7 @@ impl<I: Invoker> Client<I> {
                     link.skip = skip;
                     let text = format!(
                         "[M1205] a message of {topic} is given up: it is larger than the body \
-                         limit; raise it: [limits] body"
+                         limit; raise it: body in [limits] or body_max in [http]"
                     );
                     self.host.log(&self.settings.function, Level::Error, &text);
                     self.shared.count(|counts| {

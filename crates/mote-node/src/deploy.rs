@@ -149,6 +149,7 @@ async fn attempt(
     warnings.extend(recipient_warnings(node, &spec));
     warnings.extend(keys::warning(node, &spec));
     let live = node.engine.get(name.as_str());
+    warnings.extend(live.as_ref().and_then(|live| keys::change(node, &live.spec, &spec)));
     if let Some(text) = live.as_ref().and_then(|live| replaces(live, &spec, options)) {
         // Clients of other platforms show no warnings.
         if !options.dry_run {
@@ -165,7 +166,7 @@ async fn attempt(
         held_back: options.held_back(),
         steps: Vec::new(),
         warnings: Vec::new(),
-        urls: node.urls(&name),
+        urls: node.urls(&name, node.config.access_of(spec.access)),
     };
     // The measurements of the live revision are the best estimate for the new one.
     let learnt = live.map_or_else(Known::default, |revision| revision.known());
@@ -230,6 +231,7 @@ async fn attempt(
     }
     let known = Known { service: learnt.service, ..revision.known() };
     warnings.extend(scale_warnings(node, &revision.spec, known));
+    warnings.extend(keys::unknown_issuer(node, &revision.spec));
     Ok(DeployResult { steps: steps.steps, warnings, ..result })
 }
 

@@ -15,11 +15,12 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
     checks.push(Check {
         name: "reach".into(),
         state: CheckState::Ok,
-        detail: if node.config.lan {
-            "HTTP and CoAP are open to the network; the table below shows for whom".to_owned()
-        } else {
-            "HTTP and CoAP are open to this machine only".to_owned()
-        },
+        detail: match (node.config.lan, reach::of(node).is_empty()) {
+            (true, false) => "the node is open to the network; the table below shows for whom",
+            (true, true) => "open to this machine only, because all addresses are its own",
+            (false, _) => "HTTP and CoAP are open to this machine only",
+        }
+        .to_owned(),
         hint: (!node.config.lan).then(|| "mote up --lan opens them".to_owned()),
     });
     if let Some(nats) = &node.nats {

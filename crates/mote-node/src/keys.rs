@@ -141,6 +141,20 @@ pub(super) fn warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
     }
 }
 
+/// A warning if a deploy changes who may call a function.
+pub(super) fn change(node: &Node, before: &FunctionSpec, after: &FunctionSpec) -> Option<String> {
+    let modes = [before, after].map(|spec| node.config.access_of(spec.access).as_str());
+    let [before, now] = modes;
+    let name = &after.name;
+    (before != now).then(|| format!("the access mode of {name} changes from {before} to {now}"))
+}
+
+/// A warning if callers receive 503 because the keys of their issuer are not known yet.
+pub(super) fn unknown_issuer(node: &Node, spec: &FunctionSpec) -> Option<String> {
+    let reason = node.guard.issuers().unknown(spec.tokens.as_ref()?)?;
+    Some(format!("callers of {} receive 503 (M0528) for now: {reason}", spec.name))
+}
+
 /// Makes a change, and lets the guard know its result before another change begins.
 async fn changed<T: Send + 'static>(
     node: &Node,

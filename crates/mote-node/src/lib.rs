@@ -49,6 +49,7 @@ use std::time::Instant;
 use mote_access::Guard;
 use mote_api::types::{NodeBudget, NodeStatus, Urls};
 use mote_core::FunctionName;
+use mote_core::spec::Access;
 use mote_engine::{Engine, Revision};
 use mote_gateway::gathering::Gathering;
 use mote_journal::{Deferring, Journals};
@@ -147,11 +148,12 @@ impl Node {
     }
 
     /// The addresses at which clients on this machine reach a function.
-    pub(crate) fn urls(&self, name: &FunctionName) -> Urls {
+    pub(crate) fn urls(&self, name: &FunctionName, access: Access) -> Urls {
         Urls {
             http: (self.http.map(|address| format!("http://{}/{name}", reachable(address))))
                 .or_else(|| Some(format!("https://{}/{name}", reachable(self.https?)))),
-            coap: self.coap.map(|address| {
+            // No option of CoAP can carry a token.
+            coap: self.coap.filter(|_| access != Access::Jwt).map(|address| {
                 // The default port of the scheme is left out.
                 let text = reachable(address).to_string();
                 format!("coap://{}/{name}", text.strip_suffix(":5683").unwrap_or(&text))
@@ -180,7 +182,7 @@ impl Node {
             data_dir: self.config.data.display().to_string(),
             functions: functions.len() as u64,
             instances,
-            memory_bytes: resident_bytes(),
+            memory_bytes: mote_memory::resident_bytes(),
             budget: self.budget(),
             notes,
         }
@@ -235,12 +237,4 @@ fn reachable(address: SocketAddr) -> SocketAddr {
         return SocketAddr::new(ip, address.port());
     }
     address
-}
-
-/// Resident memory of this process; 0 where the system does not report it.
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = kib.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) << 10
 }

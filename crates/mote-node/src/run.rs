@@ -626,7 +626,8 @@ fn announce(node: &Node) {
     }
     let reached = reach::of(node);
     text.push_str(match (node.config.lan, reached.is_empty()) {
-        (true, _) => "  reach  the local network:\n",
+        (true, false) => "  reach  the local network:\n",
+        (true, true) => "  reach  this machine only, whose own are all addresses above\n",
         (false, true) => "  reach  this machine only (mote up --lan opens it)\n",
         (false, false) => {
             "  reach  functions this machine only (mote up --lan opens them), and also:\n"

@@ -18,8 +18,10 @@ use crate::unusable::{AddressError, SettingError};
 /// forked first. Before that, the node takes what the service manager has given it, so that the
 /// zygote inherits nothing of it.
 pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
+    // Sandboxes read files of the node as another user. What is secret gets a mode of its own.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     raise_open_files();
-    forbid_core_files();
+    mote_seal::forbid_core_files();
     let given = ServiceManager::take();
     let given = given.and_then(|given| given.sockets.check_reach(config.lan).map(|()| given));
     let manager = match given {
@@ -59,13 +61,6 @@ fn raise_open_files() {
     // If the kernel refuses, the limit stays as it was, and the node can only hold fewer
     // connections.
     let _ = setrlimit(Resource::Nofile, limit);
-}
-
-/// A crash leaves no copy of the node's memory, which may have secrets. With a limit of 1 the kernel
-/// starts no program for core files either (`fs/coredump.c`), which 0 does not prevent.
-fn forbid_core_files() {
-    use rustix::process::{Resource, Rlimit, setrlimit};
-    let _ = setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: Some(1) });
 }
 
 /// The node's own log goes to stderr: as text on a terminal, as JSON lines otherwise.

@@ -3,7 +3,7 @@
 //! It is a file to which lines of JSON are appended. When it is full, it becomes the former file,
 //! and the one before that is removed, so the record needs a bounded part of the disk.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -22,6 +22,10 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 const TEXT_CHARS_MAX: usize = 256;
 /// Pause between two records of refused requests, which must not push out what was done.
 const REFUSED_PAUSE_MS: u64 = 1_000;
+/// The status of acts whose client left before they were answered; the one of nginx.
+const CLIENT_LEFT: u16 = 499;
+/// Most names whose refused requests are remembered; there are fewer tokens.
+const REFUSED_MAX: usize = 4_096;
 
 /// Whether requests with this method change nothing.
 pub fn reads_only(method: &str) -> bool {
@@ -54,6 +58,32 @@ pub struct Act {
     pub status: u16,
 }
 
+/// An act that has begun. If its client leaves before the answer, the act is recorded all the same,
+/// because the change may have been made: with the status 499.
+pub struct Begun<F: FnOnce(Act)> {
+    act: Option<(Act, F)>,
+}
+
+impl<F: FnOnce(Act)> Begun<F> {
+    /// An act that has begun; `left` records it if its client leaves.
+    pub fn new(act: Act, left: F) -> Self {
+        Self { act: Some((act, left)) }
+    }
+
+    /// The act, which was answered with this status.
+    pub fn answered(mut self, status: u16) -> Option<Act> {
+        self.act.take().map(|(act, _)| Act { status, ..act })
+    }
+}
+
+impl<F: FnOnce(Act)> Drop for Begun<F> {
+    fn drop(&mut self) {
+        if let Some((act, left)) = self.act.take() {
+            left(Act { status: CLIENT_LEFT, ..act });
+        }
+    }
+}
+
 /// The record. Its functions block.
 pub struct Audit {
     folder: PathBuf,
@@ -64,7 +94,8 @@ pub struct Audit {
 struct State {
     /// The open file and its length in bytes; `None` until the first act.
     file: Option<(File, u64)>,
-    refused_at_unix_ms: u64,
+    /// When an act was last refused, by who sent it.
+    refused_at_unix_ms: HashMap<String, u64>,
     has_failed: bool,
 }
 
@@ -74,16 +105,20 @@ impl Audit {
         Self { folder: folder.to_owned(), state: Mutex::default() }
     }
 
-    /// Records an act. Of acts that were refused because of a role, one a second is recorded. If the
+    /// Records an act. Of the acts of one sender that were refused because of a role, one a second is recorded. If the
     /// disk is full, the act is lost here, and the log of the node says so once.
     pub fn record(&self, act: &Act) {
         let mut state = self.state.lock();
         if act.status == 403 {
-            let since = act.at_unix_ms.saturating_sub(state.refused_at_unix_ms);
+            let last = state.refused_at_unix_ms.get(&act.who).copied().unwrap_or(0);
+            let since = act.at_unix_ms.saturating_sub(last);
             if since < REFUSED_PAUSE_MS {
                 return;
             }
-            state.refused_at_unix_ms = act.at_unix_ms;
+            if state.refused_at_unix_ms.len() >= REFUSED_MAX {
+                state.refused_at_unix_ms.clear();
+            }
+            state.refused_at_unix_ms.insert(act.who.clone(), act.at_unix_ms);
         }
         let shortened = |text: &str| text.chars().take(TEXT_CHARS_MAX).collect::<String>();
         let entry = AuditEntry {
@@ -218,6 +253,27 @@ mod tests {
         }
         audit.record(&act(10_100, "/v1/functions/a", 200));
         assert_eq!(paths(&audit, 10), ["PUT /v1/tokens", "PUT /v1/functions/a"]);
+    }
+
+    #[test]
+    fn refused_acts_of_one_do_not_hide_those_of_another() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let audit = Audit::new(folder.path());
+        for at in 0..20 {
+            audit.record(&act(10_000 + at, "/v1/tokens", 403));
+        }
+        audit.record(&Act { who: "other".into(), ..act(10_100, "/v1/keys", 403) });
+        assert_eq!(paths(&audit, 10), ["PUT /v1/tokens", "PUT /v1/keys"]);
+    }
+
+    #[test]
+    fn acts_are_recorded_if_their_client_leaves() {
+        let recorded = std::cell::RefCell::new(Vec::new());
+        let begin = || Begun::new(act(1, "/a", 0), |act| recorded.borrow_mut().push(act.status));
+        assert_eq!(begin().answered(201).map(|act| act.status), Some(201));
+        assert!(recorded.borrow().is_empty());
+        drop(begin());
+        assert_eq!(*recorded.borrow(), [499]);
     }
 
     #[test]

@@ -13,6 +13,6 @@ mod operators;
 mod role;
 pub mod tokens;
 
-pub use audit::{Act, Audit, is_act, reads_only};
-pub use operators::{Admission, Operators};
+pub use audit::{Act, Audit, Begun, is_act, reads_only};
+pub use operators::{Admission, Operators, bearer};
 pub use role::Role;

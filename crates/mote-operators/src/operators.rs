@@ -120,6 +120,12 @@ pub(crate) fn random_text() -> io::Result<String> {
     Ok(data_encoding::HEXLOWER.encode(&bytes))
 }
 
+/// The token in the value of `Authorization`; the name of the scheme has no case (RFC 9110, 11.1).
+pub fn bearer(value: &str) -> Option<&str> {
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

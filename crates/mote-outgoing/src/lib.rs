@@ -144,7 +144,7 @@ pub enum OutgoingError {
     #[error("{0}")]
     Address(&'static str),
     /// The address is not permitted.
-    #[error("{0} is not a public address: the node's setting `outgoing` permits others")]
+    #[error("{0} is not a public address: the node's setting `outgoing` must permit it")]
     NotAllowed(IpAddr),
     /// The node itself listens there.
     #[error("{0} is an address of the node itself")]

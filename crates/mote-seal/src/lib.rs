@@ -11,5 +11,6 @@ mod secrets;
 pub use keys::{
     KEY_BYTES_MAX, KEY_BYTES_MIN, KeyError, KeySource, Keys, SecretError, make_key_file,
 };
+pub use locked::forbid_core_files;
 pub use secrets::Secrets;
 pub use zeroize::Zeroizing;

@@ -39,6 +39,13 @@ impl<T> Deref for Locked<T> {
     }
 }
 
+/// Lets a crash leave no copy of the memory of this process, which may have secrets. With a limit of 1 the kernel
+/// starts no program for core files either (`fs/coredump.c`), which 0 does not prevent.
+pub fn forbid_core_files() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: Some(1) });
+}
+
 #[cfg(test)]
 mod tests {
     use super::Locked;

@@ -30,7 +30,12 @@ pub(crate) struct Checked {
 pub(crate) fn check(rules: &HttpRules, head: &Head, wants_websocket: bool) -> Checked {
     let field = |wanted: &[u8]| headers(head.headers()).find(|(name, _)| *name == wanted);
     let value = |wanted: &[u8]| field(wanted).map(|(_, value)| value);
-    let origin = value(b"origin");
+    let mut origins = headers(head.headers()).filter(|(name, _)| *name == b"origin");
+    let origin = match (origins.next(), origins.next()) {
+        // A browser sends one. Several are those of nobody.
+        (Some(_), Some(_)) => Some(&b"null"[..]),
+        (one, _) => one.map(|(_, value)| value),
+    };
     let is_preflight = rules.cors.is_some()
         && head.method() == b"OPTIONS"
         && origin.is_some()
@@ -260,6 +265,11 @@ mod tests {
         ] {
             let broken = checked(&rules, method, &[origin]).broken;
             assert_eq!(broken.map(|broken| broken.status), is_refused.then_some(403), "{origin:?}");
+        }
+        for several in [[("origin", APP), evil], [evil, ("origin", APP)]] {
+            let checked = checked(&rules, "POST", &several);
+            assert_eq!(checked.broken.map(|broken| broken.code), Some("M1035"));
+            assert_eq!(text(&checked.added), "vary: Origin\n");
         }
         let websocket = check(&rules, &request("GET", &[evil]), true);
         assert_eq!(websocket.broken.map(|broken| broken.code), Some("M1035"));

@@ -10,7 +10,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mote_api::Problem;
 use mote_engine::clock;
-use mote_operators::{Act, Admission, Role, is_act, reads_only};
+use mote_operators::{Act, Admission, Begun, Role, bearer, is_act, reads_only};
 
 use super::Refused;
 use crate::{Node, operators};
@@ -24,6 +24,11 @@ pub(crate) enum Caller {
     Remote(IpAddr, bool),
 }
 
+/// The name of what a request has made. A handler adds it to its answer for the record, if the path
+/// does not have it.
+#[derive(Debug, Clone)]
+pub(super) struct Made(pub(super) String);
+
 /// Lets a request through, or answers it with a refusal.
 pub(crate) async fn check(
     State(node): State<Arc<Node>>,
@@ -36,6 +41,20 @@ pub(crate) async fn check(
         Err(denied) => (denied.who.clone(), Some(denied)),
     };
     let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+    let act = who.filter(|_| is_act(&method, &path)).map(|who| Act {
+        at_unix_ms: clock::unix_ms(),
+        who,
+        from: match caller {
+            Caller::Local(_) => "socket".to_owned(),
+            Caller::Remote(address, _) => address.to_string(),
+        },
+        method,
+        path,
+        status: 0,
+    });
+    let of_node = node.clone();
+    let left = move |act| drop(tokio::spawn(mote_tasks::boxed(operators::record(&of_node, act))));
+    let begun = act.map(|act| Begun::new(act, left));
     let response = match denied {
         None => next.run(request).await,
         Some(Denied { problem, header, .. }) => {
@@ -46,13 +65,12 @@ pub(crate) async fn check(
             response
         }
     };
-    if let Some(who) = who.filter(|_| is_act(&method, &path)) {
-        let from = match caller {
-            Caller::Local(_) => "socket".to_owned(),
-            Caller::Remote(address, _) => address.to_string(),
-        };
-        let (at_unix_ms, status) = (clock::unix_ms(), response.status().as_u16());
-        operators::record(&node, Act { at_unix_ms, who, from, method, path, status }).await;
+    if let Some(mut act) = begun.and_then(|begun| begun.answered(response.status().as_u16())) {
+        act.at_unix_ms = clock::unix_ms();
+        if let Some(Made(name)) = response.extensions().get() {
+            act.path.push_str(&format!("/{name}"));
+        }
+        operators::record(&node, act).await;
     }
     response
 }
@@ -100,7 +118,7 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<String, Den
     }
     let mut headers = request.headers().get_all("authorization").iter();
     let given = match (headers.next(), headers.next()) {
-        (Some(header), None) => header.to_str().ok().and_then(|text| text.strip_prefix("Bearer ")),
+        (Some(header), None) => header.to_str().ok().and_then(bearer),
         _ => None,
     };
     let reads_only = reads_only(request.method().as_str());
@@ -110,8 +128,9 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<String, Den
         Admission::OtherRole { name, role } => {
             let text =
                 format!("the token {name} has the role {role}; this needs the role {needed}");
-            let problem = Problem::new(403, "M1407", text)
-                .with_hint(format!("mote token create NAME --role {needed} makes one that may"));
+            let problem = Problem::new(403, "M1407", text).with_hint(format!(
+                "an operator makes one that may: mote token create NAME --role {needed}"
+            ));
             return Err(Denied { problem, header: None, who: Some(name.to_string()) });
         }
         Admission::TooManyTries => {
@@ -121,11 +140,16 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<String, Den
         Admission::Refused => {}
     }
     let text = match given {
-        Some(_) => "the token is not valid for this node",
+        Some(_) => {
+            "the token is not valid: it has expired, was revoked, or is not one of this node"
+        }
         None => "the request contains no token: send Authorization: Bearer TOKEN",
     };
     let problem = Problem::new(401, "M1401", text)
-        .with_hint("the token is in the file admin.token of the node's data folder; put it into MOTE_TOKEN, or \
-             name its file as token_file in nodes.toml");
+        .with_hint(
+            "put a token into MOTE_TOKEN, or name its file as token_file in nodes.toml; an operator \
+             makes tokens with mote token create, and the file admin.token in the node's data folder \
+             has one that may do everything",
+        );
     Err(Denied { header: Some(("www-authenticate", "Bearer")), ..problem.into() })
 }

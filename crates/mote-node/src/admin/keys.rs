@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use mote_api::Problem;
 use mote_api::keys::{CallerKeys, NewCallerKey};
 use serde::de::DeserializeOwned;
 
+use super::access::Made;
 use super::{Refused, to_the_end};
 use crate::{Node, keys};
 
@@ -20,10 +21,10 @@ pub(super) async fn list(State(node): State<Arc<Node>>) -> Result<Json<CallerKey
 pub(super) async fn create(
     State(node): State<Arc<Node>>,
     body: Bytes,
-) -> Result<(StatusCode, Json<NewCallerKey>), Refused> {
+) -> Result<(StatusCode, Extension<Made>, Json<NewCallerKey>), Refused> {
     let wish = read(&body)?;
     let created = to_the_end(async move { keys::create(&node, wish).await }).await?;
-    Ok((StatusCode::CREATED, Json(created)))
+    Ok((StatusCode::CREATED, Extension(Made(created.name.clone())), Json(created)))
 }
 
 pub(super) async fn rotate(

@@ -3,16 +3,17 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use mote_api::Problem;
 use mote_api::operators::{AuditLog, NewOperatorToken, OperatorTokens};
 use mote_engine::clock;
 use mote_operators::tokens;
 use serde::Deserialize;
 
+use super::access::Made;
 use super::{Refused, to_the_end};
 use crate::store_work::{blocking, internal, with_store};
 use crate::{Node, operators};
@@ -33,13 +34,13 @@ pub(super) async fn list(State(node): State<Arc<Node>>) -> Result<Json<OperatorT
 pub(super) async fn create(
     State(node): State<Arc<Node>>,
     body: Bytes,
-) -> Result<(StatusCode, Json<NewOperatorToken>), Refused> {
+) -> Result<(StatusCode, Extension<Made>, Json<NewOperatorToken>), Refused> {
     let wish = serde_json::from_slice(&body)
         .map_err(|error| Problem::new(422, "M1403", format!("token: {error}")))?;
     let now_ms = clock::unix_ms();
     let create = move |store: &_, operators: &_| tokens::create(store, operators, wish, now_ms);
     let created = to_the_end(async move { operators::changed(&node, create).await }).await?;
-    Ok((StatusCode::CREATED, Json(created)))
+    Ok((StatusCode::CREATED, Extension(Made(created.name.clone())), Json(created)))
 }
 
 pub(super) async fn revoke(
