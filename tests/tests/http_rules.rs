@@ -412,6 +412,45 @@ fn calls_at_once_are_limited() {
 }
 
 #[test]
+fn bodies_that_arrive_slowly_hold_no_place() {
+    let node = Node::start();
+    deploy_holding(&node, "calls_at_once = 1\nrate = \"5/h\"\nburst = 5");
+    let begin_post = |bytes: usize| {
+        let mut stream = TcpStream::connect(node.http).expect("the front listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let head = format!(
+            "POST /hold HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n\
+             content-length: {bytes}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).expect("sent");
+        // The node reads the body from here on.
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).expect("an answer");
+        assert_eq!(line, "HTTP/1.1 100 Continue\r\n");
+        stream
+    };
+    // A short body, and one that is gathered.
+    let slow = [(begin_post(10), 10), (begin_post(100_000), 100_000)];
+    assert_eq!(node.get("/hold").status, 200, "the place is free");
+    let held = begin(&node, "/hold/hold", "");
+    wait_for("the call to run", || (running(&node) == 1).then_some(()));
+    for (mut stream, bytes) in slow {
+        stream.write_all(&vec![b'x'; bytes]).expect("sent");
+        let mut answer = String::new();
+        let mut reader = BufReader::new(&stream);
+        while !answer.contains("HTTP/1.1 ") {
+            reader.read_line(&mut answer).expect("an answer");
+        }
+        assert!(answer.contains("HTTP/1.1 429 "), "the place is taken meanwhile: {answer}");
+    }
+    drop(held);
+    wait_for("the place to be free", || (node.get("/hold").status != 429).then_some(()));
+    // Five calls were counted, although two of them asked for a place twice.
+    let last = node.get("/hold");
+    assert_eq!((last.status, last.json()["code"].as_str()), (429, Some("M0524")));
+}
+
+#[test]
 fn streams_and_websockets_hold_their_places() {
     let node = Node::start();
     deploy_holding(&node, "calls_at_once = 1");

@@ -112,7 +112,10 @@ impl Guard {
         }
         // A key and a token may name their callers alike, and are different ones.
         let caller = head.caller().map(|name| (access == Access::Jwt, name));
-        let counted = self.0.meters.count(rates, function, caller, from);
+        let counted = match head.is_paid() {
+            true => self.0.meters.place(rates, function, caller, from),
+            false => self.0.meters.count(rates, function, caller, from),
+        };
         let place = counted.inspect_err(|fault| self.0.refusals.note(function, fault, from))?;
         head.keep_place(place);
         head.count();

@@ -64,34 +64,62 @@ impl Meters {
         caller: Option<(bool, &[u8])>,
         from: Option<IpAddr>,
     ) -> Result<Option<Place>, Fault> {
-        let key = self.rates.hash_one((function, rates));
-        let meters = self.all.load();
-        let added;
-        let meter = match meters.get(&key) {
-            Some(meter) => meter,
-            None => {
-                added = self.add(key, rates);
-                &added
-            }
-        };
-        let who = match (caller, from) {
-            _ if !rates.is_by_caller() => None,
-            (Some(caller), _) => Some(self.callers.hash_one(caller)),
-            (None, from) => from.map(|from| self.callers.hash_one(address_owner(from))),
-        };
+        let (meters, mut added) = (self.all.load(), None);
+        let meter = self.meter(&meters, &mut added, rates, function);
+        let who = self.who(rates, caller, from);
         // The place comes first: a call that does not get one uses up no rate, and a call that a rate
         // refuses gives its place back at once.
-        let take = |places: &Shares<u64>| places.take(who.unwrap_or(0), 1).map(Place::new);
-        let place = meter.places.as_ref().map(take).transpose();
-        let place = place.map_err(|exceeded| Fault::TooManyAtOnce {
-            of_caller: exceeded == Exceeded::Share && rates.caller_at_once.is_some(),
-        })?;
+        let place = meter.place(rates, who)?;
         // The caller comes first: one that is too fast takes nothing from the others.
         let callers = meter.callers.as_ref().map_or(Ok(()), |callers| callers.count(who));
         callers.map_err(|until| self.refused(&until, true))?;
         let all = meter.all.as_ref().map_or(Ok(()), RateLimiter::check);
         all.map_err(|until| self.refused(&until, false))?;
         Ok(place)
+    }
+
+    /// Gives a call that was counted before another place.
+    pub(crate) fn place(
+        &self,
+        rates: &Rates,
+        function: &str,
+        caller: Option<(bool, &[u8])>,
+        from: Option<IpAddr>,
+    ) -> Result<Option<Place>, Fault> {
+        let (meters, mut added) = (self.all.load(), None);
+        let meter = self.meter(&meters, &mut added, rates, function);
+        meter.place(rates, self.who(rates, caller, from))
+    }
+
+    /// The caller as it is counted, if callers are.
+    #[inline]
+    fn who(
+        &self,
+        rates: &Rates,
+        caller: Option<(bool, &[u8])>,
+        from: Option<IpAddr>,
+    ) -> Option<u64> {
+        match (caller, from) {
+            _ if !rates.is_by_caller() => None,
+            (Some(caller), _) => Some(self.callers.hash_one(caller)),
+            (None, from) => from.map(|from| self.callers.hash_one(address_owner(from))),
+        }
+    }
+
+    /// The meter of a function for these rates, or a new one in `added`.
+    #[inline]
+    fn meter<'m>(
+        &self,
+        meters: &'m HashMap<u64, Arc<Meter>>,
+        added: &'m mut Option<Arc<Meter>>,
+        rates: &Rates,
+        function: &str,
+    ) -> &'m Meter {
+        let key = self.rates.hash_one((function, rates));
+        match meters.get(&key) {
+            Some(meter) => meter,
+            None => added.insert(self.add(key, rates)),
+        }
     }
 
     #[cold]
@@ -128,6 +156,17 @@ impl Meters {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         let retry_after_s = u32::try_from(seconds).unwrap_or(u32::MAX).max(1);
         Fault::TooManyCalls { retry_after_s, of_caller }
+    }
+}
+
+impl Meter {
+    /// A place for a call of this caller, if the function has a number of calls at once.
+    #[inline]
+    fn place(&self, rates: &Rates, who: Option<u64>) -> Result<Option<Place>, Fault> {
+        let take = |places: &Shares<u64>| places.take(who.unwrap_or(0), 1).map(Place::new);
+        self.places.as_ref().map(take).transpose().map_err(|exceeded| Fault::TooManyAtOnce {
+            of_caller: exceeded == Exceeded::Share && rates.caller_at_once.is_some(),
+        })
     }
 }
 
@@ -225,6 +264,19 @@ mod tests {
         assert_eq!(accepted(100, || meters.count(&rates, "a", None, ONE)), 2, "of three");
         let refused = meters.count(&rates, "a", None, ONE);
         assert!(matches!(refused, Err(Fault::TooManyCalls { .. })), "the place was given back");
+    }
+
+    #[test]
+    fn another_place_uses_up_no_rate() {
+        let meters = Meters::default();
+        let rates = Rates { all: Some(SLOW), at_once: Some(1), ..Rates::NONE };
+        for _ in 0..100 {
+            assert!(matches!(meters.place(&rates, "a", None, ONE), Ok(Some(_))));
+        }
+        assert_eq!(accepted(100, || meters.count(&rates, "a", None, ONE)), 3);
+        let held = meters.count(&Rates { all: None, ..rates }, "a", None, ONE);
+        let again = meters.place(&Rates { all: None, ..rates }, "a", None, TWO);
+        assert_eq!(again, Err(Fault::TooManyAtOnce { of_caller: false }), "{held:?}");
     }
 
     #[test]

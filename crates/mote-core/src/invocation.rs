@@ -134,6 +134,7 @@ pub struct Head {
     wants_websocket: bool,
     is_admitted: bool,
     is_counted: bool,
+    is_paid: bool,
     is_local: bool,
     place: Option<Place>,
 }
@@ -172,6 +173,19 @@ impl Head {
     /// Gives the request a place among the calls of its function that may be at once.
     pub fn keep_place(&mut self, place: Option<Place>) {
         self.place = place;
+    }
+
+    /// Gives its place back while its body arrives, however slowly. It must be counted again, which
+    /// gives it another place and uses up no rate.
+    pub fn give_place_back(&mut self) {
+        if self.place.take().is_some() {
+            (self.is_counted, self.is_paid) = (false, true);
+        }
+    }
+
+    /// Whether the rates of its function have counted it, although it has no place.
+    pub fn is_paid(&self) -> bool {
+        self.is_paid
     }
 
     /// Takes the place, to keep it until the answer has ended.
@@ -268,6 +282,7 @@ impl Head {
             wants_websocket: false,
             is_admitted: false,
             is_counted: false,
+            is_paid: false,
             is_local: false,
             place: None,
         })
@@ -571,8 +586,8 @@ pub trait Invoker: Clone + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Counts a request against the rates of the function and gives it a place, once it is certain that it leads to an
-    /// invocation; `from` as for [`Invoker::admit`]. A request that was counted before is not
+    /// Counts a request against the rates of the function and gives it a place, once it is certain that
+    /// it leads to an invocation; `from` as for [`Invoker::admit`]. A request that was counted before is not
     /// counted again.
     fn count(
         &self,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::gathering::NotGathered;
 use bytes::{Buf, BytesMut};
 use mote_core::body::Body;
+use mote_core::invocation::Head;
 use mote_core::wire::INLINE_BODY_BYTES_MAX;
 use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo, Trigger};
 use tokio::io::AsyncWriteExt;
@@ -138,6 +139,9 @@ async fn serve_one<I: Invoker>(
         }
     };
     let limit = route.body_bytes_max();
+    if request.framing != Framing::None {
+        request.head.give_place_back();
+    }
     if request.expects_continue
         && request.framing != Framing::None
         && answer::write_all(writer, &front.config, b"HTTP/1.1 100 Continue\r\n\r\n").await.is_err()
@@ -293,6 +297,15 @@ impl<I: Invoker> Exchange<'_, I> {
         }
     }
 
+    /// Gives a request, whose body is there now or may be read by the function, a place again.
+    #[inline]
+    fn count_again(&self, head: &mut Head) -> Result<(), Fault> {
+        match head.is_paid() {
+            true => self.front.invoker.count(&self.route, head, Some(self.owner)),
+            false => Ok(()),
+        }
+    }
+
     /// Makes the invocation and takes the request's head for it.
     fn invocation(&mut self, body: Body) -> Invocation {
         Invocation {
@@ -315,10 +328,16 @@ impl<I: Invoker> Exchange<'_, I> {
         reader: &mut Reader<'_>,
         writer: &mut Writer<'_>,
     ) -> After {
-        let invocation = self.invocation(body);
+        let mut invocation = self.invocation(body);
         let id = invocation.id;
-        let work = pin!(self.front.invoker.invoke(&self.route, invocation));
-        let Some(result) = or_gone(work, input, reader).await else { return After::Close };
+        let result = match self.count_again(&mut invocation.head) {
+            Ok(()) => {
+                let work = pin!(self.front.invoker.invoke(&self.route, invocation));
+                let Some(result) = or_gone(work, input, reader).await else { return After::Close };
+                result
+            }
+            Err(fault) => Err(fault),
+        };
         let work = pin!(self.answer(result, id, writer, self.request.keep_alive));
         or_gone(work, input, reader).await.unwrap_or(After::Close)
     }
@@ -435,6 +454,7 @@ impl<I: Invoker> Exchange<'_, I> {
                 invocation.deadline_ns += now - invocation.received_ns;
                 invocation.received_ns = now;
             }
+            self.count_again(&mut invocation.head)?;
             self.front.invoker.invoke(&self.route, invocation).await
         };
         let ended = tokio::select! {

@@ -480,6 +480,7 @@ impl<I: Invoker> Service<I> {
             Body::Stream { source: Box::new(source), length }
         };
         let body = if route.takes_whole_bodies() && matches!(body, Body::Stream { .. }) {
+            head.give_place_back();
             let gathered = tokio::select! {
                 biased;
                 gathered = self.gathering.whole(self.owner, head.bytes(), body) => gathered,
@@ -488,6 +489,13 @@ impl<I: Invoker> Service<I> {
                 }
             };
             received_ns = now_ns();
+            let counted = match head.is_paid() {
+                true => self.invoker.count(&route, &mut head, Some(self.owner)),
+                false => Ok(()),
+            };
+            if let Err(fault) = counted {
+                return (name.clone(), Err(Refusal::of_fault_for(&fault, &name, route.compat())));
+            }
             match gathered {
                 Ok(body) => body,
                 Err(why) => {
