@@ -141,34 +141,30 @@ impl Guard {
             return Err(Fault::OtherSite);
         }
         let (ring, now_unix_ms) = (self.0.ring.load(), unix_ms());
-        let mut has_sent = false;
         // A request may have several keys, of which one must open the function.
-        let mut has_other = false;
-        let found = presented(head.headers(), access).find_map(|one| {
-            has_sent = true;
-            let key = one.find(&ring, now_unix_ms)?;
-            let opens = is_optional || key.opens(function);
-            has_other |= !opens;
-            opens.then_some((one.field(), key))
-        });
+        let (mut sent, mut has_other, mut found) = (0, false, None);
+        for one in presented(head.headers(), access) {
+            sent += 1;
+            if found.is_none()
+                && let Some(key) = one.find(&ring, now_unix_ms)
+            {
+                let opens = is_optional || key.opens(function);
+                has_other |= !opens;
+                found = opens.then_some((one.field(), key));
+            }
+        }
         match found {
             Some((field, key)) => {
                 head.admit_with_key(field, key.name.as_bytes());
-                // A further key would reach the function.
-                loop {
-                    let mut further = presented(head.headers(), access);
-                    let found =
-                        further.find_map(|one| one.find(&ring, now_unix_ms).map(|_| one.field()));
-                    drop(further);
-                    let Some(field) = found else { break };
-                    head.remove_header(field);
+                if sent > 1 {
+                    remove_keys(head, access, &ring, now_unix_ms);
                 }
                 Ok(())
             }
             None if has_other => Err(Fault::OtherKey),
             None if is_optional => Ok(()),
             // Only those who send a key can guess one.
-            None if has_sent && !self.0.guesses.may_guess(from, now_unix_ms) => {
+            None if sent > 0 && !self.0.guesses.may_guess(from, now_unix_ms) => {
                 Err(Fault::TooManyKeys)
             }
             None if access == Access::Basic => Err(Fault::NoPassword),
@@ -213,6 +209,18 @@ impl Guard {
         let mut all = tokens(head.headers());
         let (Some(token), None) = (all.next(), all.next()) else { return Err(Rejected::Wrong) };
         self.0.issuers.check(token, rules, now_unix_ms / 1_000)
+    }
+}
+
+/// Removes further keys, which would reach the function.
+#[cold]
+fn remove_keys(head: &mut Head, access: Access, ring: &KeyRing, now_unix_ms: u64) {
+    loop {
+        let mut further = presented(head.headers(), access);
+        let found = further.find_map(|one| one.find(ring, now_unix_ms).map(|_| one.field()));
+        drop(further);
+        let Some(field) = found else { break };
+        head.remove_header(field);
     }
 }
 
