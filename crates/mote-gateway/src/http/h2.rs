@@ -489,11 +489,7 @@ impl<I: Invoker> Service<I> {
                 }
             };
             received_ns = now_ns();
-            let counted = match head.is_paid() {
-                true => self.invoker.count(&route, &mut head, Some(self.owner)),
-                false => Ok(()),
-            };
-            if let Err(fault) = counted {
+            if let Err(fault) = self.invoker.count(&route, &mut head, Some(self.owner)) {
                 return (name.clone(), Err(Refusal::of_fault_for(&fault, &name, route.compat())));
             }
             match gathered {
