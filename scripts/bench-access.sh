@@ -46,7 +46,7 @@ answers() { [ "$(curl -s -o /dev/null -w '%{http_code}' "${fields[@]}" "$1")" = 
 # ratio CHECK FIRST SECOND: deploys in this order and prints the ratio of the rates.
 ratio() {
   local data log url=http://127.0.0.1:16683
-  data=$(mktemp -d "$work/node.XXXX") log=$work/log
+  data=$(mktemp -d "$work/node.XXXX") log=$data.log
   fields=()
   "$mote" up --data "$data" --http "${url#http://}" --coap off --socket "$data/socket" "$work/$2" "$work/$3" >"$log" 2>&1 &
   node=$!
@@ -70,10 +70,11 @@ function_of plain "$public"
 printf '%-22s%s\n' check 'rate with it / without it, lowest, median, highest'
 for check in "${checks[@]}"; do
   function_of checked "$(manifest_of "$check")"
-  for ((round = 0; round < rounds; round++)); do
+  # A part of a pipe has a trap of its own.
+  { trap stop EXIT; for ((round = 0; round < rounds; round++)); do
     ratio "$check" plain checked
     ratio "$check" checked plain
-  done | sort -n | python3 -c '
+  done; } | sort -n | python3 -c '
 import statistics, sys
 ratios = [float(line) for line in sys.stdin]
 print(f"{sys.argv[1]:<22}{ratios[0]:.3f} {statistics.median(ratios):.3f} {ratios[-1]:.3f}")' "$check"

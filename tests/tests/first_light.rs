@@ -164,7 +164,7 @@ fn the_umask_of_the_shell_does_not_matter() {
     std::fs::set_permissions(folder.path(), mode).expect("own folder");
     std::fs::write(folder.path().join("hello.py"), "def handle(event, ctx):\n    return 'hello'\n")
         .expect("written");
-    let start = "umask 077; exec \"$0\" up --data data --socket s --http 127.0.0.1:0 --coap off \
+    let start = "umask 077; exec timeout 120 \"$0\" up --data data --socket s --http 127.0.0.1:0 --coap off \
                  hello.py >out 2>&1";
     let mut node = Command::new("sh")
         .args(["-c", start])

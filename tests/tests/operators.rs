@@ -201,8 +201,8 @@ fn an_act_is_recorded_although_its_client_leaves() {
     let admin = free_address();
     let node = Node::start_with(&["--admin", &admin.to_string()]);
     let operator = token(&node, "operator", &["--role", "operator"]);
-    let count = 20;
-    for number in 0..count {
+    // The node does not read all of these requests before it notices that their clients have left.
+    for number in 0..20 {
         let body = format!("{{\"name\":\"t{number}\",\"role\":\"viewer\"}}");
         let request = format!(
             "POST /v1/tokens HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {operator}\r\n\
@@ -217,7 +217,7 @@ fn an_act_is_recorded_although_its_client_leaves() {
     wait_for("each token to have its line", || {
         let tokens = node.ok(&["token", "list", "-o", "json"]);
         let record = node.ok(&["audit", "-o", "jsonl"]);
-        (made(&tokens) == count && recorded(&record) >= count).then_some(())
+        (made(&tokens) > 0 && recorded(&record) >= made(&tokens)).then_some(())
     });
 }
 

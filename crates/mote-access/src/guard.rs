@@ -51,17 +51,19 @@ impl Guard {
     /// of a key. A token is verified for this function; the name in it proves nothing elsewhere.
     pub fn proves(&self, head: &Head, route: &dyn RouteInfo) -> bool {
         let (ring, now_unix_ms, name) = (self.0.ring.load(), unix_ms(), route.name().as_str());
-        let has_key =
-            || head.caller().is_some_and(|caller| ring.caller_opens(caller, name, now_unix_ms));
+        // The key that named the caller is gone from the head; one of the others may open it, too.
+        let opens = |access| {
+            let mut others = presented(head.headers(), access);
+            let mut others = || {
+                others.any(|one| one.find(&ring, now_unix_ms).is_some_and(|key| key.opens(name)))
+            };
+            head.caller().is_some_and(|caller| ring.caller_opens(caller, name, now_unix_ms))
+                || others()
+        };
         match (route.access(), route.tokens()) {
-            (Access::Key, _) => has_key(),
+            (Access::Key, _) => opens(Access::Key),
             (Access::Basic, _) => {
-                let mut all = presented(head.headers(), Access::Basic);
-                let mut opens = || {
-                    all.find_map(|one| one.find(&ring, now_unix_ms))
-                        .is_some_and(|key| key.opens(name))
-                };
-                !pages::is_of_another_origin(head.headers()) && (has_key() || opens())
+                !pages::is_of_another_origin(head.headers()) && opens(Access::Basic)
             }
             (Access::Jwt, Some(rules)) => self.subject(head, rules, now_unix_ms).is_ok(),
             _ => false,
@@ -156,7 +158,8 @@ impl Guard {
         match found {
             Some((field, key)) => {
                 head.admit_with_key(field, key.name.as_bytes());
-                if sent > 1 {
+                // What the node itself answers may need another of them.
+                if sent > 1 && !is_optional {
                     remove_keys(head, access, &ring, now_unix_ms);
                 }
                 Ok(())
@@ -487,7 +490,25 @@ mod tests {
         assert!(proves(Access::Key, &[key]) && !proves(Access::Key, &[password]));
         assert!(proves(Access::Basic, &[key]) && proves(Access::Basic, &[password]));
         assert!(!proves(Access::Basic, &[token]) && !proves(Access::Basic, &[]));
-        assert!(!proves(Access::Basic, &[password, ("sec-fetch-site", "cross-site")]));
+    }
+
+    #[test]
+    fn of_several_keys_one_must_open_what_concerns_a_function() {
+        let (guard, [all, one, _]) = guard();
+        let bearer = format!("Bearer {all}");
+        let both = [("x-api-key", one.as_str()), ("authorization", bearer.as_str())];
+        for access in [Access::Key, Access::Basic] {
+            let proves = |fields: &[(&str, &str)]| {
+                let mut head = head(fields);
+                let name = FunctionName::new("other").expect("valid");
+                guard
+                    .admit(Access::KeyIfSent, None, "invocations", &mut head, None)
+                    .expect("optional");
+                guard.proves(&head, &Route(name, access, None))
+            };
+            assert!(proves(&both) && proves(&both[1..]), "{access:?}");
+            assert!(!proves(&both[..1]) && !proves(&[]), "{access:?}");
+        }
     }
 
     #[test]

@@ -64,18 +64,17 @@ impl Meters {
         caller: Option<(bool, &[u8])>,
         from: Option<IpAddr>,
     ) -> Result<Option<Place>, Fault> {
-        let (meters, mut added) = (self.all.load(), None);
-        let meter = self.meter(&meters, &mut added, rates, function);
-        let who = self.who(rates, caller, from);
-        // The place comes first: a call that does not get one uses up no rate, and a call that a rate
-        // refuses gives its place back at once.
-        let place = meter.place(rates, who)?;
-        // The caller comes first: one that is too fast takes nothing from the others.
-        let callers = meter.callers.as_ref().map_or(Ok(()), |callers| callers.count(who));
-        callers.map_err(|until| self.refused(&until, true))?;
-        let all = meter.all.as_ref().map_or(Ok(()), RateLimiter::check);
-        all.map_err(|until| self.refused(&until, false))?;
-        Ok(place)
+        self.with_meter(rates, function, caller, from, |meter, who| {
+            // The place comes first: a call that does not get one uses up no rate, and a call that a
+            // rate refuses gives its place back at once.
+            let place = meter.place(who)?;
+            // The caller comes first: one that is too fast takes nothing from the others.
+            let callers = meter.callers.as_ref().map_or(Ok(()), |callers| callers.count(who));
+            callers.map_err(|until| self.refused(&until, true))?;
+            let all = meter.all.as_ref().map_or(Ok(()), RateLimiter::check);
+            all.map_err(|until| self.refused(&until, false))?;
+            Ok(place)
+        })
     }
 
     /// Gives a call that was counted before another place.
@@ -86,39 +85,29 @@ impl Meters {
         caller: Option<(bool, &[u8])>,
         from: Option<IpAddr>,
     ) -> Result<Option<Place>, Fault> {
-        let (meters, mut added) = (self.all.load(), None);
-        let meter = self.meter(&meters, &mut added, rates, function);
-        meter.place(rates, self.who(rates, caller, from))
+        self.with_meter(rates, function, caller, from, Meter::place)
     }
 
-    /// The caller as it is counted, if callers are.
+    /// Does something with the meter of a function for these rates, and with the caller as it is
+    /// counted, if callers are.
     #[inline]
-    fn who(
+    fn with_meter<T>(
         &self,
         rates: &Rates,
+        function: &str,
         caller: Option<(bool, &[u8])>,
         from: Option<IpAddr>,
-    ) -> Option<u64> {
-        match (caller, from) {
+        then: impl FnOnce(&Meter, Option<u64>) -> T,
+    ) -> T {
+        let who = match (caller, from) {
             _ if !rates.is_by_caller() => None,
             (Some(caller), _) => Some(self.callers.hash_one(caller)),
             (None, from) => from.map(|from| self.callers.hash_one(address_owner(from))),
-        }
-    }
-
-    /// The meter of a function for these rates, or a new one in `added`.
-    #[inline]
-    fn meter<'m>(
-        &self,
-        meters: &'m HashMap<u64, Arc<Meter>>,
-        added: &'m mut Option<Arc<Meter>>,
-        rates: &Rates,
-        function: &str,
-    ) -> &'m Meter {
+        };
         let key = self.rates.hash_one((function, rates));
-        match meters.get(&key) {
-            Some(meter) => meter,
-            None => added.insert(self.add(key, rates)),
+        match self.all.load().get(&key) {
+            Some(meter) => then(meter, who),
+            None => then(&self.add(key, rates), who),
         }
     }
 
@@ -162,11 +151,13 @@ impl Meters {
 impl Meter {
     /// A place for a call of this caller, if the function has a number of calls at once.
     #[inline]
-    fn place(&self, rates: &Rates, who: Option<u64>) -> Result<Option<Place>, Fault> {
+    fn place(&self, who: Option<u64>) -> Result<Option<Place>, Fault> {
         let take = |places: &Shares<u64>| places.take(who.unwrap_or(0), 1).map(Place::new);
-        self.places.as_ref().map(take).transpose().map_err(|exceeded| Fault::TooManyAtOnce {
-            of_caller: exceeded == Exceeded::Share && rates.caller_at_once.is_some(),
-        })
+        self.places
+            .as_ref()
+            .map(take)
+            .transpose()
+            .map_err(|exceeded| Fault::TooManyAtOnce { of_caller: exceeded == Exceeded::Share })
     }
 }
 

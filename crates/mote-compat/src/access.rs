@@ -10,8 +10,7 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-
-use mote_operators::Begun;
+use mote_operators::{Begun, bearer, reads_only};
 
 use crate::node::{Access, Act, Admission, Role};
 
@@ -62,7 +61,7 @@ pub async fn check(
         return (StatusCode::FORBIDDEN, format!("{NO_PAGES}\n")).into_response();
     }
     let token = token(request.headers());
-    let needed = Role::for_platform(mote_operators::reads_only(request.method().as_str()));
+    let needed = Role::for_platform(reads_only(request.method().as_str()));
     match gate.access.admits(from.ip(), token.as_deref(), needed) {
         Admission::Admitted(name) => recorded(&gate.access, &name, from, request, next).await,
         Admission::OtherRole { name, role } => {
@@ -186,14 +185,12 @@ fn is_loopback_name(host: &str) -> bool {
 pub fn token(headers: &HeaderMap) -> Option<String> {
     let mut fields = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(field), None) = (fields.next(), fields.next()) else { return None };
-    let (scheme, rest) = field.to_str().ok()?.split_once(' ')?;
+    let field = field.to_str().ok().filter(|field| field.len() <= CREDENTIALS_BYTES_MAX)?;
+    if let Some(token) = bearer(field) {
+        return Some(token.trim().to_owned());
+    }
+    let (scheme, rest) = field.split_once(' ')?;
     let rest = rest.trim();
-    if rest.len() > CREDENTIALS_BYTES_MAX {
-        return None;
-    }
-    if scheme.eq_ignore_ascii_case("bearer") {
-        return Some(rest.to_owned());
-    }
     if !scheme.eq_ignore_ascii_case("basic") {
         return None;
     }

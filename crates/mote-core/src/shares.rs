@@ -53,10 +53,11 @@ impl<K: Eq + Hash + Clone> Shares<K> {
         Self(Arc::new(Resource { total_max, share_max, is_divided: true, held }))
     }
 
-    /// A resource that one owner may take whole. Who holds what is not counted, which costs less.
+    /// A resource of `total_max` pieces without shares: one owner may take all of them. It does not
+    /// count what each owner holds, so taking a piece costs less.
     pub fn undivided(total_max: usize) -> Self {
         let held = Mutex::new(Held { total: 0, each: HashMap::new() });
-        Self(Arc::new(Resource { total_max, share_max: total_max, is_divided: false, held }))
+        Self(Arc::new(Resource { total_max, share_max: usize::MAX, is_divided: false, held }))
     }
 
     /// Takes `pieces` for `owner`, all or none. Does not block. Dropping the [`Share`] gives them
@@ -89,7 +90,7 @@ impl<K: Eq + Hash + Clone> Resource<K> {
         let mut held = self.lock();
         let own = if self.is_divided { held.each.get(owner).copied().unwrap_or(0) } else { 0 };
         if pieces > self.share_max.saturating_sub(own) {
-            return Err(if self.is_divided { Exceeded::Share } else { Exceeded::Total });
+            return Err(Exceeded::Share);
         }
         if pieces > self.total_max.saturating_sub(held.total) {
             return Err(Exceeded::Total);

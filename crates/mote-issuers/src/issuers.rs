@@ -112,9 +112,7 @@ impl Issuers {
     /// Why tokens cannot be verified yet, if they cannot.
     pub fn unknown(&self, rules: &Arc<TokenRules>) -> Option<String> {
         let issuer = self.user(rules).issuer;
-        let problem = issuer.problem().map(|problem| format!(": {problem}")).unwrap_or_default();
-        let is_unknown = issuer.keys(Instant::now()).is_none();
-        is_unknown.then(|| format!("the keys of {} are not known{problem}", issuer.name))
+        issuer.keys(Instant::now()).is_none().then(|| unknown(&issuer))
     }
 
     /// Who may call a function with these rules, in words, with the reason if nobody can.
@@ -125,7 +123,7 @@ impl Issuers {
         match issuer.keys(Instant::now()) {
             Some(_) if problem.is_empty() => format!("callers with a token of {name}"),
             Some(_) => format!("callers with a token of {name}, whose keys are old{problem}"),
-            None => format!("nobody yet, because the keys of {name} are not known{problem}"),
+            None => format!("nobody yet, because {}", unknown(&issuer)),
         }
     }
 
@@ -216,4 +214,8 @@ async fn refresh(issuer: Arc<Issuer>, outgoing: Outgoing, room: Arc<Semaphore>) 
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+fn unknown(issuer: &Issuer) -> String {
+    let problem = issuer.problem().map(|problem| format!(": {problem}")).unwrap_or_default();
+    format!("the keys of {} are not known{problem}", issuer.name)
 }

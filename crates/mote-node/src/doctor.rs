@@ -8,6 +8,7 @@ use super::{Node, interpreters, nats, reach};
 
 /// Checks of a running node.
 pub(crate) async fn report(node: &Node) -> DoctorReport {
+    let reach = reach::of(node);
     let mut checks = of_sandbox(node.config.uid_base);
     checks.extend(of_interpreters(&node.interpreters));
     checks.extend(of_programs());
@@ -15,7 +16,7 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
     checks.push(Check {
         name: "reach".into(),
         state: CheckState::Ok,
-        detail: match (node.config.lan, reach::of(node).is_empty()) {
+        detail: match (node.config.lan, reach.is_empty()) {
             (true, false) => "the node is open to the network; the table below shows for whom",
             (true, true) => "open to this machine only, because all addresses are its own",
             (false, _) => "HTTP and CoAP are open to this machine only",
@@ -29,7 +30,7 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
     checks.extend(node.journals.status().await.checks());
     checks.extend(node.cells.iter().flat_map(|cells| cells.checks()));
     checks.extend(node.compat.iter().map(|(platform, address)| of_platform(platform, address)));
-    DoctorReport { checks, reach: reach::of(node) }
+    DoctorReport { checks, reach }
 }
 
 /// Reports the address of another platform's API, and who may manage functions through it.

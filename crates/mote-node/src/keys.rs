@@ -143,9 +143,8 @@ pub(super) fn warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
 
 /// A warning if a deploy changes who may call a function.
 pub(super) fn change(node: &Node, before: &FunctionSpec, after: &FunctionSpec) -> Option<String> {
-    let modes = [before, after].map(|spec| node.config.access_of(spec.access).as_str());
-    let [before, now] = modes;
     let name = &after.name;
+    let [before, now] = [before, after].map(|spec| node.config.access_of(spec.access).as_str());
     (before != now).then(|| format!("the access mode of {name} changes from {before} to {now}"))
 }
 

@@ -627,7 +627,7 @@ fn announce(node: &Node) {
     let reached = reach::of(node);
     text.push_str(match (node.config.lan, reached.is_empty()) {
         (true, false) => "  reach  the local network:\n",
-        (true, true) => "  reach  this machine only, whose own are all addresses above\n",
+        (true, true) => "  reach  this machine only, because every address above is its own\n",
         (false, true) => "  reach  this machine only (mote up --lan opens it)\n",
         (false, false) => {
             "  reach  functions this machine only (mote up --lan opens them), and also:\n"

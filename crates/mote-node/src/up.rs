@@ -18,7 +18,8 @@ use crate::unusable::{AddressError, SettingError};
 /// forked first. Before that, the node takes what the service manager has given it, so that the
 /// zygote inherits nothing of it.
 pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
-    // Sandboxes read files of the node as another user. What is secret gets a mode of its own.
+    // A sandbox reads the code of its function as another user, which a stricter umask would forbid.
+    // Files with secrets are made with a mode that only their owner can read.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     raise_open_files();
     mote_seal::forbid_core_files();

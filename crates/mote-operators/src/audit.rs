@@ -44,7 +44,7 @@ pub fn is_act(method: &str, path: &str) -> bool {
 /// One request that changes something.
 #[derive(Debug, Clone)]
 pub struct Act {
-    /// When it was answered, in milliseconds since 1970.
+    /// When it arrived, in milliseconds since 1970.
     pub at_unix_ms: u64,
     /// Who sent it: the name of a token, or a user of this machine.
     pub who: String,
@@ -105,8 +105,8 @@ impl Audit {
         Self { folder: folder.to_owned(), state: Mutex::default() }
     }
 
-    /// Records an act. Of the acts of one sender that were refused because of a role, one a second is recorded. If the
-    /// disk is full, the act is lost here, and the log of the node says so once.
+    /// Records an act. Of the acts of one sender that were refused because of a role, one a second is
+    /// recorded. If the disk is full, the act is lost here, and the log of the node says so once.
     pub fn record(&self, act: &Act) {
         let mut state = self.state.lock();
         if act.status == 403 {

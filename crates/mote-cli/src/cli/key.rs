@@ -38,7 +38,9 @@ async fn create(client: &Client, args: &KeyCreate, output: &Output) -> Result<()
     };
     let new = client.create_key(&wish).await?;
     let printed = print(&new, output);
-    if let Ok(list) = client.functions().await {
+    if !wish.functions.is_empty()
+        && let Ok(list) = client.functions().await
+    {
         for wanted in wish.functions.iter().filter(|wanted| !opens_some(wanted, &list.functions)) {
             output.warn(&format!(
                 "no function with access mode key or basic is named {} yet",

@@ -467,16 +467,14 @@ impl<I: Invoker> Service<I> {
             }
         };
         self.activity.refusals.store(0, Ordering::Relaxed);
-        let limit = route.body_bytes_max();
         let stream_idle = Duration::from_millis(route.stream_idle_ms());
         let body = request.into_body();
         let body = if hyper::body::Body::is_end_stream(&body) {
             Body::Empty
         } else {
             // A call that streams in both directions may be silent in one of them.
-            let streams = route.takes_http2();
-            let silence = if streams { stream_idle } else { self.body_idle };
-            let source = StreamBody::new(body, limit, silence);
+            let silence = if route.takes_http2() { stream_idle } else { self.body_idle };
+            let source = StreamBody::new(body, route.body_bytes_max(), silence);
             Body::Stream { source: Box::new(source), length }
         };
         let body = if route.takes_whole_bodies() && matches!(body, Body::Stream { .. }) {
@@ -489,14 +487,16 @@ impl<I: Invoker> Service<I> {
                 }
             };
             received_ns = now_ns();
-            if let Err(fault) = self.invoker.count(&route, &mut head, Some(self.owner)) {
-                return (name.clone(), Err(Refusal::of_fault_for(&fault, &name, route.compat())));
-            }
-            match gathered {
+            let whole = gathered.map_err(Fault::from).and_then(|body| {
+                self.invoker.count(&route, &mut head, Some(self.owner)).map(|()| body)
+            });
+            match whole {
                 Ok(body) => body,
-                Err(why) => {
-                    let fault = Fault::from(why);
-                    return (name.clone(), Err(Refusal::of_fault(&fault, &name)));
+                Err(fault) => {
+                    return (
+                        name.clone(),
+                        Err(Refusal::of_fault_for(&fault, &name, route.compat())),
+                    );
                 }
             }
         } else {

@@ -40,16 +40,16 @@ pub(crate) async fn check(
         Ok(who) => (Some(who), None),
         Err(denied) => (denied.who.clone(), Some(denied)),
     };
-    let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
-    let act = who.filter(|_| is_act(&method, &path)).map(|who| Act {
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    let act = who.filter(|_| is_act(method, path)).map(|who| Act {
         at_unix_ms: clock::unix_ms(),
         who,
         from: match caller {
             Caller::Local(_) => "socket".to_owned(),
             Caller::Remote(address, _) => address.to_string(),
         },
-        method,
-        path,
+        method: method.to_owned(),
+        path: path.to_owned(),
         status: 0,
     });
     let of_node = node.clone();
@@ -66,7 +66,6 @@ pub(crate) async fn check(
         }
     };
     if let Some(mut act) = begun.and_then(|begun| begun.answered(response.status().as_u16())) {
-        act.at_unix_ms = clock::unix_ms();
         if let Some(Made(name)) = response.extensions().get() {
             act.path.push_str(&format!("/{name}"));
         }
