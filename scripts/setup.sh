@@ -43,12 +43,14 @@ need_dist() {
   have minisign || want minisign
   have debootstrap || [ -x /usr/sbin/debootstrap ] || want debootstrap
 }
-# What scripts/test-guests.sh emulates other machines with.
+# The kernel that scripts/test-kernel.sh runs as a process.
 need_kernel() {
   have linux.uml || want user-mode-linux
   have slirp-fullbolt || want slirp
   have busybox || want busybox-static
+  have insmod || [ -x /usr/sbin/insmod ] || want kmod
 }
+# What scripts/test-guests.sh emulates other machines with.
 need_guests() {
   need_python
   have qemu-system-x86_64 || want qemu-system-x86
@@ -117,7 +119,7 @@ if [ ${#packages[@]} -gt 0 ] || [ -n "$coap" ]; then
   have apt-get || { say "this machine has no apt-get; please install: ${packages[*]} ${coap:+a CoAP client}"; exit 1; }
   export DEBIAN_FRONTEND=noninteractive
   say "updating the package lists"
-  as_root apt-get update -qq
+  as_root apt-get -o DPkg::Lock::Timeout=300 update -qq
   if [ -n "$coap" ]; then
     # The package has different names in different releases.
     for name in libcoap3-bin libcoap2-bin libcoap-bin; do
@@ -126,7 +128,7 @@ if [ ${#packages[@]} -gt 0 ] || [ -n "$coap" ]; then
   fi
   mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
   say "installing ${packages[*]}"
-  as_root apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+  as_root apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 fi
 
 # Other projects' clients that the tests use, in a folder of their own; tests report when it is

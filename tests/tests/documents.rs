@@ -286,6 +286,10 @@ impl Reader {
         for (_, name, documented) in served {
             self.here.push(((*documented).to_owned(), node.platform(name).to_string()));
         }
+        let user = rustix::process::getuid();
+        if !user.is_root() {
+            self.here.push(("user 0".to_owned(), format!("user {}", user.as_raw())));
+        }
         let said = node.announcement.clone();
         self.node = Some(node);
         self.documented(&said)

@@ -48,7 +48,7 @@ const LAYERS: [(Layer, &str); 12] = [
     (Layer::NetNamespace, "net namespace"),
     (Layer::IpcNamespace, "ipc namespace"),
     (Layer::Root, "private root"),
-    (Layer::Cgroup, "cgroup"),
+    (Layer::Cgroup, "cgroups"),
     (Layer::NoNewPrivs, "no_new_privs"),
     (Layer::Rlimits, "rlimits"),
     (Layer::FdClosing, "fd closing"),
