@@ -4,9 +4,11 @@
 //! asleep, and waking it costs more than serving the event. While at most one invocation runs, this
 //! task polls for the next event for as long as [`HaltPoll`] expects one, and sleeps otherwise.
 //! With more invocations in flight it does nothing: then the workers need the processor, and
-//! batches form anyway.
+//! batches form anyway. Each thread of the data path counts its own invocations, so that threads do
+//! not wait for each other; one polls only while no other has any.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use mote_pool::admission::Callees;
 use parking_lot::Mutex;
@@ -14,15 +16,25 @@ use tokio::sync::Notify;
 
 use crate::clock::now_ns;
 use crate::halt_poll::HaltPoll;
+use crate::threads::here;
 
 /// Watches the invocations in flight on the whole node.
 pub(crate) struct BusyPoll {
+    enabled: bool,
+    /// Threads with invocations in flight.
+    busy: AtomicU32,
+    /// One for each thread of the data path; other threads count as the first one.
+    threads: Box<[Thread]>,
+}
+
+/// One thread's invocations, in cache lines of its own.
+#[repr(align(128))]
+struct Thread {
     state: Mutex<State>,
     wake: Notify,
 }
 
 struct State {
-    enabled: bool,
     in_flight: u32,
     /// When an invocation last began or ended.
     last_ns: u64,
@@ -36,7 +48,6 @@ struct State {
 impl State {
     fn window_ns(&self) -> u64 {
         match self.in_flight {
-            _ if !self.enabled => 0,
             0 => self.arrival.window_ns(),
             1 => self.answer.window_ns(),
             _ => 0,
@@ -44,87 +55,103 @@ impl State {
     }
 
     /// Whether the task must be woken.
-    fn rouse(&mut self, now_ns: u64) -> bool {
+    fn rouse(&mut self, now_ns: u64, may_poll: bool) -> bool {
         self.last_ns = now_ns;
-        self.window_ns() > 0 && std::mem::take(&mut self.asleep)
+        may_poll && self.window_ns() > 0 && std::mem::take(&mut self.asleep)
     }
 }
 
 impl BusyPoll {
     /// `enabled` is for machines with more than one core: on a single one, polling would keep the
     /// awaited process from running.
-    pub(crate) fn new(enabled: bool) -> Arc<Self> {
-        let state = State {
-            enabled,
-            in_flight: 0,
-            last_ns: 0,
-            arrival: HaltPoll::default(),
-            answer: HaltPoll::default(),
-            asleep: true,
-            callees: Callees::default(),
+    pub(crate) fn new(enabled: bool, threads: usize) -> Arc<Self> {
+        let thread = || Thread {
+            state: Mutex::new(State {
+                in_flight: 0,
+                last_ns: 0,
+                arrival: HaltPoll::default(),
+                answer: HaltPoll::default(),
+                asleep: true,
+                callees: Callees::default(),
+            }),
+            wake: Notify::new(),
         };
-        Arc::new(Self { state: Mutex::new(state), wake: Notify::new() })
+        let threads = (0..threads.max(1)).map(|_| thread()).collect();
+        Arc::new(Self { enabled, busy: AtomicU32::new(0), threads })
+    }
+
+    /// Whether a thread may poll that has no invocation in flight, or is the only one that has.
+    fn may_poll(&self) -> bool {
+        self.enabled && self.busy.load(Ordering::Relaxed) <= 1
     }
 
     /// Counts an invocation of the function `who` until the guard is dropped.
     pub(crate) fn enter(&self, who: u64, now_ns: u64) -> InFlight<'_> {
+        let thread = here().and_then(|thread| self.threads.get(thread)).unwrap_or(&self.threads[0]);
         let rouse = {
-            let mut state = self.state.lock();
+            let mut state = thread.state.lock();
             state.callees.called(who, now_ns);
             if state.in_flight == 0 {
                 let wait = now_ns.saturating_sub(state.last_ns);
                 state.arrival.waited(wait);
+                self.busy.fetch_add(1, Ordering::Relaxed);
             }
             state.in_flight += 1;
-            state.rouse(now_ns)
+            state.rouse(now_ns, self.may_poll())
         };
         if rouse {
-            self.wake.notify_one();
+            thread.wake.notify_one();
         }
-        InFlight { poll: self, ended_ns: 0 }
+        InFlight { poll: self, thread, ended_ns: 0 }
     }
 
-    fn leave(&self, now_ns: u64) {
+    fn leave(&self, thread: &Thread, now_ns: u64) {
         let rouse = {
-            let mut state = self.state.lock();
+            let mut state = thread.state.lock();
             if state.in_flight == 1 {
                 let wait = now_ns.saturating_sub(state.last_ns);
                 state.answer.waited(wait);
+                self.busy.fetch_sub(1, Ordering::Relaxed);
             }
             state.in_flight -= 1;
-            state.rouse(now_ns)
+            state.rouse(now_ns, self.may_poll())
         };
         if rouse {
-            self.wake.notify_one();
+            thread.wake.notify_one();
         }
     }
 
     /// How long no invocation has been in flight, in nanoseconds; `None` while one is.
     pub(crate) fn idle_ns(&self, now_ns: u64) -> Option<u64> {
-        let state = self.state.lock();
-        (state.in_flight == 0).then(|| now_ns.saturating_sub(state.last_ns))
+        let idle = |thread: &Thread| {
+            let state = thread.state.lock();
+            (state.in_flight == 0).then(|| now_ns.saturating_sub(state.last_ns))
+        };
+        self.threads.iter().map(idle).min().flatten()
     }
 
     /// Whether any function other than `who` was called recently.
     pub(crate) fn has_neighbours(&self, who: u64, now_ns: u64) -> bool {
-        self.state.lock().callees.has_neighbours(who, now_ns)
+        self.threads.iter().any(|thread| thread.state.lock().callees.has_neighbours(who, now_ns))
     }
 
     /// Whether to poll once more; otherwise the next event must wake the task.
-    fn expects_more(&self) -> bool {
+    fn expects_more(&self, thread: &Thread) -> bool {
         let now_ns = now_ns();
-        let mut state = self.state.lock();
-        let more = now_ns.saturating_sub(state.last_ns) < state.window_ns();
+        let may_poll = self.may_poll();
+        let mut state = thread.state.lock();
+        let more = may_poll && now_ns.saturating_sub(state.last_ns) < state.window_ns();
         state.asleep = !more;
         more
     }
 
-    /// Runs for the life of the node. Each yield lets the runtime poll for events without sleeping,
-    /// and run the tasks that they made ready.
-    pub(crate) async fn run(self: Arc<Self>) {
+    /// Polls on the thread with this number, for the life of the node. Each yield lets the runtime
+    /// poll for events without sleeping, and run the tasks that they made ready.
+    pub(crate) async fn run(self: Arc<Self>, thread: usize) {
+        let thread = &self.threads[thread];
         loop {
-            self.wake.notified().await;
-            while self.expects_more() {
+            thread.wake.notified().await;
+            while self.expects_more(thread) {
                 tokio::task::yield_now().await;
             }
         }
@@ -134,6 +161,7 @@ impl BusyPoll {
 /// One invocation in flight.
 pub(crate) struct InFlight<'a> {
     poll: &'a BusyPoll,
+    thread: &'a Thread,
     ended_ns: u64,
 }
 
@@ -146,6 +174,7 @@ impl InFlight<'_> {
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.poll.leave(if self.ended_ns == 0 { now_ns() } else { self.ended_ns });
+        let ended_ns = if self.ended_ns == 0 { now_ns() } else { self.ended_ns };
+        self.poll.leave(self.thread, ended_ns);
     }
 }

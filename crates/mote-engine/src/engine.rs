@@ -36,6 +36,7 @@ use crate::settings::Config;
 use crate::shared::Shared;
 use crate::starts::{Draining, Revisions};
 use crate::tasks::Spawner;
+use crate::threads::Threads;
 
 /// The engine. Cloning it is cheap.
 #[derive(Clone)]
@@ -48,10 +49,20 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine without functions whose tasks run on `runtime`.
-    pub fn new(config: Config, backend: Arc<dyn Backend>, runtime: Handle) -> Self {
-        let busy_poll = BusyPoll::new(config.busy_poll);
-        runtime.spawn(busy_poll.clone().run());
+    /// An engine without functions whose tasks run on `runtime`. The instances are served by it and
+    /// by `further` runtimes in turn, at most [`THREADS_MAX`](crate::THREADS_MAX) together, each of
+    /// which has one thread.
+    pub fn new(
+        config: Config,
+        backend: Arc<dyn Backend>,
+        runtime: Handle,
+        further: &[Handle],
+    ) -> Self {
+        let threads = Threads::new(runtime.clone(), further);
+        let busy_poll = BusyPoll::new(config.busy_poll, threads.runtimes().len());
+        for (thread, runtime) in threads.runtimes().iter().enumerate() {
+            runtime.spawn(busy_poll.clone().run(thread));
+        }
         let instances = AtomicU64::new(0);
         let ledger = Ledger::new(config.budget);
         let routes = Arc::default();
@@ -72,6 +83,7 @@ impl Engine {
             backend,
             config,
             runtime,
+            threads,
             busy_poll,
             prewarm,
             ledger,

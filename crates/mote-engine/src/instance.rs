@@ -158,7 +158,7 @@ async fn ready(
             let link = Link::Server(link);
             let key = enlist(revision, birth, link, ready, control, held(room));
             let revision = revision.clone();
-            revision.shared.runtime.clone().spawn(mote_tasks::boxed(async move {
+            tokio::spawn(mote_tasks::boxed(async move {
                 let exit = exited.await;
                 drop(doors);
                 end(&revision, key, fault_of_exit(&exit, revision.spec.limits.memory_bytes));
@@ -190,7 +190,7 @@ async fn ready(
             let link = Link::Frames { out: Vec::new(), waker: None };
             let key = enlist(revision, birth, link, ready, control.clone(), held(room));
             let revision = revision.clone();
-            revision.shared.runtime.clone().spawn(async move {
+            tokio::spawn(async move {
                 let (link_end, reached) = connection.run(&revision, key, instance).await;
                 // This happens before the exit is known, so that an invocation that arrives
                 // meanwhile is not given to this worker.
@@ -327,7 +327,9 @@ fn enlist(
     revision.concurrency.store(ready.concurrency, Ordering::Relaxed);
     let spare = why == Why::SPARE;
     let times = (unix_ms(), now, now - since_ns);
-    let mut ready_instance = Instance::new(link, control, reservation, ready.shape, why, times);
+    let seat = revision.shared.threads.seat();
+    let mut ready_instance =
+        Instance::new(link, control, reservation, ready.shape, why, times, seat);
     ready_instance.takes_requests = !services(revision).is_empty();
     let key = pool.add_ready(
         NewInstance {

@@ -17,17 +17,18 @@ use mote_core::body::{Body, BodyError};
 use mote_core::chain::Chain;
 use mote_core::elsewhere::Place;
 use mote_core::wire::{self, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, WINDOW_BYTES};
-use mote_core::{Fault, Invocation, InvocationId, Phases, Reply, Trigger};
+use mote_core::{Fault, Invocation, InvocationId, Phases, Trigger};
 use mote_pool::autoscale::Bounds;
 use mote_pool::{
-    self as pool, Call, Dispatched, Orders, Rules, Running, Surroundings, Waiting, Why,
+    self as pool, Call, Dispatched, Orders, Refusal, Rules, Running, Submitted, Surroundings,
+    Waiting, Why,
 };
-use tokio::sync::oneshot;
 
 use crate::body_channel::AnswerSink;
 use crate::ledger::Reservation;
 use crate::request_bounds::{CallGuard, Requests};
 use crate::server_link::ServerLink;
+use crate::threads::{ReplySender, Seat, here};
 
 /// When this many bytes wait to be written to a worker, it gets no further invocation and no more
 /// of a body. A worker may answer without reading, so only this limit bounds the bytes that are
@@ -39,8 +40,6 @@ const CREDIT_STEP_BYTES: u32 = WINDOW_BYTES / 4;
 /// Pause between two lines about one function in the node's own log.
 const TELL_PAUSE_NS: u64 = 1_000_000_000;
 
-/// Where an invocation's answer goes.
-pub(crate) type ReplySender = oneshot::Sender<Result<Reply, Unanswered>>;
 /// A worker of the engine.
 pub(crate) type Worker = pool::Worker<Stream, Instance>;
 
@@ -112,6 +111,10 @@ impl Waiting for Pending {
 
     fn is_abandoned(&self) -> bool {
         self.reply.is_closed()
+    }
+
+    fn thread(&self) -> Option<usize> {
+        self.reply.thread()
     }
 }
 
@@ -191,6 +194,9 @@ pub(crate) enum Link {
 pub(crate) struct Instance {
     pub(crate) link: Link,
     pub(crate) control: Arc<dyn InstanceControl>,
+    /// The thread of the data path that serves it, and its seat there.
+    thread: Option<usize>,
+    _seat: Option<Seat>,
     /// Its memory in the node's ledger, given back when this is dropped.
     pub(crate) reservation: Reservation,
     pub(crate) shape: String,
@@ -224,6 +230,10 @@ impl pool::Instance for Instance {
         matches!(self.link, Link::Frames { .. })
     }
 
+    fn thread(&self) -> Option<usize> {
+        self.thread
+    }
+
     /// Makes a few system calls per process, under the lock, because code that dispatches an
     /// invocation must see the true state.
     fn set_paused(&mut self, paused: bool) -> bool {
@@ -250,6 +260,7 @@ impl pool::Instance for Instance {
 }
 
 impl Instance {
+    /// An instance that this thread serves.
     pub(crate) fn new(
         link: Link,
         control: Arc<dyn InstanceControl>,
@@ -257,10 +268,13 @@ impl Instance {
         shape: String,
         why: Why,
         (started_unix_ms, now_ns, init_ns): (u64, u64, u64),
+        seat: Option<Seat>,
     ) -> Self {
         Self {
             link,
             control,
+            thread: here(),
+            _seat: seat,
             reservation,
             shape,
             why,
@@ -483,6 +497,18 @@ impl Pool {
             reconciler_sleeps: false,
             background: false,
         }
+    }
+
+    /// Gives an invocation to a worker, puts it into the queue or refuses it, and dispatches.
+    pub(crate) fn offer(
+        &mut self,
+        pending: Pending,
+        was_accepted: bool,
+        now_ns: u64,
+        follow_ups: &mut Vec<FollowUp>,
+    ) -> Result<Submitted, (Pending, Refusal)> {
+        let begin = |dispatched: Dispatched<'_, _, _>| begin(dispatched, now_ns, follow_ups);
+        self.inner.offer(pending, was_accepted, now_ns, begin)
     }
 
     /// Gives waiting invocations to workers with room.

@@ -15,9 +15,10 @@ use mote_pool::{Expiry, Orders, Surroundings};
 
 use crate::clock::now_ns;
 use crate::logs::LogLevel;
-use crate::pool::{FollowUp, Pool, ReplySender, cancel};
+use crate::pool::{FollowUp, Pool, cancel};
 use crate::revision::Revision;
 use crate::starts;
+use crate::threads::ReplySender;
 
 /// Pause between two measurements of the processor time of a long-running instance.
 const LOOK_NS: u64 = 35_000_000;

@@ -15,8 +15,9 @@ use tokio::sync::{Notify, oneshot};
 use crate::clock::{now_ns, unix_ms};
 use crate::logs::FunctionLog;
 use crate::metrics::FunctionMetrics;
-use crate::pool::{self, FollowUp, Offer, Origin, Pending, Pool, ReplySender, Unanswered};
+use crate::pool::{self, FollowUp, Offer, Origin, Pending, Pool, Unanswered};
 use crate::shared::Shared;
+use crate::threads::ReplySender;
 
 /// A revision: its spec, where its files are, and its pool.
 pub struct Revision {
@@ -237,7 +238,7 @@ impl Revision {
         let now = now_ns();
         let mut in_flight = self.shared.busy_poll.enter(self.who, now);
         let Invocation { trigger, id, .. } = offer.invocation;
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = ReplySender::channel();
         let result = match self.submit(offer, reply, now) {
             Ok((serial, may_leave)) => {
                 let mut guard = CancelOnDrop { revision: self, serial, armed: true };
@@ -327,14 +328,13 @@ impl Revision {
             return Err(Unanswered::Overflows(Box::new(offer)));
         }
         let pending = Pending { invocation, reply, attempts, origin };
-        let submitted = match pool.submit(pending, moved, now) {
+        let submitted = match pool.offer(pending, moved, now, &mut follow_ups) {
             Ok(submitted) => submitted,
             Err((pending, refusal)) => {
                 drop(pool);
                 return Err(self.refused(pending, moved, refusal));
             }
         };
-        pool.dispatch(now, &mut follow_ups);
         // It is at the end of the queue, so it runs if the queue is empty.
         let may_leave = matches!(origin, Origin::Movable | Origin::Waits) && pool.queued() > 0;
         let starts = pool.starts_reconciler();

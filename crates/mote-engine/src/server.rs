@@ -179,7 +179,7 @@ impl Place {
         }
     }
 
-    fn take(&self) -> Option<(crate::pool::ReplySender, mote_core::Phases)> {
+    fn take(&self) -> Option<(crate::threads::ReplySender, mote_core::Phases)> {
         let mut pool = self.revision.pool.lock();
         let (streams, _) = pool.worker_mut(self.key)?.parts();
         let stream = streams.get_mut_if(self.stream, self.serial)?;

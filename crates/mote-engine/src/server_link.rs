@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::Handle;
 
 use crate::server_h2::H2Link;
 use crate::server_meter::{Meter, Metered};
@@ -44,10 +45,13 @@ pub(crate) struct ServerLink {
     idle: Mutex<Vec<Connection>>,
     /// The one connection of a server that speaks HTTP/2.
     h2: Option<H2Link>,
+    /// Where its connections are served.
+    runtime: Handle,
 }
 
 impl ServerLink {
-    /// Takes the channel on which connections are requested.
+    /// Takes the channel on which connections are requested. Called on the runtime that is to serve
+    /// the connections.
     pub(crate) fn new(channel: OwnedFd, protocol: Protocol) -> io::Result<Self> {
         // The channel carries sequenced packets and is not a stream; only readiness and the calls
         // below are used.
@@ -55,7 +59,12 @@ impl ServerLink {
         channel.set_nonblocking(true)?;
         let channel = tokio::sync::Mutex::new(UnixStream::from_std(channel)?);
         let h2 = (protocol == Protocol::H2c).then(H2Link::default);
-        Ok(Self { channel, idle: Mutex::new(Vec::new()), h2 })
+        Ok(Self { channel, idle: Mutex::new(Vec::new()), h2, runtime: Handle::current() })
+    }
+
+    /// Where its connections are served.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     /// The connection of a server that speaks HTTP/2.

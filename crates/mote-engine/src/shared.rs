@@ -16,13 +16,16 @@ use crate::busy_poll::BusyPoll;
 use crate::ledger::Ledger;
 use crate::prewarm::Prewarm;
 use crate::settings::Config;
+use crate::threads::Threads;
 
 /// What all revisions share.
 pub(crate) struct Shared {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) config: Config,
-    /// The runtime of the data path; every task of the engine runs there.
+    /// The runtime of the engine's tasks that no thread has for itself.
     pub(crate) runtime: Handle,
+    /// The threads that serve connections and instances.
+    pub(crate) threads: Threads,
     pub(crate) busy_poll: Arc<BusyPoll>,
     pub(crate) prewarm: Arc<Prewarm>,
     pub(crate) ledger: Arc<Ledger>,

@@ -10,7 +10,7 @@ use crate::server::Place;
 use crate::starts::Draining;
 use crate::{reconciler, server, services_door, websocket, worker};
 
-/// Spawns tasks on the runtime of the data path.
+/// Spawns tasks on the runtimes of the data path.
 pub(crate) struct Spawner {
     pub(crate) runtime: Handle,
     pub(crate) draining: Draining,
@@ -24,17 +24,19 @@ impl Tasks for Spawner {
     fn follow_up(&self, revision: &Arc<Revision>, follow_up: FollowUp) {
         match follow_up {
             FollowUp::Pump { worker, stream, serial, body } => {
-                self.runtime.spawn(worker::pump(revision.clone(), worker, stream, serial, body));
+                let runtime = revision.shared.threads.this();
+                runtime.spawn(worker::pump(revision.clone(), worker, stream, serial, body));
             }
             FollowUp::Exchange { worker, stream, serial, link, mut invocation } => {
                 if revision.spec.has_services_door() {
                     services_door::name_invocation(&mut invocation);
                 }
                 let place = Place::new(revision.clone(), worker, stream, serial);
+                let runtime = link.runtime().clone();
                 let task = if invocation.head.wants_websocket() {
-                    self.runtime.spawn(websocket::exchange(place, link, invocation))
+                    runtime.spawn(websocket::exchange(place, link, invocation))
                 } else {
-                    self.runtime.spawn(server::exchange(place, link, invocation))
+                    runtime.spawn(server::exchange(place, link, invocation))
                 };
                 let mut pool = revision.pool.lock();
                 if let Some(worker) = pool.worker_mut(worker)

@@ -26,11 +26,12 @@ use crate::body_channel::{Taken, answer_channel};
 use crate::clock::now_ns;
 use crate::logs::{LogLevel, LogSource};
 use crate::pool::{
-    FollowUp, Link, Pending, Pool, ReplySender, Unanswered, cancel, end_stream, owe, pay,
-    stream_number, stream_slot, wake_bodies, work_ahead_ns,
+    FollowUp, Link, Pending, Pool, cancel, end_stream, owe, pay, stream_number, stream_slot,
+    wake_bodies, work_ahead_ns,
 };
 use crate::requests::{self, Admitted};
 use crate::revision::Revision;
+use crate::threads::Answers;
 use crate::worker_log::{log_dropped, log_frame, tell_dropped, tell_rest};
 
 /// Bytes asked for in one read.
@@ -80,8 +81,6 @@ pub(crate) struct Connection {
     /// Room for the answers of a batch; empty between batches.
     answers: Answers,
 }
-
-type Answers = Vec<(ReplySender, Result<Reply, Unanswered>)>;
 
 impl Connection {
     pub(crate) fn new(stream: UnixStream) -> Self {
@@ -552,10 +551,7 @@ impl<'a> Batch<'a> {
         }
         // Answers follow the log lines, so that a caller that has the answer finds the lines in the
         // log.
-        for (sender, answer) in answers.drain(..) {
-            // An error means that the caller left at this moment; nothing is left to do.
-            let _ = sender.send(answer);
-        }
+        revision.shared.threads.pass_on(answers);
         for pending in moved {
             pending.move_on();
         }

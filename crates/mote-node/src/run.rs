@@ -66,6 +66,9 @@ const PREWARM_SHARE: u64 = 16;
 /// so more of them delay each other. The limit is twice that of one function, so that one function
 /// cannot block all others.
 const STARTS_PER_CORE: u32 = 4;
+/// Cores for each thread of the data path on machines with many: functions and their clients need
+/// the others.
+const CORES_PER_THREAD: usize = 4;
 /// Lines of the announcement about what other machines reach.
 const REACH_LINES_MAX: usize = 24;
 /// The file of the state of functions, in the data folder.
@@ -141,7 +144,12 @@ async fn serve(
         secrets,
     };
     let pods = cells::pods(config.cell.as_ref())?;
-    let engine = Engine::new(engine_config, cells::backend(&pods, &backend), Handle::current());
+    let mut further = Vec::new();
+    for _ in 1..data_threads(config.threads, cores) {
+        further.push(runtime_on_thread("mote-data", std::future::pending())?);
+    }
+    let data_path = Handle::current();
+    let engine = Engine::new(engine_config, cells::backend(&pods, &backend), data_path, &further);
     let nats = match &config.nats {
         Some(servers) => Some(nats::start(servers, config.uid_base, &Handle::current())?),
         None => None,
@@ -286,9 +294,7 @@ async fn serve(
     let mut fronts = tokio::task::JoinSet::new();
     if let Some(listener) = http_listener {
         let mut config = http_config(HTTP_FILES_SHARE);
-        for _ in 1..http_threads(node.config.threads, cores) {
-            config.helpers.push(runtime_on_thread("mote-http", std::future::pending())?);
-        }
+        config.helpers = further;
         fronts.spawn(mote_fronts::http(listener, invoker.clone(), config, stopper.clone()));
     }
     if let (Some(listener), Some(certificates)) = (https_listener, &certificates) {
@@ -472,11 +478,15 @@ async fn waiting_for<T>(engine: &Engine, what: &str, step: impl Future<Output = 
     }
 }
 
-/// Threads that serve HTTP connections; if `asked` is 0, the number of cores decides. The first
-/// thread is the data path itself. A second one costs a wake-up of another core per request, which
-/// on few cores is more than it gains (docs/decisions/0014-warm-path.md).
-fn http_threads(asked: usize, cores: usize) -> usize {
-    if asked == 0 { (cores / 8).max(1) } else { asked }
+/// Threads of the data path; if `asked` is 0, the number of cores decides. The first one also runs
+/// the CoAP front and the engine's other tasks. On few cores, a second one takes more from the
+/// functions and the clients than it gains (docs/decisions/0070-data-path-threads.md).
+fn data_threads(asked: usize, cores: usize) -> usize {
+    match asked {
+        0 if cores < CORES_PER_THREAD * 2 => 1,
+        0 => (cores / CORES_PER_THREAD).min(mote_engine::THREADS_MAX),
+        asked => asked,
+    }
 }
 
 /// A runtime on a thread of its own, which ends after `end`. It is the runtime for one thread, as

@@ -100,7 +100,7 @@ pub const SETTINGS: [Setting; 40] = [
     Setting {
         key: "threads",
         default: "`0`",
-        text: "Threads that serve HTTP connections, at most 64. 0 chooses by the machine: one below 8 cores, then one for every 8 cores.",
+        text: "Threads that serve connections and instances, at most 64. 0 chooses by the machine: one below 8 cores, then one for every 4 cores.",
     },
     Setting {
         key: "polling",

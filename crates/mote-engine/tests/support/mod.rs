@@ -183,7 +183,13 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
+    /// An engine that serves everything on this runtime.
     pub(crate) fn new() -> Self {
+        Self::on(tokio::runtime::Handle::current(), &[])
+    }
+
+    /// An engine that serves connections and instances on these runtimes.
+    pub(crate) fn on(first: tokio::runtime::Handle, further: &[tokio::runtime::Handle]) -> Self {
         let scripts = Arc::new(Scripts::default());
         let config = Config {
             access_default: mote_core::spec::Access::Public,
@@ -199,8 +205,7 @@ impl Bench {
                 path: String::new(),
             },
         };
-        let runtime = tokio::runtime::Handle::current();
-        Self { engine: Engine::new(config, scripts.clone(), runtime), scripts }
+        Self { engine: Engine::new(config, scripts.clone(), first, further), scripts }
     }
 
     pub(crate) fn script<F, T>(&self, script: F)

@@ -61,8 +61,8 @@ pub async fn serve<I: Invoker>(
     let streams = Shares::new(config.streams_max, (config.streams_max / 2).max(1));
     let websockets = WebSockets::new(config.connections_max);
     let helpers = config.helpers.clone();
-    // This runtime is first, then each helper, and so on in turn.
-    let mut turns = std::iter::once(None).chain(helpers.iter().map(Some)).cycle();
+    // This runtime, and then each helper, with a reference for each connection that it serves.
+    let seats: Vec<Arc<()>> = (0..=helpers.len()).map(|_| Arc::default()).collect();
     let handshakes = Shares::new(HANDSHAKES_MAX, HANDSHAKES_MAX / 4);
     let front = Arc::new(HttpFront {
         invoker,
@@ -106,9 +106,12 @@ pub async fn serve<I: Invoker>(
             }
             continue;
         };
-        let place = (place, share);
+        // Among equals the first one is chosen, so that a lone client is served where the first
+        // instance is.
+        let seat = (0..seats.len()).min_by_key(|at| Arc::strong_count(&seats[*at])).unwrap_or(0);
+        let place = (place, share, seats[seat].clone());
         let front = front.clone();
-        match turns.next().flatten() {
+        match seat.checked_sub(1).map(|helper| &helpers[helper]) {
             None => {
                 tokio::spawn(async move {
                     handle(stream, owner, &front).await;

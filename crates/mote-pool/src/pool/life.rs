@@ -129,14 +129,18 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         if let Some(scaling) = &mut self.scaling {
             scaling.ready(now_ns - since_ns, concurrency);
         }
-        let mut worker = Worker::new(number, instance, concurrency, now_ns);
+        let thread = instance.thread();
+        let in_flight = self.in_flight.clone();
+        let mut worker = Worker::new(number, instance, concurrency, in_flight, now_ns);
         if let Some(reason) = self.closed {
             worker.drain(reason, "");
         } else if spare && self.queue.is_empty() {
             // A spare that cannot be paused serves as an ordinary instance.
             self.trouble.no_spares = !worker.pause(true);
         }
-        self.workers.insert(worker)
+        let key = self.workers.insert(worker);
+        self.threads.extend(thread.map(|thread| (thread, key)));
+        key
     }
 
     /// Whether no spare instances are kept because the last one could not be paused.
@@ -176,6 +180,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     /// [`Pool::dispatch`] once the invocations that it held have been handled.
     pub fn ended(&mut self, key: usize, text: &str, now_ns: u64) -> Option<Ended<R>> {
         let worker = self.workers.try_remove(key)?;
+        self.threads.retain(|(_, of)| *of != key);
         let (served, had_work) = (worker.served(), worker.given() > 0);
         if let Some(scaling) = &mut self.scaling {
             scaling.gone(served, worker.cpu_ns);

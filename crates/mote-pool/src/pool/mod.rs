@@ -9,9 +9,9 @@
 //!
 //! # How it is driven
 //!
-//! 1. [`Pool::submit`] puts an invocation into the queue or refuses it, and [`Pool::dispatch`] gives
-//!    waiting invocations to instances with room. After an invocation has ended ([`Worker::end`]),
-//!    call `dispatch` again.
+//! 1. [`Pool::offer`] gives an invocation to an instance, puts it into the queue or refuses it. After
+//!    an invocation has ended ([`Worker::end`]), [`Pool::dispatch`] gives waiting invocations to
+//!    instances with room.
 //! 2. [`Pool::expire`] and [`Pool::look`] are called when [`Submitted::asks`] is true, when an
 //!    instance was added or has ended, and not later than [`Orders::sleep_ns`] after the last look.
 //! 3. Starts that `look` orders are counted as starting. Each of them ends in exactly one of
@@ -21,6 +21,7 @@
 mod guests;
 mod life;
 mod look;
+mod pick;
 mod run_times;
 mod scaling;
 #[cfg(test)]
@@ -31,13 +32,13 @@ mod worker;
 use std::collections::VecDeque;
 
 use mote_core::policy::{Balance, Policy};
+use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
-use rand::{Rng, SeedableRng};
 use slab::Slab;
 
 use crate::admission::{Admission, admit};
 use crate::autoscale::{Bounds, Decision, Known};
-use crate::balance::{self, Candidate};
+use crate::balance::Candidate;
 use mote_core::spec::{
     CONCURRENCY_DEFAULT_CHAIN, CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO,
     CONCURRENCY_DEFAULT_NODE, CONCURRENCY_DEFAULT_SERVER, FunctionSpec, Runtime,
@@ -47,6 +48,7 @@ pub use life::{Ended, NewInstance};
 pub use look::{Expired, Expiry, Orders, Start, Stopping, Surroundings};
 use scaling::{Count, Scaling};
 pub use why::Why;
+use worker::Total;
 pub use worker::{Call, Calls, State, Stop, StopReason, Worker};
 
 /// An invocation that waits in the queue.
@@ -58,6 +60,10 @@ pub trait Waiting {
     /// Whether no caller waits for its answer any more.
     fn is_abandoned(&self) -> bool {
         false
+    }
+    /// The thread whose task waits for its answer, if that matters; see [`Instance::thread`].
+    fn thread(&self) -> Option<usize> {
+        None
     }
 }
 
@@ -84,6 +90,11 @@ pub trait Instance {
     /// short.
     fn takes_ahead(&self) -> bool {
         false
+    }
+    /// The thread that serves it, if that matters: an invocation of a task on the same thread costs
+    /// less.
+    fn thread(&self) -> Option<usize> {
+        None
     }
     /// Pauses its processes, or lets them continue; returns `false` if they could not be paused.
     fn set_paused(&mut self, paused: bool) -> bool;
@@ -272,6 +283,10 @@ pub struct Pool<Q, R, I> {
     bounds: Bounds,
     queue: VecDeque<Queued<Q>>,
     workers: Slab<Worker<R, I>>,
+    /// The threads that serve the workers, with their keys; only of those on a known thread.
+    threads: Vec<(usize, usize)>,
+    /// The invocations inside all workers.
+    in_flight: Total,
     starting: Starting,
     /// When an instance last became ready, and when its start had begun.
     last_ready_ns: u64,
@@ -299,6 +314,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             bounds,
             queue: VecDeque::new(),
             workers: Slab::new(),
+            threads: Vec::new(),
+            in_flight: Total::default(),
             starting: Starting::default(),
             last_ready_ns: 0,
             last_ready_since_ns: 0,
@@ -415,6 +432,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     /// Releases memory that was allocated in busy times.
     pub fn shrink(&mut self) {
         self.workers.shrink_to_fit();
+        self.threads.shrink_to_fit();
         self.queue.shrink_to_fit();
     }
 
@@ -557,26 +575,66 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     /// Gives waiting invocations, oldest first, to instances with room, and resumes paused
     /// instances for the rest. `begin` converts each one to the data that is kept while it runs.
     pub fn dispatch(&mut self, now_ns: u64, mut begin: impl FnMut(Dispatched<'_, Q, I>) -> R) {
-        while !self.queue.is_empty() {
-            let Some(key) = self.pick().or_else(|| self.resume_one()) else { break };
-            let Some(Queued { serial, waiting }) = self.queue.pop_front() else { break };
-            if waiting.is_abandoned() {
-                continue;
+        while let Some(first) = self.queue.front() {
+            let thread = first.waiting.thread();
+            let Some(key) = self.pick(thread).or_else(|| self.resume_one()) else { break };
+            let Some(queued) = self.queue.pop_front() else { break };
+            if !queued.waiting.is_abandoned() {
+                self.give(key, queued, now_ns, &mut begin);
             }
-            let received_ns = waiting.received_ns();
-            let init_ns = if received_ns < self.last_ready_ns {
-                self.last_ready_ns - self.last_ready_since_ns.max(received_ns)
-            } else {
-                0
-            };
-            let worker = &mut self.workers[key];
-            let slot = worker.next_slot();
-            let instance = worker.instance_mut();
-            let running =
-                begin(Dispatched { instance, worker: key, slot, serial, waiting, init_ns });
-            worker.begin(serial, now_ns, running);
         }
         self.settle(now_ns);
+    }
+
+    /// Takes an invocation as [`Pool::submit`] does, and dispatches. One that need not wait does not
+    /// pass through the queue.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Pool::submit`].
+    pub fn offer(
+        &mut self,
+        waiting: Q,
+        was_accepted: bool,
+        now_ns: u64,
+        mut begin: impl FnMut(Dispatched<'_, Q, I>) -> R,
+    ) -> Result<Submitted, (Q, Refusal)> {
+        if !self.is_closed()
+            && self.queue.is_empty()
+            && let Some(key) = self.pick(waiting.thread())
+        {
+            self.ensure_scaling();
+            self.next_serial += 1;
+            let serial = self.next_serial;
+            self.give(key, Queued { serial, waiting }, now_ns, &mut begin);
+            self.settle(now_ns);
+            return Ok(Submitted { serial, asks: false });
+        }
+        let submitted = self.submit(waiting, was_accepted, now_ns)?;
+        self.dispatch(now_ns, begin);
+        Ok(submitted)
+    }
+
+    /// Gives an invocation to the worker with this key.
+    fn give(
+        &mut self,
+        key: usize,
+        queued: Queued<Q>,
+        now_ns: u64,
+        begin: &mut impl FnMut(Dispatched<'_, Q, I>) -> R,
+    ) {
+        let Queued { serial, waiting } = queued;
+        let received_ns = waiting.received_ns();
+        let init_ns = if received_ns < self.last_ready_ns {
+            self.last_ready_ns - self.last_ready_since_ns.max(received_ns)
+        } else {
+            0
+        };
+        let worker = &mut self.workers[key];
+        let slot = worker.next_slot();
+        let instance = worker.instance_mut();
+        let running = begin(Dispatched { instance, worker: key, slot, serial, waiting, init_ns });
+        worker.begin(serial, now_ns, running);
     }
 
     /// Finds an invocation that no caller waits for any more, and takes it out of the queue if it
@@ -639,31 +697,6 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         true
     }
 
-    /// The worker that takes the next invocation.
-    fn pick(&mut self) -> Option<usize> {
-        if self.rules.balance != Balance::LateBinding {
-            return self.pick_by_rule();
-        }
-        // The same rule as in `balance::pick`, without a list of the instances.
-        self.workers
-            .iter()
-            .filter(|(_, worker)| worker.room() > 0)
-            .min_by_key(|(_, worker)| worker.calls().len())
-            .map(|(key, _)| key)
-    }
-
-    fn pick_by_rule(&mut self) -> Option<usize> {
-        self.line_up.clear();
-        self.line_up.extend(self.workers.iter().map(|(_, worker)| Candidate {
-            in_flight: worker.calls().len() as u32,
-            room: worker.room(),
-        }));
-        let random = self.random.next_u64();
-        let at = balance::pick(self.rules.balance, &self.line_up, self.turn, random)?;
-        self.turn += 1;
-        self.workers.iter().nth(at).map(|(key, _)| key)
-    }
-
     /// Whether a look must be asked for, for an invocation that cannot be dispatched.
     fn ask(&mut self) -> bool {
         self.scaling.as_mut().is_some_and(|scaling| scaling.asks())
@@ -679,7 +712,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
 
     /// Invocations inside instances.
     pub fn in_flight(&self) -> u32 {
-        self.workers.iter().map(|(_, worker)| worker.calls().len() as u32).sum()
+        self.in_flight.get()
     }
 
     /// Requests a look at `at_ns` at the latest.

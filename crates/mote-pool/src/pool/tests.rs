@@ -15,6 +15,7 @@ struct Job {
     name: u32,
     received_ns: u64,
     deadline_ns: u64,
+    thread: Option<usize>,
 }
 
 impl Waiting for Job {
@@ -24,6 +25,10 @@ impl Waiting for Job {
 
     fn deadline_ns(&self) -> u64 {
         self.deadline_ns
+    }
+
+    fn thread(&self) -> Option<usize> {
+        self.thread
     }
 }
 
@@ -44,9 +49,14 @@ struct Fake {
     cannot_pause: bool,
     asked: u32,
     killed: u32,
+    thread: Option<usize>,
 }
 
 impl Instance for Fake {
+    fn thread(&self) -> Option<usize> {
+        self.thread
+    }
+
     fn set_paused(&mut self, paused: bool) -> bool {
         self.paused = paused && !self.cannot_pause;
         self.paused
@@ -88,14 +98,20 @@ impl Bench {
     fn job(&mut self) -> Job {
         self.jobs += 1;
         let (name, received_ns) = (self.jobs, self.now_ns);
-        Job { name, received_ns, deadline_ns: received_ns + 10 * SECOND }
+        Job { name, received_ns, deadline_ns: received_ns + 10 * SECOND, thread: None }
     }
 
     fn submit(&mut self) -> Result<Submitted, Refusal> {
         let job = self.job();
-        let submitted = self.pool.submit(job, false, self.now_ns).map_err(|(_, refusal)| refusal);
-        self.dispatch();
-        submitted
+        self.offer(job).map_err(|(_, refusal)| refusal)
+    }
+
+    fn offer(&mut self, job: Job) -> Result<Submitted, (Job, Refusal)> {
+        let Self { pool, began, now_ns, .. } = self;
+        pool.offer(job, false, *now_ns, |given| {
+            began.push((given.waiting.name, given.worker));
+            given.waiting
+        })
     }
 
     fn dispatch(&mut self) {
@@ -555,5 +571,54 @@ fn nothing_is_lost_in_any_order() {
             ended.calls.into_iter().for_each(|call| note(call.into_inner(), "failed"));
         }
         assert_eq!(fate.len() as u32, bench.jobs, "seed {seed}: some are lost");
+    }
+}
+
+#[test]
+fn an_instance_on_the_thread_of_the_caller_is_preferred_while_it_is_not_much_busier() {
+    // Two instances on two threads, which have this many invocations and take this long for each;
+    // and the instance that takes the next one of a caller on the second thread.
+    for (first, second, run_ns, expected) in [
+        (0, 0, 1_000, 0),   // as few as can serve them
+        (0, 1, 1_000, 1),   // it is in use, and free soon
+        (0, 1, 10 * MS, 0), // it is not
+        (1, 0, 1_000, 1),
+        (1, 1, 1_000, 1),
+        (1, 5, 1_000, 1),   // 4 us longer
+        (1, 5, 50_000, 0),  // 200 us longer
+        (1, 3, 50_000, 1),  // 100 us longer
+        (2, 2, 10 * MS, 1), // no longer
+        (1, 2, 10 * MS, 0),
+        (1, 2, 0, 0),     // nothing is known
+        (1, 8, 1_000, 0), // it is full
+    ] {
+        let mut bench = Bench::new(0, 2, |_| {});
+        let mut keys = [0; 2];
+        for (thread, key) in keys.iter_mut().enumerate() {
+            bench.pool.count_start(bench.now_ns);
+            let new = NewInstance {
+                number: thread as u64,
+                instance: Fake { thread: Some(thread), ..Fake::default() },
+                concurrency: 8,
+                spare: false,
+                since_ns: bench.now_ns,
+            };
+            *key = bench.pool.add_ready(new, bench.now_ns);
+        }
+        for (key, calls) in keys.into_iter().zip([first, second]) {
+            let now_ns = bench.now_ns;
+            let job = bench.job();
+            let worker = bench.pool.worker_mut(key).unwrap();
+            if run_ns > 0 {
+                worker.record_run(run_ns);
+            }
+            for call in 0..calls {
+                worker.begin(1_000 + call, now_ns, job);
+            }
+        }
+        let job = Job { thread: Some(1), ..bench.job() };
+        bench.offer(job).unwrap();
+        let took = keys.iter().position(|key| *key == bench.began[0].1);
+        assert_eq!(took, Some(expected), "{first} and {second} of {run_ns} ns");
     }
 }

@@ -1,6 +1,8 @@
 //! One instance as seen by the pool: its state, and the invocations that it holds.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use slab::Slab;
 
@@ -190,44 +192,84 @@ impl<R> DerefMut for Call<R> {
     }
 }
 
+/// A number of invocations of several instances. It is an atomic only so that it can be shared: it
+/// changes under the lock of the pool's owner.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Total(Arc<AtomicU32>);
+
+impl Total {
+    pub(super) fn get(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, count: u32) {
+        self.0.store(self.get() + count, Ordering::Relaxed);
+    }
+
+    fn subtract(&self, count: u32) {
+        self.0.store(self.get() - count, Ordering::Relaxed);
+    }
+}
+
 /// The invocations of one instance, each in a slot of its own.
 #[derive(Debug)]
-pub struct Calls<R>(Slab<Call<R>>);
+pub struct Calls<R> {
+    slots: Slab<Call<R>>,
+    /// Those of all instances of the pool.
+    total: Total,
+}
 
 impl<R> Calls<R> {
+    fn insert(&mut self, call: Call<R>) {
+        self.slots.insert(call);
+        self.total.add(1);
+    }
+
+    fn remove(&mut self, slot: usize) -> Option<Call<R>> {
+        let call = self.slots.try_remove(slot)?;
+        self.total.subtract(1);
+        Some(call)
+    }
+
     /// The number of invocations.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.slots.len()
     }
 
     /// Whether there are no invocations.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.slots.is_empty()
     }
 
     /// The invocation in `slot`.
     pub fn get(&self, slot: usize) -> Option<&Call<R>> {
-        self.0.get(slot)
+        self.slots.get(slot)
     }
 
     /// The invocation in `slot`.
     pub fn get_mut(&mut self, slot: usize) -> Option<&mut Call<R>> {
-        self.0.get_mut(slot)
+        self.slots.get_mut(slot)
     }
 
     /// The invocation in `slot`, if it still has this serial number.
     pub fn get_mut_if(&mut self, slot: usize, serial: u64) -> Option<&mut Call<R>> {
-        self.0.get_mut(slot).filter(|call| call.serial == serial)
+        self.slots.get_mut(slot).filter(|call| call.serial == serial)
     }
 
     /// All invocations, with their slots.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Call<R>)> {
-        self.0.iter()
+        self.slots.iter()
     }
 
     /// All invocations, with their slots.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Call<R>)> {
-        self.0.iter_mut()
+        self.slots.iter_mut()
+    }
+}
+
+impl<R> Drop for Calls<R> {
+    fn drop(&mut self) {
+        self.total.subtract(self.slots.len() as u32);
     }
 }
 
@@ -251,12 +293,18 @@ pub struct Worker<R, I> {
 }
 
 impl<R: Running, I: Instance> Worker<R, I> {
-    pub(super) fn new(number: u64, instance: I, concurrency: u32, now_ns: u64) -> Self {
+    pub(super) fn new(
+        number: u64,
+        instance: I,
+        concurrency: u32,
+        in_flight: Total,
+        now_ns: u64,
+    ) -> Self {
         Self {
             number,
             state: State::Ready,
             instance,
-            calls: Calls(Slab::new()),
+            calls: Calls { slots: Slab::new(), total: in_flight },
             concurrency,
             run_times: RunTimes::default(),
             idle_since_ns: now_ns,
@@ -377,7 +425,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
     /// was known, or if the slot is empty.
     pub fn note_cancelled(&mut self, slot: usize, now_ns: u64) -> bool {
         let messages = self.messages;
-        let Some(call) = self.calls.0.get_mut(slot) else { return false };
+        let Some(call) = self.calls.slots.get_mut(slot) else { return false };
         if call.cancelled.is_some() {
             return false;
         }
@@ -387,7 +435,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
 
     /// Takes out an invocation that has ended, which makes room for another one.
     pub fn end(&mut self, slot: usize, now_ns: u64) -> Option<Call<R>> {
-        let call = self.calls.0.try_remove(slot)?;
+        let call = self.calls.remove(slot)?;
         self.served += 1;
         self.idle_since_ns = now_ns;
         Some(call)
@@ -396,21 +444,21 @@ impl<R: Running, I: Instance> Worker<R, I> {
     /// Takes out an invocation that no caller waits for and that the instance has stopped. It does
     /// not count as served.
     pub fn drop_call(&mut self, slot: usize, now_ns: u64) -> Option<Call<R>> {
-        let call = self.calls.0.try_remove(slot)?;
+        let call = self.calls.remove(slot)?;
         self.idle_since_ns = now_ns;
         Some(call)
     }
 
     /// The slot that the next invocation gets.
     pub(super) fn next_slot(&self) -> usize {
-        self.calls.0.vacant_key()
+        self.calls.slots.vacant_key()
     }
 
     /// Gives it an invocation.
     pub(super) fn begin(&mut self, serial: u64, began_ns: u64, running: R) {
         self.given += 1;
         let order = self.given;
-        self.calls.0.insert(Call { serial, order, began_ns, cancelled: None, running });
+        self.calls.insert(Call { serial, order, began_ns, cancelled: None, running });
     }
 
     /// How many more invocations it may take.
@@ -468,10 +516,10 @@ impl<R: Running, I: Instance> Worker<R, I> {
             self.state = State::Ending { since_ns: now_ns, stop };
         }
         let not_begun = |call: &Call<R>| call.order > reached && call.can_be_given_back();
-        let calls = self.calls.0.iter().filter(|(_, call)| not_begun(call));
+        let calls = self.calls.slots.iter().filter(|(_, call)| not_begun(call));
         let slots: Vec<_> = calls.map(|(slot, _)| slot).collect();
         let mut taken: Vec<_> =
-            slots.into_iter().filter_map(|slot| self.calls.0.try_remove(slot)).collect();
+            slots.into_iter().filter_map(|slot| self.calls.remove(slot)).collect();
         taken.sort_unstable_by_key(|call| std::cmp::Reverse(call.order));
         taken
     }
@@ -512,7 +560,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
     /// It is killed at once if it has sent nothing since the cancellation, or holds no other work.
     /// Returns whether it was killed now.
     pub(super) fn stop_if_stuck(&mut self, now_ns: u64, grace_ns: u64) -> bool {
-        let all = || self.calls.0.iter().map(|(_, call)| call.cancelled);
+        let all = || self.calls.slots.iter().map(|(_, call)| call.cancelled);
         let stuck =
             all().flatten().any(|cancelled| now_ns.saturating_sub(cancelled.at_ns) > grace_ns);
         if !stuck || self.state.stop().is_some_and(|stop| stop.hung) {
@@ -534,7 +582,9 @@ impl<R: Running, I: Instance> Worker<R, I> {
 
     /// The parts that remain when its process has ended.
     pub(super) fn into_parts(self) -> (u64, State, impl Iterator<Item = Call<R>>) {
-        let Self { number, state, calls, .. } = self;
-        (number, state, calls.0.into_iter().map(|(_, call)| call))
+        let Self { number, state, mut calls, .. } = self;
+        let slots = std::mem::take(&mut calls.slots);
+        calls.total.subtract(slots.len() as u32);
+        (number, state, slots.into_iter().map(|(_, call)| call))
     }
 }

@@ -1,0 +1,216 @@
+//! The threads of the data path, and how an answer gets from one to another.
+//!
+//! Each thread has a runtime of its own and serves some of the connections and some of the
+//! instances. An answer often belongs to a caller on another thread than its worker. Waking a task of
+//! another runtime costs a system call, so the answers of a batch are put into the inboxes of their
+//! threads, and each of these is woken once.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use mote_core::Reply;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use crate::pool::Unanswered;
+
+/// Threads of the data path at most: one bit for each in a [`u64`].
+pub const THREADS_MAX: usize = u64::BITS as usize;
+
+thread_local! {
+    /// The number of this thread among those of the data path.
+    static HERE: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// The number of the current thread among those of the data path; `None` on any other thread.
+pub(crate) fn here() -> Option<usize> {
+    HERE.get()
+}
+
+/// Where an invocation's answer goes.
+pub(crate) struct ReplySender {
+    sender: oneshot::Sender<Result<Reply, Unanswered>>,
+    /// The thread whose task waits for the answer.
+    thread: Option<usize>,
+}
+
+impl ReplySender {
+    /// A channel for the answer to an invocation of a task on this thread.
+    pub(crate) fn channel() -> (Self, oneshot::Receiver<Result<Reply, Unanswered>>) {
+        let (sender, answer) = oneshot::channel();
+        (Self { sender, thread: here() }, answer)
+    }
+
+    /// The thread of the data path whose task waits for the answer.
+    pub(crate) fn thread(&self) -> Option<usize> {
+        self.thread
+    }
+
+    /// Whether nobody waits for the answer any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
+    /// Passes the answer on; an error means that nobody waits for it any more.
+    pub(crate) fn send(self, answer: Result<Reply, Unanswered>) -> Result<(), Unsent> {
+        self.sender.send(answer).map_err(|_| Unsent)
+    }
+}
+
+/// Nobody waits for an answer any more.
+pub(crate) struct Unsent;
+
+/// Answers that were taken from a worker, and where they go.
+pub(crate) type Answers = Vec<(ReplySender, Result<Reply, Unanswered>)>;
+
+/// Answers that other threads have for the tasks of one thread.
+#[derive(Default)]
+struct Inbox(Mutex<Arrived>);
+
+#[derive(Default)]
+struct Arrived {
+    answers: Answers,
+    /// Wakes the task that hands them out, if that waits.
+    waker: Option<Waker>,
+}
+
+impl Inbox {
+    /// Hands out the answers on the thread with this number, for the life of its runtime.
+    async fn hand_out(self: Arc<Self>, thread: usize) {
+        HERE.set(Some(thread));
+        let mut answers = Answers::new();
+        poll_fn(|cx| {
+            loop {
+                let mut arrived = self.0.lock();
+                if arrived.answers.is_empty() {
+                    arrived.waker = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
+                std::mem::swap(&mut arrived.answers, &mut answers);
+                drop(arrived);
+                send(&mut answers);
+            }
+        })
+        .await
+    }
+}
+
+fn send(answers: &mut Answers) {
+    for (sender, answer) in answers.drain(..) {
+        // An error means that the caller left at this moment; nothing is left to do.
+        let _ = sender.send(answer);
+    }
+}
+
+/// The threads of the data path. The first is that of the engine's other tasks.
+pub(crate) struct Threads {
+    runtimes: Box<[Handle]>,
+    /// One for each thread; empty if there is only one thread.
+    inboxes: Box<[Arc<Inbox>]>,
+    /// One for each thread, with a reference for each instance that it serves or starts.
+    seats: Box<[Seat]>,
+}
+
+/// An instance counts as one of its thread while this exists.
+pub(crate) type Seat = Arc<()>;
+
+impl Threads {
+    /// `first`, and the runtimes of further threads, of which those beyond [`THREADS_MAX`] are not
+    /// used. Each runtime must run all its tasks on one thread, unless there is only one runtime.
+    pub(crate) fn new(first: Handle, further: &[Handle]) -> Self {
+        let further = &further[..further.len().min(THREADS_MAX - 1)];
+        let runtimes: Box<[_]> = std::iter::once(first).chain(further.iter().cloned()).collect();
+        let count = if runtimes.len() == 1 { 0 } else { runtimes.len() };
+        let inboxes: Box<[Arc<Inbox>]> = (0..count).map(|_| Arc::default()).collect();
+        for (thread, (runtime, inbox)) in runtimes.iter().zip(&inboxes).enumerate() {
+            runtime.spawn(mote_tasks::boxed(inbox.clone().hand_out(thread)));
+        }
+        let seats = runtimes.iter().map(|_| Seat::default()).collect();
+        Self { runtimes, inboxes, seats }
+    }
+
+    /// All runtimes.
+    pub(crate) fn runtimes(&self) -> &[Handle] {
+        &self.runtimes
+    }
+
+    /// The runtime of the current thread, or the first one.
+    pub(crate) fn this(&self) -> &Handle {
+        here().and_then(|thread| self.runtimes.get(thread)).unwrap_or(&self.runtimes[0])
+    }
+
+    /// The thread for a new instance: the one with the fewest, and among equals the first.
+    fn next(&self) -> (&Handle, Seat) {
+        let count = |at: &usize| Seat::strong_count(&self.seats[*at]);
+        let at = (0..self.seats.len()).min_by_key(count).unwrap_or(0);
+        (&self.runtimes[at], self.seats[at].clone())
+    }
+
+    /// A seat on the current thread, for an instance that it serves.
+    pub(crate) fn seat(&self) -> Option<Seat> {
+        self.seats.get(here()?).cloned()
+    }
+
+    /// Spawns the start of an instance on the thread that gets the next one.
+    pub(crate) fn spawn_start(&self, start: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        let (runtime, seat) = self.next();
+        runtime.spawn(async move {
+            start.await;
+            drop(seat);
+        });
+    }
+
+    /// Runs the start of an instance on the thread that gets the next one. If this is dropped, the
+    /// start ends.
+    pub(crate) async fn start<T: Send + 'static>(
+        &self,
+        start: Pin<Box<dyn Future<Output = T> + Send>>,
+    ) -> T {
+        if self.inboxes.is_empty() {
+            return start.await;
+        }
+        let (runtime, _seat) = self.next();
+        let mut starts = JoinSet::new();
+        starts.spawn_on(start, runtime);
+        match starts.join_next().await.expect("one start was spawned") {
+            Ok(started) => started,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+
+    /// Passes the answers on, and empties `answers`. Answers for tasks of this thread or of none are
+    /// passed on at once, others through the inbox of their thread.
+    pub(crate) fn pass_on(&self, answers: &mut Answers) {
+        if self.inboxes.is_empty() {
+            return send(answers);
+        }
+        let here = here();
+        let mut to_wake = 0_u64;
+        for (sender, answer) in answers.drain(..) {
+            let other = sender.thread.filter(|_| sender.thread != here);
+            match other.and_then(|thread| Some((thread, self.inboxes.get(thread)?))) {
+                Some((thread, inbox)) => {
+                    inbox.0.lock().answers.push((sender, answer));
+                    to_wake |= 1 << thread;
+                }
+                None => {
+                    // An error means that the caller left at this moment.
+                    let _ = sender.send(answer);
+                }
+            }
+        }
+        while to_wake != 0 {
+            let thread = to_wake.trailing_zeros() as usize;
+            to_wake &= to_wake - 1;
+            let waker = self.inboxes[thread].0.lock().waker.take();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}
