@@ -206,6 +206,9 @@ fn greedy_functions_do_not_slow_their_neighbours() {
         return skip("neighbours", "control groups need root or a delegated group");
     }
     let node = Node::start();
+    if !node.has_cgroups() {
+        return skip("neighbours", "there are no control groups");
+    }
     node.deploy_ok("victim", &[("app.py", VICTIM)]);
     for (name, code) in AGGRESSORS {
         node.deploy_ok(name, &[("app.py", code), ("mote.toml", MANIFEST)]);

@@ -1,11 +1,14 @@
 //! The decision about one request.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
 
 use arc_swap::ArcSwap;
+use bytes::{Bytes, BytesMut};
+use mote_core::body::Body;
 use mote_core::invocation::Head;
-use mote_core::spec::{Access, Rates, TokenRules};
+use mote_core::spec::{Access, Rates, TokenRules, WebhookRules};
 use mote_core::{Fault, RouteInfo};
 use mote_issuers::{Issuers, Rejected};
 
@@ -16,6 +19,7 @@ use crate::meters::Meters;
 use crate::pages;
 use crate::refusals::Refusals;
 use crate::ring::KeyRing;
+use crate::webhook;
 
 /// Decides which requests a function accepts. Cheap to clone; all clones have the same keys.
 #[derive(Clone, Default)]
@@ -28,7 +32,11 @@ struct Shared {
     issuers: Issuers,
     meters: Meters,
     refusals: Refusals,
+    secrets: OnceLock<Box<UseSecret>>,
 }
+
+/// Calls back with the value of the node's secret of this name, if there is one.
+pub type UseSecret = dyn Fn(&str, &mut dyn FnMut(&str)) + Send + Sync;
 
 impl Guard {
     /// Replaces all keys. Requests that arrive from now on are checked with the new ones.
@@ -44,6 +52,57 @@ impl Guard {
     /// The issuers of the tokens of callers.
     pub fn issuers(&self) -> &Issuers {
         &self.0.issuers
+    }
+
+    /// Gives access to the secrets with which signatures are checked. Called once; a further call
+    /// changes nothing.
+    pub fn set_secrets(&self, secrets: Box<UseSecret>) {
+        let _ = self.0.secrets.set(secrets);
+    }
+
+    /// Whether a request has what a signature needs; see [`Guard::verify`]. Nobody else knows what a
+    /// request with a signature asks for until its body is complete, so [`Guard::admit`] refuses it.
+    pub(crate) fn is_signed(
+        &self,
+        rules: &WebhookRules,
+        function: &str,
+        head: &Head,
+        from: Option<IpAddr>,
+    ) -> Result<(), Fault> {
+        if head.is_admitted() || webhook::is_signed(rules, head.headers()) {
+            return Ok(());
+        }
+        self.0.refusals.note(function, &Fault::NoSignature, from);
+        Err(Fault::NoSignature)
+    }
+
+    /// Checks the signature of a request, and admits it as one of its scheme.
+    pub(crate) fn verify(
+        &self,
+        rules: &WebhookRules,
+        function: &str,
+        head: &mut Head,
+        body: &mut Body,
+    ) -> Result<(), Fault> {
+        if head.is_admitted() {
+            return Ok(());
+        }
+        let bytes = arrived(body)?;
+        let mut verified = Err(Fault::NoSignatureSecret);
+        if let Some(secrets) = self.0.secrets.get() {
+            secrets(&rules.secret, &mut |secret| {
+                let is_valid = webhook::verifies(rules, secret, head.headers(), &bytes, unix_ms());
+                verified = if is_valid { Ok(()) } else { Err(Fault::NoSignature) };
+            });
+        }
+        match &verified {
+            Ok(()) => {
+                head.admit(Some(rules.scheme.as_str().as_bytes()));
+                *body = Body::whole(bytes);
+            }
+            Err(fault) => self.0.refusals.note(function, fault, None),
+        }
+        verified
     }
 
     /// Whether the sender of a request that is not for a function, but asks for what concerns it, may
@@ -139,6 +198,9 @@ impl Guard {
         if access == Access::Jwt {
             return self.check_token(tokens, head, from);
         }
+        if access == Access::Webhook {
+            return Err(Fault::NoSignature);
+        }
         if access == Access::Basic && pages::is_of_another_origin(head.headers()) {
             return Err(Fault::OtherSite);
         }
@@ -212,6 +274,22 @@ impl Guard {
         let mut all = tokens(head.headers());
         let (Some(token), None) = (all.next(), all.next()) else { return Err(Rejected::Wrong) };
         self.0.issuers.check(token, rules, now_unix_ms / 1_000)
+    }
+}
+
+/// All bytes of a body that has arrived. Others are refused: a front waits for the end of the bodies
+/// of such functions, except when too many are arriving at once.
+fn arrived(body: &mut Body) -> Result<Bytes, Fault> {
+    let mut context = Context::from_waker(Waker::noop());
+    let mut all = BytesMut::new();
+    loop {
+        match body.poll_chunk(&mut context) {
+            Poll::Ready(None) => return Ok(all.freeze()),
+            Poll::Ready(Some(Ok(chunk))) if all.is_empty() => all = chunk.into(),
+            Poll::Ready(Some(Ok(chunk))) => all.extend_from_slice(&chunk),
+            Poll::Ready(Some(Err(error))) => return Err(Fault::of_body(&error)),
+            Poll::Pending => return Err(Fault::NodeFull),
+        }
     }
 }
 

@@ -49,7 +49,11 @@ impl<I: Invoker> Invoker for Guarded<I> {
         head: &mut Head,
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
-        self.guard.admit(route.access(), route.tokens(), route.name().as_str(), head, from)
+        let name = route.name().as_str();
+        match route.webhook() {
+            Some(rules) => self.guard.is_signed(rules, name, head, from),
+            None => self.guard.admit(route.access(), route.tokens(), name, head, from),
+        }
     }
 
     #[inline]
@@ -68,7 +72,14 @@ impl<I: Invoker> Invoker for Guarded<I> {
         mut invocation: Invocation,
     ) -> impl Future<Output = Result<Reply, Fault>> + Send {
         let head = &mut invocation.head;
-        match self.admit(route, head, None).and_then(|()| self.count(route, head, None)) {
+        let asked = self.admit(route, head, None).and_then(|()| self.count(route, head, None));
+        let verified = asked.and_then(|()| match route.webhook() {
+            Some(rules) => {
+                self.guard.verify(rules, route.name().as_str(), head, &mut invocation.body)
+            }
+            None => Ok(()),
+        });
+        match verified {
             Ok(()) => {
                 // From here on, the place lives as long as the answer, and no copy of the head has it.
                 let place = invocation.head.take_place();

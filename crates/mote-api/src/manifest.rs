@@ -18,7 +18,10 @@ mod http;
 mod mqtt;
 mod schedule;
 
-pub use access::{ACCESS_NEEDS_MORE, AccessName, TokensManifest, access};
+pub use access::{
+    AccessName, EncodingName, HashName, SchemeName, TokensManifest, WebhookManifest, access,
+    access_needs_more,
+};
 pub use background::{AsyncManifest, RecipientName, RetryName, TopicName};
 pub use http::{CorsManifest, HttpManifest};
 pub use mqtt::{
@@ -131,6 +134,8 @@ pub struct FunctionManifest {
     pub access: Option<AccessName>,
     /// The other keys of `[access]`, for callers with tokens; exactly with the mode `jwt`.
     pub tokens: Option<TokensManifest>,
+    /// The same for signed requests; exactly with the mode `webhook`.
+    pub webhook: Option<WebhookManifest>,
     /// Whether a program or server reaches the services of the node.
     pub services: Option<Lined<bool>>,
     /// `module:object` or a file path.
@@ -520,7 +525,7 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
     }
     if let Some(section) = sub_section(reader, at, "access") {
         let line = reader.get(at, "access").map_or(0, |(_, line)| line);
-        (function.access, function.tokens) = access::read(reader, &section, line);
+        access::read(reader, &section, &mut function, line);
     }
     if let Some(section) = sub_section(reader, at, "http") {
         let line = reader.get(at, "http").map_or(0, |(_, line)| line);
@@ -1094,11 +1099,11 @@ mod tests {
         for (source, expected) in [
             (
                 "[access]\nmode = \"keys\"\n",
-                "error[M0303]: mote.toml: mode: \"public\", \"key\", \"basic\", \"jwt\" or \"local\" (line 3)\n  did you mean \"key\"?",
+                "error[M0303]: mote.toml: mode: \"public\", \"key\", \"basic\", \"jwt\", \"webhook\" or \"local\" (line 3)\n  did you mean \"key\"?",
             ),
             (
                 "[access]\nmode = true\n",
-                "error[M0303]: mote.toml: mode: \"public\", \"key\", \"basic\", \"jwt\" or \"local\"; found true or false (line 3)",
+                "error[M0303]: mote.toml: mode: \"public\", \"key\", \"basic\", \"jwt\", \"webhook\" or \"local\"; found true or false (line 3)",
             ),
             (
                 "[access]\nmod = \"key\"\n",

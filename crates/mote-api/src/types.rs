@@ -42,12 +42,15 @@ pub struct Function {
     /// What the autoscaler decided last; absent before the first invocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
-    /// Who may call it: `public`, `key`, `basic`, `jwt` or `local`.
+    /// Who may call it: `public`, `key`, `basic`, `jwt`, `webhook` or `local`.
     #[serde(default = "public")]
     pub access: String,
     /// Whose tokens its callers send, with the mode `jwt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<AcceptedTokens>,
+    /// The signed requests that it accepts, with the mode `webhook`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<AcceptedSignatures>,
     /// Names of the secrets it reads, as files or variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
@@ -83,6 +86,19 @@ pub struct AcceptedTokens {
     pub issuer: String,
     /// For whom they must be.
     pub audience: String,
+}
+
+/// The signed requests that a function accepts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AcceptedSignatures {
+    /// How they are signed: `github`, `stripe`, `slack`, `standard` or `hmac`.
+    pub scheme: String,
+    /// The name of the secret with which they are signed.
+    pub secret: String,
+    /// How far the time of a signature may be from the clock of the node, in milliseconds; absent for
+    /// signatures without a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_ms: Option<u64>,
 }
 
 /// A schedule of a function.
@@ -468,7 +484,7 @@ pub struct DeployResult {
     /// How traffic goes now; empty from a dry run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub traffic: Vec<TrafficShare>,
-    /// Who may call it: `public`, `key`, `basic`, `jwt` or `local`.
+    /// Who may call it: `public`, `key`, `basic`, `jwt`, `webhook` or `local`.
     #[serde(default = "public")]
     pub access: String,
     /// Whether it was asked to take no traffic by share.

@@ -499,6 +499,8 @@ pub(crate) fn put_fault(out: &mut Vec<u8>, stream: u32, fault: &Fault) {
         Fault::NoToken => (26, 0, 0, ""),
         Fault::NoTokenKeys => (27, 0, 0, ""),
         Fault::OtherToken => (28, 0, 0, ""),
+        Fault::NoSignature => (30, 0, 0, ""),
+        Fault::NoSignatureSecret => (31, 0, 0, ""),
     };
     put(out, Kind::Fault, true, stream, |out| {
         out.extend_from_slice(&[kind, attempt]);
@@ -549,6 +551,8 @@ pub(crate) fn read_fault(payload: Bytes) -> Result<Fault, Malformed> {
         26 => Fault::NoToken,
         27 => Fault::NoTokenKeys,
         28 => Fault::OtherToken,
+        30 => Fault::NoSignature,
+        31 => Fault::NoSignatureSecret,
         _ => return Err(Malformed("unknown fault")),
     })
 }

@@ -31,6 +31,10 @@ pub enum Fault {
     NoToken,
     /// The keys that verify tokens are not known yet.
     NoTokenKeys,
+    /// The function accepts signed requests only, and this one has no valid signature.
+    NoSignature,
+    /// The node lacks the secret that verifies signatures.
+    NoSignatureSecret,
     /// The caller's token is valid, but lacks a claim that the function requires.
     OtherToken,
     /// The caller's key does not open this function.
@@ -174,6 +178,8 @@ impl Fault {
             Fault::NoKey | Fault::NoPassword => row(401, (4, 1), None, false, "caller", "M0520"),
             Fault::NoToken => row(401, (4, 1), None, false, "caller", "M0527"),
             Fault::NoTokenKeys => row(503, (5, 3), Some(5), false, "platform", "M0528"),
+            Fault::NoSignature => row(401, (4, 1), None, false, "caller", "M0530"),
+            Fault::NoSignatureSecret => row(503, (5, 3), Some(60), false, "platform", "M0531"),
             Fault::OtherToken => row(403, (4, 3), None, false, "caller", "M0529"),
             Fault::OtherKey => row(403, (4, 3), None, false, "caller", "M0521"),
             Fault::TooManyKeys => row(429, (4, 29), Some(1), false, "caller", "M0522"),
@@ -225,6 +231,7 @@ impl Fault {
             | Fault::NoKey
             | Fault::NoPassword
             | Fault::NoToken
+            | Fault::NoSignature
             | Fault::OtherToken
             | Fault::OtherKey
             | Fault::TooManyKeys
@@ -247,7 +254,9 @@ impl Fault {
             | Fault::WorkerExited { .. }
             | Fault::BadReply { .. }
             | Fault::AnswerTooLarge { .. } => FaultClass::Function,
-            Fault::Internal { .. } | Fault::NoTokenKeys => FaultClass::Platform,
+            Fault::Internal { .. } | Fault::NoTokenKeys | Fault::NoSignatureSecret => {
+                FaultClass::Platform
+            }
         }
     }
 
@@ -273,6 +282,10 @@ impl Fault {
             Fault::NoToken => format!("{function}: send a valid token"),
             Fault::NoTokenKeys => {
                 format!("{function}: tokens cannot be checked yet, try again later")
+            }
+            Fault::NoSignature => format!("{function}: send a request with a valid signature"),
+            Fault::NoSignatureSecret => {
+                format!("{function}: signatures cannot be checked yet, try again later")
             }
             Fault::OtherToken => format!("{function}: this token does not open it"),
             Fault::OtherKey => format!("{function}: this key does not open it"),

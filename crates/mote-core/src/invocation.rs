@@ -18,7 +18,7 @@ use crate::place::Place;
 use crate::spec::mqtt::Connection;
 use crate::spec::{
     Access, AsyncRules, CoapResource, HttpRules, Platform, Rates, STREAM_IDLE_MS_DEFAULT,
-    TokenRules,
+    TokenRules, WebhookRules,
 };
 
 /// The source of an invocation.
@@ -523,6 +523,10 @@ pub trait RouteInfo {
     }
     /// The tokens of its callers, if they send tokens.
     fn tokens(&self) -> Option<&Arc<TokenRules>> {
+        None
+    }
+    /// The signed requests that it accepts, if it does.
+    fn webhook(&self) -> Option<&Arc<WebhookRules>> {
         None
     }
     /// How many calls from outside it accepts.

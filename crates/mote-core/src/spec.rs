@@ -22,7 +22,10 @@ mod rate;
 mod runtime;
 mod schedule;
 
-pub use access::{Access, TokenKeys, TokenRules};
+pub use access::{
+    Access, HmacRules, SignatureEncoding, SignatureHash, TokenKeys, TokenRules,
+    WEBHOOK_BODY_BYTES_MAX, WebhookRules, WebhookScheme,
+};
 pub use background::{
     AGE_MS_MAX_DEFAULT, ATTEMPTS_DEFAULT, ATTEMPTS_MAX, AsyncRules, BACKOFF_MS_DEFAULT,
     BACKOFF_MS_MAX_DEFAULT, FUNCTION_PART, Recipient, RetryOn, Topic,
@@ -311,6 +314,8 @@ pub struct FunctionSpec {
     pub access: Access,
     /// The tokens of its callers; exactly if its access mode is [`Access::Jwt`].
     pub tokens: Option<Arc<TokenRules>>,
+    /// The signed requests that it accepts; exactly if its access mode is [`Access::Webhook`].
+    pub webhook: Option<Arc<WebhookRules>>,
     /// How many calls from outside it accepts.
     pub rates: Rates,
     /// What the HTTP fronts require of requests; `None` if there are no such rules.
@@ -442,6 +447,7 @@ impl FunctionSpec {
             services: false,
             access: Access::Unset,
             tokens: None,
+            webhook: None,
             rates: Rates::default(),
             http: None,
             methods: Vec::new(),
@@ -512,8 +518,7 @@ impl FunctionSpec {
                 errors.push(SpecError { field, problem: problem.to_owned() });
             }
         };
-        let is_jwt = self.access == Access::Jwt;
-        check(self.tokens.is_some() == is_jwt, "access.mode", "tokens belong to jwt alone");
+        access::check(self, &mut check);
         let limits = &self.limits;
         check(
             (MEMORY_BYTES_MIN..=512 << 30).contains(&limits.memory_bytes),

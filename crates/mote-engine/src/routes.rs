@@ -11,6 +11,7 @@ use mote_core::rollout::Split;
 use mote_core::spec::mqtt::Connection;
 use mote_core::spec::{
     Access, AsyncRules, CoapResource, HttpRules, Platform, Protocol, Rates, Runtime, TokenRules,
+    WebhookRules,
 };
 
 use crate::revision::Revision;
@@ -165,7 +166,7 @@ impl RouteInfo for Route {
         self.revision.spec.limits.body_bytes
     }
     fn takes_whole_bodies(&self) -> bool {
-        self.revision.takes_whole_bodies()
+        self.revision.takes_whole_bodies() || self.revision.spec.webhook.is_some()
     }
     fn takes_websockets(&self) -> bool {
         let spec = &self.revision.spec;
@@ -197,6 +198,9 @@ impl RouteInfo for Route {
     }
     fn tokens(&self) -> Option<&Arc<TokenRules>> {
         self.revision.spec.tokens.as_ref()
+    }
+    fn webhook(&self) -> Option<&Arc<WebhookRules>> {
+        self.revision.spec.webhook.as_ref()
     }
     fn rates(&self) -> &Rates {
         &self.revision.spec.rates

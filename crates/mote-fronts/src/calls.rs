@@ -8,7 +8,9 @@ use futures_util::future::Either;
 use mote_access::Guarded;
 use mote_core::invocation::{Head, Reply, RouteInfo};
 use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{Access, AsyncRules, CoapResource, HttpRules, Platform, Rates, TokenRules};
+use mote_core::spec::{
+    Access, AsyncRules, CoapResource, HttpRules, Platform, Rates, TokenRules, WebhookRules,
+};
 use mote_core::{Fault, FunctionName, Invocation, Invoker};
 use mote_engine::Engine;
 use mote_journal::Deferring;
@@ -146,6 +148,10 @@ impl RouteInfo for Route {
 
     fn tokens(&self) -> Option<&Arc<TokenRules>> {
         of!(self.tokens())
+    }
+
+    fn webhook(&self) -> Option<&Arc<WebhookRules>> {
+        of!(self.webhook())
     }
 
     fn rates(&self) -> &Rates {

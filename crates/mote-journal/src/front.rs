@@ -14,7 +14,9 @@ use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, headers, put_header};
 use mote_core::shares::{Share, Shares};
 use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{Access, AsyncRules, CoapResource, HttpRules, Platform, Rates, TokenRules};
+use mote_core::spec::{
+    Access, AsyncRules, CoapResource, HttpRules, Platform, Rates, TokenRules, WebhookRules,
+};
 use mote_core::{
     Fault, FunctionName, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger,
 };
@@ -168,6 +170,13 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
         }
     }
 
+    fn webhook(&self) -> Option<&Arc<WebhookRules>> {
+        match self {
+            Route::Function(route) => route.webhook(),
+            Route::Invocations => None,
+        }
+    }
+
     fn rates(&self) -> &Rates {
         const NONE: &Rates = &Rates::NONE;
         match self {
@@ -313,7 +322,8 @@ impl<I: Invoker> Deferring<I> {
             Access::Key | Access::Basic | Access::Jwt => {
                 self.opens.as_ref().is_some_and(|opens| opens(head, &route))
             }
-            Access::Local => head.is_local(),
+            // A signature belongs to one body, and proves nothing about what somebody asks later.
+            Access::Local | Access::Webhook => head.is_local(),
             Access::Unset | Access::Public | Access::KeyIfSent => true,
         }
     }

@@ -11,7 +11,7 @@ use mote_api::Problem;
 use mote_api::manifest::FunctionManifest;
 use mote_api::toml_reader::Mistakes;
 use mote_compat::node::{Code, Deploy, Manifest};
-use mote_core::spec::{Access, Platform, TokenRules};
+use mote_core::spec::{Access, Platform, TokenRules, WebhookRules};
 use mote_core::{FunctionName, FunctionSpec};
 use mote_project::foreign;
 use mote_store::{ArchiveLimits, PackError};
@@ -35,7 +35,11 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
         _ => None,
     };
     // A deploy that does not say who may call a function must not open it.
-    let before = node.engine.get(name.as_str()).map(|it| (it.spec.access, it.spec.tokens.clone()));
+    let before = node.engine.get(name.as_str()).map(|it| Callers {
+        access: it.spec.access,
+        tokens: it.spec.tokens.clone(),
+        webhook: it.spec.webhook.clone(),
+    });
     let packed = blocking(move || pack(deploy, on_node, before))
         .await
         .map_err(|error| internal(&error))??;
@@ -49,11 +53,18 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
     Ok(())
 }
 
+/// Who may call a function.
+struct Callers {
+    access: Access,
+    tokens: Option<Arc<TokenRules>>,
+    webhook: Option<Arc<WebhookRules>>,
+}
+
 /// Packs the code of a function with its spec in front, as `mote deploy` would send it. Blocks.
 fn pack(
     deploy: Deploy,
     on_node: Option<(FunctionSpec, PathBuf)>,
-    before: Option<(Access, Option<Arc<TokenRules>>)>,
+    before: Option<Callers>,
 ) -> Result<Vec<u8>, Problem> {
     let Deploy { name, code, manifest, annotations, secrets, may_name_secrets, .. } = deploy;
     let (manifest, files) = understood(manifest)?;
@@ -79,7 +90,7 @@ fn pack(
     if says_access
         && !may_name_secrets
         && spec.access != Access::Local
-        && before.as_ref().is_none_or(|(access, _)| *access != spec.access)
+        && before.as_ref().is_none_or(|before| before.access != spec.access)
     {
         let text = format!("{name}: a deploy without the node's token cannot open the function");
         let hint = "deploy it with mote deploy --access, or on an address where the API requires the \
@@ -88,7 +99,9 @@ fn pack(
     }
     if !says_access {
         match before {
-            Some(before) => (spec.access, spec.tokens) = before,
+            Some(Callers { access, tokens, webhook }) => {
+                (spec.access, spec.tokens, spec.webhook) = (access, tokens, webhook);
+            }
             // A copy of a public function is not public by itself.
             None if spec.access == Access::Public => spec.access = Access::Unset,
             None => {}

@@ -136,6 +136,15 @@ pub(super) fn warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
             "other machines cannot call {name}; to open it, deploy it with a mote.toml that has a \
              section [access] with mode = \"key\" or mode = \"public\", or with mote deploy --access"
         )),
+        Access::Webhook => {
+            let secret = &spec.webhook.as_ref()?.secret;
+            node.engine.secrets().value_bytes(secret).is_none().then(|| {
+                format!(
+                    "this node has no secret {secret}, so {name} refuses all requests; set it: \
+                     mote secret set {secret}"
+                )
+            })
+        }
         Access::Jwt => node.guard.issuers().warning(spec.tokens.as_ref()?, &node.outgoing),
         _ => None,
     }

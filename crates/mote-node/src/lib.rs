@@ -152,12 +152,14 @@ impl Node {
         Urls {
             http: (self.http.map(|address| format!("http://{}/{name}", reachable(address))))
                 .or_else(|| Some(format!("https://{}/{name}", reachable(self.https?)))),
-            // No option of CoAP can carry a token.
-            coap: self.coap.filter(|_| access != Access::Jwt).map(|address| {
-                // The default port of the scheme is left out.
-                let text = reachable(address).to_string();
-                format!("coap://{}/{name}", text.strip_suffix(":5683").unwrap_or(&text))
-            }),
+            // No option of CoAP can carry a token or a signature.
+            coap: self.coap.filter(|_| !matches!(access, Access::Jwt | Access::Webhook)).map(
+                |address| {
+                    // The default port of the scheme is left out.
+                    let text = reachable(address).to_string();
+                    format!("coap://{}/{name}", text.strip_suffix(":5683").unwrap_or(&text))
+                },
+            ),
         }
     }
 

@@ -93,6 +93,16 @@ fn functions(node: &Node) -> Vec<Reach> {
     node.engine.list().into_iter().map(row).collect()
 }
 
+/// Whose signed requests a function accepts.
+fn signers(node: &Node, spec: &FunctionSpec) -> String {
+    let Some(rules) = &spec.webhook else { return "nobody".to_owned() };
+    let secret = &rules.secret;
+    match node.engine.secrets().value_bytes(secret) {
+        Some(_) => format!("{}, which signs with the secret {secret}", rules.scheme.sender()),
+        None => format!("nobody yet, because the secret {secret} is not set"),
+    }
+}
+
 /// Who may call a revision of a function.
 fn who(node: &Node, spec: &FunctionSpec) -> String {
     let is_open = || node.guard.opens(spec.name.as_str());
@@ -102,6 +112,7 @@ fn who(node: &Node, spec: &FunctionSpec) -> String {
         (Access::Basic, _) if is_open() => "callers with a key, also as a password",
         (Access::Key | Access::Basic, _) => "nobody yet, because no key opens it",
         (Access::Jwt, Some(rules)) => return node.guard.issuers().who(rules),
+        (Access::Webhook, _) => return signers(node, spec),
         (Access::Jwt, None) => "nobody",
         (Access::Local | Access::Unset, _) if spec.access == Access::Unset => {
             "this machine only, because its mote.toml has no [access]"

@@ -4,10 +4,16 @@ use std::fs;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use mote_api::manifest::{AccessName, FunctionManifest, TokensManifest};
+use mote_api::manifest::{
+    AccessName, EncodingName, FunctionManifest, HashName, SchemeName, TokensManifest,
+    WebhookManifest,
+};
 use mote_api::toml_reader::Mistakes;
 use mote_core::FunctionSpec;
-use mote_core::spec::{Access, TokenKeys, TokenRules};
+use mote_core::spec::{
+    Access, HmacRules, SignatureEncoding, SignatureHash, TokenKeys, TokenRules, WebhookRules,
+    WebhookScheme,
+};
 
 use super::mistakes::{escaped, in_manifest};
 
@@ -23,6 +29,7 @@ pub(super) fn apply(
         Some(tokens) => Some(Arc::new(rules(tokens, folder)?)),
         None => None,
     };
+    spec.webhook = function.webhook.as_ref().map(|webhook| Arc::new(signed(webhook)));
     spec.access = mode(name);
     Ok(())
 }
@@ -33,9 +40,41 @@ pub fn mode(name: AccessName) -> Access {
         AccessName::Key => Access::Key,
         AccessName::Basic => Access::Basic,
         AccessName::Jwt => Access::Jwt,
+        AccessName::Webhook => Access::Webhook,
         AccessName::Public => Access::Public,
         AccessName::Local => Access::Local,
     }
+}
+
+/// The signed requests that a manifest describes.
+fn signed(webhook: &WebhookManifest) -> WebhookRules {
+    let WebhookManifest { secret, window_ms, header, prefix, timestamp, signed, .. } =
+        webhook.clone();
+    let scheme = match webhook.scheme {
+        SchemeName::Github => WebhookScheme::Github,
+        SchemeName::Stripe => WebhookScheme::Stripe,
+        SchemeName::Slack => WebhookScheme::Slack,
+        SchemeName::Standard => WebhookScheme::Standard,
+        SchemeName::Hmac => WebhookScheme::Hmac(Box::new(HmacRules {
+            header,
+            prefix,
+            encoding: match webhook.encoding {
+                None | Some(EncodingName::Hex) => SignatureEncoding::Hex,
+                Some(EncodingName::Base64) => SignatureEncoding::Base64,
+            },
+            algorithm: match webhook.algorithm {
+                None | Some(HashName::Sha256) => SignatureHash::Sha256,
+                Some(HashName::Sha1) => SignatureHash::Sha1,
+                Some(HashName::Sha512) => SignatureHash::Sha512,
+            },
+            signed: signed.unwrap_or_else(|| match &timestamp {
+                Some(_) => "{timestamp}.{body}".to_owned(),
+                None => "{body}".to_owned(),
+            }),
+            timestamp,
+        })),
+    };
+    WebhookRules { scheme, secret, window_ms }
 }
 
 fn rules(tokens: &TokensManifest, folder: Option<&Path>) -> Result<TokenRules, Mistakes> {

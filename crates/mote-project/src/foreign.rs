@@ -278,9 +278,9 @@ impl Described {
                 // A word that was meant to close the function must not open it.
                 None => {
                     self.function.access = Some(AccessName::Local);
-                    let reason = match word {
-                        "jwt" => manifest::ACCESS_NEEDS_MORE.to_owned(),
-                        _ => format!("`{word}` is not public, key, basic or local"),
+                    let reason = match manifest::access_needs_more(word) {
+                        Some(reason) => reason.to_owned(),
+                        None => format!("`{word}` is not public, key, basic or local"),
                     };
                     self.warn(format!(
                         "{ACCESS}: {reason}; only this machine can call the function"

@@ -6,7 +6,7 @@ use toml::de::DeValue;
 
 use crate::toml_reader::{Lined, Section, TomlReader};
 
-use super::{TOP_KEYS, read_word};
+use super::{FunctionManifest, TOP_KEYS, read_word};
 
 /// Who may call a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,28 +19,127 @@ pub enum AccessName {
     Basic,
     /// `jwt`.
     Jwt,
+    /// `webhook`.
+    Webhook,
     /// `local`.
     Local,
 }
 
-const ACCESSES: [(&str, AccessName); 5] = [
+const ACCESSES: [(&str, AccessName); 6] = [
     ("public", AccessName::Public),
     ("key", AccessName::Key),
     ("basic", AccessName::Basic),
     ("jwt", AccessName::Jwt),
+    ("webhook", AccessName::Webhook),
     ("local", AccessName::Local),
 ];
 /// The keys that belong to the mode `jwt`.
 const OF_TOKENS: [&str; 4] = ["issuer", "audience", "keys", "claims"];
 
-/// Why `jwt` alone is not enough to say who may call a function.
-pub const ACCESS_NEEDS_MORE: &str =
-    "jwt needs an issuer and an audience, which only [access] in a mote.toml gives";
+/// The keys that belong to the mode `webhook`.
+const OF_WEBHOOKS: [&str; 9] = [
+    "scheme",
+    "secret",
+    "window",
+    "header",
+    "prefix",
+    "encoding",
+    "algorithm",
+    "timestamp",
+    "signed",
+];
+/// The keys of a webhook that belong to the scheme `hmac`.
+const OF_HMAC: [&str; 6] = ["header", "prefix", "encoding", "algorithm", "timestamp", "signed"];
+/// How far the time of a signature may be from the clock of the node, as in the libraries of Stripe and
+/// Standard Webhooks.
+const WINDOW_MS_DEFAULT: u64 = 300_000;
+
+/// Why the word of a mode is not enough to say who may call a function; `None` for other words.
+pub fn access_needs_more(word: &str) -> Option<&'static str> {
+    match word {
+        "jwt" => {
+            Some("jwt needs an issuer and an audience, which only [access] in a mote.toml gives")
+        }
+        "webhook" => {
+            Some("webhook needs a scheme and a secret, which only [access] in a mote.toml gives")
+        }
+        _ => None,
+    }
+}
 
 /// Reads the mode that one word can say: `public`, `key`, `basic` or `local`.
 pub fn access(word: &str) -> Option<AccessName> {
     let found = ACCESSES.iter().find(|(known, _)| *known == word).map(|(_, access)| *access);
-    found.filter(|access| *access != AccessName::Jwt)
+    found.filter(|access| !matches!(access, AccessName::Jwt | AccessName::Webhook))
+}
+
+/// The word of a scheme of signed requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SchemeName {
+    /// `github`.
+    #[default]
+    Github,
+    /// `stripe`.
+    Stripe,
+    /// `slack`.
+    Slack,
+    /// `standard`.
+    Standard,
+    /// `hmac`.
+    Hmac,
+}
+
+const SCHEMES: [(&str, SchemeName); 5] = [
+    ("github", SchemeName::Github),
+    ("stripe", SchemeName::Stripe),
+    ("slack", SchemeName::Slack),
+    ("standard", SchemeName::Standard),
+    ("hmac", SchemeName::Hmac),
+];
+
+/// How a signature is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EncodingName {
+    /// `hex`.
+    Hex,
+    /// `base64`.
+    Base64,
+}
+
+/// The hash function of a signature.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HashName {
+    /// `sha256`.
+    Sha256,
+    /// `sha1`.
+    Sha1,
+    /// `sha512`.
+    Sha512,
+}
+
+/// The signed requests that a function accepts, not yet checked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WebhookManifest {
+    /// The line of the section.
+    pub line: usize,
+    /// `scheme`.
+    pub scheme: SchemeName,
+    /// `secret`.
+    pub secret: String,
+    /// `window`, in milliseconds.
+    pub window_ms: u64,
+    /// `header`, in lower case.
+    pub header: String,
+    /// `prefix`.
+    pub prefix: String,
+    /// `encoding`.
+    pub encoding: Option<EncodingName>,
+    /// `algorithm`.
+    pub algorithm: Option<HashName>,
+    /// `timestamp`, in lower case.
+    pub timestamp: Option<String>,
+    /// `signed`.
+    pub signed: Option<String>,
 }
 
 /// The tokens that a function accepts, not yet checked.
@@ -62,24 +161,91 @@ pub struct TokensManifest {
 pub(super) fn read(
     reader: &mut TomlReader<'_>,
     at: &Section<'_>,
+    function: &mut FunctionManifest,
     line: usize,
-) -> (Option<AccessName>, Option<TokensManifest>) {
-    let known = ["mode", "issuer", "audience", "keys", "claims"];
+) {
+    let known: Vec<&str> = ["mode"].into_iter().chain(OF_TOKENS).chain(OF_WEBHOOKS).collect();
     reader.check_keys(at, &known, &[], &TOP_KEYS);
     let mode = read_word(reader, at, "mode", &ACCESSES);
     if reader.get(at, "mode").is_none() {
         reader.mistake("M0306", line, "[access] needs mode, e.g. mode = \"key\"", None);
     }
-    if mode == Some(AccessName::Jwt) {
-        return (mode, Some(read_tokens(reader, at, line)));
+    function.access = mode;
+    match mode {
+        Some(AccessName::Jwt) => function.tokens = Some(read_tokens(reader, at, line)),
+        Some(AccessName::Webhook) => function.webhook = Some(read_webhook(reader, at, line)),
+        Some(_) => {}
+        // This mistake is reported already.
+        None => return,
     }
-    for key in OF_TOKENS {
-        // A mistake in the mode is reported already.
-        if let (Some((_, line)), Some(_)) = (reader.get(at, key), mode) {
-            reader.mistake("M0303", line, &format!("{key}: only for mode = \"jwt\""), None);
+    for (of, word, keys) in
+        [(AccessName::Jwt, "jwt", &OF_TOKENS[..]), (AccessName::Webhook, "webhook", &OF_WEBHOOKS)]
+    {
+        for key in keys.iter().filter(|_| mode != Some(of)) {
+            if let Some((_, line)) = reader.get(at, key) {
+                let text = format!("{key}: only for mode = \"{word}\"");
+                reader.mistake("M0303", line, &text, None);
+            }
         }
     }
-    (mode, None)
+}
+
+fn read_webhook(reader: &mut TomlReader<'_>, at: &Section<'_>, line: usize) -> WebhookManifest {
+    let needs = |reader: &mut TomlReader<'_>, of: &str, key: &str, example: &str| {
+        if reader.get(at, key).is_none() {
+            let text = format!("{of} needs {key}, e.g. {key} = \"{example}\"");
+            reader.mistake("M0306", line, &text, None);
+        }
+    };
+    let scheme = read_word(reader, at, "scheme", &SCHEMES);
+    needs(reader, "mode = \"webhook\"", "scheme", "github");
+    let text = |reader: &mut TomlReader<'_>, key: &str, example: &str| {
+        let wanted = format!("a string, e.g. \"{example}\"");
+        reader.string(at, key, &wanted).map(|found| found.value)
+    };
+    let secret = text(reader, "secret", "github-webhook").unwrap_or_default();
+    needs(reader, "mode = \"webhook\"", "secret", "github-webhook");
+    let window = reader.duration_ms(at, "window", 1_000..=3_600_000, "1s to 1h, e.g. \"5m\"");
+    let mut webhook = WebhookManifest {
+        line,
+        scheme: scheme.unwrap_or_default(),
+        secret,
+        window_ms: window.map_or(WINDOW_MS_DEFAULT, |window| window.value),
+        ..Default::default()
+    };
+    if scheme == Some(SchemeName::Hmac) {
+        webhook.header = text(reader, "header", "X-Signature").unwrap_or_default();
+        needs(reader, "scheme = \"hmac\"", "header", "X-Signature");
+        webhook.header.make_ascii_lowercase();
+        webhook.prefix = text(reader, "prefix", "sha256=").unwrap_or_default();
+        let encodings = [("hex", EncodingName::Hex), ("base64", EncodingName::Base64)];
+        webhook.encoding = read_word(reader, at, "encoding", &encodings);
+        let hashes =
+            [("sha256", HashName::Sha256), ("sha1", HashName::Sha1), ("sha512", HashName::Sha512)];
+        webhook.algorithm = read_word(reader, at, "algorithm", &hashes);
+        webhook.timestamp = text(reader, "timestamp", "X-Timestamp");
+        webhook.timestamp.iter_mut().for_each(|field| field.make_ascii_lowercase());
+        webhook.signed = text(reader, "signed", "{timestamp}.{body}");
+    } else if scheme.is_some() {
+        for key in OF_HMAC {
+            if let Some((_, line)) = reader.get(at, key) {
+                let text = format!("{key}: only for scheme = \"hmac\"");
+                reader.mistake("M0303", line, &text, None);
+            }
+        }
+    }
+    let has_time = match scheme {
+        Some(SchemeName::Github) => false,
+        Some(SchemeName::Hmac) => webhook.timestamp.is_some(),
+        _ => true,
+    };
+    if let (Some((_, line)), false) = (reader.get(at, "window"), has_time) {
+        let text = "window: these signatures have no time";
+        let hint = (scheme == Some(SchemeName::Hmac))
+            .then(|| "timestamp names the field with the time".to_owned());
+        reader.mistake("M0303", line, text, hint);
+    }
+    webhook
 }
 
 fn read_tokens(reader: &mut TomlReader<'_>, at: &Section<'_>, line: usize) -> TokensManifest {
@@ -197,6 +363,58 @@ mod tests {
     #[test]
     fn one_word_is_not_enough_for_tokens() {
         assert_eq!(access("basic"), Some(AccessName::Basic));
-        assert_eq!((access("jwt"), access("keys")), (None, None));
+        assert_eq!((access("jwt"), access("webhook"), access("keys")), (None, None, None));
+    }
+
+    fn webhook(section: &str) -> Result<WebhookManifest, String> {
+        let source = format!("version = 1\n[access]\nmode = \"webhook\"\n{section}");
+        let manifest = Manifest::parse(FILE_NAME, &source).map_err(|error| error.to_string())?;
+        let function = manifest.functions.into_iter().next().expect("one function");
+        assert_eq!(function.access, Some(AccessName::Webhook));
+        Ok(function.webhook.expect("a webhook"))
+    }
+
+    #[test]
+    fn webhooks() {
+        let least = webhook("scheme = \"stripe\"\nsecret = \"a\"\n").expect("valid");
+        assert_eq!((least.scheme, &*least.secret), (SchemeName::Stripe, "a"));
+        assert_eq!(least.window_ms, 300_000);
+        let all = webhook(
+            "scheme = \"hmac\"\nsecret = \"a\"\nheader = \"X-Sig\"\nprefix = \"v=\"\n\
+             encoding = \"base64\"\nalgorithm = \"sha1\"\ntimestamp = \"X-Time\"\n\
+             signed = \"{timestamp}.{body}\"\nwindow = \"1m\"\n",
+        );
+        let all = all.expect("valid");
+        assert_eq!((&*all.header, &*all.prefix, all.window_ms), ("x-sig", "v=", 60_000));
+        assert_eq!(all.timestamp.as_deref(), Some("x-time"));
+        assert_eq!(
+            (all.encoding, all.algorithm),
+            (Some(EncodingName::Base64), Some(HashName::Sha1))
+        );
+        for (section, expected) in [
+            (
+                "secret = \"a\"\n",
+                "mode = \"webhook\" needs scheme, e.g. scheme = \"github\" (line 2)",
+            ),
+            ("scheme = \"github\"\n", "needs secret, e.g. secret = \"github-webhook\" (line 2)"),
+            ("scheme = \"gitlab\"\nsecret = \"a\"\n", "\"standard\" or \"hmac\" (line 4)"),
+            ("scheme = \"hmac\"\nsecret = \"a\"\n", "scheme = \"hmac\" needs header"),
+            (
+                "scheme = \"github\"\nsecret = \"a\"\nheader = \"b\"\n",
+                "header: only for scheme = \"hmac\" (line 6)",
+            ),
+            (
+                "scheme = \"github\"\nsecret = \"a\"\nwindow = \"1m\"\n",
+                "window: these signatures have no time (line 6)",
+            ),
+            ("scheme = \"stripe\"\nsecret = \"a\"\nwindow = \"2h\"\n", "window: 1s to 1h"),
+            (
+                "scheme = \"stripe\"\nsecret = \"a\"\nissuer = \"b\"\n",
+                "issuer: only for mode = \"jwt\" (line 6)",
+            ),
+        ] {
+            let text = webhook(section).expect_err(section);
+            assert!(text.contains(expected), "{section}: {text}");
+        }
     }
 }

@@ -69,7 +69,7 @@ pub(super) fn read<'a>(
             mote_project::allow(planned, &allowed);
             if let Some(mode) = args.access {
                 planned.spec.access = mote_project::access::mode(mode);
-                planned.spec.tokens = None;
+                (planned.spec.tokens, planned.spec.webhook) = (None, None);
             }
         }
         all.left_out.extend(project.left_out);

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::{FunctionSpec, is_secret_name};
+
 /// Who may call a function. Calls that come about inside of the node are not asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -21,6 +23,8 @@ pub enum Access {
     Basic,
     /// Callers with a token of an issuer; see [`TokenRules`].
     Jwt,
+    /// Services that sign their requests; see [`WebhookRules`].
+    Webhook,
     /// Everyone; a key is checked if one is sent, and names the caller. For what the node itself
     /// answers.
     #[serde(skip)]
@@ -37,6 +41,7 @@ impl Access {
             Access::Key => "key",
             Access::Basic => "basic",
             Access::Jwt => "jwt",
+            Access::Webhook => "webhook",
         }
     }
 
@@ -77,4 +82,169 @@ pub enum TokenKeys {
     Url(String),
     /// In this text, a JSON Web Key Set (RFC 7517).
     Set(String),
+}
+
+/// Longest request body of a function that accepts signed requests, in bytes: a body must be complete
+/// before its signature can be checked.
+pub const WEBHOOK_BODY_BYTES_MAX: u64 = 16 << 20;
+
+/// Longest window of a signature: within it, whoever has seen a request can send it again.
+const WINDOW_MS_MAX: u64 = 3_600_000;
+/// Longest text of a scheme in bytes.
+const TEXT_BYTES_MAX: usize = 128;
+
+/// The signed requests that a function accepts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookRules {
+    /// How they are signed.
+    pub scheme: WebhookScheme,
+    /// The name of the node's secret with which they are signed.
+    pub secret: String,
+    /// How far the time of a signature may be from the clock of the node, in milliseconds. Not for
+    /// signatures without a time.
+    pub window_ms: u64,
+}
+
+/// How a service signs its requests: an HMAC (RFC 2104) of the body and of other parts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WebhookScheme {
+    /// GitHub: `X-Hub-Signature-256`.
+    Github,
+    /// Stripe: `Stripe-Signature`, with a time.
+    Stripe,
+    /// Slack: `X-Slack-Signature`, with a time.
+    Slack,
+    /// Standard Webhooks: `webhook-signature`, with a time and an identifier.
+    Standard,
+    /// Any other.
+    Hmac(Box<HmacRules>),
+}
+
+impl WebhookScheme {
+    /// The word of the manifest, which is also the name of the caller.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            WebhookScheme::Github => "github",
+            WebhookScheme::Stripe => "stripe",
+            WebhookScheme::Slack => "slack",
+            WebhookScheme::Standard => "standard",
+            WebhookScheme::Hmac(_) => "hmac",
+        }
+    }
+
+    /// Who sends such requests, for people.
+    pub fn sender(&self) -> &'static str {
+        match self {
+            WebhookScheme::Github => "GitHub",
+            WebhookScheme::Stripe => "Stripe",
+            WebhookScheme::Slack => "Slack",
+            WebhookScheme::Standard => "a sender of Standard Webhooks",
+            WebhookScheme::Hmac(_) => "a sender",
+        }
+    }
+
+    /// Whether a signature has a time.
+    pub fn has_time(&self) -> bool {
+        match self {
+            WebhookScheme::Github => false,
+            WebhookScheme::Stripe | WebhookScheme::Slack | WebhookScheme::Standard => true,
+            WebhookScheme::Hmac(rules) => rules.timestamp.is_some(),
+        }
+    }
+}
+
+/// A signature in a header field.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HmacRules {
+    /// The field with the signature, in lower case.
+    pub header: String,
+    /// What stands before the signature in the field.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub prefix: String,
+    /// How the signature is written.
+    #[serde(default)]
+    pub encoding: SignatureEncoding,
+    /// The hash function.
+    #[serde(default)]
+    pub algorithm: SignatureHash,
+    /// The field with the time of the signature in seconds since 1970, in lower case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<String>,
+    /// What is signed: a text in which `{timestamp}` and `{body}` stand for those. `{body}` is its end.
+    pub signed: String,
+}
+
+/// How a signature is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SignatureEncoding {
+    /// Hexadecimal digits, in either case.
+    #[default]
+    Hex,
+    /// Base64 (RFC 4648) with padding.
+    Base64,
+}
+
+/// The hash function of a signature.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SignatureHash {
+    /// SHA-256.
+    #[default]
+    Sha256,
+    /// SHA-1, which some older services use.
+    Sha1,
+    /// SHA-512.
+    Sha512,
+}
+
+/// Reports the mistakes in who may call a function.
+pub(super) fn check(spec: &FunctionSpec, check: &mut impl FnMut(bool, &'static str, &str)) {
+    let is_jwt = spec.access == Access::Jwt;
+    check(spec.tokens.is_some() == is_jwt, "access.mode", "tokens belong to jwt alone");
+    let is_webhook = spec.access == Access::Webhook;
+    check(spec.webhook.is_some() == is_webhook, "access.mode", "a scheme belongs to webhook alone");
+    let Some(rules) = spec.webhook.as_deref() else { return };
+    check(is_secret_name(&rules.secret), "access.secret", "the name of a secret");
+    check((1_000..=WINDOW_MS_MAX).contains(&rules.window_ms), "access.window", "1s to 1h");
+    check(
+        spec.limits.body_bytes <= WEBHOOK_BODY_BYTES_MAX,
+        "limits.body",
+        "at most 16MiB with the access mode webhook",
+    );
+    if let WebhookScheme::Hmac(rules) = &rules.scheme {
+        check_hmac(rules, check);
+    }
+}
+
+fn check_hmac(rules: &HmacRules, check: &mut impl FnMut(bool, &'static str, &str)) {
+    let is_field = |name: &str| {
+        (1..=TEXT_BYTES_MAX).contains(&name.len())
+            && name.bytes().all(|byte| {
+                byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte)
+            })
+    };
+    let is_text = |text: &str| {
+        text.len() <= TEXT_BYTES_MAX && text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+    };
+    check(is_field(&rules.header), "access.header", "the name of a header field");
+    check(is_text(&rules.prefix), "access.prefix", "at most 128 visible ASCII characters");
+    if let Some(timestamp) = &rules.timestamp {
+        check(is_field(timestamp), "access.timestamp", "the name of a header field");
+    }
+    let begin = rules.signed.strip_suffix("{body}");
+    check(
+        begin.is_some_and(|begin| is_text(begin) && !begin.contains("{body}")),
+        "access.signed",
+        "a text that ends with {body}, for example {timestamp}.{body}",
+    );
+    let times = rules.signed.matches("{timestamp}").count();
+    check(
+        times == usize::from(rules.timestamp.is_some()),
+        "access.signed",
+        "it contains {timestamp} exactly if timestamp names the field with the time",
+    );
 }

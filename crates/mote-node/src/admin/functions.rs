@@ -12,8 +12,8 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use mote_api::types::{
-    AcceptedTokens, DeployResult, Function, FunctionList, FunctionState, Instance, Limits,
-    Requests, ScaleBounds, Scaling, ScheduleList, Stop,
+    AcceptedSignatures, AcceptedTokens, DeployResult, Function, FunctionList, FunctionState,
+    Instance, Limits, Requests, ScaleBounds, Scaling, ScheduleList, Stop,
 };
 use mote_api::{Problem, Timestamp, paths};
 use mote_core::body::{Body, BodyError};
@@ -98,6 +98,11 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
         tokens: spec.tokens.as_ref().map(|rules| AcceptedTokens {
             issuer: rules.issuer.clone(),
             audience: rules.audience.clone(),
+        }),
+        webhook: spec.webhook.as_ref().map(|rules| AcceptedSignatures {
+            scheme: rules.scheme.as_str().to_owned(),
+            secret: rules.secret.clone(),
+            window_ms: rules.scheme.has_time().then_some(rules.window_ms),
         }),
         secrets: spec.secret_names().into_iter().map(str::to_owned).collect(),
         schedules: schedules::of(node, &spec.name),

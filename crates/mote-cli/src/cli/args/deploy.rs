@@ -51,10 +51,12 @@ pub(in crate::cli) struct Deploy {
 
 fn access_mode() -> impl TypedValueParser<Value = AccessName> {
     let names = ["public", "key", "basic", "local"].map(PossibleValue::new);
-    // Hidden, because it is there for its explanation only.
-    let hidden = PossibleValue::new("jwt").hide(true);
-    let names = PossibleValuesParser::new(names.into_iter().chain([hidden]));
-    names.try_map(|word| manifest::access(&word).ok_or(manifest::ACCESS_NEEDS_MORE))
+    // Hidden, because they are there for their explanation only.
+    let hidden = ["jwt", "webhook"].map(|word| PossibleValue::new(word).hide(true));
+    let names = PossibleValuesParser::new(names.into_iter().chain(hidden));
+    names.try_map(|word| {
+        manifest::access(&word).ok_or(manifest::access_needs_more(&word).unwrap_or_default())
+    })
 }
 
 /// What happens to the nodes that a deploy has changed when it fails on another one.
