@@ -129,7 +129,8 @@ fn requests_are_accepted_as_the_libraries_sign_them() {
         }
         // What is accepted for later is checked before.
         let later = ("prefer".to_owned(), "respond-async".to_owned());
-        let accepted = post(&node, &path, &[&good[..], &[later.clone()]].concat(), body);
+        let accepted =
+            post(&node, &path, &[&good[..], std::slice::from_ref(&later)].concat(), body);
         assert_eq!(accepted.status, 202, "{}", accepted.text());
         refused(&post(&node, &path, &[&other[..], &[later]].concat(), body), "accepted later");
         let said = node.ok(&["describe", scheme]);

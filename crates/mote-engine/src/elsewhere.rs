@@ -19,7 +19,8 @@ use tokio::sync::oneshot;
 
 use crate::clock::now_ns;
 use crate::engine::Engine;
-use crate::pool::{Offer, Origin, Pending, Unanswered};
+use crate::offer::{Offer, Origin, Unanswered};
+use crate::pool::Pending;
 use crate::revision::{Revision, answered};
 use crate::routes::Route;
 

@@ -25,6 +25,7 @@ pub mod ledger;
 pub mod logs;
 mod manual;
 mod metrics;
+mod offer;
 mod output;
 mod pool;
 mod prewarm;

@@ -15,7 +15,6 @@ use bytes::Bytes;
 use mote_core::backend::{Exit, InstanceControl};
 use mote_core::body::{Body, BodyError};
 use mote_core::chain::Chain;
-use mote_core::elsewhere::Place;
 use mote_core::wire::{self, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, WINDOW_BYTES};
 use mote_core::{Fault, Invocation, InvocationId, Phases, Trigger};
 use mote_pool::autoscale::Bounds;
@@ -26,6 +25,7 @@ use mote_pool::{
 
 use crate::body_channel::AnswerSink;
 use crate::ledger::Reservation;
+use crate::offer::{Offer, Origin, Unanswered};
 use crate::request_bounds::{CallGuard, Requests};
 use crate::server_link::ServerLink;
 use crate::threads::{ReplySender, Seat, here};
@@ -42,54 +42,6 @@ const TELL_PAUSE_NS: u64 = 1_000_000_000;
 
 /// A worker of the engine.
 pub(crate) type Worker = pool::Worker<Stream, Instance>;
-
-/// Where an invocation may run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// Only on this node.
-    Own,
-    /// On this node if it has room, otherwise at another cell.
-    Movable,
-    /// On this node, or at another cell as long as it waits: no cell had room when it arrived.
-    Waits,
-    /// On this node, for another cell, which gets it back if the node has no room.
-    Guest,
-}
-
-/// An invocation on its way into a queue.
-pub(crate) struct Offer {
-    pub(crate) invocation: Invocation,
-    /// How often it was already handed to a worker that died.
-    pub(crate) attempts: u8,
-    /// It waited in the queue of a revision that was replaced, so it keeps its place.
-    pub(crate) moved: bool,
-    pub(crate) origin: Origin,
-}
-
-impl Offer {
-    pub(crate) fn new(invocation: Invocation, origin: Origin) -> Self {
-        Self { invocation, attempts: 0, moved: false, origin }
-    }
-}
-
-/// Why a revision has not answered an invocation.
-pub(crate) enum Unanswered {
-    /// It failed.
-    Failed(Fault),
-    /// The revision was replaced before it answered, and another revision must run the invocation.
-    /// If the revision is not closed, the node had no memory for an instance.
-    Replaced(Box<Offer>),
-    /// There is no room here, and another cell may have some. It was not put into the queue.
-    Overflows(Box<Offer>),
-    /// It waited, and another cell has a place for it.
-    Leaves(Box<(Offer, Box<dyn Place>)>),
-}
-
-impl From<Fault> for Unanswered {
-    fn from(fault: Fault) -> Self {
-        Unanswered::Failed(fault)
-    }
-}
 
 /// An invocation that waits for a worker.
 pub(crate) struct Pending {

@@ -15,7 +15,8 @@ use tokio::sync::{Notify, oneshot};
 use crate::clock::{now_ns, unix_ms};
 use crate::logs::FunctionLog;
 use crate::metrics::FunctionMetrics;
-use crate::pool::{self, FollowUp, Offer, Origin, Pending, Pool, Unanswered};
+use crate::offer::{Offer, Origin, Unanswered};
+use crate::pool::{self, FollowUp, Pending, Pool};
 use crate::shared::Shared;
 use crate::threads::ReplySender;
 

@@ -12,7 +12,8 @@ use mote_core::invocation::headers;
 use mote_core::{Fault, Invocation, Reply};
 
 use crate::clock::now_ns;
-use crate::pool::{FollowUp, Unanswered, end_stream};
+use crate::offer::Unanswered;
+use crate::pool::{FollowUp, end_stream};
 use crate::revision::Revision;
 use crate::server_link::{Connection, RequestBody, ServerLink};
 use crate::server_message::{bad, block_of, is_framing};

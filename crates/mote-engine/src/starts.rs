@@ -16,7 +16,8 @@ use crate::clock::now_ns;
 use crate::instance;
 use crate::ledger::{Evictable, Refusal, Reservation, RoomRequest, Survey};
 use crate::logs::LogLevel;
-use crate::pool::{Origin, Pool};
+use crate::offer::Origin;
+use crate::pool::Pool;
 use crate::revision::Revision;
 use crate::routes::{Routes, Serving};
 

@@ -1,5 +1,7 @@
 //! The data path on several threads: callers and instances on each of them.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::sync::Arc;

@@ -50,8 +50,8 @@ pub struct Config {
     /// Streams of HTTP/2 that are open at once on all connections; one address may have half. A
     /// further one is refused.
     pub streams_max: usize,
-    /// Further runtimes that serve connections in turn with the runtime that accepts them. Each
-    /// should have a thread of its own.
+    /// Further runtimes that serve connections, next to the runtime that accepts them: the one with
+    /// the fewest gets the next. Each should have a thread of its own.
     pub helpers: Vec<Handle>,
     /// With it, every connection begins with a handshake of TLS, which has `head_timeout`.
     pub tls: Option<Arc<ServerConfig>>,
