@@ -171,7 +171,8 @@ fn the_secret_can_come_later_and_be_replaced() {
 #[test]
 fn no_other_front_runs_the_function() {
     let Some(mut signer) = Signer::start("no_other_front_runs_the_function") else { return };
-    let node = Node::start_with(&["--openfaas", "127.0.0.1:0"]);
+    let on = ["--openfaas", ":0", "--tinyfaas", ":0", "--tinyfaas-http", ":0"];
+    let node = Node::start_with(&on);
     set_secret(&node, SECRET);
     let openfaas =
         manifest("github").replace("version = 1\n", "version = 1\ncompat = \"openfaas\"\n");
@@ -186,6 +187,28 @@ fn no_other_front_runs_the_function() {
         let answer = call_at(at, "POST", path, &fields, body.as_bytes());
         assert_eq!(answer.status, 401, "{path}: {}", answer.text());
     }
+    // What tinyFaaS accepts for later is not verified before, so it accepts nothing.
+    let other = signer.sign("github", OTHER_SECRET, body, 0);
+    for fields in [&good, &other] {
+        for later in [None, Some(("x-tinyfaas-async", "true"))] {
+            let fields = fields.iter().map(|(name, value)| (&**name, &**value)).chain(later);
+            let fields: Vec<_> = fields.collect();
+            let at = node.platform("tinyfaas http");
+            let answer = call_at(at, "POST", "/hook", &fields, body.as_bytes());
+            assert_eq!(answer.status, 401, "{later:?}: {}", answer.text());
+        }
+    }
+    let upgrade = [
+        ("connection", "upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+    let answer = node.call("GET", "/hook", &upgrade, b"");
+    assert_eq!(answer.status, 401, "{}", answer.text());
+    assert_eq!(answer.header("www-authenticate"), Some("Signature realm=\"mote\""));
+    let counted = node.json(&["describe", "hook", "-o", "json"])["requests"]["total"].clone();
+    assert_eq!(counted, 1, "only the first request ran it");
     let Some(coap) = coap_client() else {
         return skip("no_other_front_runs_the_function: CoAP", "needs a CoAP client");
     };

@@ -19,7 +19,6 @@ use crate::meters::Meters;
 use crate::pages;
 use crate::refusals::Refusals;
 use crate::ring::KeyRing;
-use crate::webhook;
 
 /// Decides which requests a function accepts. Cheap to clone; all clones have the same keys.
 #[derive(Clone, Default)]
@@ -60,8 +59,8 @@ impl Guard {
         let _ = self.0.secrets.set(secrets);
     }
 
-    /// Whether a request has what a signature needs; see [`Guard::verify`]. Nobody else knows what a
-    /// request with a signature asks for until its body is complete, so [`Guard::admit`] refuses it.
+    /// Whether the head of a request has what a signature needs. That proves nothing: whoever passes it
+    /// on must call [`Guard::verify`] with the body.
     pub(crate) fn is_signed(
         &self,
         rules: &WebhookRules,
@@ -69,7 +68,7 @@ impl Guard {
         head: &Head,
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
-        if head.is_admitted() || webhook::is_signed(rules, head.headers()) {
+        if head.is_admitted() || mote_webhook::is_signed(rules, head.headers(), unix_ms()) {
             return Ok(());
         }
         self.0.refusals.note(function, &Fault::NoSignature, from);
@@ -91,7 +90,8 @@ impl Guard {
         let mut verified = Err(Fault::NoSignatureSecret);
         if let Some(secrets) = self.0.secrets.get() {
             secrets(&rules.secret, &mut |secret| {
-                let is_valid = webhook::verifies(rules, secret, head.headers(), &bytes, unix_ms());
+                let is_valid =
+                    mote_webhook::verifies(rules, secret, head.headers(), &bytes, unix_ms());
                 verified = if is_valid { Ok(()) } else { Err(Fault::NoSignature) };
             });
         }

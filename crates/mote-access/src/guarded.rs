@@ -49,10 +49,19 @@ impl<I: Invoker> Invoker for Guarded<I> {
         head: &mut Head,
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
-        let name = route.name().as_str();
+        self.guard.admit(route.access(), route.tokens(), route.name().as_str(), head, from)
+    }
+
+    #[inline]
+    fn admit_before_body(
+        &self,
+        route: &Self::Route,
+        head: &mut Head,
+        from: Option<IpAddr>,
+    ) -> Result<(), Fault> {
         match route.webhook() {
-            Some(rules) => self.guard.is_signed(rules, name, head, from),
-            None => self.guard.admit(route.access(), route.tokens(), name, head, from),
+            Some(rules) => self.guard.is_signed(rules, route.name().as_str(), head, from),
+            None => self.admit(route, head, from),
         }
     }
 
@@ -72,14 +81,13 @@ impl<I: Invoker> Invoker for Guarded<I> {
         mut invocation: Invocation,
     ) -> impl Future<Output = Result<Reply, Fault>> + Send {
         let head = &mut invocation.head;
-        let asked = self.admit(route, head, None).and_then(|()| self.count(route, head, None));
-        let verified = asked.and_then(|()| match route.webhook() {
+        let admitted = match route.webhook() {
             Some(rules) => {
                 self.guard.verify(rules, route.name().as_str(), head, &mut invocation.body)
             }
-            None => Ok(()),
-        });
-        match verified {
+            None => self.admit(route, head, None),
+        };
+        match admitted.and_then(|()| self.count(route, head, None)) {
             Ok(()) => {
                 // From here on, the place lives as long as the answer, and no copy of the head has it.
                 let place = invocation.head.take_place();

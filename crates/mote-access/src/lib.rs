@@ -19,7 +19,6 @@ mod metrics;
 mod pages;
 mod refusals;
 mod ring;
-mod webhook;
 
 pub use guard::{Guard, UseSecret};
 pub use guarded::Guarded;

@@ -214,7 +214,7 @@ const ROWS: &[Row] = &[
     row("M0529", exit::FAILED, "token does not open this function",
         "The token is valid, but lacks a claim that `claims` in [access] requires, or has another value there. The issuer decides which claims a caller has."),
     row("M0530", exit::FAILED, "no valid signature",
-        "The function has the access mode `webhook`, and the request has no signature, or one that the function does not accept: it was made with another secret or for another body, its time is too far from the clock of the node, or a field is missing or there twice. The sender does not learn what is wrong. Compare `scheme` in [access] with the service that sends, set the secret again with `mote secret set`, and check the clock of the node. A proxy that changes the body makes each signature wrong. Only the node's own HTTP and HTTPS ports check signatures."),
+        "The function has the access mode `webhook`, and the request has no signature, or one that the function does not accept: it was made with another secret or for another body, its time is too far from the clock of the node, or a field is missing or there twice. Compare `scheme` in [access] with the service that sends, set the secret again with `mote secret set`, and check the clock of the node. A proxy that changes the body makes each signature wrong. Only the node's own HTTP and HTTPS ports check signatures."),
     row("M0531", exit::FAILED, "signatures cannot be checked yet",
         "The function has the access mode `webhook`, and the node has no secret of the name in [access], or cannot decrypt it. `mote describe NAME` shows the name, and `mote secret set SECRET` sets it."),
     row("M0599", exit::FAILED, "the node failed",

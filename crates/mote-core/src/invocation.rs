@@ -590,6 +590,19 @@ pub trait Invoker: Clone + Send + Sync + 'static {
         Ok(())
     }
 
+    /// The same for a front that waits for the whole body of a function with [`RouteInfo::webhook`]
+    /// before it invokes: it passes a request whose head has what a signature needs, which only
+    /// [`Invoker::invoke`] verifies. [`Invoker::admit`] refuses each such request, so that a front that
+    /// calls the function in another way refuses them.
+    fn admit_before_body(
+        &self,
+        route: &Self::Route,
+        head: &mut Head,
+        from: Option<IpAddr>,
+    ) -> Result<(), Fault> {
+        self.admit(route, head, from)
+    }
+
     /// Counts a request against the rates of the function and gives it a place, once it is certain that
     /// it leads to an invocation; `from` as for [`Invoker::admit`]. A request that was counted before is not
     /// counted again.

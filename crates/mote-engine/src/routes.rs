@@ -170,13 +170,14 @@ impl RouteInfo for Route {
     }
     fn takes_websockets(&self) -> bool {
         let spec = &self.revision.spec;
-        (spec.runtime == Runtime::Server && spec.protocol == Protocol::Http1)
-            || self.takes_websocket_messages()
+        // Nobody signs the handshake of a WebSocket.
+        let is_server = spec.runtime == Runtime::Server && spec.protocol == Protocol::Http1;
+        (is_server && spec.webhook.is_none()) || self.takes_websocket_messages()
     }
     fn takes_websocket_messages(&self) -> bool {
         let spec = &self.revision.spec;
         let has_shim = matches!(spec.runtime, Runtime::Python | Runtime::Node);
-        has_shim && spec.compat.is_none() && !self.revision.takes_whole_bodies()
+        has_shim && spec.compat.is_none() && !self.takes_whole_bodies()
     }
     fn is_replaced(&self) -> bool {
         self.revision.pool.lock().is_closed()

@@ -72,9 +72,11 @@ fn wish(revision: &Revision, evict: bool) -> RoomRequest<'_> {
 
 fn spawn(revision: &Arc<Revision>, why: Why, reservation: Reservation) {
     let start = instance::start(revision.clone(), why, reservation);
-    revision.shared.threads.spawn_start(mote_tasks::boxed(async move {
+    let (runtime, seat) = revision.shared.threads.next();
+    runtime.spawn(mote_tasks::boxed(async move {
         // A failure is in the pool and in the log.
         let _ = start.await;
+        drop(seat);
     }));
 }
 

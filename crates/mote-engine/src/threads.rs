@@ -145,7 +145,7 @@ impl Threads {
     }
 
     /// The thread for a new instance: the one with the fewest, and among equals the first.
-    fn next(&self) -> (&Handle, Seat) {
+    pub(crate) fn next(&self) -> (&Handle, Seat) {
         let count = |at: &usize| Seat::strong_count(&self.seats[*at]);
         let at = (0..self.seats.len()).min_by_key(count).unwrap_or(0);
         (&self.runtimes[at], self.seats[at].clone())
@@ -154,15 +154,6 @@ impl Threads {
     /// A seat on the current thread, for an instance that it serves.
     pub(crate) fn seat(&self) -> Option<Seat> {
         self.seats.get(here()?).cloned()
-    }
-
-    /// Spawns the start of an instance on the thread that gets the next one.
-    pub(crate) fn spawn_start(&self, start: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        let (runtime, seat) = self.next();
-        runtime.spawn(async move {
-            start.await;
-            drop(seat);
-        });
     }
 
     /// Runs the start of an instance on the thread that gets the next one. If this is dropped, the

@@ -62,6 +62,20 @@ impl Invoker for Calls {
     }
 
     #[inline]
+    fn admit_before_body(
+        &self,
+        route: &Route,
+        head: &mut Head,
+        from: Option<IpAddr>,
+    ) -> Result<(), Fault> {
+        match (self, route) {
+            (Self::Own(own), Route::Own(route)) => own.admit_before_body(route, head, from),
+            // Calls of tinyFaaS do not wait for a signature to be verified.
+            _ => self.admit(route, head, from),
+        }
+    }
+
+    #[inline]
     fn count(&self, route: &Route, head: &mut Head, from: Option<IpAddr>) -> Result<(), Fault> {
         match (self, route) {
             (Self::Own(own), Route::Own(route)) => own.count(route, head, from),

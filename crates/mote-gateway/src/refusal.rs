@@ -9,6 +9,8 @@ use crate::added::Added;
 
 /// `WWW-Authenticate` of a 401 (RFC 6750, 3).
 const CHALLENGE: &str = "Bearer realm=\"mote\"";
+/// The same where only a signature of the whole request helps.
+const SIGNATURE_CHALLENGE: &str = "Signature realm=\"mote\"";
 
 /// An answer of the platform itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,6 +88,9 @@ impl Refusal {
     pub(crate) fn challenge(&self) -> Cow<'static, str> {
         match &self.realm {
             Some(realm) => format!("Basic realm=\"{realm}\", charset=\"UTF-8\"").into(),
+            None if self.code == mote_core::Fault::NoSignature.answer().code => {
+                SIGNATURE_CHALLENGE.into()
+            }
             None => CHALLENGE.into(),
         }
     }

@@ -16,6 +16,9 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     if let Err((field, problem)) = tokens {
         return Err(Problem::new(422, "M0303", format!("access.{field}: {problem}")));
     }
+    if let Some(Err((field, wanted))) = spec.webhook.as_deref().map(mote_webhook::check) {
+        return Err(Problem::new(422, "M0303", format!("access.{field}: {wanted}")));
+    }
     if spec.pod_kind().is_some() && !node.pods.as_ref().is_some_and(|pods| pods.are_known()) {
         let text = format!("{}: this node has no pods", spec.name);
         return Err(Problem::new(422, "M0417", text)

@@ -29,7 +29,16 @@ pub(super) fn apply(
         Some(tokens) => Some(Arc::new(rules(tokens, folder)?)),
         None => None,
     };
-    spec.webhook = function.webhook.as_ref().map(|webhook| Arc::new(signed(webhook)));
+    spec.webhook = match &function.webhook {
+        Some(webhook) => {
+            let rules = signed(webhook);
+            mote_webhook::check(&rules).map_err(|(key, wanted)| {
+                in_manifest("M0303", webhook.line, &format!("{key}: {wanted}"))
+            })?;
+            Some(Arc::new(rules))
+        }
+        None => None,
+    };
     spec.access = mode(name);
     Ok(())
 }

@@ -79,7 +79,7 @@ fn accept<I: Invoker>(
     broken: Option<Refusal>,
 ) -> Result<(), Refusal> {
     let of_fault = |fault: Fault| Refusal::of_fault_for(&fault, name, route.compat());
-    invoker.admit(route, head, Some(asked.from)).map_err(of_fault)?;
+    invoker.admit_before_body(route, head, Some(asked.from)).map_err(of_fault)?;
     if !rules::is_permitted(route.methods(), head.method()) {
         return Err(rules::other_method(route.methods()));
     }

@@ -1,4 +1,11 @@
-//! Signed requests: whether a signature was made with a secret for this body, and when.
+//! Signed requests: whether a signature was made with a secret for this body, and when, and whether
+//! rules for signatures can be obeyed. It must not know where secrets come from, functions, or clocks.
+
+#![forbid(unsafe_code)]
+
+mod rules;
+
+pub use rules::check;
 
 use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
 use mote_core::invocation::headers;
@@ -7,17 +14,19 @@ use ring::hmac::{self, Algorithm};
 
 /// Signatures in one request at most: a service that replaces its secret sends two.
 const SIGNATURES_MAX: usize = 8;
-/// The prefix of secrets of Standard Webhooks, whose rest is in base64.
+/// The prefix of secrets of Standard Webhooks, which may be missing. The rest is in base64.
 const STANDARD_SECRET: &str = "whsec_";
 
-/// Whether the head has what a signature of this scheme needs. What it says is not checked, because
-/// that needs the body.
-pub(crate) fn is_signed(rules: &WebhookRules, block: &[u8]) -> bool {
-    Signed::of(&rules.scheme, block).is_some()
+/// Whether the head has a signature of this scheme, of the right length and from within the window. Who
+/// made it cannot be said without the body.
+#[must_use]
+pub fn is_signed(rules: &WebhookRules, block: &[u8], now_unix_ms: u64) -> bool {
+    Signed::of(&rules.scheme, block).is_some_and(|signed| signed.is_possible(rules, now_unix_ms))
 }
 
 /// Whether a request has a valid signature of this secret. Takes about a millisecond for 1 MiB.
-pub(crate) fn verifies(
+#[must_use]
+pub fn verifies(
     rules: &WebhookRules,
     secret: &str,
     block: &[u8],
@@ -25,23 +34,18 @@ pub(crate) fn verifies(
     now_unix_ms: u64,
 ) -> bool {
     let Some(signed) = Signed::of(&rules.scheme, block) else { return false };
-    let is_in_time = signed.time.is_none_or(|time| {
-        let at_ms = parse_seconds(time).and_then(|seconds| seconds.checked_mul(1_000));
-        at_ms.is_some_and(|at_ms| at_ms.abs_diff(now_unix_ms) <= rules.window_ms)
-    });
+    // A file that an editor wrote ends with a line feed.
+    let text = secret.trim_end_matches(['\r', '\n']);
     let decoded;
-    let secret = match (&rules.scheme, secret.strip_prefix(STANDARD_SECRET)) {
-        (WebhookScheme::Standard, Some(rest)) => match BASE64.decode(rest.trim().as_bytes()) {
-            Ok(bytes) => {
-                decoded = bytes;
-                &decoded[..]
-            }
-            Err(_) => return false,
-        },
-        // A file that an editor wrote ends with a line feed.
-        _ => secret.trim_end_matches(['\r', '\n']).as_bytes(),
+    let secret = if rules.scheme == WebhookScheme::Standard {
+        let text = text.strip_prefix(STANDARD_SECRET).unwrap_or(text);
+        let Ok(bytes) = BASE64.decode(text.as_bytes()) else { return false };
+        decoded = bytes;
+        &decoded[..]
+    } else {
+        text.as_bytes()
     };
-    if secret.is_empty() || !is_in_time {
+    if secret.is_empty() || !signed.is_possible(rules, now_unix_ms) {
         return false;
     }
     let key = hmac::Key::new(signed.algorithm, secret);
@@ -68,6 +72,16 @@ struct Signed<'a> {
 }
 
 impl<'a> Signed<'a> {
+    /// Whether one of the signatures can be valid, and the time is within the window.
+    fn is_possible(&self, rules: &WebhookRules, now_unix_ms: u64) -> bool {
+        let length = self.algorithm.digest_algorithm().output_len();
+        let is_in_time = self.time.is_none_or(|time| {
+            let at_ms = parse_seconds(time).and_then(|seconds| seconds.checked_mul(1_000));
+            at_ms.is_some_and(|at_ms| at_ms.abs_diff(now_unix_ms) <= rules.window_ms)
+        });
+        is_in_time && self.signatures.iter().any(|signature| signature.len() == length)
+    }
+
     fn of(scheme: &WebhookScheme, block: &'a [u8]) -> Option<Self> {
         let algorithm = hmac::HMAC_SHA256;
         match scheme {
@@ -206,7 +220,9 @@ mod tests {
         }
         let twice =
             block(&[("x-hub-signature-256", signature), ("x-hub-signature-256", signature)]);
-        assert!(!is_signed(&rules, &twice) && !is_signed(&rules, b""));
+        assert!(!is_signed(&rules, &twice, NOW_MS) && !is_signed(&rules, b"", NOW_MS));
+        let short = block(&[("x-hub-signature-256", "sha256=00")]);
+        assert!(!is_signed(&rules, &short, NOW_MS));
     }
 
     #[test]
@@ -281,8 +297,9 @@ mod tests {
             ];
             verifies(&standard, secret, &block(&fields), b"body", NOW_MS)
         };
-        assert!(call("msg_1", &format!("whsec_{key}")) && call("msg_1", "key"));
-        assert!(!call("msg_2", "key") && !call("msg_1", "whsec_%") && !call("", "key"));
+        assert!(call("msg_1", &format!("whsec_{key}\n")) && call("msg_1", &key));
+        assert!(!call("msg_2", &key) && !call("msg_1", "whsec_%") && !call("", &key));
+        assert!(!call("msg_1", "key"), "no base64");
     }
 
     /// The examples of Slack's documentation and of Standard Webhooks' specification.
