@@ -34,7 +34,6 @@ mod secrets;
 mod services;
 mod spec_check;
 mod store_work;
-mod trees;
 mod turns;
 mod unusable;
 mod up;
@@ -126,7 +125,7 @@ pub(crate) struct Node {
     /// The schedules of the live revisions.
     pub(crate) schedules: mote_schedule::Schedules,
     /// Code and packages in use.
-    pub(crate) trees: trees::Trees,
+    pub(crate) trees: Arc<mote_trees::Trees>,
     /// The functions' subscriptions at MQTT brokers.
     pub(crate) mqtt: mote_mqtt::Triggers<Engine>,
     /// The node's own MQTT broker, if it is on.

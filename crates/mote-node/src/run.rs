@@ -39,7 +39,7 @@ use super::services::NodeServices;
 use super::unusable::unusable;
 use super::{
     Node, accepted, cells, compat, https, interpreters, keys, mqtt, nats, operators, reach, runs,
-    schedules, secrets, trees,
+    schedules, secrets,
 };
 use crate::admin;
 use crate::config::Config;
@@ -582,9 +582,10 @@ async fn bring_back(node: &Arc<Node>, management: &Handle) -> Result<()> {
     for revision in live.iter().filter(is_here).filter(|live| !live.spec.schedules.is_empty()) {
         schedules::bring_back(node, revision);
     }
-    trees::warn_of(&node.store.recovery().left);
-    management.spawn(mote_tasks::boxed(trees::collect(node.clone())));
-    management.spawn(mote_tasks::boxed(trees::verify(node.clone())));
+    mote_trees::warn_of(&node.store.recovery().left);
+    let (trees, engine, store) = (node.trees.clone(), node.engine.clone(), node.store.clone());
+    management.spawn(mote_tasks::boxed(mote_trees::collect(trees, engine.clone(), store.clone())));
+    management.spawn(mote_tasks::boxed(mote_trees::verify(engine, store)));
     Ok(())
 }
 
