@@ -73,7 +73,6 @@ fn signed(webhook: &WebhookManifest) -> WebhookRules {
             },
             algorithm: match webhook.algorithm {
                 None | Some(HashName::Sha256) => SignatureHash::Sha256,
-                Some(HashName::Sha1) => SignatureHash::Sha1,
                 Some(HashName::Sha512) => SignatureHash::Sha512,
             },
             signed: signed.unwrap_or_else(|| match &timestamp {

@@ -152,7 +152,6 @@ impl<'a> Signed<'a> {
         };
         let algorithm = match rules.algorithm {
             SignatureHash::Sha256 => hmac::HMAC_SHA256,
-            SignatureHash::Sha1 => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
             SignatureHash::Sha512 => hmac::HMAC_SHA512,
         };
         Some(Self { algorithm, signatures: vec![signature], time, begin })

@@ -111,8 +111,6 @@ pub enum EncodingName {
 pub enum HashName {
     /// `sha256`.
     Sha256,
-    /// `sha1`.
-    Sha1,
     /// `sha512`.
     Sha512,
 }
@@ -220,8 +218,7 @@ fn read_webhook(reader: &mut TomlReader<'_>, at: &Section<'_>, line: usize) -> W
         webhook.prefix = text(reader, "prefix", "sha256=").unwrap_or_default();
         let encodings = [("hex", EncodingName::Hex), ("base64", EncodingName::Base64)];
         webhook.encoding = read_word(reader, at, "encoding", &encodings);
-        let hashes =
-            [("sha256", HashName::Sha256), ("sha1", HashName::Sha1), ("sha512", HashName::Sha512)];
+        let hashes = [("sha256", HashName::Sha256), ("sha512", HashName::Sha512)];
         webhook.algorithm = read_word(reader, at, "algorithm", &hashes);
         webhook.timestamp = text(reader, "timestamp", "X-Timestamp");
         webhook.timestamp.iter_mut().for_each(|field| field.make_ascii_lowercase());
@@ -381,7 +378,7 @@ mod tests {
         assert_eq!(least.window_ms, 300_000);
         let all = webhook(
             "scheme = \"hmac\"\nsecret = \"a\"\nheader = \"X-Sig\"\nprefix = \"v=\"\n\
-             encoding = \"base64\"\nalgorithm = \"sha1\"\ntimestamp = \"X-Time\"\n\
+             encoding = \"base64\"\nalgorithm = \"sha512\"\ntimestamp = \"X-Time\"\n\
              signed = \"{timestamp}.{body}\"\nwindow = \"1m\"\n",
         );
         let all = all.expect("valid");
@@ -389,7 +386,7 @@ mod tests {
         assert_eq!(all.timestamp.as_deref(), Some("x-time"));
         assert_eq!(
             (all.encoding, all.algorithm),
-            (Some(EncodingName::Base64), Some(HashName::Sha1))
+            (Some(EncodingName::Base64), Some(HashName::Sha512))
         );
         for (section, expected) in [
             (

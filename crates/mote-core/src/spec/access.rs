@@ -190,8 +190,6 @@ pub enum SignatureHash {
     /// SHA-256.
     #[default]
     Sha256,
-    /// SHA-1, which some older services use.
-    Sha1,
     /// SHA-512.
     Sha512,
 }
