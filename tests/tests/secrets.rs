@@ -101,7 +101,7 @@ fn values_are_never_shown_and_survive_the_node() {
     let node = Node::start();
     assert_eq!(
         set(&node, "api-key", b"first\r\n"),
-        "api-key is set; functions that list it can read /secrets/api-key\n"
+        "api-key is set; functions that list it as a secret can read /secrets/api-key\n"
     );
     set(&node, "token", b"second");
     node.deploy_ok("reads", &[("mote.toml", MANIFEST), ("run.sh", SHELL)]);

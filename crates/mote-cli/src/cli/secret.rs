@@ -41,7 +41,9 @@ async fn set(client: &Client, args: &SecretSet, output: &Output) -> Result<(), F
     output.result(&secret, &[&secret.name], || {
         let name = harmless(&secret.name);
         match secret.functions.as_slice() {
-            [] => format!("{name} is set; functions that list it can read /secrets/{name}\n"),
+            [] => format!(
+                "{name} is set; functions that list it as a secret can read /secrets/{name}\n"
+            ),
             all => {
                 let all = harmless(&all.join(", "));
                 format!("{name} is set; instances of {all} that start from now on use it\n")
