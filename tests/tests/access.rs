@@ -840,11 +840,15 @@ fn other_machines_call_only_what_is_open() {
 }
 
 #[test]
-fn a_node_that_only_this_machine_reaches_shows_no_table() {
+fn a_node_that_only_this_machine_reaches_shows_who_may_call_functions() {
     let node = Node::start();
     node.deploy_ok("unset", &[("app.py", TELLS)]);
     let doctor = serde_json::from_str::<Value>(&node.doctor(&["-o", "json"])).expect("JSON");
     assert_eq!(doctor["reach"], Value::Null, "{doctor}");
+    let who = "this machine only, because its mote.toml has no [access]";
+    assert_eq!(doctor["functions"], json!([{ "what": "function unset", "who": who }]), "{doctor}");
+    let said = node.doctor(&[]);
+    assert!(said.contains("Who may call functions, from this machine alone:\n"), "{said}");
     assert_eq!(node.json(&["describe", "unset", "-o", "json"])["access"], "local");
     assert_eq!(node.get("/unset").status, 200);
     let wrong = Command::new(mote_tests::mote_binary())

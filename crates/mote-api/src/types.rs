@@ -706,9 +706,12 @@ pub struct DoctorReport {
     /// What other machines reach: listeners, then functions. Empty if they reach nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reach: Vec<Reach>,
+    /// The functions of a node of which other machines reach nothing, and who may call them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<Reach>,
 }
 
-/// A listener or a function that other machines may reach.
+/// A listener, or a function, and who may use it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Reach {
     /// The name of the listener, or `function NAME`.

@@ -30,7 +30,8 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
     checks.extend(node.journals.status().await.checks());
     checks.extend(node.cells.iter().flat_map(|cells| cells.checks()));
     checks.extend(node.compat.iter().map(|(platform, address)| of_platform(platform, address)));
-    DoctorReport { checks, reach }
+    let functions = if reach.is_empty() { reach::functions(node) } else { Vec::new() };
+    DoctorReport { checks, reach, functions }
 }
 
 /// Reports the address of another platform's API, and who may manage functions through it.
@@ -81,7 +82,7 @@ pub async fn of_machine(uid_base: u32) -> DoctorReport {
     let mut checks = of_sandbox(uid_base);
     checks.extend(of_interpreters(&interpreters::find().await));
     checks.extend(of_programs());
-    DoctorReport { checks, reach: Vec::new() }
+    DoctorReport { checks, ..Default::default() }
 }
 
 fn of_sandbox(uid_base: u32) -> Vec<Check> {

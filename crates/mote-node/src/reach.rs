@@ -1,5 +1,4 @@
-//! What other machines reach, and who may use it: for the announcement of a node that is open to the
-//! network, and for `mote doctor`.
+//! Who may use what: for the announcement of a node that is open to the network, and for `mote doctor`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -65,7 +64,8 @@ fn listeners(node: &Node) -> Vec<Reach> {
     all
 }
 
-fn functions(node: &Node) -> Vec<Reach> {
+/// The functions, and who may call them.
+pub(crate) fn functions(node: &Node) -> Vec<Reach> {
     let row = |live: Arc<Revision>| {
         let name = &live.spec.name;
         let serving = node.engine.serving(name.as_str());

@@ -53,6 +53,12 @@ pub(super) async fn doctor(
             text.push_str("\nOther machines reach:\n");
             text.push_str(&table(&["WHAT", "ADDRESS", "WHO"], &rows));
         }
+        if !report.functions.is_empty() {
+            let row = |one: &Reach| vec![one.what.clone(), one.who.clone()];
+            let rows: Vec<Vec<String>> = report.functions.iter().map(row).collect();
+            text.push_str("\nWho may call functions, from this machine alone:\n");
+            text.push_str(&table(&["WHAT", "WHO"], &rows));
+        }
         text
     })?;
     let failed = report.checks.iter().any(|check| check.state == CheckState::Fail);

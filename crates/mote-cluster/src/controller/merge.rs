@@ -130,7 +130,7 @@ pub(super) fn doctor(controller: &Controller, answers: Answers<DoctorReport>) ->
             }),
         }
     }
-    DoctorReport { checks, reach: Vec::new() }
+    DoctorReport { checks, ..Default::default() }
 }
 
 /// Functions with the instances and numbers of all cells.
