@@ -479,7 +479,7 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
         revision.log.platform(LogLevel::Warn, revision.number, ended.number, &text);
     }
     for (attempts, reply) in failed {
-        let _ = reply.send(Err(fault.clone().at_attempt(attempts + 1).into()));
+        reply.send(Err(fault.clone().at_attempt(attempts + 1).into()));
     }
     for pending in moved {
         pending.move_on();

@@ -76,14 +76,12 @@ impl Pending {
     pub(crate) fn move_on(self) {
         let Pending { invocation, reply, attempts, origin } = self;
         let offer = Offer { invocation, attempts, moved: true, origin };
-        // An error means that the caller has gone, so the invocation need not run any more.
-        let _ = reply.send(Err(Unanswered::Replaced(Box::new(offer))));
+        reply.send(Err(Unanswered::Replaced(Box::new(offer))));
     }
 
     /// Tells the caller that the invocation failed.
     pub(crate) fn fail(self, fault: Fault) {
-        // An error means that the caller has gone.
-        let _ = self.reply.send(Err(fault.into()));
+        self.reply.send(Err(fault.into()));
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) async fn run(revision: Arc<Revision>) {
             round
         };
         for (_, reply, fault) in round.expired {
-            let _ = reply.send(Err(fault.into()));
+            reply.send(Err(fault.into()));
         }
         revision.tell_elsewhere(round.stuck);
         let log = |instance, text: &str| {

@@ -153,7 +153,7 @@ impl Place {
 
     pub(crate) fn reply(&self, result: Result<Reply, Fault>) {
         if let Some((sender, _)) = self.take() {
-            let _ = sender.send(result.map_err(Unanswered::from));
+            sender.send(result.map_err(Unanswered::from));
         }
         self.end();
     }
@@ -173,7 +173,7 @@ impl Place {
                     worker.record_exchange(phases.run_ns());
                 }
             }
-            let _ = sender.send(Ok(Reply { status, headers, body, phases }));
+            sender.send(Ok(Reply { status, headers, body, phases }));
         }
         if whole {
             self.end();

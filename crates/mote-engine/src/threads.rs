@@ -56,14 +56,12 @@ impl ReplySender {
         self.sender.is_closed()
     }
 
-    /// Passes the answer on; an error means that nobody waits for it any more.
-    pub(crate) fn send(self, answer: Result<Reply, Unanswered>) -> Result<(), Unsent> {
-        self.sender.send(answer).map_err(|_| Unsent)
+    /// Passes the answer on, if somebody still waits for it.
+    pub(crate) fn send(self, answer: Result<Reply, Unanswered>) {
+        // An error means that the caller left at this moment; nothing is left to do.
+        let _ = self.sender.send(answer);
     }
 }
-
-/// Nobody waits for an answer any more.
-pub(crate) struct Unsent;
 
 /// Answers that were taken from a worker, and where they go.
 pub(crate) type Answers = Vec<(ReplySender, Result<Reply, Unanswered>)>;
@@ -75,26 +73,23 @@ struct Inbox(Mutex<Arrived>);
 #[derive(Default)]
 struct Arrived {
     answers: Answers,
-    /// Wakes the task that hands them out, if that waits.
+    /// Wakes the task that hands them out; `None` if it has been woken.
     waker: Option<Waker>,
 }
 
 impl Inbox {
-    /// Hands out the answers on the thread with this number, for the life of its runtime.
+    /// Hands out the answers on the thread with this number, for the life of its runtime: those that
+    /// are there at once, and then other tasks run.
     async fn hand_out(self: Arc<Self>, thread: usize) {
         HERE.set(Some(thread));
         let mut answers = Answers::new();
         poll_fn(|cx| {
-            loop {
-                let mut arrived = self.0.lock();
-                if arrived.answers.is_empty() {
-                    arrived.waker = Some(cx.waker().clone());
-                    return Poll::Pending;
-                }
-                std::mem::swap(&mut arrived.answers, &mut answers);
-                drop(arrived);
-                send(&mut answers);
-            }
+            let mut arrived = self.0.lock();
+            std::mem::swap(&mut arrived.answers, &mut answers);
+            arrived.waker = Some(cx.waker().clone());
+            drop(arrived);
+            send(&mut answers);
+            Poll::Pending
         })
         .await
     }
@@ -102,8 +97,7 @@ impl Inbox {
 
 fn send(answers: &mut Answers) {
     for (sender, answer) in answers.drain(..) {
-        // An error means that the caller left at this moment; nothing is left to do.
-        let _ = sender.send(answer);
+        sender.send(answer);
     }
 }
 
@@ -189,10 +183,7 @@ impl Threads {
                     inbox.0.lock().answers.push((sender, answer));
                     to_wake |= 1 << thread;
                 }
-                None => {
-                    // An error means that the caller left at this moment.
-                    let _ = sender.send(answer);
-                }
+                None => sender.send(answer),
             }
         }
         while to_wake != 0 {

@@ -609,7 +609,7 @@ pub(crate) async fn pump(
                 cancel(worker, slot, now_ns());
                 drop(pool);
                 if let Some(reply) = reply {
-                    let _ = reply.send(Err(fault.into()));
+                    reply.send(Err(fault.into()));
                 }
                 return;
             }

@@ -283,9 +283,10 @@ pub struct Pool<Q, R, I> {
     bounds: Bounds,
     queue: VecDeque<Queued<Q>>,
     workers: Slab<Worker<R, I>>,
-    /// The threads that serve the workers, with their keys; only of those on a known thread.
+    /// The threads that serve the workers, with their keys; only of those on a known thread. The workers
+    /// know them, too, but to ask all of them would read what other threads have just written.
     threads: Vec<(usize, usize)>,
-    /// The invocations inside all workers.
+    /// The invocations inside all workers, which are not counted for the same reason.
     in_flight: Total,
     starting: Starting,
     /// When an instance last became ready, and when its start had begun.
