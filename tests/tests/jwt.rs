@@ -1,14 +1,15 @@
 //! Tokens of callers: PyJWT signs them, a server of the test is their issuer, and the node fetches its
 //! keys. Passwords of callers.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use mote_tests::answering::Answering;
 use mote_tests::{
     Answer, Node, PATIENCE, basic_auth, call_at, free_address, repository, skip, wait_for,
 };
@@ -30,11 +31,7 @@ const AUDIENCE: &str = "thermometers";
 const MACHINE: [&str; 2] = ["--outgoing", "machine"];
 
 /// Keys and tokens of PyJWT.
-struct Signer {
-    process: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
+struct Signer(Answering);
 
 impl Signer {
     /// Says that PyJWT is missing if it is.
@@ -45,39 +42,18 @@ impl Signer {
             skip(test, "PyJWT is not in .cache/test-venv: scripts/setup.sh test");
             return None;
         }
-        let mut process = Command::new(&python)
-            .arg(repository().join("tests/clients/jwt_issuer.py"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("python");
-        let input = process.stdin.take().expect("piped");
-        let output = BufReader::new(process.stdout.take().expect("piped"));
-        Some(Self { process, input, output })
-    }
-
-    fn ask(&mut self, wish: &Value) -> Value {
-        writeln!(self.input, "{wish}").expect("written");
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("an answer");
-        serde_json::from_str(&line).expect("JSON")
+        let script = repository().join("tests/clients/jwt_issuer.py");
+        Some(Self(Answering::start(Command::new(&python).arg(script))))
     }
 
     /// A new key of each type.
     fn keys(&mut self, id: &str) -> String {
-        self.ask(&json!({ "keys": id })).to_string()
+        self.0.ask(&json!({ "keys": id })).to_string()
     }
 
     fn token(&mut self, algorithm: &str, kid: &str, claims: &Value) -> String {
         let wish = json!({ "alg": algorithm, "kid": kid, "claims": claims });
-        self.ask(&wish).as_str().expect("a token").to_owned()
-    }
-}
-
-impl Drop for Signer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.0.ask(&wish).as_str().expect("a token").to_owned()
     }
 }
 

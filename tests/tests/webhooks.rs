@@ -1,11 +1,11 @@
 //! Signed requests: the libraries of GitHub, Stripe and Standard Webhooks sign them.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use mote_tests::answering::Answering;
 use mote_tests::{Answer, Node, call_at, coap_client, repository, skip, wait_for};
-use serde_json::{Value, json};
+use serde_json::json;
 
 const TELLS: &str = "import json\n\ndef handle(event, ctx):\n    \
     return json.dumps({'caller': event.caller, 'bytes': len(event.body)})\n";
@@ -13,11 +13,7 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const OTHER_SECRET: &str = "whsec_c2VjcmV0LW9mLXNvbWVib2R5LWVsc2U=";
 
 /// Signs requests as the services do.
-struct Signer {
-    process: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
+struct Signer(Answering);
 
 impl Signer {
     /// Says that the libraries are missing if they are.
@@ -27,37 +23,19 @@ impl Signer {
             skip(test, "the libraries are not in .cache/test-node: scripts/setup.sh test");
             return None;
         }
-        let mut process = Command::new("node")
-            .arg(repository().join("tests/clients/webhooks.mjs"))
-            .arg(modules)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("node runs");
-        let input = process.stdin.take().expect("piped");
-        let output = BufReader::new(process.stdout.take().expect("piped"));
-        Some(Self { process, input, output })
+        let script = repository().join("tests/clients/webhooks.mjs");
+        Some(Self(Answering::start(Command::new("node").arg(script).arg(modules))))
     }
 
     /// The header fields of a request.
     fn sign(&mut self, scheme: &str, secret: &str, body: &str, time: u64) -> Vec<(String, String)> {
         let wish = json!({ "scheme": scheme, "secret": secret, "body": body, "time": time });
-        writeln!(self.input, "{wish}").expect("written");
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("an answer");
-        let fields: Value = serde_json::from_str(&line).expect("JSON");
+        let fields = self.0.ask(&wish);
         let fields = fields.as_object().expect("fields");
         fields
             .iter()
             .map(|(name, value)| (name.clone(), value.as_str().expect("a text").to_owned()))
             .collect()
-    }
-}
-
-impl Drop for Signer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
