@@ -64,16 +64,17 @@ fn a_get_whose_worker_is_killed_from_outside_is_answered_by_the_next() {
     node.deploy_ok("f", &[("app.py", code)]);
     let http = node.http;
     let call = std::thread::spawn(move || Connection::open(http).call("GET", "/f", &[], b""));
-    wait_for("the call to run", || {
+    let instance = wait_for("the call to run", || {
         let described = node.json(&["describe", "f", "-o", "json"]);
-        (described["requests"]["running"] == 1).then_some(())
+        let pid = described["instances"][0]["pid"].as_u64()?;
+        (described["requests"]["running"] == 1).then_some(pid as u32)
     });
     let output = std::process::Command::new("pgrep").args(["-f", "mote_shim.py"]).output().unwrap();
     let all = String::from_utf8_lossy(&output.stdout).into_owned();
     let ours = all
         .lines()
         .filter_map(|line| line.parse::<u32>().ok())
-        .filter(|pid| descends_from(*pid, node.pid()));
+        .filter(|pid| descends_from(*pid, instance));
     for pid in ours {
         signal(pid, "KILL");
     }

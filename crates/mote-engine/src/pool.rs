@@ -162,12 +162,20 @@ pub(crate) struct Instance {
     /// Invocations whose frame waits to be written.
     unwritten: usize,
     /// Processor time at the last measurement, and the time of that measurement; used to find
-    /// greedy functions.
+    /// greedy functions and starved ones. A lift does not change it.
     pub(crate) burnt_ns: u64,
     pub(crate) looked_ns: u64,
     /// Until when it competes for the processor although its function is in the background; 0 if it
     /// does not.
     pub(crate) lifted_until_ns: u64,
+}
+
+impl Instance {
+    /// Makes it run in the background again.
+    pub(crate) fn end_lift(&mut self) {
+        self.lifted_until_ns = 0;
+        self.control.set_background(true);
+    }
 }
 
 impl pool::Instance for Instance {
@@ -515,6 +523,12 @@ impl Pool {
     /// Whether its instances run only when nothing else needs the processor.
     pub(crate) fn is_in_background(&self) -> bool {
         self.background
+    }
+
+    /// Whether one of its instances competes for the processor although the function is in the
+    /// background.
+    pub(crate) fn has_lifted(&self) -> bool {
+        self.inner.workers().any(|(_, worker)| worker.instance().lifted_until_ns != 0)
     }
 
     /// Makes instances that start from now on run in the background.

@@ -68,11 +68,12 @@ pub fn is_considerate(service_ns: u64) -> bool {
 
 /// Pause between two measurements of a long-running instance in the background.
 pub const BACKGROUND_LOOK_NS: u64 = 400_000_000;
-/// How long a starved instance competes like any other before it is in the background again.
+/// How long a starved instance competes like any other before it is measured again.
 pub const LIFT_NS: u64 = 100_000_000;
 
-/// Whether an instance in the background gets almost no processor time: less than a twentieth. Then
-/// other programs of the machine use all of it, and may do so for any time.
+/// Whether an instance in the background has less than its floor, a twentieth of a processor. Then
+/// other programs of the machine use all of it, and may do so for any time. With a measurement that
+/// goes on while the instance competes, this also tells when it has had its floor.
 pub fn is_starved(burnt_ns: u64, since_ns: u64) -> bool {
     burnt_ns < since_ns / 20
 }

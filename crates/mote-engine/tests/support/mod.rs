@@ -25,7 +25,7 @@ use mote_pool::budget::Budget;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
 /// One end of a worker's socket, for the script of a test.
 pub(crate) struct Worker {
@@ -100,6 +100,35 @@ impl Worker {
 
 pub(crate) type Script = Box<dyn FnOnce(Worker) -> BoxFuture<()> + Send>;
 
+/// The processor time of all instances, as a test wants it measured, and whether the engine has put
+/// the last of them into the background.
+pub(crate) struct Processor {
+    /// Processor time so far, when it was last measured, and how much is used, in thousandths of a
+    /// processor. `None`: nothing can be measured.
+    used: Mutex<Option<(u64, u64, u64)>>,
+    pub(crate) background: watch::Sender<bool>,
+}
+
+impl Default for Processor {
+    fn default() -> Self {
+        Self { used: Mutex::default(), background: watch::channel(false).0 }
+    }
+}
+
+impl Processor {
+    /// From now on, the instances use this many thousandths of a processor.
+    pub(crate) fn uses(&self, thousandths: u64) {
+        let so_far = self.measure().unwrap_or(0);
+        *self.used.lock() = Some((so_far, clock::now_ns(), thousandths));
+    }
+
+    fn measure(&self) -> Option<u64> {
+        let used = self.used.lock();
+        let (so_far, since_ns, thousandths) = (*used)?;
+        Some(so_far + clock::now_ns().saturating_sub(since_ns) / 1000 * thousandths)
+    }
+}
+
 /// Starts the next script for each instance; without one the start fails.
 #[derive(Default)]
 pub(crate) struct Scripts {
@@ -109,19 +138,23 @@ pub(crate) struct Scripts {
     pub(crate) pausable: AtomicBool,
     /// The last list of programs that should be kept waiting.
     pub(crate) waiting: Mutex<Vec<Prewarmed>>,
+    pub(crate) processor: Arc<Processor>,
 }
 
 pub(crate) struct Control {
     pausable: bool,
     killed: Arc<Notify>,
     ended: Mutex<Option<mpsc::Receiver<Exit>>>,
+    processor: Arc<Processor>,
 }
 
 impl InstanceControl for Control {
     fn kill(&self) {
         self.killed.notify_one();
     }
-    fn set_background(&self, _background: bool) {}
+    fn set_background(&self, background: bool) {
+        self.processor.background.send_replace(background);
+    }
     fn set_paused(&self, _paused: bool) -> bool {
         self.pausable
     }
@@ -129,7 +162,8 @@ impl InstanceControl for Control {
         None
     }
     fn usage(&self) -> Option<Usage> {
-        None
+        let cpu_ns = self.processor.measure()?;
+        Some(Usage { cpu_ns, ..Usage::default() })
     }
     fn exited(&self) -> BoxFuture<Exit> {
         let mut ended = self.ended.lock().take().expect("asked once");
@@ -150,6 +184,7 @@ impl Backend for Scripts {
             });
         };
         let pausable = self.pausable.load(Ordering::SeqCst);
+        let processor = self.processor.clone();
         Box::pin(async move {
             let (ours, theirs) = UnixStream::pair().unwrap();
             let (output, inside) = std::io::pipe().unwrap();
@@ -169,7 +204,12 @@ impl Backend for Scripts {
                 channel: OwnedFd::from(ours.into_std().unwrap()),
                 output: output.into(),
                 egress: Vec::new(),
-                control: Box::new(Control { pausable, killed, ended: Mutex::new(Some(ended)) }),
+                control: Box::new(Control {
+                    pausable,
+                    killed,
+                    ended: Mutex::new(Some(ended)),
+                    processor,
+                }),
                 prewarmed: false,
                 under_way: Box::new(()),
             })
