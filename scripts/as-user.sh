@@ -5,8 +5,9 @@
 #
 # FOLDER receives a home and a folder for temporary files that belong to that user. With --delegate
 # the user also receives control groups of its own, in the kind of hierarchy that this machine has,
-# as a service manager would delegate them. On a machine where this is not possible, the script
-# prints SKIPPED.
+# as a service manager would delegate them. With version 2, each node that the command starts as
+# $MOTE_BIN gets a group to itself, because groups with processes cannot have groups below them. On a
+# machine where this is not possible, the script prints SKIPPED.
 set -euo pipefail
 delegate=false
 if [ "${1:-}" = --delegate ]; then
@@ -18,9 +19,11 @@ shift
 # No account has this id, and a second run at the same time has a different one.
 uid=$((2000000000 + $$ % 100000000))
 install -d -m 755 "$folder"
-install -d -m 755 -o "$uid" -g "$uid" "$folder/home" "$folder/tmp"
+install -d -m 755 "$folder/home" "$folder/tmp"
+# A former run had another user.
+chown -R "$uid:$uid" "$folder/home" "$folder/tmp"
 
-groups=()
+groups=() joined=()
 # shellcheck disable=SC2317 # called by the trap
 leave() {
   for group in "${groups[@]}"; do
@@ -43,6 +46,37 @@ if $delegate; then
       exit 0
     fi
     groups+=("$group")
+    mkdir "$group/command"
+    tr ' ' '\n' <"$group/cgroup.controllers" | while read -r controller; do
+      echo "+$controller" >"$group/cgroup.subtree_control"
+    done
+    joined=("$group/command")
+    if [ -n "${MOTE_BIN:-}" ]; then
+      cat >"$folder/mote" <<END
+#!/bin/bash
+# A node with the same data folder gets the same group. What a former one has left is ended first, as
+# a service manager does.
+data=\$\$ before=
+for word in "\$@"; do
+  [ "\$before" != --data ] || data=\$(printf %s "\$word" | cksum | cut -d ' ' -f 1)
+  before=\$word
+done
+case " \$* " in
+  *" up "*)
+    group=$group/node-\$data
+    [ ! -d "\$group" ] || echo 1 >"\$group/cgroup.kill"
+    for _ in {1..500}; do
+      [ -d "\$group" ] || break
+      find "\$group" -depth -type d -exec rmdir {} + 2>/dev/null || sleep 0.02
+    done
+    mkdir "\$group" && echo "\$\$" >"\$group/cgroup.procs" || exit 1
+    ;;
+esac
+exec "$MOTE_BIN" "\$@"
+END
+      chmod 755 "$folder/mote"
+      MOTE_BIN=$folder/mote
+    fi
   else
     for controller in memory pids cpu cpuacct; do
       root=$(awk -v c="$controller" '$3 == "cgroup" && $4 ~ "(^|,)" c "(,|$)" { print $2 }' /proc/mounts)
@@ -54,10 +88,10 @@ if $delegate; then
       fi
       groups+=("$group")
     done
+    joined=("${groups[@]}")
   fi
   for group in "${groups[@]}"; do
     chown -R "$uid:$uid" "$group"
-    echo $$ >"$group/cgroup.procs"
   done
 fi
 
@@ -74,10 +108,7 @@ done < <(env)
 status=0
 (
   cd "$folder"
+  for group in "${joined[@]}"; do echo "$BASHPID" >"$group/cgroup.procs"; done
   exec setpriv --reuid="$uid" --regid="$uid" --clear-groups "${clean[@]}" "$@"
 ) || status=$?
-for group in "${groups[@]}"; do
-  # Leaves the group again, so that the group can be removed.
-  echo $$ >"${group%/*}/cgroup.procs" 2>/dev/null || true
-done
 exit $status

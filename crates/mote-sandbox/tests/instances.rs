@@ -90,7 +90,7 @@ async fn facts_of_the_machine(backend: &ProcessBackend) {
     assert_eq!(text.matches("No such file").count(), 3, "{text}");
 
     if !is_root_with_memory(backend) {
-        return println!("SKIPPED: an instance that waited: there is no memory controller");
+        return println!("SKIPPED: an instance that waited: it needs root and a memory controller");
     }
     // The instance waits with 128 MiB and is assigned with 96.
     let script = "echo up >&3; read go <&3; cat /proc/meminfo";
