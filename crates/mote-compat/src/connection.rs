@@ -17,8 +17,6 @@ use hyper::http::Extensions;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use mote_core::shares::{Share, Shares, address_owner};
-use mote_core::turn::Turn;
-use mote_h2_frames::{CALM, FrameMeter};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
@@ -85,7 +83,7 @@ async fn serve(
 
 /// Drives a connection until it ends. When `stopped` resolves, `wind_up` makes the connection
 /// accept no further requests.
-pub async fn until<C>(
+async fn until<C>(
     connection: C,
     wind_up: impl FnOnce(Pin<&mut C>),
     stopped: impl Future<Output = ()>,
@@ -174,7 +172,7 @@ fn timer(place: &mut Option<Pin<Box<Sleep>>>, goes_on: bool, timeout: Duration) 
 }
 
 /// A connection whose client must read a part of its answer within `WRITE_TIMEOUT`.
-pub struct Patient<S> {
+struct Patient<S> {
     stream: S,
     stalled: Option<Pin<Box<Sleep>>>,
     waits: bool,
@@ -182,7 +180,7 @@ pub struct Patient<S> {
 
 impl<S> Patient<S> {
     /// Wraps this stream.
-    pub fn new(stream: S) -> Self {
+    fn new(stream: S) -> Self {
         Self { stream, stalled: None, waits: false }
     }
 
@@ -240,75 +238,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-/// An HTTP/2 connection whose frames are counted. It lets other tasks run between them, and ends
-/// when its client sends too many frames without content.
-pub struct Metered<S> {
-    stream: S,
-    meter: FrameMeter,
-    turn: Turn,
-    since: Instant,
-}
-
-impl<S> Metered<S> {
-    /// Wraps this stream.
-    pub fn new(stream: S) -> Self {
-        Self { stream, meter: FrameMeter::new(0), turn: Turn::new(), since: Instant::now() }
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Metered<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let Self { stream, meter, turn, since } = self.get_mut();
-        if turn.is_over() {
-            *turn = Turn::new();
-            // The yield never resolves at once; the runtime wakes this task after the others have
-            // run.
-            let _ = pin!(tokio::task::yield_now()).poll(cx);
-            return Poll::Pending;
-        }
-        let from = buffer.filled().len();
-        std::task::ready!(Pin::new(&mut *stream).poll_read(cx, buffer))?;
-        let read = &buffer.filled()[from..];
-        let now_ns = || since.elapsed().as_nanos() as u64;
-        match meter.received(read, now_ns) {
-            Ok(frames) => turn.charge(frames, read.len()),
-            Err(flood) => {
-                if meter.may_say_calm() {
-                    // The connection does not wait for a client that reads nothing.
-                    let _ = Pin::new(stream).poll_write(cx, &CALM);
-                }
-                return Poll::Ready(Err(io::Error::other(flood)));
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let Self { stream, meter, .. } = self.get_mut();
-        let written = std::task::ready!(Pin::new(stream).poll_write(cx, bytes))?;
-        meter.sent(&bytes[..written]);
-        Poll::Ready(Ok(written))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
     }
 }
 

@@ -14,7 +14,7 @@ use mote_core::spec::{
 use mote_core::{Fault, FunctionName, Invocation, Invoker};
 use mote_engine::Engine;
 use mote_journal::Deferring;
-use mote_tinyfaas::TinyFaasFront;
+use mote_tinyfaas::{GrpcFront, Method, TinyFaasFront};
 
 /// The functions of a node, by the conventions of one front.
 #[derive(Clone)]
@@ -23,6 +23,8 @@ pub enum Calls {
     Own(Guarded<Deferring<Engine>>),
     /// Those of tinyFaaS.
     TinyFaas(TinyFaasFront<Guarded<Engine>>),
+    /// The method of tinyFaaS' gRPC service.
+    TinyFaasGrpc(GrpcFront),
 }
 
 /// A function as one front knows it.
@@ -32,6 +34,8 @@ pub enum Route {
     Own(<Guarded<Deferring<Engine>> as Invoker>::Route),
     /// By those of tinyFaaS.
     TinyFaas(<TinyFaasFront<Guarded<Engine>> as Invoker>::Route),
+    /// The one method.
+    TinyFaasGrpc(Method),
 }
 
 impl Invoker for Calls {
@@ -41,6 +45,7 @@ impl Invoker for Calls {
         match self {
             Self::Own(own) => own.route(name, key).map(Route::Own),
             Self::TinyFaas(front) => front.route(name, key).map(Route::TinyFaas),
+            Self::TinyFaasGrpc(front) => front.route(name, key).map(Route::TinyFaasGrpc),
         }
     }
 
@@ -48,6 +53,9 @@ impl Invoker for Calls {
         match self {
             Self::Own(own) => own.routes().into_iter().map(Route::Own).collect(),
             Self::TinyFaas(front) => front.routes().into_iter().map(Route::TinyFaas).collect(),
+            Self::TinyFaasGrpc(front) => {
+                front.routes().into_iter().map(Route::TinyFaasGrpc).collect()
+            }
         }
     }
 
@@ -56,6 +64,9 @@ impl Invoker for Calls {
         match (self, route) {
             (Self::Own(own), Route::Own(route)) => own.admit(route, head, from),
             (Self::TinyFaas(front), Route::TinyFaas(route)) => front.admit(route, head, from),
+            (Self::TinyFaasGrpc(front), Route::TinyFaasGrpc(method)) => {
+                front.admit(method, head, from)
+            }
             // A front only has routes of its own.
             _ => Err(Fault::NoSuchFunction),
         }
@@ -80,6 +91,9 @@ impl Invoker for Calls {
         match (self, route) {
             (Self::Own(own), Route::Own(route)) => own.count(route, head, from),
             (Self::TinyFaas(front), Route::TinyFaas(route)) => front.count(route, head, from),
+            (Self::TinyFaasGrpc(front), Route::TinyFaasGrpc(method)) => {
+                front.count(method, head, from)
+            }
             _ => Err(Fault::NoSuchFunction),
         }
     }
@@ -93,8 +107,11 @@ impl Invoker for Calls {
         match (self, route) {
             (Self::Own(own), Route::Own(route)) => Either::Left(own.invoke(route, invocation)),
             (Self::TinyFaas(front), Route::TinyFaas(route)) => {
-                Either::Right(Either::Left(Box::pin(front.invoke(route, invocation))))
+                Either::Right(Either::Left(Either::Left(Box::pin(front.invoke(route, invocation)))))
             }
+            (Self::TinyFaasGrpc(front), Route::TinyFaasGrpc(method)) => Either::Right(
+                Either::Left(Either::Right(Box::pin(front.invoke(method, invocation)))),
+            ),
             // A front only has routes of its own.
             _ => Either::Right(Either::Right(std::future::ready(Err(Fault::NoSuchFunction)))),
         }
@@ -107,6 +124,7 @@ macro_rules! of {
         match $route {
             Route::Own(own) => own.$question(),
             Route::TinyFaas(route) => route.$question(),
+            Route::TinyFaasGrpc(method) => method.$question(),
         }
     };
 }

@@ -19,13 +19,13 @@ use mote_core::spec::{
     Egress, INSTANCES_MAX, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, ScaleOverride,
 };
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
-use mote_engine::{Revision, clock};
+use mote_engine::{Engine, Revision, clock};
 use mote_fronts::Calls;
 use mote_gateway::http;
 use mote_gateway::http::Stopper;
 use mote_journal::{Reader, problem_of};
 use mote_store::{DocumentChange, Store, StoreError};
-use mote_tinyfaas::{Ports, TinyFaasFront};
+use mote_tinyfaas::{GrpcFront, Ports, TinyFaasFront};
 use mote_tls::Acceptor;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::{Builder, Handle};
@@ -40,6 +40,8 @@ use crate::config::PlatformApis;
 
 /// How long running calls may take to end once the node stops.
 const STOP_GRACE: Duration = Duration::from_secs(12);
+/// How long a connection of tinyFaaS' gRPC may be without calls.
+const GRPC_KEEP_ALIVE: Duration = Duration::from_secs(300);
 
 /// The sockets of every platform API that is switched on.
 #[derive(Default)]
@@ -62,7 +64,7 @@ struct TinyFaas {
     management: Bound,
     http: Option<TcpListener>,
     coap: Option<UdpSocket>,
-    grpc: Option<Bound>,
+    grpc: Option<TcpListener>,
 }
 
 impl Listeners {
@@ -174,8 +176,9 @@ impl Listeners {
         let stop = Stop::new(stop);
         let ports = self.tinyfaas.as_ref().map(TinyFaas::ports).unwrap_or_default();
         if let Some(tinyfaas) = &mut self.tinyfaas {
-            let front = TinyFaasFront::new(Guarded::new(engine, guard), queue.clone());
-            tinyfaas.serve_fronts(Calls::TinyFaas(front), fronts);
+            let plain = TinyFaasFront::new(Guarded::new(engine, guard), queue.clone());
+            let grpc = GrpcFront::new(front.clone(), queue.clone());
+            tinyfaas.serve_fronts(plain, grpc, fronts);
         }
         std::thread::Builder::new()
             .name("mote-compat".to_owned())
@@ -188,17 +191,11 @@ impl Listeners {
                         let context = context_of::<dyn mote_openfaas::Node>(front.clone(), parts());
                         serving.spawn(mote_tasks::boxed(mote_openfaas::serve(bound, context)));
                     }
-                    if let Some(TinyFaas { management, grpc, .. }) = self.tinyfaas {
+                    if let Some(TinyFaas { management, .. }) = self.tinyfaas {
                         let context = context_of::<dyn mote_tinyfaas::Node>(front.clone(), parts());
                         serving.spawn(mote_tasks::boxed(mote_tinyfaas::serve(
                             management, context, ports,
                         )));
-                        if let Some(bound) = grpc {
-                            let context = context_of::<dyn Invocations>(front.clone(), parts());
-                            serving.spawn(mote_tasks::boxed(mote_tinyfaas::serve_grpc(
-                                bound, context,
-                            )));
-                        }
                     }
                     if let Some(bound) = self.nuclio {
                         let context = context_of::<dyn mote_nuclio::Node>(front.clone(), parts());
@@ -239,7 +236,7 @@ impl TinyFaas {
             None => None,
         };
         let grpc = match config.grpc {
-            Some(address) => Some(bind("tinyfaas_grpc", address).await?),
+            Some(at) => Some(http::listen(at).map_err(|e| busy("tinyfaas_grpc", at, e))?),
             None => None,
         };
         Ok(Self { management, http, coap, grpc })
@@ -248,7 +245,7 @@ impl TinyFaas {
     fn addresses(&self) -> [(&'static str, &'static str, Option<SocketAddr>); 3] {
         let http = self.http.as_ref().and_then(|socket| socket.local_addr().ok());
         let coap = self.coap.as_ref().and_then(|socket| socket.local_addr().ok());
-        let grpc = self.grpc.as_ref().map(Bound::address);
+        let grpc = self.grpc.as_ref().and_then(|socket| socket.local_addr().ok());
         [
             ("tinyfaas http", "http", http),
             ("tinyfaas coap", "coap", coap),
@@ -261,12 +258,24 @@ impl TinyFaas {
         Ports { http, coap, grpc }
     }
 
-    /// Serves HTTP and CoAP with the node's own fronts, which are strict and bounded.
-    fn serve_fronts(&mut self, front: Calls, fronts: Fronts<'_>) {
+    /// Serves HTTP, CoAP and gRPC with the node's own fronts, which are strict and bounded.
+    fn serve_fronts(
+        &mut self,
+        front: TinyFaasFront<Guarded<Engine>>,
+        grpc: GrpcFront,
+        fronts: Fronts<'_>,
+    ) {
         let Fronts { tasks, stopper, coap_stopped } = fronts;
+        let front = Calls::TinyFaas(front);
         if let Some(socket) = self.http.take() {
             let config = http_config(TINYFAAS_FILES_SHARE);
-            tasks.spawn(mote_fronts::http(socket, front.clone(), config, stopper));
+            tasks.spawn(mote_fronts::http(socket, front.clone(), config, stopper.clone()));
+        }
+        if let Some(socket) = self.grpc.take() {
+            // Clients of gRPC keep their connection between calls that are far apart.
+            let keep_alive_timeout = GRPC_KEEP_ALIVE;
+            let config = http::Config { keep_alive_timeout, ..http_config(TINYFAAS_FILES_SHARE) };
+            tasks.spawn(mote_fronts::http(socket, Calls::TinyFaasGrpc(grpc), config, stopper));
         }
         if let Some(socket) = self.coap.take() {
             let config = mote_coap::Config { always_content: true, ..mote_coap::Config::default() };

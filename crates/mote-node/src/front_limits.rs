@@ -3,7 +3,7 @@
 use mote_gateway::http;
 
 /// The parts of the open files that a node may use for the connections of its own HTTP front, of the
-/// same over TLS, and of tinyFaaS' front. The rest is for instances, for the APIs of other platforms and for the
+/// same over TLS, and of each of tinyFaaS' fronts over TCP. The rest is for instances, for the APIs of other platforms and for the
 /// management API, which clients of the fronts must not block.
 pub(super) const HTTP_FILES_SHARE: usize = 2;
 pub(super) const HTTPS_FILES_SHARE: usize = 4;

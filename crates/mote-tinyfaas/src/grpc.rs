@@ -1,63 +1,42 @@
-//! The part of gRPC that one unary method needs: HTTP/2, a prefix of five bytes before each
-//! message, and the outcome in trailers. The two messages are fields of text (`tinyfaas.proto`):
+//! gRPC, as far as its one unary method needs: a prefix of five bytes before each message, and the
+//! outcome in trailers. The two messages are fields of text (`tinyfaas.proto`):
 //! `Request(Data { functionIdentifier = 1, data = 2 }) returns (Response { response = 1 })`.
+//!
+//! The node's own HTTP front serves the connections. It finds a single function here, the method,
+//! which calls the function that the message names.
 
-use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderValue, Method, Request, Response};
-use bytes::{Buf, BufMut as _, Bytes, BytesMut};
-use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt as _, Empty, Full};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use mote_compat::Bound;
-use mote_compat::call::{self, NotTaken, append, expect};
-use mote_compat::connection::{Metered, Patient, until};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures_util::future::{BoxFuture, FutureExt as _};
+use mote_compat::call::{NotTaken, append, expect};
 use mote_compat::node::{Call, Invocations};
-use mote_compat::queue::Later;
-use mote_core::Fault;
-use mote_core::body::Body;
+use mote_compat::queue::{Later, Queue};
+use mote_core::body::{Body, BodyError, BodySource};
+use mote_core::invocation::{Head, Phases, Reply, RouteInfo, headers, is_set_by_node, put_header};
 use mote_core::shares::{Share, Shares, address_owner};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::Instant;
+use mote_core::spec::CoapResource;
+use mote_core::{Fault, FunctionName, Invocation, Invoker};
 
-/// The path of the method.
-const PATH: &str = "/openfogstack.tinyfaas.tinyfaas.TinyFaaS/Request";
+/// The service and the path of its method below it.
+const SERVICE: &str = "openfogstack.tinyfaas.tinyfaas.TinyFaaS";
+const METHOD: &[u8] = b"/Request";
 /// Longest message in either direction, as is the default of gRPC servers.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// Calls of one connection at once.
-const STREAMS_MAX: u32 = 128;
-/// How often the front checks that a silent client is still alive.
-const KEEP_ALIVE: Duration = Duration::from_secs(60);
-/// How often a connection is checked, and how long it may be without calls. Clients connect again
-/// for their next call.
-const LOOK: Duration = Duration::from_secs(10);
-const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long a connection may be without its first call. The same limit applies to calls that make
-/// no progress while no function runs for them: their message does not continue, or their answer is
-/// not read.
-const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the arrival of one message.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of calls and their messages in memory, in both directions, of all clients; one address may
-/// use half. A call above the limit is refused with RESOURCE_EXHAUSTED.
+/// Bytes of messages in memory, in both directions, of all clients; one address may use half. A call
+/// above the limit is refused with RESOURCE_EXHAUSTED.
 const MESSAGES_BYTES_MAX: usize = 16 << 20;
-/// Bytes that a call counts in addition to its metadata and its message: an open HTTP/2 stream uses
-/// memory even if nothing arrives on it.
-const CALL_BYTES: usize = 4 << 10;
-/// Bytes that a client may send ahead on one stream and on the connection.
-const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = 1 << 20;
+/// The field in which the front's question for admission leaves the sender's address for the call.
+const FROM_FIELD: &[u8] = b"mote-from";
 
-/// Outcomes (google.golang.org/grpc/codes numbers).
+/// Outcomes other than success, which is 0 (google.golang.org/grpc/codes numbers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Code {
-    Ok = 0,
     Unknown = 2,
     InvalidArgument = 3,
     PermissionDenied = 7,
@@ -69,200 +48,205 @@ enum Code {
 
 type Failure = (Code, String);
 
-/// The context of the gRPC front.
-pub type GrpcContext = mote_compat::Context<dyn Invocations>;
-
-/// Serves the method until the node stops.
-pub async fn serve(bound: Bound, context: GrpcContext) {
-    let memory = Shares::new(MESSAGES_BYTES_MAX, MESSAGES_BYTES_MAX / 2);
-    let stop = context.stop.clone();
-    let one = move |stream, peer| one(stream, peer, context.clone(), memory.clone());
-    bound.serve_with(one, stop).await;
-}
-
-async fn one<S>(stream: S, peer: SocketAddr, context: GrpcContext, memory: Memory)
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    if let Err(error) = converse(stream, peer, context, memory).await {
-        tracing::debug!(%error, %peer, "gRPC connection ended");
-    }
-}
-
 /// Bytes of messages by the address that sent them or will receive them.
 type Memory = Shares<IpAddr>;
 
-async fn converse<S>(
-    stream: S,
-    peer: SocketAddr,
-    context: GrpcContext,
+/// The functions of a node behind the one method.
+#[derive(Clone)]
+pub struct GrpcFront {
+    node: Arc<dyn Invocations>,
+    queue: Queue,
     memory: Memory,
-) -> hyper::Result<()>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let calls = Arc::new(Calls::default());
-    let (shared, counted) = (context.clone(), calls.clone());
-    let service = service_fn(move |request: Request<Incoming>| {
-        let (context, calls, memory) = (shared.clone(), counted.clone(), memory.clone());
-        async move { Ok::<_, Infallible>(answer(&context, request, calls, memory, peer).await) }
-    });
-    let stream = TokioIo::new(Patient::new(Metered::new(stream)));
-    let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .keep_alive_interval(KEEP_ALIVE)
-        .max_concurrent_streams(STREAMS_MAX)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .serve_connection(stream, service);
-    let idle_or_stopped = async {
-        tokio::select! {
-            () = calls.idle() => {}
-            () = context.stop.stopped() => {}
+}
+
+impl GrpcFront {
+    /// The method over `node`; calls whose answer nobody reads go through `queue`.
+    pub fn new(node: Arc<dyn Invocations>, queue: Queue) -> Self {
+        Self { node, queue, memory: Shares::new(MESSAGES_BYTES_MAX, MESSAGES_BYTES_MAX / 2) }
+    }
+
+    /// The whole of a call. It is behind a pointer, so that this crate contains its code, and not the
+    /// crate of the fronts, which is compiled for speed.
+    fn answered(&self, invocation: Invocation) -> BoxFuture<'_, Reply> {
+        async move {
+            let called = self.call(&invocation.head, invocation.body).await;
+            called.unwrap_or_else(|(code, message)| failure(code, &message))
         }
-    };
-    let served = until(connection, |connection| connection.graceful_shutdown(), idle_or_stopped);
-    tokio::select! {
-        ended = served => ended,
-        () = calls.stalled() => Ok(()),
-    }
-}
-
-/// The state of the calls of one connection.
-#[derive(Default)]
-struct Calls {
-    /// Calls that have begun and whose answer has not been sent.
-    open: AtomicUsize,
-    /// Calls whose function runs.
-    running: AtomicUsize,
-    /// Rises whenever a call begins or ends, or when a part of a message arrives or is sent.
-    moved: AtomicUsize,
-}
-
-impl Calls {
-    fn moved(&self) {
-        self.moved.fetch_add(1, Ordering::Relaxed);
+        .boxed()
     }
 
-    /// Resolves when there was no call for longer than an idle connection may stay open.
-    async fn idle(&self) {
-        self.still(IDLE_TIMEOUT, || self.open.load(Ordering::Relaxed) == 0).await;
-    }
-
-    /// Resolves when the client keeps the connection open and does nothing with it.
-    async fn stalled(&self) {
-        let waits = || {
-            let (open, running) = (self.open.load(Ordering::Relaxed), &self.running);
-            let never_called = self.moved.load(Ordering::Relaxed) == 0;
-            never_called || (open > 0 && running.load(Ordering::Relaxed) == 0)
+    async fn call(&self, head: &Head, body: Body) -> Result<Reply, Failure> {
+        let from = sender(head);
+        let owner = address_owner(from);
+        let mut memory = self.memory.take(owner, 0).expect("nothing always fits");
+        let field = |name: &[u8]| headers(head.headers()).find(|(known, _)| *known == name);
+        let is_grpc =
+            field(b"content-type").is_some_and(|(_, kind)| kind.starts_with(b"application/grpc"));
+        if !is_grpc {
+            return Err((Code::Unimplemented, "send gRPC".to_owned()));
+        }
+        if head.path() != METHOD {
+            let method = String::from_utf8_lossy(METHOD);
+            return Err((Code::Unimplemented, format!("there is /{SERVICE}{method}")));
+        }
+        let received = tokio::time::timeout(MESSAGE_TIMEOUT, message(body, &mut memory)).await;
+        let late = |_| (Code::InvalidArgument, "the message was not received in time".to_owned());
+        let data = Data::parse(&unframed(received.map_err(late)??)?)?;
+        let name = data.function.to_ascii_lowercase();
+        let Some(limit_bytes) = self.node.body_bytes_max(&name) else {
+            let shown = mote_compat::shown(&data.function);
+            return Err((Code::Unknown, format!("function {shown} not found")));
         };
-        self.still(STALL_TIMEOUT, waits).await;
-    }
-
-    /// Resolves when nothing has changed for `timeout` while `state` held.
-    async fn still(&self, timeout: Duration, state: impl Fn() -> bool) {
-        let mut moved = self.moved.load(Ordering::Relaxed);
-        let mut since = Instant::now();
-        loop {
-            tokio::time::sleep(LOOK).await;
-            let now_moved = self.moved.load(Ordering::Relaxed);
-            if now_moved != moved || !state() {
-                (moved, since) = (now_moved, Instant::now());
-            } else if since.elapsed() >= timeout {
-                return;
+        if data.data.len() as u64 > limit_bytes {
+            let text = Fault::BodyTooLarge { limit_bytes }.public_text(&name);
+            return Err((Code::ResourceExhausted, text));
+        }
+        let failed = || (Code::Unknown, format!("error calling function {name}"));
+        let is_later = field(b"x-tinyfaas-async").is_some_and(|(_, value)| !value.is_empty());
+        let mut head = metadata(head);
+        let admitted = self.node.admit(&name, &mut head, from);
+        admitted.map_err(|fault| (code_of(&fault), fault.public_text(&name)))?;
+        if is_later {
+            let fields = Bytes::copy_from_slice(head.headers());
+            let later = Later::plain(&name, fields, data.data);
+            self.queue.accept(later).await.map_err(|_| failed())?;
+            return Ok(answer(&[], Phases::default(), memory));
+        }
+        let call =
+            Call { function: name.clone(), head, body: Body::whole(data.data), timeout_ms: None };
+        let (body, phases) = match self.node.invoke(call).await {
+            Ok(reply) => (reply.body, reply.phases),
+            // A function that failed counts as having answered, whatever its contract.
+            Err(fault @ Fault::HandlerError { .. }) => {
+                (Body::whole(fault.public_text(&name)), Phases::default())
+            }
+            Err(_) => return Err(failed()),
+        };
+        let body = body.collect(MESSAGE_BYTES_MAX as u64).await;
+        let body = body.map_err(|_| (Code::ResourceExhausted, "answer is too long".to_owned()))?;
+        memory.grow(body.len()).map_err(|_| crowded())?;
+        match std::str::from_utf8(&body) {
+            Ok(_) => Ok(answer(&body, phases, memory)),
+            Err(_) => {
+                Err((Code::Internal, "answer is not UTF-8, as the message's field is".to_owned()))
             }
         }
     }
 }
 
-/// One call, open until it is dropped, and the memory of its messages.
-struct OpenCall {
-    calls: Arc<Calls>,
-    memory: Share<IpAddr>,
-}
+impl Invoker for GrpcFront {
+    type Route = Method;
 
-impl Drop for OpenCall {
-    fn drop(&mut self) {
-        self.calls.moved();
-        self.calls.open.fetch_sub(1, Ordering::Relaxed);
+    fn route(&self, name: &str, _key: impl FnOnce() -> Option<u64>) -> Option<Method> {
+        (name == SERVICE).then_some(Method)
+    }
+
+    fn routes(&self) -> Vec<Method> {
+        vec![Method]
+    }
+
+    /// Whether the sender may call a function is known only with the message, which names it.
+    fn admit(&self, _: &Method, head: &mut Head, from: Option<IpAddr>) -> Result<(), Fault> {
+        let from = from.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+        head.replace_header(FROM_FIELD, from.to_string().as_bytes());
+        Ok(())
+    }
+
+    async fn invoke(&self, _: &Method, invocation: Invocation) -> Result<Reply, Fault> {
+        Ok(self.answered(invocation).await)
     }
 }
 
-/// An answer that is being sent: its call is open until hyper and h2 have sent it.
+/// The one method.
+#[derive(Debug, Clone, Copy)]
+pub struct Method;
+
+impl RouteInfo for Method {
+    fn name(&self) -> &FunctionName {
+        static NAME: LazyLock<FunctionName> =
+            LazyLock::new(|| FunctionName::new("request").expect("a valid name"));
+        &NAME
+    }
+
+    /// The time limit is the one of the function that is called.
+    fn timeout_ms(&self) -> u64 {
+        MESSAGE_TIMEOUT.as_millis() as u64
+    }
+
+    /// Longer messages are refused as gRPC does, and not by the front.
+    fn body_bytes_max(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn methods(&self) -> &[String] {
+        &[]
+    }
+
+    fn coap(&self) -> &CoapResource {
+        static NONE: LazyLock<CoapResource> = LazyLock::new(CoapResource::default);
+        &NONE
+    }
+}
+
+/// An answer that is being sent: the message, and the outcome behind it.
 struct Answer {
-    bytes: Bytes,
-    call: OpenCall,
+    message: Option<Bytes>,
+    _memory: Share<IpAddr>,
 }
 
-impl Buf for Answer {
-    fn remaining(&self) -> usize {
-        self.bytes.remaining()
+impl BodySource for Answer {
+    fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        Poll::Ready(self.message.take().map(Ok))
     }
-    fn chunk(&self) -> &[u8] {
-        self.bytes.chunk()
+
+    fn take_trailers(&mut self) -> Bytes {
+        Bytes::from_static(b"grpc-status\n0\n")
     }
-    fn advance(&mut self, count: usize) {
-        self.bytes.advance(count);
-        self.call.calls.moved();
+
+    fn held_bytes(&self) -> usize {
+        self.message.as_ref().map_or(0, Bytes::len)
     }
 }
 
-async fn answer(
-    context: &GrpcContext,
-    request: Request<Incoming>,
-    calls: Arc<Calls>,
-    memory: Memory,
-    peer: SocketAddr,
-) -> Response<BoxBody<Answer, Infallible>> {
-    calls.open.fetch_add(1, Ordering::Relaxed);
-    calls.moved();
-    let memory = memory.take(address_owner(peer.ip()), 0).expect("nothing always fits");
-    let mut call = OpenCall { calls, memory };
-    let (code, message, body) = match run(context, request, peer.ip(), &mut call).await {
-        Ok(text) => (Code::Ok, String::new(), framed(&field(1, text.as_ref()))),
-        Err((code, message)) => (code, message, Bytes::new()),
-    };
-    let mut trailers = HeaderMap::new();
-    trailers.insert("grpc-status", HeaderValue::from(code as u16));
-    if let Ok(text) = HeaderValue::from_str(&percent_encoded(&message))
-        && !message.is_empty()
-    {
-        trailers.insert("grpc-message", text);
-    }
-    let body = if body.is_empty() {
-        // The answer has only an outcome, which is sent with the head.
-        let mut response = Response::new(Empty::new().boxed());
-        *response.headers_mut() = trailers;
-        response
-    } else {
-        let trailers = async move { Some(Ok(trailers)) };
-        let body = Full::new(Answer { bytes: body, call });
-        Response::new(body.with_trailers(trailers).boxed())
-    };
-    let mut response = body;
-    let kind = HeaderValue::from_static("application/grpc");
-    response.headers_mut().insert("content-type", kind);
-    response
+fn answer(text: &[u8], phases: Phases, memory: Share<IpAddr>) -> Reply {
+    let message = Some(framed(&field(1, text)));
+    let source = Box::new(Answer { message, _memory: memory });
+    let headers = Bytes::from_static(b"content-type\napplication/grpc\n");
+    Reply { status: 200, headers, body: Body::Stream { source, length: None }, phases }
+}
+
+/// An answer that has only an outcome, which is sent with the head.
+fn failure(code: Code, message: &str) -> Reply {
+    let mut fields = Vec::new();
+    put_header(&mut fields, b"content-type", b"application/grpc");
+    put_header(&mut fields, b"grpc-status", (code as u16).to_string().as_bytes());
+    put_header(&mut fields, b"grpc-message", percent_encoded(message).as_bytes());
+    Reply { status: 200, headers: fields.into(), body: Body::Empty, phases: Phases::default() }
+}
+
+/// The address that [`GrpcFront::admit`] has noted.
+fn sender(head: &Head) -> IpAddr {
+    let noted = headers(head.headers()).find(|(name, _)| *name == FROM_FIELD);
+    let noted = noted.and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse().ok());
+    noted.unwrap_or(Ipv4Addr::UNSPECIFIED.into())
 }
 
 /// Reads a request's message, whose bytes are counted as they arrive.
-async fn message(mut body: Incoming, call: &mut OpenCall) -> Result<Bytes, Failure> {
+async fn message(mut body: Body, memory: &mut Share<IpAddr>) -> Result<Bytes, Failure> {
     let too_long = || (Code::ResourceExhausted, "message is longer than 4 MiB".to_owned());
     let refused = |not_taken| match not_taken {
         NotTaken::TooLong => too_long(),
         NotTaken::NoRoom => crowded(),
     };
     let (mut whole, limit) = (Vec::new(), MESSAGE_BYTES_MAX + 5);
-    while let Some(frame) = body.frame().await {
-        let broken = |_| (Code::InvalidArgument, "the message broke off".to_owned());
-        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
-        call.calls.moved();
+    while let Some(chunk) = body.chunk().await {
+        let data =
+            chunk.map_err(|_| (Code::InvalidArgument, "the message broke off".to_owned()))?;
         if let (true, Some(prefix)) = (whole.is_empty(), data.get(1..5)) {
             let length = u32::from_be_bytes(prefix.try_into().expect("four bytes")) as usize;
-            expect(&mut whole, length.saturating_add(5), limit, &mut call.memory)
-                .map_err(refused)?;
+            expect(&mut whole, length.saturating_add(5), limit, memory).map_err(refused)?;
         }
-        append(&mut whole, &data, limit, &mut call.memory).map_err(refused)?;
+        append(&mut whole, &data, limit, memory).map_err(refused)?;
     }
     Ok(whole.into())
 }
@@ -276,69 +260,6 @@ fn crowded() -> Failure {
     (Code::ResourceExhausted, text)
 }
 
-async fn run(
-    context: &GrpcContext,
-    request: Request<Incoming>,
-    from: IpAddr,
-    open: &mut OpenCall,
-) -> Result<Bytes, Failure> {
-    let (parts, body) = request.into_parts();
-    let fields = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
-    open.memory.grow(CALL_BYTES + fields.sum::<usize>()).map_err(|_| crowded())?;
-    let kind = parts.headers.get("content-type").map(HeaderValue::as_bytes).unwrap_or_default();
-    if parts.method != Method::POST || !kind.starts_with(b"application/grpc") {
-        return Err((Code::Unimplemented, "send gRPC".to_owned()));
-    }
-    if parts.uri.path() != PATH {
-        return Err((Code::Unimplemented, format!("there is {PATH}")));
-    }
-    let received = tokio::time::timeout(MESSAGE_TIMEOUT, message(body, open)).await;
-    let late = |_| (Code::InvalidArgument, "the message was not received in time".to_owned());
-    let data = Data::parse(&unframed(received.map_err(late)??)?)?;
-    let name = data.function.to_ascii_lowercase();
-    let Some(limit_bytes) = context.node.body_bytes_max(&name) else {
-        return Err((
-            Code::Unknown,
-            format!("function {} not found", mote_compat::shown(&data.function)),
-        ));
-    };
-    if data.data.len() as u64 > limit_bytes {
-        let text = Fault::BodyTooLarge { limit_bytes }.public_text(&name);
-        return Err((Code::ResourceExhausted, text));
-    }
-    let failed = || (Code::Unknown, format!("error calling function {name}"));
-    // The type that functions of tinyFaaS see when their caller names none.
-    let kind = [("content-type", "application/binary")];
-    let mut head = call::head("POST", "/", &metadata(&parts.headers), &kind);
-    let admitted = context.node.admit(&name, &mut head, from);
-    admitted.map_err(|fault| (code_of(&fault), fault.public_text(&name)))?;
-    if parts.headers.get("x-tinyfaas-async").is_some_and(|value| !value.is_empty()) {
-        let fields = Bytes::copy_from_slice(head.headers());
-        let later = Later::plain(&name, fields, data.data);
-        context.queue.accept(later).await.map_err(|_| failed())?;
-        return Ok(Bytes::new());
-    }
-    let call =
-        Call { function: name.clone(), head, body: Body::whole(data.data), timeout_ms: None };
-    let running = Running::new(&open.calls);
-    let reply = match context.node.invoke(call).await {
-        Ok(reply) => reply,
-        // A function that failed counts as having answered, whatever its contract.
-        Err(fault @ Fault::HandlerError { .. }) => return Ok(fault.public_text(&name).into()),
-        Err(_) => return Err(failed()),
-    };
-    let body = reply.body.collect(MESSAGE_BYTES_MAX as u64).await;
-    let body = body.map_err(|_| (Code::ResourceExhausted, "answer is too long".to_owned()))?;
-    drop(running);
-    open.memory.grow(body.len()).map_err(|_| crowded())?;
-    match std::str::from_utf8(&body) {
-        Ok(_) => Ok(body),
-        Err(_) => {
-            Err((Code::Internal, "answer is not UTF-8, as the message's field is".to_owned()))
-        }
-    }
-}
-
 /// The outcome of a call whose sender may not call the function.
 fn code_of(fault: &Fault) -> Code {
     match fault.answer().http {
@@ -349,33 +270,23 @@ fn code_of(fault: &Fault) -> Code {
     }
 }
 
-/// Counts a running function until it is dropped.
-struct Running(Arc<Calls>);
-
-impl Running {
-    fn new(calls: &Arc<Calls>) -> Self {
-        calls.running.fetch_add(1, Ordering::Relaxed);
-        Self(calls.clone())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.moved();
-        self.0.running.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The caller's own fields, without those that gRPC itself sends.
-fn metadata(fields: &HeaderMap) -> HeaderMap {
-    let own = |name: &str| !name.starts_with("grpc-") && !matches!(name, "content-type" | "te");
-    let mut kept = HeaderMap::new();
-    for name in fields.keys().filter(|name| own(name.as_str())) {
-        if let Some(first) = fields.get(name) {
-            kept.insert(name, first.clone());
+/// The head of a call: the first value of each of the caller's own fields, without those that gRPC
+/// itself sends, and the type that functions of tinyFaaS see when their caller names none.
+fn metadata(sent: &Head) -> Head {
+    let own = |name: &[u8]| {
+        let is_grpc = name.starts_with(b"grpc-") || matches!(name, b"content-type" | b"te");
+        !is_grpc && name != FROM_FIELD && !is_set_by_node(name)
+    };
+    let mut kept = Vec::new();
+    let mut head = Head::builder(b"POST", b"/", b"");
+    for (name, value) in headers(sent.headers()).filter(|(name, _)| own(name)) {
+        if !kept.contains(&name) {
+            kept.push(name);
+            head.header(name, value);
         }
     }
-    kept
+    head.header(b"content-type", b"application/binary");
+    head.finish()
 }
 
 /// The one message of a request.
@@ -528,122 +439,128 @@ mod tests {
         assert_eq!(percent_encoded("grün 5%"), "gr%C3%BCn 5%25");
     }
 
-    use futures_util::FutureExt as _;
-    use tokio::io::DuplexStream;
+    use mote_core::{InvocationId, Trigger};
 
-    type Serving = tokio::task::JoinHandle<hyper::Result<()>>;
-
-    /// A connection to a node whose functions never answer, and the task that serves it.
-    fn served(memory: &Memory) -> (DuplexStream, Serving) {
-        let never = |_| async { std::future::pending().await }.boxed();
-        let node = Arc::new(mote_compat::fake::Fake::new(never));
+    /// The method over a node whose functions answer with their body.
+    fn front() -> GrpcFront {
+        let echo = |call: Call| {
+            async move {
+                let reply = |body| Reply {
+                    status: 200,
+                    headers: Bytes::new(),
+                    body: Body::whole(body),
+                    phases: Phases::default(),
+                };
+                Ok(reply(call.body.collect(u64::MAX).await.expect("a whole body")))
+            }
+            .boxed()
+        };
+        let node = Arc::new(mote_compat::fake::Fake::new(echo));
         let nothing = Arc::new(mote_compat::fake::Nothing);
-        let queue = mote_compat::Queue::new(node.clone(), nothing, Default::default());
-        let (stopper, stop) = tokio::sync::watch::channel(false);
-        // The node never stops.
-        std::mem::forget(stopper);
-        let stop = mote_compat::Stop::new(stop);
-        let context = GrpcContext { node, queue, stop };
-        let (client, server) = tokio::io::duplex(64 << 10);
-        let peer = SocketAddr::from(([192, 0, 2, 1], 1));
-        (client, tokio::spawn(converse(server, peer, context, memory.clone())))
+        let queue = Queue::new(node.clone(), nothing, Default::default());
+        GrpcFront::new(node, queue)
     }
 
-    async fn client(stream: DuplexStream) -> h2::client::SendRequest<Bytes> {
-        let (sender, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
-        tokio::spawn(connection);
-        sender.ready().await.expect("a connection")
+    /// Calls with this body as the HTTP front does.
+    async fn call(front: &GrpcFront, fields: &[(&str, &str)], body: Body) -> Reply {
+        let mut head = Head::builder(b"POST", METHOD, b"");
+        head.header(b"content-type", b"application/grpc");
+        for (name, value) in fields {
+            head.header(name.as_bytes(), value.as_bytes());
+        }
+        let mut head = head.finish();
+        let method = front.route(SERVICE, || None).expect("the method");
+        front.admit(&method, &mut head, Some(IpAddr::from([192, 0, 2, 1]))).expect("admitted");
+        let invocation = Invocation {
+            id: InvocationId(1),
+            trigger: Trigger::Http,
+            head,
+            body,
+            received_ns: 0,
+            deadline_ns: u64::MAX,
+            chain: None,
+        };
+        front.invoke(&method, invocation).await.expect("an answer")
     }
 
-    fn call_of() -> Request<()> {
-        let request = Request::post(format!("http://a{PATH}"));
-        request.header("content-type", "application/grpc").body(()).expect("a request")
+    fn outcome(reply: &Reply) -> Option<&[u8]> {
+        headers(&reply.headers).find(|(name, _)| *name == b"grpc-status").map(|(_, value)| value)
     }
 
-    /// The first `length` bytes of a message of 4 MiB.
-    fn begun(length: usize) -> Bytes {
-        let mut begun = framed(&vec![b'x'; MESSAGE_BYTES_MAX]).to_vec();
-        begun.truncate(length);
-        begun.into()
+    /// A body of which a part arrives, and then nothing more.
+    struct Begun(Option<Bytes>);
+
+    impl BodySource for Begun {
+        fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+            self.0.take().map_or(Poll::Pending, |bytes| Poll::Ready(Some(Ok(bytes))))
+        }
     }
 
-    async fn within(serving: Serving, limit: Duration) {
-        let since = Instant::now();
-        let ended = tokio::time::timeout(Duration::from_secs(3_600), serving).await;
-        let _ = ended.expect("the connection ends").expect("without a panic");
-        assert!(since.elapsed() <= limit, "after {:?}", since.elapsed());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_does_nothing_is_not_waited_for() {
-        let memory = Shares::new(MESSAGES_BYTES_MAX, MESSAGES_BYTES_MAX / 2);
-        let limit = STALL_TIMEOUT + 2 * LOOK;
-        let (_silent, serving) = served(&memory);
-        within(serving, limit).await;
-        let (stream, serving) = served(&memory);
-        let _without_calls = client(stream).await;
-        within(serving, limit).await;
-        let (stream, serving) = served(&memory);
-        let mut sender = client(stream).await;
-        let (_answer, mut body) = sender.send_request(call_of(), false).expect("sent");
-        body.send_data(begun(100), false).expect("sent");
-        within(serving, limit).await;
-        assert_eq!(memory.taken(), 0);
-        // The connection waits for a call whose function runs.
-        let (stream, serving) = served(&memory);
-        let mut sender = client(stream).await;
-        let (_answer, mut body) = sender.send_request(call_of(), false).expect("sent");
-        body.send_data(framed(&field(1, b"slow")), true).expect("sent");
-        tokio::time::sleep(10 * limit).await;
-        assert!(!serving.is_finished());
+    /// The first `length` bytes of a message that is `whole` bytes long.
+    fn begun(whole: usize, length: usize) -> Body {
+        let mut bytes = framed(&vec![b'x'; whole]);
+        bytes.truncate(length);
+        Body::Stream { source: Box::new(Begun(Some(bytes))), length: None }
     }
 
     #[tokio::test]
-    async fn calls_without_a_message_take_bounded_memory() {
-        let share = 40 * CALL_BYTES;
-        let memory = Shares::new(2 * share, share);
-        let (stream, serving) = served(&memory);
-        tokio::spawn(serving);
-        let mut sender = client(stream).await;
-        let mut calls = Vec::new();
-        for _ in 0..100 {
-            calls.push(sender.send_request(call_of(), false).expect("sent"));
-            sender = sender.ready().await.expect("room for a stream");
+    async fn the_outcome_follows_the_message() {
+        let front = front();
+        let message = [field(1, b"f"), field(2, b"hello")].concat();
+        let reply = call(&front, &[], Body::whole(framed(&message))).await;
+        assert_eq!(outcome(&reply), None, "not before the message");
+        let Body::Stream { mut source, .. } = reply.body else { panic!("no message") };
+        let chunk = std::future::poll_fn(|cx| source.poll_chunk(cx)).await;
+        assert_eq!(chunk.expect("a message").expect("whole"), framed(&field(1, b"hello")));
+        assert!(std::future::poll_fn(|cx| source.poll_chunk(cx)).await.is_none());
+        assert_eq!(source.take_trailers(), "grpc-status\n0\n");
+        assert_eq!(front.memory.taken(), 5 + message.len() + 5);
+        drop(source);
+        assert_eq!(front.memory.taken(), 0);
+    }
+
+    #[test]
+    fn functions_see_what_the_caller_set() {
+        let mut sent = Head::builder(b"POST", METHOD, b"");
+        for (name, value) in [
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+            ("grpc-timeout", "1S"),
+            ("mote-from", "127.0.0.1"),
+            ("mote-caller", "somebody"),
+            ("x-sensor", "t1"),
+            ("x-sensor", "t2"),
+        ] {
+            sent.header(name.as_bytes(), value.as_bytes());
         }
-        let (last, _body) = calls.pop().expect("a hundred");
-        let answer = tokio::time::timeout(Duration::from_secs(20), last).await;
-        let answer = answer.expect("it is refused").expect("an answer");
-        assert_eq!(answer.headers()["grpc-status"], "8");
-        let other = IpAddr::from([192, 0, 2, 2]);
-        assert!(memory.take(other, share).is_ok(), "others have theirs");
+        let mut sent = sent.finish();
+        let admitted = front().admit(&Method, &mut sent, Some(IpAddr::from([192, 0, 2, 1])));
+        assert!(admitted.is_ok());
+        assert_eq!(sender(&sent), IpAddr::from([192, 0, 2, 1]), "not what the client claims");
+        let seen = metadata(&sent);
+        assert_eq!(seen.headers(), b"x-sensor\nt1\ncontent-type\napplication/binary\n");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_does_not_arrive_is_not_waited_for() {
+        let front = front();
+        let reply = call(&front, &[], begun(100, 50)).await;
+        assert_eq!(outcome(&reply), Some(&b"3"[..]));
+        let reply = call(&front, &[], begun(MESSAGE_BYTES_MAX + 1, 50)).await;
+        assert_eq!(outcome(&reply), Some(&b"8"[..]), "longer than a message may be");
+        assert_eq!(front.memory.taken(), 0);
     }
 
     #[tokio::test]
     async fn messages_that_are_not_whole_take_bounded_memory() {
+        let front = front();
         let share = MESSAGES_BYTES_MAX / 2;
-        let memory = Shares::new(MESSAGES_BYTES_MAX, share);
-        let mut answers = Vec::new();
-        let mut open = Vec::new();
-        for _ in 0..3 {
-            let (stream, serving) = served(&memory);
-            let mut sender = client(stream).await;
-            for _ in 0..4 {
-                let (answer, mut body) = sender.send_request(call_of(), false).expect("sent");
-                body.send_data(begun(MESSAGE_BYTES_MAX), false).expect("sent");
-                answers.push(Box::pin(answer));
-                open.push(body);
-            }
-            tokio::spawn(serving);
-            // If the sender were dropped, the connection would end with its streams.
-            std::mem::forget(sender);
-        }
-        let first = futures_util::future::select_all(answers);
-        let (first, ..) =
-            tokio::time::timeout(Duration::from_secs(20), first).await.expect("one is refused");
-        let first = first.expect("an answer");
-        assert_eq!(first.headers()["grpc-status"], "8");
+        let calls: Vec<_> =
+            (0..3).map(|_| Box::pin(call(&front, &[], begun(MESSAGE_BYTES_MAX, 100)))).collect();
+        let (first, ..) = futures_util::future::select_all(calls).await;
+        assert_eq!(outcome(&first), Some(&b"8"[..]));
         let other = IpAddr::from([192, 0, 2, 2]);
-        assert!(memory.taken() <= share);
-        assert!(memory.take(other, share).is_ok(), "others have theirs");
+        assert!(front.memory.taken() <= share);
+        assert!(front.memory.take(other, share).is_ok(), "others have theirs");
     }
 }

@@ -1,8 +1,8 @@
 //! tinyFaaS: its management API, and its fronts over HTTP, CoAP and gRPC.
 //!
-//! HTTP and CoAP are the node's own fronts over a [`TinyFaasFront`], which gives each call and
-//! answer tinyFaaS' form; gRPC is served here. This crate must not know the engine, the store,
-//! other platforms or the configuration. Start reading at `front.rs`.
+//! All three are the node's own fronts: HTTP and CoAP over a [`TinyFaasFront`], which gives each
+//! call and answer tinyFaaS' form, and gRPC over a [`GrpcFront`]. This crate must not know the
+//! engine, the store, other platforms or the configuration. Start reading at `front.rs`.
 
 mod front;
 mod grpc;
@@ -16,7 +16,7 @@ use mote_compat::node::{Access, Deploys, Functions, Logs};
 use mote_compat::routing::{Routes, any};
 
 pub use front::{Route, TinyFaasFront};
-pub use grpc::{GrpcContext, serve as serve_grpc};
+pub use grpc::{GrpcFront, Method};
 
 /// The traits of a node that the management API uses.
 pub trait Node: Access + Deploys + Functions + Logs {}
