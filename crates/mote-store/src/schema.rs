@@ -44,6 +44,9 @@ CREATE INDEX revisions_by_code ON revisions (code_hash);
 CREATE INDEX revisions_by_packages ON revisions (packages_key);
 ";
 
+/// A step that [`keep_public`] takes.
+const KEEP_PUBLIC: &str = "-- keep_public";
+
 /// The steps from each version to the next, beginning with version 1. A released step never
 /// changes. New files take the same steps, so that old and new files have equal tables.
 const MIGRATIONS: &[&str] = &[
@@ -63,8 +66,7 @@ const MIGRATIONS: &[&str] = &[
          created_at_ms INTEGER NOT NULL, expires_at_ms INTEGER, is_current INTEGER NOT NULL)
          STRICT, WITHOUT ROWID;",
     // Who may call a function whose spec did not say: everyone, until then.
-    "UPDATE revisions SET spec = json_set(spec, '$.access', 'public')
-         WHERE json_valid(spec) AND json_extract(spec, '$.access') IS NULL;",
+    KEEP_PUBLIC,
     // Encrypted secrets. The node encrypts those of `plain_secrets` when it has its key.
     "ALTER TABLE secrets RENAME TO plain_secrets;
      CREATE TABLE secrets (name TEXT PRIMARY KEY NOT NULL, sealed BLOB NOT NULL) STRICT;",
@@ -289,12 +291,32 @@ fn migrate(
     }
     let change = connection.transaction()?;
     for step in first.iter().chain(steps).skip(version as usize) {
-        change.execute_batch(step)?;
+        match *step {
+            KEEP_PUBLIC => keep_public(&change)?,
+            step => change.execute_batch(step)?,
+        }
     }
     change.execute_batch(&format!(
         "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {newest};"
     ))?;
     change.commit()
+}
+
+/// Writes into specs without an access mode that everyone may call the function.
+fn keep_public(connection: &Connection) -> rusqlite::Result<()> {
+    let mut all = connection.prepare("SELECT rowid, spec FROM revisions")?;
+    let specs = all.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?;
+    for (row, spec) in specs.collect::<rusqlite::Result<Vec<_>>>()? {
+        // What is no spec is found when it is read.
+        let Ok(mut spec) = serde_json::from_str::<serde_json::Map<_, _>>(&spec) else { continue };
+        if spec.get("access").is_none_or(serde_json::Value::is_null) {
+            spec.insert("access".to_owned(), "public".into());
+            let spec = serde_json::Value::from(spec).to_string();
+            let change = "UPDATE revisions SET spec = ?1 WHERE rowid = ?2";
+            connection.execute(change, rusqlite::params![spec, row])?;
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a file whose pages or indexes are inconsistent. SQLite would find some rows and miss
