@@ -875,11 +875,14 @@ fn functions_of_other_platforms_say_who_may_call_them() {
 
     let deployed = files(&stack.replace("key", "keys"));
     let said = String::from_utf8_lossy(&deployed.stderr).into_owned();
-    assert!(said.contains("mote/access: `keys` is not public, key, basic or local"), "{said}");
+    assert!(
+        said.contains("mote/access: `keys` is not public, key, basic, mtls or local"),
+        "{said}"
+    );
     assert!(!said.contains("ignored"), "{said}");
     assert!(node.ok(&["describe", "guarded"]).contains("local"), "closed rather than open");
     let folder = folder.to_str().expect("UTF-8");
     let wrong = node.mote(&["deploy", folder, "--access", "anyone"]);
     let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
-    assert!(said.contains("anyone") && said.contains("public, key, basic, local"), "{said}");
+    assert!(said.contains("anyone") && said.contains("public, key, basic, mtls, local"), "{said}");
 }

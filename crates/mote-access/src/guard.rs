@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
 use mote_core::body::Body;
 use mote_core::invocation::Head;
-use mote_core::spec::{Access, Rates, TokenRules, WebhookRules};
+use mote_core::spec::{Access, CertificateRules, Rates, TokenRules, WebhookRules};
 use mote_core::{Fault, RouteInfo};
 use mote_issuers::{Issuers, Rejected};
 
@@ -125,6 +125,9 @@ impl Guard {
                 !pages::is_of_another_origin(head.headers()) && opens(Access::Basic)
             }
             (Access::Jwt, Some(rules)) => self.subject(head, rules, now_unix_ms).is_ok(),
+            (Access::Mtls, _) => {
+                route.certificates().is_some_and(|rules| certified(rules, head).is_ok())
+            }
             _ => false,
         }
     }
@@ -150,6 +153,24 @@ impl Guard {
             _ => self.check((access, tokens), function, head, from),
         };
         checked.inspect_err(|fault| self.0.refusals.note(function, fault, from))
+    }
+
+    /// The same for a function that asks for client certificates. [`Guard::admit`] refuses all requests
+    /// for such functions, because it does not know which certificates they accept.
+    pub(crate) fn admit_certified(
+        &self,
+        rules: &CertificateRules,
+        function: &str,
+        head: &mut Head,
+        from: Option<IpAddr>,
+    ) -> Result<(), Fault> {
+        if head.is_admitted() {
+            return Ok(());
+        }
+        let checked = certified(rules, head);
+        let caller = checked.inspect_err(|fault| self.0.refusals.note(function, fault, from))?;
+        head.admit(Some(caller.as_bytes()));
+        Ok(())
     }
 
     /// Requests that were refused since the start, by the code of the refusal.
@@ -198,8 +219,10 @@ impl Guard {
         if access == Access::Jwt {
             return self.check_token(tokens, head, from);
         }
-        if access == Access::Webhook {
-            return Err(Fault::NoSignature);
+        match access {
+            Access::Webhook => return Err(Fault::NoSignature),
+            Access::Mtls => return Err(Fault::NoCertificate),
+            _ => {}
         }
         if access == Access::Basic && pages::is_of_another_origin(head.headers()) {
             return Err(Fault::OtherSite);
@@ -275,6 +298,16 @@ impl Guard {
         let (Some(token), None) = (all.next(), all.next()) else { return Err(Rejected::Wrong) };
         self.0.issuers.check(token, rules, now_unix_ms / 1_000)
     }
+}
+
+/// The caller in the certificate of a request's connection. A page of another site must not use the
+/// certificate of the browser in which it is shown.
+fn certified(rules: &CertificateRules, head: &Head) -> Result<String, Fault> {
+    if pages::is_of_another_origin(head.headers()) {
+        return Err(Fault::OtherSite);
+    }
+    let caller = head.certificate().and_then(|names| rules.caller(names));
+    caller.map(str::to_owned).ok_or(Fault::NoCertificate)
 }
 
 /// All bytes of a body that has arrived. Others are refused: a front waits for the end of the bodies

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use futures_util::future::Either;
 use mote_core::invocation::Head;
 use mote_core::place::Place;
+use mote_core::spec::Access;
 use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo as _};
 
 use crate::guard::Guard;
@@ -49,7 +50,13 @@ impl<I: Invoker> Invoker for Guarded<I> {
         head: &mut Head,
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
-        self.guard.admit(route.access(), route.tokens(), route.name().as_str(), head, from)
+        let (access, name) = (route.access(), route.name().as_str());
+        match route.certificates() {
+            Some(rules) if access == Access::Mtls => {
+                self.guard.admit_certified(rules, name, head, from)
+            }
+            _ => self.guard.admit(access, route.tokens(), name, head, from),
+        }
     }
 
     #[inline]

@@ -1,7 +1,8 @@
 //! Who may call a function from outside of the node.
 //!
 //! A function with the access mode `key` or `basic` is called only with a key, one with `jwt` only
-//! with a token of its issuer, one with `webhook` only by a service that signs its requests, and one
+//! with a token of its issuer, one with `mtls` only by a client with a certificate, one with `webhook`
+//! only by a service that signs its requests, and one
 //! with `local` only from the node's own machine, and not by a web page of another site. [`KeyRing`]
 //! has what the node keeps of all keys, [`Guard`] decides about one request, and [`Guarded`] is the
 //! layer over an invoker that every front calls. The keys and the time come from outside; this crate

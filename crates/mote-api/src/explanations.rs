@@ -217,6 +217,8 @@ const ROWS: &[Row] = &[
         "The function has the access mode `webhook`, and the request has no signature, or one that the function does not accept: it was made with another secret or for another body, its time is too far from the clock of the node, or a field is missing or there twice. Compare `scheme` in [access] with the service that sends, set the secret again with `mote secret set`, and check the clock of the node. A proxy that changes the body makes each signature wrong. Only the node's own HTTP and HTTPS ports check signatures."),
     row("M0531", exit::FAILED, "signatures cannot be checked yet",
         "The function has the access mode `webhook`, and the node has no secret of the name in [access], or cannot decrypt it. `mote describe NAME` shows the name, and `mote secret set SECRET` sets it."),
+    row("M0532", exit::FAILED, "no certificate that opens the function",
+        "The function has the access mode `mtls`, and the client of this connection has shown no certificate, or one whose names are not among the `callers` in [access]. Only the HTTPS port asks for certificates, and only if the setting `client_ca` names the authorities that sign them. A certificate that no such authority has signed, or that has expired or was revoked, ends the connection during its handshake. `mote describe NAME` shows the names that the function accepts."),
     row("M0599", exit::FAILED, "the node failed",
         "mote has a bug, or a resource of the machine is exhausted. The node's own log contains the reason with the same invocation id."),
     row("M0601", exit::FAILED, "no CoAP answer",

@@ -134,6 +134,8 @@ pub struct FunctionManifest {
     pub access: Option<AccessName>,
     /// The other keys of `[access]`, for callers with tokens; exactly with the mode `jwt`.
     pub tokens: Option<TokensManifest>,
+    /// The names of clients' certificates that it accepts; only with the mode `mtls`.
+    pub callers: Option<Lined<Vec<String>>>,
     /// The same for signed requests; exactly with the mode `webhook`.
     pub webhook: Option<WebhookManifest>,
     /// Whether a program or server reaches the services of the node.
@@ -1099,11 +1101,11 @@ mod tests {
         for (source, expected) in [
             (
                 "[access]\nmode = \"keys\"\n",
-                "error[M0303]: mote.toml: mode: \"public\", \"key\", \"basic\", \"jwt\", \"webhook\" or \"local\" (line 3)\n  did you mean \"key\"?",
+                "error[M0303]: mote.toml: mode: \"public\", \"key\", \"basic\", \"jwt\", \"mtls\", \"webhook\" or \"local\" (line 3)\n  did you mean \"key\"?",
             ),
             (
                 "[access]\nmode = true\n",
-                "error[M0303]: mote.toml: mode: \"public\", \"key\", \"basic\", \"jwt\", \"webhook\" or \"local\"; found true or false (line 3)",
+                "error[M0303]: mote.toml: mode: \"public\", \"key\", \"basic\", \"jwt\", \"mtls\", \"webhook\" or \"local\"; found true or false (line 3)",
             ),
             (
                 "[access]\nmod = \"key\"\n",

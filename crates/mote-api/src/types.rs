@@ -42,12 +42,15 @@ pub struct Function {
     /// What the autoscaler decided last; absent before the first invocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
-    /// Who may call it: `public`, `key`, `basic`, `jwt`, `webhook` or `local`.
+    /// Who may call it: `public`, `key`, `basic`, `jwt`, `mtls`, `webhook` or `local`.
     #[serde(default = "public")]
     pub access: String,
     /// Whose tokens its callers send, with the mode `jwt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<AcceptedTokens>,
+    /// The names of clients' certificates that it accepts, with the mode `mtls`; empty for every name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub certificate_names: Vec<String>,
     /// The signed requests that it accepts, with the mode `webhook`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook: Option<AcceptedSignatures>,
@@ -484,7 +487,7 @@ pub struct DeployResult {
     /// How traffic goes now; empty from a dry run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub traffic: Vec<TrafficShare>,
-    /// Who may call it: `public`, `key`, `basic`, `jwt`, `webhook` or `local`.
+    /// Who may call it: `public`, `key`, `basic`, `jwt`, `mtls`, `webhook` or `local`.
     #[serde(default = "public")]
     pub access: String,
     /// Whether it was asked to take no traffic by share.

@@ -501,6 +501,7 @@ pub(crate) fn put_fault(out: &mut Vec<u8>, stream: u32, fault: &Fault) {
         Fault::OtherToken => (28, 0, 0, ""),
         Fault::NoSignature => (30, 0, 0, ""),
         Fault::NoSignatureSecret => (31, 0, 0, ""),
+        Fault::NoCertificate => (32, 0, 0, ""),
     };
     put(out, Kind::Fault, true, stream, |out| {
         out.extend_from_slice(&[kind, attempt]);
@@ -553,6 +554,7 @@ pub(crate) fn read_fault(payload: Bytes) -> Result<Fault, Malformed> {
         28 => Fault::OtherToken,
         30 => Fault::NoSignature,
         31 => Fault::NoSignatureSecret,
+        32 => Fault::NoCertificate,
         _ => return Err(Malformed("unknown fault")),
     })
 }

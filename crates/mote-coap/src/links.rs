@@ -13,14 +13,14 @@ pub(crate) fn document<I: Invoker>(invoker: &I, query: &[u8], from: IpAddr) -> S
     let filter = first.as_deref().and_then(|query| query.split_once('='));
     let mut text = String::new();
     for route in invoker.routes() {
-        // What only this machine may call is not shown to others, and what needs a token or a
-        // signature, which no option of CoAP can carry, is shown to nobody.
+        // What only this machine may call is not shown to others, and what needs a token, a
+        // certificate or a signature, which no option of CoAP can carry, is shown to nobody.
         let is_hidden = match route.access() {
             Access::Local => {
                 let mut head = Head::builder(b"GET", b"/", b"").finish();
                 invoker.admit(&route, &mut head, Some(from)).is_err()
             }
-            access => matches!(access, Access::Jwt | Access::Webhook),
+            access => matches!(access, Access::Jwt | Access::Mtls | Access::Webhook),
         };
         if is_hidden {
             continue;

@@ -31,6 +31,8 @@ pub enum Fault {
     NoToken,
     /// The keys that verify tokens are not known yet.
     NoTokenKeys,
+    /// The function requires a client certificate that it accepts, and the connection has none.
+    NoCertificate,
     /// The function accepts signed requests only, and this one has no valid signature.
     NoSignature,
     /// The node lacks the secret that verifies signatures.
@@ -178,6 +180,7 @@ impl Fault {
             Fault::NoKey | Fault::NoPassword => row(401, (4, 1), None, false, "caller", "M0520"),
             Fault::NoToken => row(401, (4, 1), None, false, "caller", "M0527"),
             Fault::NoTokenKeys => row(503, (5, 3), Some(5), false, "platform", "M0528"),
+            Fault::NoCertificate => row(403, (4, 3), None, false, "caller", "M0532"),
             Fault::NoSignature => row(401, (4, 1), None, false, "caller", "M0530"),
             Fault::NoSignatureSecret => row(503, (5, 3), Some(60), false, "platform", "M0531"),
             Fault::OtherToken => row(403, (4, 3), None, false, "caller", "M0529"),
@@ -231,6 +234,7 @@ impl Fault {
             | Fault::NoKey
             | Fault::NoPassword
             | Fault::NoToken
+            | Fault::NoCertificate
             | Fault::NoSignature
             | Fault::OtherToken
             | Fault::OtherKey
@@ -282,6 +286,9 @@ impl Fault {
             Fault::NoToken => format!("{function}: send a valid token"),
             Fault::NoTokenKeys => {
                 format!("{function}: tokens cannot be checked yet, try again later")
+            }
+            Fault::NoCertificate => {
+                format!("{function}: connect over HTTPS with a client certificate that it accepts")
             }
             Fault::NoSignature => format!("{function}: send a request with a valid signature"),
             Fault::NoSignatureSecret => {

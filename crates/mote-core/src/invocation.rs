@@ -17,8 +17,8 @@ use crate::name::FunctionName;
 use crate::place::Place;
 use crate::spec::mqtt::Connection;
 use crate::spec::{
-    Access, AsyncRules, CoapResource, HttpRules, Platform, Rates, STREAM_IDLE_MS_DEFAULT,
-    TokenRules, WebhookRules,
+    Access, AsyncRules, CertificateRules, CoapResource, HttpRules, Platform, Rates,
+    STREAM_IDLE_MS_DEFAULT, TokenRules, WebhookRules,
 };
 
 /// The source of an invocation.
@@ -137,6 +137,7 @@ pub struct Head {
     is_paid: bool,
     is_local: bool,
     place: Option<Place>,
+    certificate: Option<Arc<Vec<String>>>,
 }
 
 impl Head {
@@ -201,6 +202,16 @@ impl Head {
     /// Whether [`Head::set_local`] was called, which is done only where somebody asks.
     pub fn is_local(&self) -> bool {
         self.is_local
+    }
+
+    /// Notes the names in the certificate with which the client has proved who it is.
+    pub fn set_certificate(&mut self, names: Option<Arc<Vec<String>>>) {
+        self.certificate = names;
+    }
+
+    /// The names that [`Head::set_certificate`] has noted; `None` without a certificate.
+    pub fn certificate(&self) -> Option<&[String]> {
+        self.certificate.as_deref().map(Vec::as_slice)
     }
 
     /// The caller that [`Head::admit`] has named.
@@ -285,6 +296,7 @@ impl Head {
             is_paid: false,
             is_local: false,
             place: None,
+            certificate: None,
         })
     }
 
@@ -523,6 +535,10 @@ pub trait RouteInfo {
     }
     /// The tokens of its callers, if they send tokens.
     fn tokens(&self) -> Option<&Arc<TokenRules>> {
+        None
+    }
+    /// The client certificates that it accepts, if it asks for them.
+    fn certificates(&self) -> Option<&Arc<CertificateRules>> {
         None
     }
     /// The signed requests that it accepts, if it does.

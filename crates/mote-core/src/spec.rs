@@ -21,9 +21,10 @@ mod protocol;
 mod rate;
 mod runtime;
 mod schedule;
+mod secret;
 
 pub use access::{
-    Access, HmacRules, SignatureEncoding, SignatureHash, TokenKeys, TokenRules,
+    Access, CertificateRules, HmacRules, SignatureEncoding, SignatureHash, TokenKeys, TokenRules,
     WEBHOOK_BODY_BYTES_MAX, WebhookRules, WebhookScheme,
 };
 pub use background::{
@@ -43,6 +44,7 @@ pub use schedule::{
     EVERY_MS_MAX, EVERY_MS_MIN, EXPRESSION_BYTES_MAX, JITTER_MS_MAX, Missed, Overlap,
     SCHEDULE_BODY_BYTES_MAX, SCHEDULES_MAX, Schedule, ScheduledCall, TIMEZONE_DEFAULT, When,
 };
+pub use secret::is_secret_name;
 
 /// Default memory limit: a board with 1 GiB has room for many times this amount.
 pub const MEMORY_BYTES_DEFAULT: u64 = 64 << 20;
@@ -314,6 +316,8 @@ pub struct FunctionSpec {
     pub access: Access,
     /// The tokens of its callers; exactly if its access mode is [`Access::Jwt`].
     pub tokens: Option<Arc<TokenRules>>,
+    /// The client certificates that it accepts; exactly if its access mode is [`Access::Mtls`].
+    pub certificates: Option<Arc<CertificateRules>>,
     /// The signed requests that it accepts; exactly if its access mode is [`Access::Webhook`].
     pub webhook: Option<Arc<WebhookRules>>,
     /// How many calls from outside it accepts.
@@ -447,6 +451,7 @@ impl FunctionSpec {
             services: false,
             access: Access::Unset,
             tokens: None,
+            certificates: None,
             webhook: None,
             rates: Rates::default(),
             http: None,
@@ -477,13 +482,6 @@ pub struct SpecError {
     pub field: &'static str,
     /// What is wrong, and which values are allowed.
     pub problem: String,
-}
-
-/// Whether `name` is valid for a secret; it is also the name of the secret's file.
-pub fn is_secret_name(name: &str) -> bool {
-    (1..=253).contains(&name.len())
-        && !name.starts_with('.')
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
 }
 
 /// Most secrets of one function.

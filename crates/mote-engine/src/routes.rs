@@ -10,8 +10,8 @@ use mote_core::name::FunctionName;
 use mote_core::rollout::Split;
 use mote_core::spec::mqtt::Connection;
 use mote_core::spec::{
-    Access, AsyncRules, CoapResource, HttpRules, Platform, Protocol, Rates, Runtime, TokenRules,
-    WebhookRules,
+    Access, AsyncRules, CertificateRules, CoapResource, HttpRules, Platform, Protocol, Rates,
+    Runtime, TokenRules, WebhookRules,
 };
 
 use crate::revision::Revision;
@@ -199,6 +199,9 @@ impl RouteInfo for Route {
     }
     fn tokens(&self) -> Option<&Arc<TokenRules>> {
         self.revision.spec.tokens.as_ref()
+    }
+    fn certificates(&self) -> Option<&Arc<CertificateRules>> {
+        self.revision.spec.certificates.as_ref()
     }
     fn webhook(&self) -> Option<&Arc<WebhookRules>> {
         self.revision.spec.webhook.as_ref()

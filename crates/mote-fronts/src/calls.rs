@@ -9,7 +9,8 @@ use mote_access::Guarded;
 use mote_core::invocation::{Head, Reply, RouteInfo};
 use mote_core::spec::mqtt::Connection;
 use mote_core::spec::{
-    Access, AsyncRules, CoapResource, HttpRules, Platform, Rates, TokenRules, WebhookRules,
+    Access, AsyncRules, CertificateRules, CoapResource, HttpRules, Platform, Rates, TokenRules,
+    WebhookRules,
 };
 use mote_core::{Fault, FunctionName, Invocation, Invoker};
 use mote_engine::Engine;
@@ -109,9 +110,9 @@ impl Invoker for Calls {
             (Self::TinyFaas(front), Route::TinyFaas(route)) => {
                 Either::Right(Either::Left(Either::Left(Box::pin(front.invoke(route, invocation)))))
             }
-            (Self::TinyFaasGrpc(front), Route::TinyFaasGrpc(method)) => Either::Right(
-                Either::Left(Either::Right(Box::pin(front.invoke(method, invocation)))),
-            ),
+            (Self::TinyFaasGrpc(front), Route::TinyFaasGrpc(method)) => {
+                Either::Right(Either::Left(Either::Right(front.invoke(method, invocation))))
+            }
             // A front only has routes of its own.
             _ => Either::Right(Either::Right(std::future::ready(Err(Fault::NoSuchFunction)))),
         }
@@ -180,6 +181,10 @@ impl RouteInfo for Route {
 
     fn tokens(&self) -> Option<&Arc<TokenRules>> {
         of!(self.tokens())
+    }
+
+    fn certificates(&self) -> Option<&Arc<CertificateRules>> {
+        of!(self.certificates())
     }
 
     fn webhook(&self) -> Option<&Arc<WebhookRules>> {

@@ -15,7 +15,8 @@ use mote_core::invocation::{Head, headers, put_header};
 use mote_core::shares::{Share, Shares};
 use mote_core::spec::mqtt::Connection;
 use mote_core::spec::{
-    Access, AsyncRules, CoapResource, HttpRules, Platform, Rates, TokenRules, WebhookRules,
+    Access, AsyncRules, CertificateRules, CoapResource, HttpRules, Platform, Rates, TokenRules,
+    WebhookRules,
 };
 use mote_core::{
     Fault, FunctionName, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger,
@@ -170,6 +171,13 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
         }
     }
 
+    fn certificates(&self) -> Option<&Arc<CertificateRules>> {
+        match self {
+            Route::Function(route) => route.certificates(),
+            Route::Invocations => None,
+        }
+    }
+
     fn webhook(&self) -> Option<&Arc<WebhookRules>> {
         match self {
             Route::Function(route) => route.webhook(),
@@ -310,8 +318,8 @@ impl<I: Invoker> Deferring<I> {
         Ok(accepted_reply(trigger, accepted))
     }
 
-    /// Whether the sender of a request may see an invocation: if its function requires a key or
-    /// a token, the sender needs one that opens the function, and if only this machine may call the
+    /// Whether the sender of a request may see an invocation: if its function requires a key, a
+    /// token or a certificate, the sender needs one that opens the function, and if only this machine may call the
     /// function, or the function was removed, the sender must be on this machine.
     fn may_see(&self, head: &Head, shown: &Shown) -> bool {
         // Of a function that is gone, nobody knows who might call it.
@@ -319,7 +327,7 @@ impl<I: Invoker> Deferring<I> {
             return head.is_local();
         };
         match route.access() {
-            Access::Key | Access::Basic | Access::Jwt => {
+            Access::Key | Access::Basic | Access::Jwt | Access::Mtls => {
                 self.opens.as_ref().is_some_and(|opens| opens(head, &route))
             }
             // A signature belongs to one body, and proves nothing about what somebody asks later.

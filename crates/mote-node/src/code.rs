@@ -11,7 +11,7 @@ use mote_api::Problem;
 use mote_api::manifest::FunctionManifest;
 use mote_api::toml_reader::Mistakes;
 use mote_compat::node::{Code, Deploy, Manifest};
-use mote_core::spec::{Access, Platform, TokenRules, WebhookRules};
+use mote_core::spec::{Access, CertificateRules, Platform, TokenRules, WebhookRules};
 use mote_core::{FunctionName, FunctionSpec};
 use mote_project::foreign;
 use mote_store::{ArchiveLimits, PackError};
@@ -38,6 +38,7 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
     let before = node.engine.get(name.as_str()).map(|it| Callers {
         access: it.spec.access,
         tokens: it.spec.tokens.clone(),
+        certificates: it.spec.certificates.clone(),
         webhook: it.spec.webhook.clone(),
     });
     let packed = blocking(move || pack(deploy, on_node, before))
@@ -57,6 +58,7 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
 struct Callers {
     access: Access,
     tokens: Option<Arc<TokenRules>>,
+    certificates: Option<Arc<CertificateRules>>,
     webhook: Option<Arc<WebhookRules>>,
 }
 
@@ -99,8 +101,9 @@ fn pack(
     }
     if !says_access {
         match before {
-            Some(Callers { access, tokens, webhook }) => {
-                (spec.access, spec.tokens, spec.webhook) = (access, tokens, webhook);
+            Some(Callers { access, tokens, certificates, webhook }) => {
+                (spec.access, spec.tokens) = (access, tokens);
+                (spec.certificates, spec.webhook) = (certificates, webhook);
             }
             // A copy of a public function is not public by itself.
             None if spec.access == Access::Public => spec.access = Access::Unset,

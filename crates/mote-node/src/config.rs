@@ -25,6 +25,8 @@ pub struct Config {
     pub https: Option<SocketAddr>,
     /// Folder with its certificates.
     pub certificates: PathBuf,
+    /// File with the authorities that sign the certificates of clients; `None` asks no client for one.
+    pub client_ca: Option<PathBuf>,
     /// Address of the CoAP front; `None` switches it off.
     pub coap: Option<SocketAddr>,
     /// Address of the CoAP front over TCP; `None` switches it off.
@@ -74,6 +76,11 @@ impl Config {
     /// Who may call a function whose manifest says `access`.
     pub(crate) fn access_of(&self, access: Access) -> Access {
         access.or(self.access)
+    }
+
+    /// Whether clients can show certificates.
+    pub(crate) fn checks_certificates(&self) -> bool {
+        self.https.is_some() && self.client_ca.is_some()
     }
 }
 

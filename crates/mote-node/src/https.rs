@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use mote_api::harmless;
 use mote_gateway::http;
-use mote_tls::{Acceptor, Certificates};
+use mote_tls::{Acceptor, Certificates, ClientAuthorities};
 
 use crate::config::Config;
 use crate::front_limits::{HTTPS_FILES_SHARE, http_config};
@@ -48,10 +48,21 @@ pub(crate) fn certificates(config: &Config) -> Result<Option<Arc<Certificates>>>
     Ok(Some(Arc::new(certificates)))
 }
 
+/// The authorities of clients, if there are any. Blocks.
+pub(crate) fn client_authorities(config: &Config) -> Result<Option<Arc<ClientAuthorities>>> {
+    let Some(file) = &config.client_ca else { return Ok(None) };
+    let opened = ClientAuthorities::open(file)
+        .map_err(|error| unusable("client_ca", harmless(&error.to_string()).to_string()))?;
+    Ok(Some(Arc::new(opened)))
+}
+
 /// The limits of the front, and its side of TLS.
-pub(crate) fn front_config(certificates: &Arc<Certificates>) -> Result<http::Config> {
-    let tls = Some(certificates.server(&["h2", "http/1.1"])?);
-    Ok(http::Config { tls, ..http_config(HTTPS_FILES_SHARE) })
+pub(crate) fn front_config(
+    certificates: &Arc<Certificates>,
+    clients: Option<Arc<ClientAuthorities>>,
+) -> Result<http::Config> {
+    let tls = Some(certificates.server(&["h2", "http/1.1"], clients)?);
+    Ok(http::Config { tls, names_of: Some(mote_tls::names), ..http_config(HTTPS_FILES_SHARE) })
 }
 
 /// The TLS of the APIs for operators, whose clients may also speak plain HTTP.
@@ -60,10 +71,16 @@ pub(crate) fn of_apis(certificates: Option<&Arc<Certificates>>) -> Result<Option
 }
 
 /// Reads changed certificates again, for as long as the node runs.
-pub(crate) async fn keep_renewed(certificates: Arc<Certificates>) {
-    let mut told = String::new();
+pub(crate) async fn keep_renewed(
+    certificates: Arc<Certificates>,
+    clients: Option<Arc<ClientAuthorities>>,
+) {
+    let (mut told, mut told_of_clients) = (String::new(), String::new());
     loop {
         tokio::time::sleep(LOOK).await;
+        if let Some(clients) = clients.clone() {
+            renew_clients(clients, &mut told_of_clients).await;
+        }
         let own = certificates.clone();
         let Ok(renewed) = blocking(move || own.renew()).await else { continue };
         if renewed.changed {
@@ -79,4 +96,22 @@ pub(crate) async fn keep_renewed(certificates: Arc<Certificates>) {
         }
         told = faults;
     }
+}
+
+/// The same for the authorities of clients. `told` is the last fault, which is logged only once.
+async fn renew_clients(clients: Arc<ClientAuthorities>, told: &mut String) {
+    let fault = match blocking(move || clients.renew()).await {
+        Ok(Ok(changed)) => {
+            if changed {
+                tracing::info!("the authorities of clients were read again");
+            }
+            String::new()
+        }
+        Ok(Err(fault)) => fault.to_string(),
+        Err(_) => return,
+    };
+    if !fault.is_empty() && fault != *told {
+        tracing::warn!("changed authorities of clients are not used, the former ones are: {fault}");
+    }
+    *told = fault;
 }

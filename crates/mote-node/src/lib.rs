@@ -149,16 +149,18 @@ impl Node {
     /// The addresses at which clients on this machine reach a function.
     pub(crate) fn urls(&self, name: &FunctionName, access: Access) -> Urls {
         Urls {
-            http: (self.http.map(|address| format!("http://{}/{name}", reachable(address))))
+            // Only TLS shows the certificate of a client.
+            http: (self.http.filter(|_| access != Access::Mtls || self.https.is_none()))
+                .map(|address| format!("http://{}/{name}", reachable(address)))
                 .or_else(|| Some(format!("https://{}/{name}", reachable(self.https?)))),
-            // No option of CoAP can carry a token or a signature.
-            coap: self.coap.filter(|_| !matches!(access, Access::Jwt | Access::Webhook)).map(
-                |address| {
+            // No option of CoAP can carry a token, a certificate or a signature.
+            coap: (self.coap)
+                .filter(|_| !matches!(access, Access::Jwt | Access::Mtls | Access::Webhook))
+                .map(|address| {
                     // The default port of the scheme is left out.
                     let text = reachable(address).to_string();
                     format!("coap://{}/{name}", text.strip_suffix(":5683").unwrap_or(&text))
-                },
-            ),
+                }),
         }
     }
 

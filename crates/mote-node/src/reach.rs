@@ -93,6 +93,18 @@ pub(crate) fn functions(node: &Node) -> Vec<Reach> {
     node.engine.list().into_iter().map(row).collect()
 }
 
+/// Whose certificates a function accepts.
+fn certified(node: &Node, spec: &FunctionSpec) -> String {
+    let callers = spec.certificates.as_ref().map(|rules| rules.callers.join(", "));
+    match callers {
+        _ if !node.config.checks_certificates() => {
+            "nobody, because the node checks no certificates of clients".to_owned()
+        }
+        Some(callers) if !callers.is_empty() => format!("clients with a certificate for {callers}"),
+        _ => "clients with a certificate".to_owned(),
+    }
+}
+
 /// Whose signed requests a function accepts.
 fn signers(node: &Node, spec: &FunctionSpec) -> String {
     let Some(rules) = &spec.webhook else { return "nobody".to_owned() };
@@ -112,6 +124,7 @@ fn who(node: &Node, spec: &FunctionSpec) -> String {
         (Access::Basic, _) if is_open() => "callers with a key, also as a password",
         (Access::Key | Access::Basic, _) => "nobody yet, because no key opens it",
         (Access::Jwt, Some(rules)) => return node.guard.issuers().who(rules),
+        (Access::Mtls, _) => return certified(node, spec),
         (Access::Webhook, _) => return signers(node, spec),
         (Access::Jwt, None) => "nobody",
         (Access::Local | Access::Unset, _) if spec.access == Access::Unset => {

@@ -166,6 +166,7 @@ async fn serve(
     } = listeners;
     let Listeners { management: socket, owns_management, admin: admin_listener, .. } = listeners;
     let certificates = https::certificates(&config)?;
+    let clients = https::client_authorities(&config)?;
     let tls = https::of_apis(certificates.as_ref())?;
     let cells = match &config.cell {
         Some(settings) => Some(cells::start(settings, &engine).await?),
@@ -305,7 +306,7 @@ async fn serve(
         fronts.spawn(mote_fronts::http(listener, invoker.clone(), config, stopper.clone()));
     }
     if let (Some(listener), Some(certificates)) = (https_listener, &certificates) {
-        let config = https::front_config(certificates)?;
+        let config = https::front_config(certificates, clients.clone())?;
         let front = mote_fronts::http(listener, invoker.clone(), config, stopper.clone());
         // Handshakes take long, and must not delay the functions and the other fronts.
         let thread = runtime_on_thread("mote-https", std::future::pending())?;
@@ -313,7 +314,7 @@ async fn serve(
         fronts.spawn(mote_tasks::boxed(front));
     }
     if let Some(certificates) = certificates {
-        management.spawn(mote_tasks::boxed(https::keep_renewed(certificates)));
+        management.spawn(mote_tasks::boxed(https::keep_renewed(certificates, clients)));
     }
     let coap_config = mote_coap::Config { notices: Some(notices), ..Default::default() };
     if let Some(listener) = coap_listener {

@@ -11,8 +11,8 @@ use mote_api::manifest::{
 use mote_api::toml_reader::Mistakes;
 use mote_core::FunctionSpec;
 use mote_core::spec::{
-    Access, HmacRules, SignatureEncoding, SignatureHash, TokenKeys, TokenRules, WebhookRules,
-    WebhookScheme,
+    Access, CertificateRules, HmacRules, SignatureEncoding, SignatureHash, TokenKeys, TokenRules,
+    WebhookRules, WebhookScheme,
 };
 
 use super::mistakes::{escaped, in_manifest};
@@ -29,6 +29,10 @@ pub(super) fn apply(
         Some(tokens) => Some(Arc::new(rules(tokens, folder)?)),
         None => None,
     };
+    spec.certificates = match name {
+        AccessName::Mtls => Some(Arc::new(certificates(function)?)),
+        _ => None,
+    };
     spec.webhook = match &function.webhook {
         Some(webhook) => {
             let rules = signed(webhook);
@@ -43,15 +47,33 @@ pub(super) fn apply(
     Ok(())
 }
 
+/// Sets an access mode that needs nothing more.
+pub fn set_mode(spec: &mut FunctionSpec, name: AccessName) {
+    spec.access = mode(name);
+    (spec.tokens, spec.webhook) = (None, None);
+    spec.certificates = (spec.access == Access::Mtls).then(Arc::default);
+}
+
 /// The access mode of this name.
-pub fn mode(name: AccessName) -> Access {
+fn mode(name: AccessName) -> Access {
     match name {
         AccessName::Key => Access::Key,
         AccessName::Basic => Access::Basic,
         AccessName::Jwt => Access::Jwt,
+        AccessName::Mtls => Access::Mtls,
         AccessName::Webhook => Access::Webhook,
         AccessName::Public => Access::Public,
         AccessName::Local => Access::Local,
+    }
+}
+
+/// The client certificates that a manifest describes.
+fn certificates(function: &FunctionManifest) -> Result<CertificateRules, Mistakes> {
+    let Some(callers) = &function.callers else { return Ok(CertificateRules::default()) };
+    let rules = CertificateRules { callers: callers.value.clone() };
+    match rules.mistake() {
+        None => Ok(rules),
+        Some(mistake) => Err(in_manifest("M0303", callers.line, &format!("callers: {mistake}"))),
     }
 }
 

@@ -280,7 +280,7 @@ impl Described {
                     self.function.access = Some(AccessName::Local);
                     let reason = match manifest::access_needs_more(word) {
                         Some(reason) => reason.to_owned(),
-                        None => format!("`{word}` is not public, key, basic or local"),
+                        None => format!("`{word}` is not public, key, basic, mtls or local"),
                     };
                     self.warn(format!(
                         "{ACCESS}: {reason}; only this machine can call the function"

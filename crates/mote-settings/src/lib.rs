@@ -36,7 +36,7 @@ pub struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 40] = [
+pub const SETTINGS: [Setting; 41] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -61,6 +61,11 @@ pub const SETTINGS: [Setting; 40] = [
         key: "certificates",
         default: "`certificates` in the data folder",
         text: "Folder with the certificates of `https` and their keys (PEM): `NAME.crt` or `NAME.pem` with `NAME.key`, or folders that have `fullchain.pem` with `privkey.pem`, or `tls.crt` with `tls.key`. A client gets the first one that is valid for the host that it names. The node reads changed files again. If the folder is the default one and has none, the node makes a certificate of its own.",
+    },
+    Setting {
+        key: "client_ca",
+        default: "none",
+        text: "File with the certificates (PEM) of the authorities that sign the certificates of clients, and with their revocation lists, if there are any. With it, `https` asks each client for a certificate, and functions with the access mode `mtls` accept those that have one. The node reads a changed file again.",
     },
     Setting {
         key: "coap",
@@ -424,6 +429,7 @@ impl Loaded {
         let data = check.path("data", given.data_default());
         let secrets_key = check.secrets_key();
         let certificates = check.path("certificates", data.join("certificates"));
+        let client_ca = check.client_ca(https.is_some());
         let socket = check.path("socket", given.socket_default(&data));
         if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             check.fault("socket", &format!("at most {SOCKET_PATH_BYTES_MAX} bytes"), None);
@@ -444,6 +450,7 @@ impl Loaded {
                 http,
                 https,
                 certificates,
+                client_ca,
                 coap,
                 coap_tcp,
                 admin,
@@ -719,6 +726,20 @@ impl Check<'_> {
         };
         self.settle(key, path.display().to_string());
         path
+    }
+
+    /// The file with the authorities of clients, which only the HTTPS front asks for certificates.
+    fn client_ca(&mut self, has_https: bool) -> Option<PathBuf> {
+        if self.given("client_ca").is_none() {
+            self.settle("client_ca", "none".to_owned());
+            return None;
+        }
+        let file = self.path("client_ca", PathBuf::new());
+        if !has_https {
+            let hint = "turn on https".to_owned();
+            self.fault("client_ca", "only with https", Some(hint));
+        }
+        Some(file)
     }
 
     /// An address, `:PORT` or `off`. Without `reach`, only loopback is accepted.

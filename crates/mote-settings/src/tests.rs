@@ -80,6 +80,7 @@ fn flags_win_over_environment_over_file() {
             "http 127.0.0.1:5 flag",
             "https off default",
             "certificates /d/certificates default",
+            "client_ca none default",
             "coap 127.0.0.1:3 MOTE_COAP",
             "coap_tcp off default",
             "admin off default",

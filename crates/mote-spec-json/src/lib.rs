@@ -13,9 +13,9 @@ use mote_core::name::FunctionName;
 use mote_core::policy::{Balance, Policy};
 use mote_core::spec::mqtt::{MqttTrigger, Publishing};
 use mote_core::spec::{
-    Access, AsyncRules, CoapResource, Egress, FunctionSpec, HttpRules, Isolation, Limits, Missed,
-    Overlap, Platform, Protocol, Rates, Runtime, STREAM_IDLE_MS_DEFAULT, Scale, Schedule,
-    ScheduledCall, StartPolicy, StateRules, TokenRules, WebhookRules, When,
+    Access, AsyncRules, CertificateRules, CoapResource, Egress, FunctionSpec, HttpRules, Isolation,
+    Limits, Missed, Overlap, Platform, Protocol, Rates, Runtime, STREAM_IDLE_MS_DEFAULT, Scale,
+    Schedule, ScheduledCall, StartPolicy, StateRules, TokenRules, WebhookRules, When,
 };
 use mote_core::state::QUOTA_BYTES_DEFAULT;
 use serde::{Deserialize, Serialize};
@@ -114,6 +114,8 @@ struct SpecV1 {
     access: Access,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tokens: Option<TokenRules>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    certificates: Option<CertificateRules>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     webhook: Option<WebhookRules>,
     #[serde(default, skip_serializing_if = "Rates::is_none")]
@@ -278,6 +280,7 @@ impl From<FunctionSpec> for SpecV1 {
             services: spec.services,
             access: spec.access,
             tokens: spec.tokens.map(Arc::unwrap_or_clone),
+            certificates: spec.certificates.map(Arc::unwrap_or_clone),
             webhook: spec.webhook.map(Arc::unwrap_or_clone),
             rates: spec.rates,
             http: spec.http,
@@ -316,6 +319,7 @@ impl From<SpecV1> for FunctionSpec {
             services: spec.services,
             access: spec.access,
             tokens: spec.tokens.map(Arc::new),
+            certificates: spec.certificates.map(Arc::new),
             webhook: spec.webhook.map(Arc::new),
             rates: spec.rates,
             http: spec.http,

@@ -4,14 +4,17 @@
 //! They are the files of one folder, each certificate with its key, in the layouts that other tools
 //! write. If the folder has none, a self-signed certificate is made there. [`Certificates::renew`]
 //! reads changed files again; connections that exist keep what they have agreed on. It must not know
-//! listeners, functions, or where the folder comes from.
+//! listeners, functions, or where the folder comes from. [`ClientAuthorities`] has what proves who a
+//! client is.
 
 #![forbid(unsafe_code)]
 
+mod authorities;
 mod client;
 mod files;
 mod stream;
 
+pub use authorities::{ClientAuthorities, names};
 pub use client::{Connector, Trust};
 pub use stream::{Acceptor, Stream, is_encrypted, plain};
 
@@ -28,7 +31,7 @@ use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::crypto::ring::{self, Ticketer};
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
+use tokio_rustls::rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{self, ServerConfig};
 use webpki::EndEntityCert;
@@ -157,15 +160,31 @@ impl Certificates {
     }
 
     /// Settings of a listener with these certificates: TLS 1.2 and 1.3, and the protocols in `alpn`,
-    /// the preferred one first. Later changes of the certificates apply to its new connections.
-    pub fn server(self: &Arc<Self>, alpn: &[&str]) -> Result<Arc<ServerConfig>, rustls::Error> {
-        let mut server = ServerConfig::builder_with_provider(self.provider.clone())
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_cert_resolver(self.clone());
+    /// the preferred one first. Later changes of the certificates apply to its new connections. With
+    /// `clients`, it asks each client for a certificate; those that have none are served as well.
+    pub fn server(
+        self: &Arc<Self>,
+        alpn: &[&str],
+        clients: Option<Arc<ClientAuthorities>>,
+    ) -> Result<Arc<ServerConfig>, rustls::Error> {
+        let builder = ServerConfig::builder_with_provider(self.provider.clone())
+            .with_safe_default_protocol_versions()?;
+        let asks = clients.is_some();
+        let builder = match clients {
+            Some(clients) => builder.with_client_cert_verifier(clients),
+            None => builder.with_no_client_auth(),
+        };
+        let mut server = builder.with_cert_resolver(self.clone());
         server.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
-        // Clients that come again save the key exchange of their session, and the node keeps nothing.
-        server.ticketer = Ticketer::new()?;
+        if asks {
+            // A session that goes on would keep a certificate that was revoked meanwhile.
+            server.session_storage = Arc::new(NoServerSessionStorage {});
+            server.send_tls13_tickets = 0;
+        } else {
+            // Clients that come again save the key exchange of their session, and the node keeps
+            // nothing.
+            server.ticketer = Ticketer::new()?;
+        }
         Ok(Arc::new(server))
     }
 }

@@ -27,7 +27,7 @@ pub struct Acceptor(Arc<ServerConfig>);
 impl Acceptor {
     /// An acceptor with these certificates, for the protocols in `alpn`.
     pub fn new(certificates: &Arc<Certificates>, alpn: &[&str]) -> Result<Self, rustls::Error> {
-        Ok(Self(certificates.server(alpn)?))
+        Ok(Self(certificates.server(alpn, None)?))
     }
 
     /// Waits for the first byte of a client, and for the handshake if it begins one. A handshake may

@@ -19,22 +19,28 @@ pub enum AccessName {
     Basic,
     /// `jwt`.
     Jwt,
+    /// `mtls`.
+    Mtls,
     /// `webhook`.
     Webhook,
     /// `local`.
     Local,
 }
 
-const ACCESSES: [(&str, AccessName); 6] = [
+const ACCESSES: [(&str, AccessName); 7] = [
     ("public", AccessName::Public),
     ("key", AccessName::Key),
     ("basic", AccessName::Basic),
     ("jwt", AccessName::Jwt),
+    ("mtls", AccessName::Mtls),
     ("webhook", AccessName::Webhook),
     ("local", AccessName::Local),
 ];
 /// The keys that belong to the mode `jwt`.
 const OF_TOKENS: [&str; 4] = ["issuer", "audience", "keys", "claims"];
+
+/// The key that belongs to the mode `mtls`.
+const OF_CERTIFICATES: [&str; 1] = ["callers"];
 
 /// The keys that belong to the mode `webhook`.
 const OF_WEBHOOKS: [&str; 9] = [
@@ -67,7 +73,7 @@ pub fn access_needs_more(word: &str) -> Option<&'static str> {
     }
 }
 
-/// Reads the mode that one word can say: `public`, `key`, `basic` or `local`.
+/// Reads the mode that one word can say: `public`, `key`, `basic`, `mtls` or `local`.
 pub fn access(word: &str) -> Option<AccessName> {
     let found = ACCESSES.iter().find(|(known, _)| *known == word).map(|(_, access)| *access);
     found.filter(|access| !matches!(access, AccessName::Jwt | AccessName::Webhook))
@@ -162,7 +168,8 @@ pub(super) fn read(
     function: &mut FunctionManifest,
     line: usize,
 ) {
-    let known: Vec<&str> = ["mode"].into_iter().chain(OF_TOKENS).chain(OF_WEBHOOKS).collect();
+    let known: Vec<&str> =
+        ["mode"].into_iter().chain(OF_TOKENS).chain(OF_CERTIFICATES).chain(OF_WEBHOOKS).collect();
     reader.check_keys(at, &known, &[], &TOP_KEYS);
     let mode = read_word(reader, at, "mode", &ACCESSES);
     if reader.get(at, "mode").is_none() {
@@ -171,14 +178,24 @@ pub(super) fn read(
     function.access = mode;
     match mode {
         Some(AccessName::Jwt) => function.tokens = Some(read_tokens(reader, at, line)),
+        Some(AccessName::Mtls) => {
+            let wanted = "a list of names, e.g. [\"*.plant.example\"]";
+            function.callers = reader.strings(at, "callers", wanted);
+            if function.callers.as_ref().is_some_and(|callers| callers.value.is_empty()) {
+                let text = "callers: no name; leave it out to accept every certificate";
+                reader.mistake("M0303", line, text, None);
+            }
+        }
         Some(AccessName::Webhook) => function.webhook = Some(read_webhook(reader, at, line)),
         Some(_) => {}
         // This mistake is reported already.
         None => return,
     }
-    for (of, word, keys) in
-        [(AccessName::Jwt, "jwt", &OF_TOKENS[..]), (AccessName::Webhook, "webhook", &OF_WEBHOOKS)]
-    {
+    for (of, word, keys) in [
+        (AccessName::Jwt, "jwt", &OF_TOKENS[..]),
+        (AccessName::Mtls, "mtls", &OF_CERTIFICATES),
+        (AccessName::Webhook, "webhook", &OF_WEBHOOKS),
+    ] {
         for key in keys.iter().filter(|_| mode != Some(of)) {
             if let Some((_, line)) = reader.get(at, key) {
                 let text = format!("{key}: only for mode = \"{word}\"");
@@ -360,6 +377,7 @@ mod tests {
     #[test]
     fn one_word_is_not_enough_for_tokens() {
         assert_eq!(access("basic"), Some(AccessName::Basic));
+        assert_eq!(access("mtls"), Some(AccessName::Mtls));
         assert_eq!((access("jwt"), access("webhook"), access("keys")), (None, None, None));
     }
 
@@ -369,6 +387,32 @@ mod tests {
         let function = manifest.functions.into_iter().next().expect("one function");
         assert_eq!(function.access, Some(AccessName::Webhook));
         Ok(function.webhook.expect("a webhook"))
+    }
+
+    #[test]
+    fn certificates() {
+        let read = |section: &str| {
+            let source = format!("version = 1\n[access]\nmode = \"mtls\"\n{section}");
+            let manifest =
+                Manifest::parse(FILE_NAME, &source).map_err(|error| error.to_string())?;
+            let function = manifest.functions.into_iter().next().expect("one function");
+            assert_eq!(function.access, Some(AccessName::Mtls));
+            Ok::<_, String>(function.callers.map(|callers| callers.value))
+        };
+        assert_eq!(read(""), Ok(None));
+        let callers = vec!["pump-*".to_owned(), "b".to_owned()];
+        assert_eq!(read("callers = [\"pump-*\", \"b\"]\n"), Ok(Some(callers)));
+        for (section, expected) in [
+            ("callers = []\n", "callers: no name; leave it out to accept every certificate"),
+            ("callers = \"a\"\n", "callers: a list of names, e.g. [\"*.plant.example\"]"),
+            ("issuer = \"b\"\n", "issuer: only for mode = \"jwt\" (line 4)"),
+        ] {
+            let text = read(section).expect_err(section);
+            assert!(text.contains(expected), "{section}: {text}");
+        }
+        let source = "version = 1\n[access]\nmode = \"key\"\ncallers = [\"a\"]\n";
+        let text = Manifest::parse(FILE_NAME, source).expect_err("contradicts").to_string();
+        assert!(text.contains("callers: only for mode = \"mtls\" (line 4)"), "{text}");
     }
 
     #[test]

@@ -231,6 +231,9 @@ pub(super) struct NodeFlags {
     /// Folder with the certificates of --https and their keys
     #[arg(long, value_name = "DIR")]
     pub(super) certificates: Option<String>,
+    /// File with the authorities that sign the certificates of clients of --https
+    #[arg(long, value_name = "FILE")]
+    pub(super) client_ca: Option<String>,
     /// Address of the CoAP front, :PORT, or off [default: 127.0.0.1:5683]
     #[arg(long, value_name = "ADDR")]
     pub(super) coap: Option<String>,

@@ -31,6 +31,7 @@ pub(super) fn given(flags: &NodeFlags) -> Vec<(&'static str, String)> {
         ("http", &flags.http),
         ("https", &flags.https),
         ("certificates", &flags.certificates),
+        ("client_ca", &flags.client_ca),
         ("coap", &flags.coap),
         ("coap_tcp", &flags.coap_tcp),
         ("admin", &flags.admin),

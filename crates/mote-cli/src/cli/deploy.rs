@@ -68,8 +68,7 @@ pub(super) fn read<'a>(
         for planned in &mut project.functions {
             mote_project::allow(planned, &allowed);
             if let Some(mode) = args.access {
-                planned.spec.access = mote_project::access::mode(mode);
-                (planned.spec.tokens, planned.spec.webhook) = (None, None);
+                mote_project::access::set_mode(&mut planned.spec, mode);
             }
         }
         all.left_out.extend(project.left_out);

@@ -91,6 +91,9 @@ pub(super) fn describe_text(function: &Function) -> String {
     if let Some(tokens) = &function.tokens {
         line("", &format!("issuer {}, audience {}", tokens.issuer, tokens.audience));
     }
+    if !function.certificate_names.is_empty() {
+        line("", &format!("certificates {}", function.certificate_names.join(", ")));
+    }
     if let Some(webhook) = &function.webhook {
         line("", &format!("scheme {}, secret {}", webhook.scheme, webhook.secret));
     }

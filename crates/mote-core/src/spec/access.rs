@@ -23,6 +23,8 @@ pub enum Access {
     Basic,
     /// Callers with a token of an issuer; see [`TokenRules`].
     Jwt,
+    /// Clients with a certificate; see [`CertificateRules`].
+    Mtls,
     /// Services that sign their requests; see [`WebhookRules`].
     Webhook,
     /// Everyone; a key is checked if one is sent, and names the caller. For what the node itself
@@ -41,6 +43,7 @@ impl Access {
             Access::Key => "key",
             Access::Basic => "basic",
             Access::Jwt => "jwt",
+            Access::Mtls => "mtls",
             Access::Webhook => "webhook",
         }
     }
@@ -82,6 +85,53 @@ pub enum TokenKeys {
     Url(String),
     /// In this text, a JSON Web Key Set (RFC 7517).
     Set(String),
+}
+
+/// Most patterns of [`CertificateRules::callers`], and the bytes of the longest.
+const CALLERS_MAX: usize = 64;
+const CALLER_BYTES_MAX: usize = 256;
+
+/// The client certificates that a function accepts: those that an authority of the node has signed,
+/// with one of these names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateRules {
+    /// Names, in which one `*` stands for any text; empty if every name is accepted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub callers: Vec<String>,
+}
+
+impl CertificateRules {
+    /// The first of a certificate's names that is accepted; it names the caller.
+    pub fn caller<'a>(&self, names: &'a [String]) -> Option<&'a str> {
+        let accepts = |name: &&String| {
+            self.callers.is_empty() || self.callers.iter().any(|pattern| fits(pattern, name))
+        };
+        names.iter().find(accepts).map(String::as_str)
+    }
+
+    /// The first mistake: which pattern, and what is expected.
+    pub fn mistake(&self) -> Option<String> {
+        if self.callers.len() > CALLERS_MAX {
+            return Some(format!("at most {CALLERS_MAX} names"));
+        }
+        let is_good = |one: &&String| {
+            (1..=CALLER_BYTES_MAX).contains(&one.len())
+                && one.bytes().filter(|byte| *byte == b'*').count() <= 1
+                && !one.chars().any(char::is_control)
+        };
+        let bad = self.callers.iter().find(|one| !is_good(one))?;
+        let shown: String = bad.chars().take(64).flat_map(char::escape_debug).collect();
+        Some(format!("\"{shown}\": a name of 1 to {CALLER_BYTES_MAX} bytes with at most one *"))
+    }
+}
+
+/// Whether a name is this one, or fits it where it has a `*`.
+fn fits(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        Some((start, end)) => name.strip_prefix(start).is_some_and(|rest| rest.ends_with(end)),
+        None => name == pattern,
+    }
 }
 
 /// Longest request body of a function that accepts signed requests, in bytes: a body must be complete
@@ -198,6 +248,11 @@ pub enum SignatureHash {
 pub(super) fn check(spec: &FunctionSpec, check: &mut impl FnMut(bool, &'static str, &str)) {
     let is_jwt = spec.access == Access::Jwt;
     check(spec.tokens.is_some() == is_jwt, "access.mode", "tokens belong to jwt alone");
+    let is_mtls = spec.access == Access::Mtls;
+    check(spec.certificates.is_some() == is_mtls, "access.mode", "callers belong to mtls alone");
+    if let Some(mistake) = spec.certificates.as_ref().and_then(|rules| rules.mistake()) {
+        check(false, "access.callers", &mistake);
+    }
     let is_webhook = spec.access == Access::Webhook;
     check(spec.webhook.is_some() == is_webhook, "access.mode", "a scheme belongs to webhook alone");
     check(
@@ -205,4 +260,34 @@ pub(super) fn check(spec: &FunctionSpec, check: &mut impl FnMut(bool, &'static s
         "limits.body",
         "at most 16MiB with the access mode webhook",
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_certificates() {
+        let caller = |callers: &[&str], names: &[&str]| {
+            let owned = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
+            let rules = CertificateRules { callers: owned(callers) };
+            assert_eq!(rules.mistake(), None);
+            rules.caller(&owned(names)).map(str::to_owned)
+        };
+        let names = ["pump 3", "pump-3.plant.example", "spiffe://plant/pump"];
+        assert_eq!(caller(&[], &names).as_deref(), Some("pump 3"));
+        assert_eq!(caller(&[], &[]), None, "a certificate without a name has no caller");
+        assert_eq!(caller(&["*.plant.example"], &names).as_deref(), Some(names[1]));
+        assert_eq!(caller(&["x", "spiffe://plant/*"], &names).as_deref(), Some(names[2]));
+        assert_eq!(caller(&["spiffe://*/pump"], &names).as_deref(), Some(names[2]));
+        assert_eq!(caller(&["pump", "Pump 3", "*.example.com"], &names), None);
+        // The two parts of a pattern may not overlap in the name.
+        assert_eq!(caller(&["aa*aa"], &["aaa"]), None);
+        for bad in ["", "a*b*", "a\nb", &"x".repeat(257)] {
+            assert!(
+                CertificateRules { callers: vec![bad.to_owned()] }.mistake().is_some(),
+                "{bad}"
+            );
+        }
+    }
 }

@@ -15,11 +15,12 @@ use tokio::io::AsyncWriteExt;
 
 use super::answer::{self, After};
 use super::chunked::{ChunkEvent, Chunked};
+use super::client::TlsClient;
 use super::front::HttpFront;
 use super::head::{self, Framing, RequestHead};
 use super::input::{Input, ReadEnd, or_gone, poll_gone};
 use super::request_body::Fed;
-use super::route::{Asked, LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, SCHEME_FIELD, find_route};
+use super::route::{Asked, LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
 use super::socket::{Reader, Socket, Writer};
 use super::{h2, request_body, silence, websocket, websocket_messages};
 use crate::added::Added;
@@ -58,9 +59,11 @@ pub(crate) async fn serve<I: Invoker>(mut stream: Socket, owner: IpAddr, front: 
         h2::serve(stream, input.bytes.freeze(), owner, front).await;
         return;
     }
+    let client = stream.client().cloned();
     let (mut reader, mut writer) = stream.split();
+    let peer = Peer { owner, client };
     let linger = loop {
-        match serve_one(&mut input, &mut reader, &mut writer, owner, front).await {
+        match serve_one(&mut input, &mut reader, &mut writer, &peer, front).await {
             After::KeepAlive => {
                 input.charge(REQUEST_ITEMS, 0).await;
                 if input.bytes.is_empty() {
@@ -90,19 +93,28 @@ pub(crate) async fn serve<I: Invoker>(mut stream: Socket, owner: IpAddr, front: 
     }
 }
 
+/// The other end of a connection.
+struct Peer {
+    /// Its address.
+    owner: IpAddr,
+    /// What TLS knows of it.
+    client: Option<TlsClient>,
+}
+
 /// Serves one request.
 async fn serve_one<I: Invoker>(
     input: &mut Input,
     reader: &mut Reader<'_>,
     writer: &mut Writer<'_>,
-    owner: IpAddr,
+    peer: &Peer,
     front: &HttpFront<I>,
 ) -> After {
+    let owner = peer.owner;
     input.arriving = true;
     let mut request = match read_head(input, reader, front).await {
         Ok(Some(mut request)) => {
-            if front.config.tls.is_some() {
-                request.head.replace_header(SCHEME_FIELD, b"https");
+            if let Some(client) = &peer.client {
+                client.mark(&mut request.head);
             }
             request
         }

@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use super::websocket_shares::WebSockets;
 
@@ -55,6 +56,9 @@ pub struct Config {
     pub helpers: Vec<Handle>,
     /// With it, every connection begins with a handshake of TLS, which has `head_timeout`.
     pub tls: Option<Arc<ServerConfig>>,
+    /// Reads the names in the certificate of a client, the most telling one first. Without it, nothing
+    /// asks what certificate a client has.
+    pub names_of: Option<fn(&CertificateDer<'_>) -> Vec<String>>,
 }
 
 impl Default for Config {
@@ -71,6 +75,7 @@ impl Default for Config {
             streams_max: STREAMS_MAX,
             helpers: Vec::new(),
             tls: None,
+            names_of: None,
         }
     }
 }

@@ -23,15 +23,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::answer;
+use super::client::TlsClient;
 use super::front::{HttpFront, Stopper, Unsent};
 use super::h2_body::{StreamBody, fields_of};
 use super::h2_meter::Metered;
 use super::head::{self, FIELDS_BYTES_MAX, FIELDS_MAX};
-use super::route::{Asked, LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, SCHEME_FIELD, find_route};
-use super::silence;
+use super::route::{Asked, LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
 use super::socket::Socket;
 use super::target::{self, TARGET_BYTES_MAX, Target};
+use super::{answer, silence};
 use crate::added::Added;
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::Refusal;
@@ -74,7 +74,7 @@ pub(crate) async fn serve<I: Invoker>(
         streams: front.streams.clone(),
         gathering: front.gathering.clone(),
         owner,
-        is_tls: front.config.tls.is_some(),
+        tls: stream.client().cloned(),
     });
     let service = hyper::service::service_fn(move |request| {
         let context = context.clone();
@@ -392,7 +392,7 @@ struct Service<I> {
     gathering: Gathering<IpAddr>,
     /// The client's address.
     owner: IpAddr,
-    is_tls: bool,
+    tls: Option<TlsClient>,
 }
 
 impl<I: Invoker> Service<I> {
@@ -448,8 +448,8 @@ impl<I: Invoker> Service<I> {
             Ok(found) => found,
             Err(refusal) => return (String::new(), Err(refusal)),
         };
-        if self.is_tls {
-            head.replace_header(SCHEME_FIELD, b"https");
+        if let Some(client) = &self.tls {
+            client.mark(&mut head);
         }
         let length = hyper::body::Body::size_hint(request.body()).exact();
         let asked = Asked { from: self.owner, length, wants_websocket: false };

@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
+use super::client::TlsClient;
 use super::connection;
 use super::front::{Config, HttpFront, Stopper};
 use super::socket::Socket;
@@ -148,7 +149,10 @@ async fn handle<I: Invoker>(stream: TcpStream, owner: IpAddr, front: &HttpFront<
                 () = front.stopper.given_up(front.config.arrival_grace) => return,
             };
             match opened {
-                Ok(Ok(session)) => Socket::tls(session),
+                Ok(Ok(session)) => {
+                    let client = TlsClient::of(session.get_ref().1, &front.config);
+                    Socket::tls(session, client)
+                }
                 Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
                 Err(_) => return tracing::debug!("TLS handshake took too long"),
             }

@@ -3,6 +3,7 @@
 
 mod answer;
 pub mod chunked;
+mod client;
 mod connection;
 mod front;
 mod h2;

@@ -13,17 +13,27 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio_rustls::server::TlsStream;
 
+use super::client::TlsClient;
+
 type Session = TlsStream<TcpStream>;
 
 /// A connection's socket.
 pub(crate) enum Socket {
     Plain(TcpStream),
-    Tls(Box<Mutex<Session>>),
+    Tls(Box<(Mutex<Session>, TlsClient)>),
 }
 
 impl Socket {
-    pub(crate) fn tls(session: Session) -> Self {
-        Self::Tls(Box::new(Mutex::new(session)))
+    pub(crate) fn tls(session: Session, client: TlsClient) -> Self {
+        Self::Tls(Box::new((Mutex::new(session), client)))
+    }
+
+    /// Its client, if the connection has TLS.
+    pub(crate) fn client(&self) -> Option<&TlsClient> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(tls) => Some(&tls.1),
+        }
     }
 
     pub(crate) fn split(&mut self) -> (Reader<'_>, Writer<'_>) {
@@ -32,7 +42,7 @@ impl Socket {
                 let (reader, writer) = stream.split();
                 (Reader::Plain(reader), Writer::Plain(writer))
             }
-            Self::Tls(session) => (Reader::Tls(session), Writer::Tls(session)),
+            Self::Tls(tls) => (Reader::Tls(&tls.0), Writer::Tls(&tls.0)),
         }
     }
 
@@ -120,7 +130,7 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::Tls(session) => Pin::new(session.get_mut()).poll_read(cx, buffer),
+            Self::Tls(tls) => Pin::new(tls.0.get_mut()).poll_read(cx, buffer),
         }
     }
 }
@@ -133,21 +143,21 @@ impl AsyncWrite for Socket {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Tls(session) => Pin::new(session.get_mut()).poll_write(cx, bytes),
+            Self::Tls(tls) => Pin::new(tls.0.get_mut()).poll_write(cx, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(session) => Pin::new(session.get_mut()).poll_flush(cx),
+            Self::Tls(tls) => Pin::new(tls.0.get_mut()).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(session) => Pin::new(session.get_mut()).poll_shutdown(cx),
+            Self::Tls(tls) => Pin::new(tls.0.get_mut()).poll_shutdown(cx),
         }
     }
 }

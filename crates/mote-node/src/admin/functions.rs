@@ -99,6 +99,7 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             issuer: rules.issuer.clone(),
             audience: rules.audience.clone(),
         }),
+        certificate_names: spec.certificates.as_ref().map_or(vec![], |rules| rules.callers.clone()),
         webhook: spec.webhook.as_ref().map(|rules| AcceptedSignatures {
             scheme: rules.scheme.as_str().to_owned(),
             secret: rules.secret.clone(),

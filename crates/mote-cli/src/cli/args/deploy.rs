@@ -50,7 +50,7 @@ pub(in crate::cli) struct Deploy {
 }
 
 fn access_mode() -> impl TypedValueParser<Value = AccessName> {
-    let names = ["public", "key", "basic", "local"].map(PossibleValue::new);
+    let names = ["public", "key", "basic", "mtls", "local"].map(PossibleValue::new);
     // Hidden, because they are there for their explanation only.
     let hidden = ["jwt", "webhook"].map(|word| PossibleValue::new(word).hide(true));
     let names = PossibleValuesParser::new(names.into_iter().chain(hidden));

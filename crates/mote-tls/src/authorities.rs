@@ -1,0 +1,278 @@
+//! The certificates of clients: which authorities sign them, and which names they have.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
+use tokio_rustls::rustls::crypto::CryptoProvider;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use tokio_rustls::rustls::{
+    DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
+};
+use webpki::EndEntityCert;
+
+use crate::{Unusable, bad_pem, unusable};
+
+/// Largest file of authorities, in bytes.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+/// Pause between two lines of the log about certificates that were not accepted, and the characters of
+/// their names that it shows.
+const PAUSE: Duration = Duration::from_secs(60);
+const NAMES_SHOWN_MAX: usize = 200;
+/// The attribute `commonName` of a subject (X.520), as DER writes its identifier.
+const COMMON_NAME: [u8; 5] = [0x06, 0x03, 0x55, 0x04, 0x03];
+
+/// The authorities that sign the certificates of clients, and what they have revoked.
+///
+/// A client without a certificate is served; one with a certificate that these authorities have not
+/// signed, that has expired, or that is in one of the lists, is not.
+#[derive(Debug)]
+pub struct ClientAuthorities {
+    file: PathBuf,
+    provider: Arc<CryptoProvider>,
+    read: RwLock<Read>,
+    /// When the log last told about a certificate that was not accepted.
+    told: Mutex<Option<Instant>>,
+}
+
+/// What was read, and the text of the file.
+#[derive(Debug)]
+struct Read {
+    text: Vec<u8>,
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+impl ClientAuthorities {
+    /// Reads a file with certificates and revocation lists (PEM). Blocks.
+    pub fn open(file: &Path) -> Result<Self, Unusable> {
+        let provider = Arc::new(ring::default_provider());
+        let text = text_of(file)?;
+        let verifier = verifier(file, &text, &provider)?;
+        let read = RwLock::new(Read { text, verifier });
+        Ok(Self { file: file.to_owned(), provider, read, told: Mutex::default() })
+    }
+
+    /// Reads the file again if it has changed, and returns whether it has. If it cannot be used, what
+    /// was read before stays in use. Blocks.
+    pub fn renew(&self) -> Result<bool, Unusable> {
+        let text = text_of(&self.file)?;
+        if text == self.read.read().text {
+            return Ok(false);
+        }
+        let verifier = verifier(&self.file, &text, &self.provider)?;
+        *self.read.write() = Read { text, verifier };
+        Ok(true)
+    }
+
+    fn verifier(&self) -> Arc<dyn ClientCertVerifier> {
+        self.read.read().verifier.clone()
+    }
+
+    /// Logs why a certificate is not accepted: its client may learn no more than that.
+    fn tell(&self, certificate: &CertificateDer<'_>, reason: &Error) {
+        let mut told = self.told.lock();
+        if told.is_some_and(|at| at.elapsed() < PAUSE) {
+            return;
+        }
+        *told = Some(Instant::now());
+        let names: String = names(certificate).join(", ").chars().take(NAMES_SHOWN_MAX).collect();
+        tracing::warn!(
+            names,
+            %reason,
+            "the certificate of a client was not accepted; further ones are not logged for a minute"
+        );
+    }
+}
+
+fn text_of(file: &Path) -> Result<Vec<u8>, Unusable> {
+    let failed = |error| bad_pem(file, &pem::Error::Io(error));
+    let meta = fs::metadata(file).map_err(failed)?;
+    if !meta.is_file() || meta.len() > FILE_BYTES_MAX {
+        return Err(unusable(file, "not a file of at most 16 MiB", "docs/guides/access.md"));
+    }
+    fs::read(file).map_err(failed)
+}
+
+fn verifier(
+    file: &Path,
+    text: &[u8],
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, Unusable> {
+    let bad = |error: pem::Error| bad_pem(file, &error);
+    let mut authorities = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(text) {
+        authorities.add(certificate.map_err(bad)?).map_err(|error| {
+            let what = format!("a certificate cannot be used: {error}");
+            unusable(file, what, "it must be the one of an authority")
+        })?;
+    }
+    if authorities.is_empty() {
+        let what = "the file has no certificate in PEM";
+        return Err(unusable(file, what, "docs/guides/access.md"));
+    }
+    let lists = CertificateRevocationListDer::pem_slice_iter(text);
+    let lists = lists.collect::<Result<Vec<_>, _>>().map_err(bad)?;
+    // An authority without a list has revoked nothing. A list that is out of date still tells what it
+    // has revoked; a node without a network must not lock its clients out.
+    let builder = WebPkiClientVerifier::builder_with_provider(authorities.into(), provider.clone())
+        .with_crls(lists)
+        .allow_unknown_revocation_status()
+        .clear_root_hint_subjects()
+        .allow_unauthenticated();
+    builder.build().map_err(|error| {
+        unusable(file, format!("a revocation list cannot be used: {error}"), "make it anew")
+    })
+}
+
+impl ClientCertVerifier for ClientAuthorities {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    /// Clients choose among all their certificates, because a change of the file may bring other
+    /// authorities.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let checked = self.verifier().verify_client_cert(end_entity, intermediates, now);
+        checked.inspect_err(|reason| self.tell(end_entity, reason))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier().verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier().verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier().supported_verify_schemes()
+    }
+}
+
+/// The names in a certificate, in this order: the common name of its subject, its DNS names, its URIs
+/// (`subjectAltName`, RFC 5280, 4.2.1.6). Names with control characters are left out.
+pub fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };
+    let common = common_name(certificate.subject()).into_iter();
+    let others = certificate.valid_dns_names().chain(certificate.valid_uri_names());
+    let all = common.chain(others.map(str::to_owned));
+    all.filter(|name| !name.is_empty() && !name.chars().any(char::is_control)).collect()
+}
+
+/// The last common name of a subject, the content of a `Name` in DER: sets of one attribute each,
+/// which are an identifier and a text (RFC 5280, 4.1.2.4).
+fn common_name(subject: &[u8]) -> Option<String> {
+    let (mut rest, mut found) = (subject, None);
+    while let Some((set, after)) = element(rest, 0x31) {
+        rest = after;
+        let mut attributes = set;
+        while let Some((attribute, after)) = element(attributes, 0x30) {
+            attributes = after;
+            // PrintableString, UTF8String and IA5String are the forms that authorities write.
+            let text = attribute.strip_prefix(&COMMON_NAME).and_then(|value| {
+                [0x0c, 0x13, 0x16].into_iter().find_map(|tag| Some(element(value, tag)?.0))
+            });
+            found = text.and_then(|text| String::from_utf8(text.to_vec()).ok()).or(found);
+        }
+    }
+    found
+}
+
+/// The content of the element with this tag at the beginning, and what follows it.
+fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let rest = der.strip_prefix(&[tag])?;
+    let (&first, rest) = rest.split_first()?;
+    let (length, rest) = match first {
+        0..=0x7f => (first as usize, rest),
+        0x81 => (*rest.first()? as usize, &rest[1..]),
+        0x82 => (u16::from_be_bytes([*rest.first()?, *rest.get(1)?]) as usize, &rest[2..]),
+        _ => return None,
+    };
+    rest.split_at_checked(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+
+    use super::*;
+
+    /// The names in a certificate with this common name and these other names.
+    fn names_of(common: Option<&str>, others: &[SanType]) -> Vec<String> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "plant");
+        if let Some(common) = common {
+            params.distinguished_name.push(DnType::CommonName, common);
+        }
+        params.subject_alt_names = others.to_vec();
+        let key = KeyPair::generate().expect("a key");
+        names(params.self_signed(&key).expect("a certificate").der())
+    }
+
+    #[test]
+    fn the_common_name_is_first() {
+        let dns = SanType::DnsName("pump.example".try_into().expect("a name"));
+        let uri = SanType::URI("spiffe://plant/pump".try_into().expect("an address"));
+        let others = [uri, dns];
+        let all = ["Pumpe 3 (Süd)", "pump.example", "spiffe://plant/pump"];
+        assert_eq!(names_of(Some(all[0]), &others), all);
+        assert_eq!(names_of(None, &others), all[1..]);
+        assert_eq!(names_of(Some(""), &[]), Vec::<String>::new());
+        assert_eq!(names_of(Some("a\nmote-caller: b"), &[]), Vec::<String>::new());
+        let long = "x".repeat(300);
+        assert_eq!(names_of(Some(&long), &[]), [long]);
+    }
+
+    #[test]
+    fn subjects_that_are_not_whole_have_no_name() {
+        let attribute = [&COMMON_NAME[..], &[0x0c, 2, b'a', b'b']].concat();
+        let sequence = [&[0x30, attribute.len() as u8][..], &attribute].concat();
+        let subject = [&[0x31, sequence.len() as u8][..], &sequence].concat();
+        assert_eq!(common_name(&subject).as_deref(), Some("ab"));
+        // Of several, the last is the most particular one.
+        let later: Vec<u8> =
+            subject.iter().map(|byte| if *byte == b'b' { b'c' } else { *byte }).collect();
+        assert_eq!(common_name(&[&subject[..], &later].concat()).as_deref(), Some("ac"));
+        for end in 0..subject.len() {
+            assert_eq!(common_name(&subject[..end]), None, "{end}");
+        }
+        for at in 0..subject.len() {
+            for byte in 0..=u8::MAX {
+                let mut changed = subject.clone();
+                changed[at] = byte;
+                // Whatever it is, reading it ends and stays within its bounds.
+                let _ = common_name(&changed);
+            }
+        }
+        for length in [&[0x82][..], &[0x82, 0xff], &[0x84, 0xff, 0xff, 0xff, 0xff]] {
+            assert_eq!(common_name(&[&[0x31][..], length].concat()), None);
+        }
+    }
+}
