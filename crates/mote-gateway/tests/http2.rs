@@ -389,6 +389,45 @@ fn to(path: &str) -> http::Request<()> {
     http::Request::builder().uri(format!("http://a{path}")).body(()).unwrap()
 }
 
+/// Some clients lose an answer when its stream is reset before they have sent their body.
+#[test]
+fn an_answer_ends_after_a_short_body_that_nobody_reads() {
+    let server = Server::start(Config::default());
+    runtime().block_on(async {
+        for path in ["/nobody", "/echo/../x", "/get-only"] {
+            let mut sender = windowed(&server, 65_535).await;
+            let mut request = http::Request::post(format!("http://a{path}"));
+            request = request.header("content-length", 5);
+            let (answer, mut body) = sender.send_request(request.body(()).unwrap(), false).unwrap();
+            let mut answer = answer.await.unwrap();
+            assert!(answer.status().is_client_error(), "{path}");
+            let problem = answer.body_mut().data().await.unwrap().unwrap();
+            assert!(problem.ends_with(b"}\n"), "{path}: the refusal does not wait for the body");
+            assert!(!answer.body().is_end_stream(), "{path}: its end does");
+            body.send_data(Bytes::from_static(b"hello"), true).unwrap();
+            let end = answer.body_mut().data().await.transpose();
+            assert!(end.unwrap().unwrap_or_default().is_empty(), "{path}");
+            let reset =
+                std::future::poll_fn(|cx| std::task::Poll::Ready(body.poll_reset(cx).is_ready()));
+            assert!(!reset.await, "{path}");
+        }
+        // Nobody waits long for a client that sends nothing, or for a body of unknown length.
+        for length in [Some(5), None] {
+            let mut sender = windowed(&server, 65_535).await;
+            let mut request = http::Request::post("http://a/nobody");
+            if let Some(length) = length {
+                request = request.header("content-length", length);
+            }
+            let (answer, _body) = sender.send_request(request.body(()).unwrap(), false).unwrap();
+            let mut answer = answer.await.unwrap();
+            let since = std::time::Instant::now();
+            while answer.body_mut().data().await.is_some_and(|data| data.is_ok()) {}
+            let waited = since.elapsed() > Duration::from_millis(500);
+            assert_eq!(waited, length.is_some(), "{:?}", since.elapsed());
+        }
+    });
+}
+
 #[test]
 fn a_client_that_takes_nothing_of_its_answer_is_given_up() {
     let config = Config { write_timeout: Duration::from_millis(200), ..Config::default() };

@@ -5,16 +5,16 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
+
 use std::time::Duration;
 
 use crate::gathering::Gathering;
 use bytes::{Buf, Bytes};
-use hyper::body::{Frame, Incoming, SizeHint};
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::body::Incoming;
+use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use mote_core::body::{Body, BodyError};
+use mote_core::body::Body;
 use mote_core::invocation::{Head, headers, is_set_by_node};
 use mote_core::shares::{Share, Shares};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
@@ -25,7 +25,8 @@ use tokio::time::Instant;
 
 use super::client::TlsClient;
 use super::front::{HttpFront, Stopper, Unsent};
-use super::h2_body::{StreamBody, fields_of};
+use super::h2_answer::{AnswerBody, Streamed};
+use super::h2_body::{Arriving, StreamBody, Unread};
 use super::h2_meter::Metered;
 use super::head::{self, FIELDS_BYTES_MAX, FIELDS_MAX};
 use super::route::{Asked, LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
@@ -204,7 +205,7 @@ async fn linger(mut stream: Socket) {
 }
 
 /// The activity of a connection: its open streams, and the answers that its client has not taken.
-struct Activity {
+pub(super) struct Activity {
     /// The number of open streams, and when the last one ended.
     open: AtomicU64,
     last_ns: AtomicU64,
@@ -219,7 +220,7 @@ struct Activity {
     /// Increases whenever a part of an answer is sent.
     sent: AtomicU64,
     /// Answers whose function is still sending them.
-    streamed: Mutex<Vec<Weak<Streamed>>>,
+    pub(super) streamed: Mutex<Vec<Weak<Streamed>>>,
 }
 
 /// How long a client has taken nothing of the bytes that wait for it, measured at each check.
@@ -273,6 +274,7 @@ impl Activity {
             activity: self.clone(),
             accepted: false,
             added: Added::default(),
+            unread: Unread::default(),
             _place: place,
         }
     }
@@ -286,7 +288,7 @@ impl Activity {
     }
 
     /// The same for a piece of an answer that has begun.
-    fn wait_anyway(self: &Arc<Self>, bytes: usize) -> Waiting {
+    pub(super) fn wait_anyway(self: &Arc<Self>, bytes: usize) -> Waiting {
         self.unsent.fetch_add(bytes, Ordering::Relaxed);
         self.unsent_total.fetch_add(bytes, Ordering::Relaxed);
         Waiting { activity: self.clone(), bytes }
@@ -321,12 +323,14 @@ impl Activity {
 }
 
 /// A stream that is being served, until its answer was taken or given up.
-struct OpenStream {
-    activity: Arc<Activity>,
+pub(super) struct OpenStream {
+    pub(super) activity: Arc<Activity>,
     /// Whether its invocation has begun.
     accepted: bool,
     /// Fields that its answer has in addition.
     added: Added,
+    /// The rest of its request's body, for which the end of the answer waits.
+    pub(super) unread: Unread,
     _place: Share<IpAddr>,
 }
 
@@ -349,8 +353,8 @@ impl Drop for OpenStream {
 }
 
 /// Bytes of an answer that are counted until this is dropped.
-struct Waiting {
-    activity: Arc<Activity>,
+pub(super) struct Waiting {
+    pub(super) activity: Arc<Activity>,
     bytes: usize,
 }
 
@@ -362,9 +366,9 @@ impl Drop for Waiting {
 }
 
 /// A piece of an answer that is being sent: hyper and h2 hold it until it is sent.
-struct Piece {
-    bytes: Bytes,
-    waiting: Option<Waiting>,
+pub(super) struct Piece {
+    pub(super) bytes: Bytes,
+    pub(super) waiting: Option<Waiting>,
 }
 
 impl Buf for Piece {
@@ -444,6 +448,8 @@ impl<I: Invoker> Service<I> {
         mut received_ns: u64,
         open: &mut OpenStream,
     ) -> (String, Result<mote_core::Reply, Refusal>) {
+        let request = request.map(Arriving::new);
+        open.unread = request.body().unread();
         let (name, mut head) = match request_head(&request) {
             Ok(found) => found,
             Err(refusal) => return (String::new(), Err(refusal)),
@@ -451,7 +457,7 @@ impl<I: Invoker> Service<I> {
         if let Some(client) = &self.tls {
             client.mark(&mut head);
         }
-        let length = hyper::body::Body::size_hint(request.body()).exact();
+        let length = request.body().length();
         let asked = Asked { from: self.owner, length, wants_websocket: false };
         let route = match find_route(&self.invoker, &name, &mut head, asked) {
             Ok((route, added)) => {
@@ -469,7 +475,7 @@ impl<I: Invoker> Service<I> {
         self.activity.refusals.store(0, Ordering::Relaxed);
         let stream_idle = Duration::from_millis(route.stream_idle_ms());
         let body = request.into_body();
-        let body = if hyper::body::Body::is_end_stream(&body) {
+        let body = if body.is_over() {
             Body::Empty
         } else {
             // A call that streams in both directions may be silent in one of them.
@@ -523,7 +529,7 @@ impl<I: Invoker> Service<I> {
 }
 
 /// Method, route and fields of a request, under the same rules as for HTTP/1.1.
-fn request_head(request: &Request<Incoming>) -> Result<(String, Head), Refusal> {
+fn request_head<B>(request: &Request<B>) -> Result<(String, Head), Refusal> {
     if matches!(request.method().as_str(), "CONNECT" | "TRACE") {
         let mut refusal = Refusal::new(405, "M1022", "method not supported");
         refusal.allow = Some("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS".into());
@@ -563,7 +569,7 @@ fn request_head(request: &Request<Incoming>) -> Result<(String, Head), Refusal> 
 }
 
 /// `:authority`, or `Host` without it; two different values are refused.
-fn host(request: &Request<Incoming>) -> Result<&[u8], Refusal> {
+fn host<B>(request: &Request<B>) -> Result<&[u8], Refusal> {
     let mut hosts = request.headers().get_all("host").iter().map(HeaderValue::as_bytes);
     let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let (host, second) = (hosts.next(), hosts.next());
@@ -624,9 +630,7 @@ fn crowded(id: InvocationId) -> Response<AnswerBody> {
         .status(503)
         .header("retry-after", 1)
         .header("mote-invocation", id.to_string());
-    let body =
-        AnswerBody { body: Answer::Short(Body::Empty), waiting: None, _open: None, is_over: false };
-    response.body(body).expect("the fields are valid")
+    response.body(AnswerBody::empty()).expect("the fields are valid")
 }
 
 fn refuse(
@@ -659,142 +663,6 @@ fn refuse(
     };
     // The body may wait for the client's window like any other answer.
     let waiting = open.activity.wait_anyway(body.held_bytes());
-    let body = AnswerBody {
-        body: Answer::Short(body),
-        waiting: Some(waiting),
-        _open: Some(open),
-        is_over: false,
-    };
+    let body = AnswerBody::short(body, open, waiting);
     response.body(body).expect("a refusal has only valid header values")
-}
-
-/// An answer body for hyper; the stream counts as open until it is dropped.
-struct AnswerBody {
-    body: Answer,
-    /// Counts a whole answer; for a streamed one it gives access to the connection's counters for
-    /// the pieces.
-    waiting: Option<Waiting>,
-    _open: Option<OpenStream>,
-    /// All chunks, and the trailers, have been handed over.
-    is_over: bool,
-}
-
-enum Answer {
-    /// An empty body, or one piece.
-    Short(Body),
-    /// Pieces as the function sends them. The connection shares them, and gives them up if the
-    /// client takes nothing.
-    Streamed(Arc<Streamed>, Option<u64>),
-}
-
-struct Streamed {
-    /// A leaf lock, held for one poll of the function's answer.
-    body: Mutex<Option<Body>>,
-    /// When a piece was handed over that has not been sent since; 0 while the function has to send
-    /// the next one.
-    given_ns: AtomicU64,
-    /// Bytes that the function has sent and hyper has not taken, as last counted.
-    held: Mutex<Waiting>,
-}
-
-impl Streamed {
-    fn count_held(&self) {
-        let bytes = self.body.lock().as_ref().map_or(0, Body::held_bytes);
-        let mut held = self.held.lock();
-        // The assignment drops the old count.
-        *held = held.activity.clone().wait_anyway(bytes);
-    }
-}
-
-impl AnswerBody {
-    fn new(body: Body, open: OpenStream, waiting: Waiting) -> Self {
-        let body = match body {
-            Body::Stream { .. } => {
-                let length = body.length();
-                let body = Mutex::new(Some(body));
-                let held = Mutex::new(open.activity.wait_anyway(0));
-                let given_ns = AtomicU64::new(0);
-                let streamed = Arc::new(Streamed { body, given_ns, held });
-                streamed.count_held();
-                let mut all = open.activity.streamed.lock();
-                // Ended answers are removed before the list grows.
-                if all.len() == all.capacity() {
-                    all.retain(|one| one.strong_count() > 0);
-                }
-                all.push(Arc::downgrade(&streamed));
-                Answer::Streamed(streamed, length)
-            }
-            body => Answer::Short(body),
-        };
-        Self { body, waiting: Some(waiting), _open: Some(open), is_over: false }
-    }
-
-    /// The fields behind the last piece.
-    fn trailers(&mut self) -> HeaderMap {
-        match &mut self.body {
-            Answer::Short(_) => HeaderMap::new(),
-            Answer::Streamed(streamed, _) => {
-                let block = streamed.body.lock().as_mut().map(Body::take_trailers);
-                fields_of(&block.unwrap_or_default())
-            }
-        }
-    }
-
-    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
-        let streamed = match &mut self.body {
-            Answer::Short(body) => {
-                let waiting = &mut self.waiting;
-                let piece = |bytes| Piece { bytes, waiting: waiting.take() };
-                return body.poll_chunk(cx).map(|chunk| chunk.map(|chunk| chunk.map(piece)));
-            }
-            Answer::Streamed(streamed, _) => streamed,
-        };
-        let mut body = streamed.body.lock();
-        // It was given up meanwhile: the stream is reset.
-        let Some(body) = body.as_mut() else {
-            return Poll::Ready(Some(Err(BodyError::Incomplete)));
-        };
-        let polled = body.poll_chunk(cx);
-        let given_ns = if matches!(polled, Poll::Ready(Some(Ok(_)))) { now_ns() } else { 0 };
-        streamed.given_ns.store(given_ns, Ordering::Relaxed);
-        let activity = self.waiting.as_ref().map(|waiting| &waiting.activity);
-        let piece = |bytes: Bytes| {
-            let waiting = activity.map(|activity| activity.wait_anyway(bytes.len()));
-            Piece { bytes, waiting }
-        };
-        polled.map(|chunk| chunk.map(|chunk| chunk.map(piece)))
-    }
-}
-
-impl hyper::body::Body for AnswerBody {
-    type Data = Piece;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Piece>, BodyError>>> {
-        if self.is_over {
-            return Poll::Ready(None);
-        }
-        let polled = self.poll_piece(cx);
-        if !matches!(polled, Poll::Ready(None)) {
-            return polled.map(|piece| piece.map(|piece| piece.map(Frame::data)));
-        }
-        self.is_over = true;
-        let fields = self.trailers();
-        Poll::Ready((!fields.is_empty()).then(|| Ok(Frame::trailers(fields))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        matches!(self.body, Answer::Short(Body::Empty))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let length = match &self.body {
-            Answer::Short(body) => body.length(),
-            Answer::Streamed(_, length) => *length,
-        };
-        length.map_or_else(SizeHint::default, SizeHint::with_exact)
-    }
 }

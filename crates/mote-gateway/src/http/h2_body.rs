@@ -2,7 +2,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,13 +11,132 @@ use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use mote_core::body::{BodyError, BodySource};
 use mote_core::invocation::{headers, put_header};
-use tokio::time::Instant;
+use parking_lot::Mutex;
+use tokio::time::{Instant, Sleep};
 
 use super::answer;
+use super::route::LINGER_BYTES_MAX;
+
+/// How long the end of an answer may wait for the rest of its request's body.
+const REST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Where a request's body goes when nobody reads it any more, so that its answer can wait for the
+/// rest of it.
+///
+/// Without the rest, the stream is reset after the answer, with NO_ERROR (RFC 9113, 8.1). That is
+/// correct, but some clients (curl 7.88, which Debian 12 has) then lose the answer. Only a short body
+/// is waited for: who sends a long one, or does not say its length, may wait for the end of the answer
+/// first.
+#[derive(Clone, Default)]
+pub(super) struct Unread(Option<Arc<Mutex<Rest>>>);
+
+/// The rest of a request's body.
+#[derive(Default)]
+enum Rest {
+    /// Somebody may still read it.
+    #[default]
+    Held,
+    /// The same, and somebody waits for it.
+    Awaited(Waker),
+    /// Nobody reads it any more.
+    Left(Incoming),
+    /// There is none.
+    Over,
+}
+
+impl Unread {
+    /// Whether there may be a rest.
+    pub(super) fn is_open(&self) -> bool {
+        self.0.as_ref().is_some_and(|rest| !matches!(*rest.lock(), Rest::Over))
+    }
+
+    fn replace(&self, now: Rest) {
+        let Some(rest) = &self.0 else { return };
+        let before = std::mem::replace(&mut *rest.lock(), now);
+        if let Rest::Awaited(waker) = before {
+            waker.wake();
+        }
+    }
+
+    /// Waits until nothing is left, or too much time has passed. `timeout` is used from the first call
+    /// on.
+    pub(super) fn poll_rest(
+        &self,
+        timeout: &mut Option<Pin<Box<Sleep>>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        let Some(rest) = &self.0 else { return Poll::Ready(()) };
+        let mut rest = rest.lock();
+        loop {
+            match &mut *rest {
+                Rest::Over => return Poll::Ready(()),
+                Rest::Held | Rest::Awaited(_) => *rest = Rest::Awaited(cx.waker().clone()),
+                Rest::Left(incoming) => {
+                    match hyper::body::Body::poll_frame(Pin::new(incoming), cx) {
+                        Poll::Ready(Some(Ok(_))) => continue,
+                        Poll::Ready(None | Some(Err(_))) => return Poll::Ready(()),
+                        Poll::Pending => {}
+                    }
+                }
+            }
+            let new = || Box::pin(tokio::time::sleep(REST_TIMEOUT));
+            return timeout.get_or_insert_with(new).as_mut().poll(cx);
+        }
+    }
+}
+
+/// A request body as it arrives. Once it is dropped, its answer can wait for the rest.
+pub(super) struct Arriving {
+    /// `None` only while this is dropped.
+    incoming: Option<Incoming>,
+    unread: Unread,
+}
+
+impl Arriving {
+    pub(super) fn new(incoming: Incoming) -> Self {
+        let length = hyper::body::Body::size_hint(&incoming).exact();
+        let is_short = length.is_some_and(|length| length <= LINGER_BYTES_MAX as u64);
+        let waits = is_short && !hyper::body::Body::is_end_stream(&incoming);
+        let unread = Unread(waits.then(Arc::default));
+        Self { incoming: Some(incoming), unread }
+    }
+
+    /// Where the rest of it goes.
+    pub(super) fn unread(&self) -> Unread {
+        self.unread.clone()
+    }
+
+    fn incoming(&mut self) -> Pin<&mut Incoming> {
+        Pin::new(self.incoming.as_mut().expect("it is there until this is dropped"))
+    }
+
+    /// Whether all of it has been read.
+    pub(super) fn is_over(&self) -> bool {
+        self.incoming.as_ref().is_none_or(hyper::body::Body::is_end_stream)
+    }
+
+    /// Tells an answer that waits that all of it has been read.
+    fn end(&self) {
+        self.unread.replace(Rest::Over);
+    }
+
+    /// Its length, if the client has declared it.
+    pub(super) fn length(&self) -> Option<u64> {
+        self.incoming.as_ref().and_then(|incoming| hyper::body::Body::size_hint(incoming).exact())
+    }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        let is_over = self.is_over();
+        let left = self.incoming.take().filter(|_| !is_over);
+        self.unread.replace(left.map_or(Rest::Over, Rest::Left));
+    }
+}
 
 /// A request body with the function's limit and a limit on silence.
 pub(super) struct StreamBody {
-    incoming: Incoming,
+    body: Arriving,
     limit: u64,
     seen: u64,
     idle: Pin<Box<tokio::time::Sleep>>,
@@ -25,9 +145,9 @@ pub(super) struct StreamBody {
 }
 
 impl StreamBody {
-    pub(super) fn new(incoming: Incoming, limit: u64, idle_timeout: Duration) -> Self {
+    pub(super) fn new(body: Arriving, limit: u64, idle_timeout: Duration) -> Self {
         let idle = Box::pin(tokio::time::sleep(idle_timeout));
-        Self { incoming, limit, seen: 0, idle, idle_timeout, trailers: Bytes::new() }
+        Self { body, limit, seen: 0, idle, idle_timeout, trailers: Bytes::new() }
     }
 }
 
@@ -38,14 +158,17 @@ impl BodySource for StreamBody {
 
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         loop {
-            match hyper::body::Body::poll_frame(Pin::new(&mut self.incoming), cx) {
+            match hyper::body::Body::poll_frame(self.body.incoming(), cx) {
                 Poll::Pending => {
                     if self.idle.as_mut().poll(cx).is_ready() {
                         return Poll::Ready(Some(Err(BodyError::TimedOut)));
                     }
                     return Poll::Pending;
                 }
-                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(None) => {
+                    self.body.end();
+                    return Poll::Ready(None);
+                }
                 Poll::Ready(Some(Err(_))) => return Poll::Ready(Some(Err(BodyError::Incomplete))),
                 Poll::Ready(Some(Ok(frame))) => {
                     let data = match frame.into_data() {
