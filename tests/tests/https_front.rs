@@ -96,6 +96,59 @@ fn curl_chooses_the_version_of_http_during_the_handshake() {
     assert_eq!(ask("--http2").as_deref(), Some("hello 2"));
 }
 
+/// sslyze tries all old versions, all ciphers, and known attacks, and compares with the configuration
+/// `intermediate` of Mozilla.
+#[test]
+fn an_independent_scanner_finds_nothing_weak() {
+    let test = "an_independent_scanner_finds_nothing_weak";
+    let sslyze = repository().join(".cache/test-venv/bin/sslyze");
+    if !sslyze.exists() {
+        return skip(test, "sslyze is not in .cache/test-venv: scripts/setup.sh test");
+    }
+    let address = free_address().to_string();
+    let _node = Node::start_with(&["--https", &address]);
+    let scan = Command::new(sslyze)
+        .args(["--mozilla_config", "intermediate", "--json_out=-", &address])
+        .output()
+        .expect("sslyze");
+    let said = String::from_utf8_lossy(&scan.stdout).into_owned();
+    let report: serde_json::Value = {
+        let (start, end) = (said.find("\n{"), said.rfind("\n}"));
+        let text = start.zip(end).map(|(start, end)| &said[start..end + 2]);
+        serde_json::from_str(text.unwrap_or(&said)).expect("a report in JSON")
+    };
+    let found = &report["server_scan_results"][0]["scan_result"];
+    let accepted = |version: &str| {
+        let result = &found[version];
+        assert_eq!(result["status"], "COMPLETED", "{version}: {result}");
+        result["result"]["accepted_cipher_suites"].as_array().expect("a list").len()
+    };
+    for version in ["ssl_2_0", "ssl_3_0", "tls_1_0", "tls_1_1"] {
+        assert_eq!(accepted(&format!("{version}_cipher_suites")), 0, "{version}");
+    }
+    for version in ["tls_1_2", "tls_1_3"] {
+        assert_eq!(accepted(&format!("{version}_cipher_suites")), 3, "{version}");
+    }
+    for (check, field, expected) in [
+        ("heartbleed", "is_vulnerable_to_heartbleed", false),
+        ("openssl_ccs_injection", "is_vulnerable_to_ccs_injection", false),
+        ("session_renegotiation", "is_vulnerable_to_client_renegotiation_dos", false),
+        ("session_renegotiation", "supports_secure_renegotiation", true),
+        ("tls_compression", "supports_compression", false),
+        ("tls_fallback_scsv", "supports_fallback_scsv", true),
+        ("tls_extended_master_secret", "supports_ems_extension", true),
+    ] {
+        assert_eq!(found[check]["result"][field], expected, "{check}: {}", found[check]);
+    }
+    // The certificate is the node's own, which no authority has signed.
+    let complaints: Vec<&str> = said
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("* ")?.split(':').next())
+        .filter(|what| !what.contains(' ') && what.contains('_'))
+        .collect();
+    assert_eq!(complaints, ["certificate_path_validation", "maximum_certificate_lifespan"]);
+}
+
 #[test]
 fn each_host_gets_its_certificate_and_changed_ones_are_read_under_load() {
     let folder = tempfile::tempdir().expect("a folder");
