@@ -126,7 +126,9 @@ fn certificates_say_who_calls() {
 
 #[test]
 fn no_other_front_runs_them() {
-    let flags = ["--openfaas", ":0", "--tinyfaas", ":0", "--tinyfaas-http", ":0"];
+    let flags = ["openfaas", "tinyfaas", "tinyfaas-http", "tinyfaas-coap", "tinyfaas-grpc"];
+    let flags = flags.map(|one| format!("--{one}=:0"));
+    let flags = flags.each_ref().map(String::as_str);
     let Some(bench) = Bench::start("no_other_front_runs_them", &flags) else { return };
     let node = &bench.node;
     node.deploy_ok("all", &[("app.py", TELLS), ("mote.toml", ALL)]);

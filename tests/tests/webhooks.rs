@@ -149,8 +149,9 @@ fn the_secret_can_come_later_and_be_replaced() {
 #[test]
 fn no_other_front_runs_the_function() {
     let Some(mut signer) = Signer::start("no_other_front_runs_the_function") else { return };
-    let on = ["--openfaas", ":0", "--tinyfaas", ":0", "--tinyfaas-http", ":0"];
-    let node = Node::start_with(&on);
+    let on = ["openfaas", "tinyfaas", "tinyfaas-http", "tinyfaas-coap", "tinyfaas-grpc"];
+    let on = on.map(|one| format!("--{one}=:0"));
+    let node = Node::start_with(&on.each_ref().map(String::as_str));
     set_secret(&node, SECRET);
     let openfaas =
         manifest("github").replace("version = 1\n", "version = 1\ncompat = \"openfaas\"\n");
