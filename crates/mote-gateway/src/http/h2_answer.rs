@@ -12,7 +12,7 @@ use mote_core::body::{Body, BodyError};
 use parking_lot::Mutex;
 use tokio::time::Sleep;
 
-use super::h2::{OpenStream, Piece, Waiting};
+use super::h2_activity::{OpenStream, Piece, Streamed, Waiting};
 use super::h2_body::fields_of;
 use crate::ids::now_ns;
 
@@ -45,25 +45,6 @@ enum Answer {
     /// Pieces as the function sends them. The connection shares them, and gives them up if the
     /// client takes nothing.
     Streamed(Arc<Streamed>, Option<u64>),
-}
-
-pub(super) struct Streamed {
-    /// A leaf lock, held for one poll of the function's answer.
-    pub(super) body: Mutex<Option<Body>>,
-    /// When a piece was handed over that has not been sent since; 0 while the function has to send
-    /// the next one.
-    pub(super) given_ns: AtomicU64,
-    /// Bytes that the function has sent and hyper has not taken, as last counted.
-    held: Mutex<Waiting>,
-}
-
-impl Streamed {
-    pub(super) fn count_held(&self) {
-        let bytes = self.body.lock().as_ref().map_or(0, Body::held_bytes);
-        let mut held = self.held.lock();
-        // The assignment drops the old count.
-        *held = held.activity.clone().wait_anyway(bytes);
-    }
 }
 
 impl AnswerBody {

@@ -7,6 +7,7 @@ mod client;
 mod connection;
 mod front;
 mod h2;
+mod h2_activity;
 mod h2_answer;
 mod h2_body;
 mod h2_meter;
