@@ -119,9 +119,12 @@ fn certificates_say_who_calls() {
     let claims = ["-H", "mote-caller: pump-1", "-H", "x-client-cert: pump-1", "-d", "x"];
     assert_eq!(bench.call(pump, "/all", &claims), (200, "pump-3".into()));
     refused(bench.call(None, "/all", &claims), "claims");
-    let page = ["-H", "sec-fetch-site: cross-site"];
-    let (status, body) = bench.call(pump, "/all", &page);
-    assert!(status == 403 && body.contains("M0525"), "{body}");
+    for page in ["sec-fetch-site: cross-site", "origin: https://evil.example", "origin: null"] {
+        let (status, body) = bench.call(pump, "/all", &["-H", page]);
+        assert!(status == 403 && body.contains("M0525"), "{page}: {body}");
+    }
+    let own = format!("origin: https://{}", bench.https);
+    assert_eq!(bench.call(pump, "/all", &["-H", &own]).0, 200);
 }
 
 #[test]
@@ -211,6 +214,7 @@ fn a_node_says_who_may_call_them() {
     let described = node.json(&["describe", "pumps", "-o", "json"]);
     assert_eq!(described["access"], "mtls");
     assert_eq!(described["certificate_names"], json!(["pump-*"]));
+    assert_eq!(described["urls"], json!({}), "no address of this node opens it");
     assert_eq!(call_at(node.http, "GET", "/pumps", &[], b"").status, 403);
     drop(node);
 
@@ -226,6 +230,8 @@ fn a_node_says_who_may_call_them() {
         ("off", "plant.crt", "client_ca: only with https"),
         ("127.0.0.1:0", "nowhere.crt", "client_ca"),
         ("127.0.0.1:0", "plant.key", "the file has no certificate in PEM"),
+        ("127.0.0.1:0", "pump.crt", "certificate 1 (pump-3) is not the one of an authority"),
+        ("127.0.0.1:0", "", "this is not a file"),
     ] {
         let up = Command::new(mote_tests::mote_binary())
             .args(["up", "--http", "127.0.0.1:0", "--coap", "off", "--https", https, "--data"])

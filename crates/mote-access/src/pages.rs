@@ -25,11 +25,20 @@ pub(crate) fn is_of_another_site(fields: &[u8]) -> bool {
     })
 }
 
-/// Whether a browser sends a request for a page of another origin. It adds a stored password to such
-/// a request by itself.
+/// Whether a browser sends a request for a page of another origin. It adds a stored password, or a
+/// certificate, to such a request by itself. Not every browser sends `Sec-Fetch-Site` with the
+/// handshake of a WebSocket, but all send `Origin`.
 pub(crate) fn is_of_another_origin(fields: &[u8]) -> bool {
-    let mut sites = headers(fields).filter(|(name, _)| *name == SITE_FIELD);
-    sites.any(|(_, site)| !matches!(site.trim_ascii(), b"none" | b"same-origin"))
+    let all = |wanted| headers(fields).filter(move |(name, _)| *name == wanted);
+    let mut sites = all(SITE_FIELD).peekable();
+    if sites.peek().is_some() {
+        return sites.any(|(_, site)| !matches!(site.trim_ascii(), b"none" | b"same-origin"));
+    }
+    let host = all(b"host").next().map_or(&b""[..], |(_, host)| host);
+    all(b"origin").any(|(_, origin)| {
+        let of_origin = origin.strip_prefix(b"https://").or(origin.strip_prefix(b"http://"));
+        !of_origin.is_some_and(|of_origin| of_origin.eq_ignore_ascii_case(host))
+    })
 }
 
 /// Whether no owner of a page can have chosen this host: an address, or a name that always means
@@ -179,5 +188,24 @@ mod tests {
         }
         check(&[], false);
         check(&[("referer", "http://evil.example/")], false);
+    }
+
+    #[test]
+    fn origins_of_websockets() {
+        for (fields, expected) in [
+            (&[("host", "a.example:6684")][..], false),
+            (&[("host", "a.example:6684"), ("origin", "https://A.example:6684")], false),
+            (&[("host", "a.example"), ("origin", "http://a.example")], false),
+            (&[("host", "a.example:6684"), ("origin", "https://a.example")], true),
+            (&[("host", "a.example"), ("origin", "https://evil.example")], true),
+            (&[("host", "a.example"), ("origin", "null")], true),
+            (&[("host", "a.example"), ("origin", "")], true),
+            (&[("origin", "https://evil.example"), ("sec-fetch-site", "same-origin")], false),
+            (&[("host", "a.example"), ("sec-fetch-site", "cross-site")], true),
+        ] {
+            let block: String =
+                fields.iter().map(|(name, value)| format!("{name}\n{value}\n")).collect();
+            assert_eq!(is_of_another_origin(block.as_bytes()), expected, "{fields:?}");
+        }
     }
 }

@@ -150,7 +150,7 @@ impl Node {
     pub(crate) fn urls(&self, name: &FunctionName, access: Access) -> Urls {
         Urls {
             // Only TLS shows the certificate of a client.
-            http: (self.http.filter(|_| access != Access::Mtls || self.https.is_none()))
+            http: (self.http.filter(|_| access != Access::Mtls))
                 .map(|address| format!("http://{}/{name}", reachable(address)))
                 .or_else(|| Some(format!("https://{}/{name}", reachable(self.https?)))),
             // No option of CoAP can carry a token, a certificate or a signature.

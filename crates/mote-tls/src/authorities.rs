@@ -1,9 +1,9 @@
 //! The certificates of clients: which authorities sign them, and which names they have.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use parking_lot::{Mutex, RwLock};
 use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
@@ -16,7 +16,7 @@ use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifie
 use tokio_rustls::rustls::{
     DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
 };
-use webpki::EndEntityCert;
+use webpki::{EndEntityCert, KeyUsage};
 
 use crate::{Unusable, bad_pem, unusable};
 
@@ -26,6 +26,8 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 /// their names that it shows.
 const PAUSE: Duration = Duration::from_secs(60);
 const NAMES_SHOWN_MAX: usize = 200;
+/// Longest name that counts, in bytes.
+const NAME_BYTES_MAX: usize = 256;
 /// The attribute `commonName` of a subject (X.520), as DER writes its identifier.
 const COMMON_NAME: [u8; 5] = [0x06, 0x03, 0x55, 0x04, 0x03];
 
@@ -92,10 +94,17 @@ impl ClientAuthorities {
 }
 
 fn text_of(file: &Path) -> Result<Vec<u8>, Unusable> {
-    let failed = |error| bad_pem(file, &pem::Error::Io(error));
+    let failed = |error: io::Error| {
+        let hint = match error.kind() {
+            io::ErrorKind::NotFound => "name a file that exists",
+            _ => "check its permissions",
+        };
+        unusable(file, format!("the file cannot be read: {error}"), hint)
+    };
     let meta = fs::metadata(file).map_err(failed)?;
     if !meta.is_file() || meta.len() > FILE_BYTES_MAX {
-        return Err(unusable(file, "not a file of at most 16 MiB", "docs/guides/access.md"));
+        let hint = "name a file with certificates in PEM";
+        return Err(unusable(file, "this is not a file of at most 16 MiB", hint));
     }
     fs::read(file).map_err(failed)
 }
@@ -107,15 +116,22 @@ fn verifier(
 ) -> Result<Arc<dyn ClientCertVerifier>, Unusable> {
     let bad = |error: pem::Error| bad_pem(file, &error);
     let mut authorities = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(text) {
-        authorities.add(certificate.map_err(bad)?).map_err(|error| {
-            let what = format!("a certificate cannot be used: {error}");
-            unusable(file, what, "it must be the one of an authority")
+    for (certificate, number) in CertificateDer::pem_slice_iter(text).zip(1..) {
+        let certificate = certificate.map_err(bad)?;
+        if is_of_no_authority(&certificate, provider) {
+            let names = names(&certificate).join(", ");
+            let what = format!("certificate {number} ({names}) is not the one of an authority");
+            return Err(unusable(file, what, "name those who sign certificates, not clients"));
+        }
+        authorities.add(certificate).map_err(|error| {
+            let what = format!("certificate {number} cannot be used: {error}");
+            unusable(file, what, "write the file again")
         })?;
     }
     if authorities.is_empty() {
         let what = "the file has no certificate in PEM";
-        return Err(unusable(file, what, "docs/guides/access.md"));
+        let hint = "convert it from DER: openssl x509 -inform der -in FILE -out NEW";
+        return Err(unusable(file, what, hint));
     }
     let lists = CertificateRevocationListDer::pem_slice_iter(text);
     let lists = lists.collect::<Result<Vec<_>, _>>().map_err(bad)?;
@@ -129,6 +145,30 @@ fn verifier(
     builder.build().map_err(|error| {
         unusable(file, format!("a revocation list cannot be used: {error}"), "make it anew")
     })
+}
+
+/// Whether a certificate says that its owner signs no certificates. webpki takes every certificate of
+/// the file as an authority, so each client in it could give itself any name.
+fn is_of_no_authority(certificate: &CertificateDer<'_>, provider: &CryptoProvider) -> bool {
+    // Certificates of version 1, which cannot say it, are not read here.
+    let (Ok(anchor), Ok(client)) =
+        (webpki::anchor_from_trusted_cert(certificate), EndEntityCert::try_from(certificate))
+    else {
+        return false;
+    };
+    let known = provider.signature_verification_algorithms.all;
+    let usage = KeyUsage::client_auth();
+    let (anchors, now) = ([anchor], UnixTime::now());
+    let as_client = client.verify_for_usage(known, &anchors, &[], now, usage, None, None);
+    // What is wrong with its time is found before what it may sign.
+    !matches!(
+        as_client.err(),
+        Some(
+            webpki::Error::CaUsedAsEndEntity
+                | webpki::Error::CertExpired { .. }
+                | webpki::Error::CertNotValidYet { .. }
+        )
+    )
 }
 
 impl ClientCertVerifier for ClientAuthorities {
@@ -176,17 +216,24 @@ impl ClientCertVerifier for ClientAuthorities {
 }
 
 /// The names in a certificate, in this order: the common name of its subject, its DNS names, its URIs
-/// (`subjectAltName`, RFC 5280, 4.2.1.6). Names with control characters are left out.
+/// (`subjectAltName`, RFC 5280, 4.2.1.6). Only names of 1 to 256 visible ASCII characters, and spaces
+/// within them, are there: the languages of functions read other bytes in different ways.
 pub fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };
     let common = common_name(certificate.subject()).into_iter();
     let others = certificate.valid_dns_names().chain(certificate.valid_uri_names());
     let all = common.chain(others.map(str::to_owned));
-    all.filter(|name| !name.is_empty() && !name.chars().any(char::is_control)).collect()
+    all.filter(|name| is_plain(name)).collect()
+}
+
+fn is_plain(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+        && name.trim_ascii().len() == name.len()
 }
 
 /// The last common name of a subject, the content of a `Name` in DER: sets of one attribute each,
-/// which are an identifier and a text (RFC 5280, 4.1.2.4).
+/// which are an identifier and a text (RFC 5280, 4.1.2.4). `None` if the last one has another form.
 fn common_name(subject: &[u8]) -> Option<String> {
     let (mut rest, mut found) = (subject, None);
     while let Some((set, after)) = element(rest, 0x31) {
@@ -195,10 +242,11 @@ fn common_name(subject: &[u8]) -> Option<String> {
         while let Some((attribute, after)) = element(attributes, 0x30) {
             attributes = after;
             // PrintableString, UTF8String and IA5String are the forms that authorities write.
-            let text = attribute.strip_prefix(&COMMON_NAME).and_then(|value| {
-                [0x0c, 0x13, 0x16].into_iter().find_map(|tag| Some(element(value, tag)?.0))
-            });
-            found = text.and_then(|text| String::from_utf8(text.to_vec()).ok()).or(found);
+            if let Some(value) = attribute.strip_prefix(&COMMON_NAME) {
+                let mut forms = [0x0c, 0x13, 0x16].into_iter();
+                let text = forms.find_map(|tag| Some(element(value, tag)?.0));
+                found = text.and_then(|text| String::from_utf8(text.to_vec()).ok());
+            }
         }
     }
     found
@@ -241,12 +289,13 @@ mod tests {
         let dns = SanType::DnsName("pump.example".try_into().expect("a name"));
         let uri = SanType::URI("spiffe://plant/pump".try_into().expect("an address"));
         let others = [uri, dns];
-        let all = ["Pumpe 3 (Süd)", "pump.example", "spiffe://plant/pump"];
+        let all = ["pump 3 (south)", "pump.example", "spiffe://plant/pump"];
         assert_eq!(names_of(Some(all[0]), &others), all);
         assert_eq!(names_of(None, &others), all[1..]);
-        assert_eq!(names_of(Some(""), &[]), Vec::<String>::new());
-        assert_eq!(names_of(Some("a\nmote-caller: b"), &[]), Vec::<String>::new());
-        let long = "x".repeat(300);
+        let (long, longer) = ("x".repeat(256), "x".repeat(257));
+        for bad in ["", " a", "a\nmote-caller: b", "Süd", "a\u{202e}b", &longer] {
+            assert_eq!(names_of(Some(bad), &[]), Vec::<String>::new(), "{bad}");
+        }
         assert_eq!(names_of(Some(&long), &[]), [long]);
     }
 
@@ -260,6 +309,10 @@ mod tests {
         let later: Vec<u8> =
             subject.iter().map(|byte| if *byte == b'b' { b'c' } else { *byte }).collect();
         assert_eq!(common_name(&[&subject[..], &later].concat()).as_deref(), Some("ac"));
+        // One that is written in another form does not let an earlier one count.
+        let other: Vec<u8> =
+            subject.iter().map(|byte| if *byte == 0x0c { 0x14 } else { *byte }).collect();
+        assert_eq!(common_name(&[&subject[..], &other].concat()), None);
         for end in 0..subject.len() {
             assert_eq!(common_name(&subject[..end]), None, "{end}");
         }

@@ -181,9 +181,9 @@ pub(super) fn read(
         Some(AccessName::Mtls) => {
             let wanted = "a list of names, e.g. [\"*.plant.example\"]";
             function.callers = reader.strings(at, "callers", wanted);
-            if function.callers.as_ref().is_some_and(|callers| callers.value.is_empty()) {
-                let text = "callers: no name; leave it out to accept every certificate";
-                reader.mistake("M0303", line, text, None);
+            if let Some(callers) = function.callers.as_ref().filter(|list| list.value.is_empty()) {
+                let text = "callers: no name; leave it out to accept every name";
+                reader.mistake("M0303", callers.line, text, None);
             }
         }
         Some(AccessName::Webhook) => function.webhook = Some(read_webhook(reader, at, line)),
@@ -403,7 +403,7 @@ mod tests {
         let callers = vec!["pump-*".to_owned(), "b".to_owned()];
         assert_eq!(read("callers = [\"pump-*\", \"b\"]\n"), Ok(Some(callers)));
         for (section, expected) in [
-            ("callers = []\n", "callers: no name; leave it out to accept every certificate"),
+            ("callers = []\n", "callers: no name; leave it out to accept every name (line 4)"),
             ("callers = \"a\"\n", "callers: a list of names, e.g. [\"*.plant.example\"]"),
             ("issuer = \"b\"\n", "issuer: only for mode = \"jwt\" (line 4)"),
         ] {

@@ -118,11 +118,13 @@ impl CertificateRules {
         let is_good = |one: &&String| {
             (1..=CALLER_BYTES_MAX).contains(&one.len())
                 && one.bytes().filter(|byte| *byte == b'*').count() <= 1
-                && !one.chars().any(char::is_control)
+                && one.bytes().all(|byte| (b' '..=b'~').contains(&byte))
         };
         let bad = self.callers.iter().find(|one| !is_good(one))?;
         let shown: String = bad.chars().take(64).flat_map(char::escape_debug).collect();
-        Some(format!("\"{shown}\": a name of 1 to {CALLER_BYTES_MAX} bytes with at most one *"))
+        Some(format!(
+            "\"{shown}\": a name of 1 to {CALLER_BYTES_MAX} ASCII characters with at most one *"
+        ))
     }
 }
 
@@ -283,7 +285,7 @@ mod tests {
         assert_eq!(caller(&["pump", "Pump 3", "*.example.com"], &names), None);
         // The two parts of a pattern may not overlap in the name.
         assert_eq!(caller(&["aa*aa"], &["aaa"]), None);
-        for bad in ["", "a*b*", "a\nb", &"x".repeat(257)] {
+        for bad in ["", "a*b*", "a\nb", "ü", &"x".repeat(257)] {
             assert!(
                 CertificateRules { callers: vec![bad.to_owned()] }.mistake().is_some(),
                 "{bad}"
