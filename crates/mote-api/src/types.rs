@@ -98,8 +98,7 @@ pub struct AcceptedSignatures {
     pub scheme: String,
     /// The name of the secret with which they are signed.
     pub secret: String,
-    /// How far the time of a signature may be from the clock of the node, in milliseconds; absent for
-    /// signatures without a time.
+    /// How far the time of a signature may be from the node's clock, in milliseconds, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_ms: Option<u64>,
 }

@@ -1,7 +1,6 @@
 //! TLS of the HTTP front and of the APIs for operators: the certificates, and how they are renewed.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Result;
 use mote_api::harmless;
@@ -10,15 +9,10 @@ use mote_tls::{Acceptor, Certificates, ClientAuthorities};
 
 use crate::config::Config;
 use crate::front_limits::{HTTPS_FILES_SHARE, http_config};
-use crate::store_work::blocking;
 use crate::unusable::unusable;
 
 /// The default folder of certificates, in the data folder.
 const CERTIFICATES_FOLDER: &str = "certificates";
-
-/// How often the files of certificates are looked at. A tool that renews them does so weeks before
-/// the old ones end.
-const LOOK: Duration = Duration::from_secs(10);
 
 /// The certificates, if the front is on, or if other machines reach an API for operators. Blocks.
 pub(crate) fn certificates(config: &Config) -> Result<Option<Arc<Certificates>>> {
@@ -68,50 +62,4 @@ pub(crate) fn front_config(
 /// The TLS of the APIs for operators, whose clients may also speak plain HTTP.
 pub(crate) fn of_apis(certificates: Option<&Arc<Certificates>>) -> Result<Option<Acceptor>> {
     Ok(certificates.map(|all| Acceptor::new(all, &["http/1.1"])).transpose()?)
-}
-
-/// Reads changed certificates again, for as long as the node runs.
-pub(crate) async fn keep_renewed(
-    certificates: Arc<Certificates>,
-    clients: Option<Arc<ClientAuthorities>>,
-) {
-    let (mut told, mut told_of_clients) = (String::new(), String::new());
-    loop {
-        tokio::time::sleep(LOOK).await;
-        if let Some(clients) = clients.clone() {
-            renew_clients(clients, &mut told_of_clients).await;
-        }
-        let own = certificates.clone();
-        let Ok(renewed) = blocking(move || own.renew()).await else { continue };
-        if renewed.changed {
-            let (file, fingerprint) = certificates.first();
-            let first = file.display();
-            tracing::info!(%first, fingerprint, "certificates were read again");
-        }
-        // The same faults are logged only once.
-        let faults: Vec<_> = renewed.faults.iter().map(ToString::to_string).collect();
-        let faults = faults.join("; ");
-        if !faults.is_empty() && faults != told {
-            tracing::warn!("a changed certificate is not used, what was there before is: {faults}");
-        }
-        told = faults;
-    }
-}
-
-/// The same for the authorities of clients. `told` is the last fault, which is logged only once.
-async fn renew_clients(clients: Arc<ClientAuthorities>, told: &mut String) {
-    let fault = match blocking(move || clients.renew()).await {
-        Ok(Ok(changed)) => {
-            if changed {
-                tracing::info!("the authorities of clients were read again");
-            }
-            String::new()
-        }
-        Ok(Err(fault)) => fault.to_string(),
-        Err(_) => return,
-    };
-    if !fault.is_empty() && fault != *told {
-        tracing::warn!("changed authorities of clients are not used, the former ones are: {fault}");
-    }
-    *told = fault;
 }

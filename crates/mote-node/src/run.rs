@@ -314,7 +314,7 @@ async fn serve(
         fronts.spawn(mote_tasks::boxed(front));
     }
     if let Some(certificates) = certificates {
-        management.spawn(mote_tasks::boxed(https::keep_renewed(certificates, clients)));
+        management.spawn(mote_tasks::boxed(mote_tls::keep_renewed(certificates, clients)));
     }
     let coap_config = mote_coap::Config { notices: Some(notices), ..Default::default() };
     if let Some(listener) = coap_listener {

@@ -15,6 +15,7 @@ use mote_core::spec::mqtt::{Broker, LOCAL};
 use mote_node::{Config, OwnBroker, Share, UID_BASE_DEFAULT};
 
 mod cells;
+mod client_ca;
 mod journal;
 mod nats;
 mod platforms;
@@ -65,7 +66,7 @@ pub const SETTINGS: [Setting; 41] = [
     Setting {
         key: "client_ca",
         default: "none",
-        text: "File with the certificates (PEM) of the authorities that sign the certificates of clients, and with their revocation lists, if there are any. With it, `https` asks each client for a certificate, and functions with the access mode `mtls` accept those that have one. The node reads a changed file again.",
+        text: "File with the certificates (PEM) of the authorities that sign the certificates of clients, and with their revocation lists, if there are any. If it is set, the HTTPS port asks each client for a certificate. Clients need a valid certificate to call functions with the access mode `mtls`, and `callers` in their manifest can restrict its names. The node reads a changed file again.",
     },
     Setting {
         key: "coap",
@@ -726,20 +727,6 @@ impl Check<'_> {
         };
         self.settle(key, path.display().to_string());
         path
-    }
-
-    /// The file with the authorities of clients, which only the HTTPS front asks for certificates.
-    fn client_ca(&mut self, has_https: bool) -> Option<PathBuf> {
-        if self.given("client_ca").is_none() {
-            self.settle("client_ca", "none".to_owned());
-            return None;
-        }
-        let file = self.path("client_ca", PathBuf::new());
-        if !has_https {
-            let hint = "turn on https".to_owned();
-            self.fault("client_ca", "only with https", Some(hint));
-        }
-        Some(file)
     }
 
     /// An address, `:PORT` or `off`. Without `reach`, only loopback is accepted.

@@ -12,10 +12,12 @@
 mod authorities;
 mod client;
 mod files;
+mod renewing;
 mod stream;
 
 pub use authorities::{ClientAuthorities, names};
 pub use client::{Connector, Trust};
+pub use renewing::keep_renewed;
 pub use stream::{Acceptor, Stream, is_encrypted, plain};
 
 use std::fs;

@@ -1,0 +1,21 @@
+//! The setting of the authorities of clients.
+
+use std::path::PathBuf;
+
+use super::Check;
+
+impl Check<'_> {
+    /// The file with the authorities of clients, which only the HTTPS front asks for certificates.
+    pub(super) fn client_ca(&mut self, has_https: bool) -> Option<PathBuf> {
+        if self.given("client_ca").is_none() {
+            self.settle("client_ca", "none".to_owned());
+            return None;
+        }
+        let file = self.path("client_ca", PathBuf::new());
+        if !has_https {
+            let hint = "turn on https".to_owned();
+            self.fault("client_ca", "only with https", Some(hint));
+        }
+        Some(file)
+    }
+}

@@ -1,0 +1,59 @@
+//! Changed certificates are read again while a node runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mote_tasks::blocking;
+
+use crate::{Certificates, ClientAuthorities};
+
+/// How often the files of certificates are looked at. A tool that renews them does so weeks before
+/// the old ones end.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Reads changed files again, for as long as the node runs. The log tells of what was read and of what
+/// cannot be used.
+pub async fn keep_renewed(
+    certificates: Arc<Certificates>,
+    clients: Option<Arc<ClientAuthorities>>,
+) {
+    let (mut told, mut told_of_clients) = (String::new(), String::new());
+    loop {
+        tokio::time::sleep(LOOK).await;
+        if let Some(clients) = clients.clone() {
+            renew_clients(clients, &mut told_of_clients).await;
+        }
+        let own = certificates.clone();
+        let Ok(renewed) = blocking(move || own.renew()).await else { continue };
+        if renewed.changed {
+            let (file, fingerprint) = certificates.first();
+            let first = file.display();
+            tracing::info!(%first, fingerprint, "certificates were read again");
+        }
+        // The same faults are logged only once.
+        let faults: Vec<_> = renewed.faults.iter().map(ToString::to_string).collect();
+        let faults = faults.join("; ");
+        if !faults.is_empty() && faults != told {
+            tracing::warn!("a changed certificate is not used, what was there before is: {faults}");
+        }
+        told = faults;
+    }
+}
+
+/// The same for the authorities of clients. `told` is the last fault, which is logged only once.
+async fn renew_clients(clients: Arc<ClientAuthorities>, told: &mut String) {
+    let fault = match blocking(move || clients.renew()).await {
+        Ok(Ok(changed)) => {
+            if changed {
+                tracing::info!("the authorities of clients were read again");
+            }
+            String::new()
+        }
+        Ok(Err(fault)) => fault.to_string(),
+        Err(_) => return,
+    };
+    if !fault.is_empty() && fault != *told {
+        tracing::warn!("changed authorities of clients are not used, the former ones are: {fault}");
+    }
+    *told = fault;
+}
