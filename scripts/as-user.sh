@@ -52,7 +52,10 @@ if $delegate; then
     done
     joined=("$group/command")
     if [ -n "${MOTE_BIN:-}" ]; then
-      cat >"$folder/mote" <<END
+      # Other programs of the build are next to it, where tests and nodes look for them.
+      install -d -m 755 "$folder/bin"
+      ln -sf "${MOTE_BIN%/*}"/mote-* "$folder/bin/"
+      cat >"$folder/bin/mote" <<END
 #!/bin/bash
 # A node with the same data folder gets the same group. What a former one has left is ended first, as
 # a service manager does.
@@ -74,8 +77,8 @@ case " \$* " in
 esac
 exec "$MOTE_BIN" "\$@"
 END
-      chmod 755 "$folder/mote"
-      MOTE_BIN=$folder/mote
+      chmod 755 "$folder/bin/mote"
+      MOTE_BIN=$folder/bin/mote
     fi
   else
     for controller in memory pids cpu cpuacct; do
