@@ -43,7 +43,9 @@ impl Refusals {
     /// Counts a refusal, and logs it if there was no line about the same lately.
     pub(crate) fn note(&self, function: &str, fault: &Fault, from: Option<IpAddr>) {
         let code = fault.answer().code;
-        if let Some(at) = CODES.iter().position(|known| *known == code) {
+        let at = CODES.iter().position(|known| *known == code);
+        debug_assert!(at.is_some(), "{code} is not among the codes that are counted");
+        if let Some(at) = at {
             self.counts[at].fetch_add(1, Ordering::Relaxed);
         }
         let line = self.hasher.hash_one((function, code));

@@ -1,9 +1,9 @@
 //! The certificates of clients: which authorities sign them, and which names they have.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{fs, io};
 
 use parking_lot::{Mutex, RwLock};
 use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
@@ -18,6 +18,7 @@ use tokio_rustls::rustls::{
 };
 use webpki::{EndEntityCert, KeyUsage};
 
+use crate::files::{Stamp, stamp};
 use crate::{Unusable, bad_pem, unusable};
 
 /// Largest file of authorities, in bytes.
@@ -44,10 +45,10 @@ pub struct ClientAuthorities {
     told: Mutex<Option<Instant>>,
 }
 
-/// What was read, and the text of the file.
+/// What was read, and the stamp of the file from before.
 #[derive(Debug)]
 struct Read {
-    text: Vec<u8>,
+    stamp: Stamp,
     verifier: Arc<dyn ClientCertVerifier>,
 }
 
@@ -55,21 +56,20 @@ impl ClientAuthorities {
     /// Reads a file with certificates and revocation lists (PEM). Blocks.
     pub fn open(file: &Path) -> Result<Self, Unusable> {
         let provider = Arc::new(ring::default_provider());
-        let text = text_of(file)?;
-        let verifier = verifier(file, &text, &provider)?;
-        let read = RwLock::new(Read { text, verifier });
+        let read =
+            RwLock::new(Read { stamp: stamp_of(file)?, verifier: verifier(file, &provider)? });
         Ok(Self { file: file.to_owned(), provider, read, told: Mutex::default() })
     }
 
     /// Reads the file again if it has changed, and returns whether it has. If it cannot be used, what
     /// was read before stays in use. Blocks.
     pub fn renew(&self) -> Result<bool, Unusable> {
-        let text = text_of(&self.file)?;
-        if text == self.read.read().text {
+        let stamp = stamp_of(&self.file)?;
+        if stamp == self.read.read().stamp {
             return Ok(false);
         }
-        let verifier = verifier(&self.file, &text, &self.provider)?;
-        *self.read.write() = Read { text, verifier };
+        let verifier = verifier(&self.file, &self.provider)?;
+        *self.read.write() = Read { stamp, verifier };
         Ok(true)
     }
 
@@ -93,30 +93,18 @@ impl ClientAuthorities {
     }
 }
 
-fn text_of(file: &Path) -> Result<Vec<u8>, Unusable> {
-    let failed = |error: io::Error| {
-        let hint = match error.kind() {
-            io::ErrorKind::NotFound => "name a file that exists",
-            _ => "check its permissions",
-        };
-        unusable(file, format!("the file cannot be read: {error}"), hint)
-    };
-    let meta = fs::metadata(file).map_err(failed)?;
-    if !meta.is_file() || meta.len() > FILE_BYTES_MAX {
-        let hint = "name a file with certificates in PEM";
-        return Err(unusable(file, "this is not a file of at most 16 MiB", hint));
-    }
-    fs::read(file).map_err(failed)
+fn stamp_of(file: &Path) -> Result<Stamp, Unusable> {
+    stamp(file, FILE_BYTES_MAX, "name a file with certificates in PEM")
 }
 
 fn verifier(
     file: &Path,
-    text: &[u8],
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, Unusable> {
     let bad = |error: pem::Error| bad_pem(file, &error);
+    let text = fs::read(file).map_err(|error| bad(pem::Error::Io(error)))?;
     let mut authorities = RootCertStore::empty();
-    for (certificate, number) in CertificateDer::pem_slice_iter(text).zip(1..) {
+    for (certificate, number) in CertificateDer::pem_slice_iter(&text).zip(1..) {
         let certificate = certificate.map_err(bad)?;
         if is_of_no_authority(&certificate, provider) {
             let names = names(&certificate).join(", ");
@@ -133,7 +121,7 @@ fn verifier(
         let hint = "convert it from DER: openssl x509 -inform der -in FILE -out NEW";
         return Err(unusable(file, what, hint));
     }
-    let lists = CertificateRevocationListDer::pem_slice_iter(text);
+    let lists = CertificateRevocationListDer::pem_slice_iter(&text);
     let lists = lists.collect::<Result<Vec<_>, _>>().map_err(bad)?;
     // An authority without a list has revoked nothing. A list that is out of date still tells what it
     // has revoked; a node without a network must not lock its clients out.

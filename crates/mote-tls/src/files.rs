@@ -49,6 +49,7 @@ pub(crate) fn find(folder: &Path) -> Result<(Vec<Pair>, Vec<Unusable>), Unusable
     named.sort_unstable_by(|a, b| is_own(&a.0).cmp(&is_own(&b.0)).then_with(|| a.cmp(b)));
     let (mut pairs, mut faults) = (Vec::new(), Vec::new());
     for (chain, key) in named {
+        let stamp = |file| stamp(file, FILE_BYTES_MAX, "NAME.crt needs its key in NAME.key");
         match stamp(&chain).and_then(|chain| Ok([chain, stamp(&key)?])) {
             Ok(stamp) => pairs.push(Pair { chain, key, stamp }),
             Err(fault) => faults.push(fault),
@@ -75,15 +76,21 @@ fn in_folder(folder: &Path, (chain, key): (&str, &str)) -> Option<(PathBuf, Path
     (pair.0.exists() && pair.1.exists()).then_some(pair)
 }
 
-fn stamp(file: &Path) -> Result<Stamp, Unusable> {
+/// The stamp of a file of at most `bytes_max` bytes. `if_missing` says what to do if there is none.
+/// Blocks.
+pub(crate) fn stamp(
+    file: &Path,
+    bytes_max: u64,
+    if_missing: &'static str,
+) -> Result<Stamp, Unusable> {
     let about = fs::metadata(file).map_err(|error| {
         if error.kind() == io::ErrorKind::NotFound {
-            return unusable(file, "the file is missing", "NAME.crt needs its key in NAME.key");
+            return unusable(file, "the file is missing", if_missing);
         }
         unusable(file, error, "give the node the right to read it")
     })?;
-    if !about.is_file() || about.len() > FILE_BYTES_MAX {
-        let what = "this is not a file of at most 1 MiB";
+    if !about.is_file() || about.len() > bytes_max {
+        let what = format!("this is not a file of at most {} MiB", bytes_max >> 20);
         return Err(unusable(file, what, "put certificates and keys in PEM there"));
     }
     Ok((about.ino(), about.ctime(), about.ctime_nsec(), about.len()))

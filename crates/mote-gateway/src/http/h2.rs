@@ -471,6 +471,6 @@ fn refuse(
     };
     // The body may wait for the client's window like any other answer.
     let waiting = open.activity.wait_anyway(body.held_bytes());
-    let body = AnswerBody::short(body, open, waiting);
+    let body = AnswerBody::new(body, open, waiting);
     response.body(body).expect("a refusal has only valid header values")
 }

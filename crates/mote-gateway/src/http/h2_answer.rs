@@ -70,12 +70,6 @@ impl AnswerBody {
         Self { body, waiting: Some(waiting), open: Some(open), state: State::Pieces, timeout: None }
     }
 
-    /// A refusal.
-    pub(super) fn short(body: Body, open: OpenStream, waiting: Waiting) -> Self {
-        let body = Answer::Short(body);
-        Self { body, waiting: Some(waiting), open: Some(open), state: State::Pieces, timeout: None }
-    }
-
     /// Nothing, of a stream that counts as closed.
     pub(super) fn empty() -> Self {
         let body = Answer::Short(Body::Empty);
