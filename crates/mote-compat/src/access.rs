@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
@@ -13,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use mote_operators::{Begun, bearer, reads_only};
 
 use crate::node::{Access, Act, Admission, Role};
+use crate::routing;
 
 /// Longest credentials that are examined, in bytes.
 const CREDENTIALS_BYTES_MAX: usize = 2_048;
@@ -33,7 +35,7 @@ impl Rule {
     }
 }
 
-/// The parts that [`check`] needs.
+/// Decides which management requests reach the routes of an API.
 #[derive(Clone)]
 pub struct Gate {
     /// The node that knows the token.
@@ -42,8 +44,15 @@ pub struct Gate {
     pub rule: Rule,
 }
 
+impl Gate {
+    /// Puts the gate before the routes of a router.
+    pub fn guard(self, router: Router) -> Router {
+        routing::guarded(router, &self, check)
+    }
+}
+
 /// Lets a management request through, or answers it with a refusal.
-pub async fn check(
+async fn check(
     State(gate): State<Gate>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
     request: Request,

@@ -9,6 +9,7 @@
 //! [`node`].
 
 pub mod access;
+mod arguments;
 pub mod call;
 pub mod connection;
 #[cfg(any(test, feature = "fake", feature = "fuzzing"))]

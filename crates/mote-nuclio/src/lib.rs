@@ -17,10 +17,10 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use mote_compat::Bound;
-use mote_compat::access::{self, Gate, Rule};
+use mote_compat::access::{Gate, Rule};
 use mote_compat::node::{Access, Deploys, Documents, Functions, Invocations, Logs};
 use mote_compat::refused::{RefusalForm, parse};
-use mote_compat::routing::{Routes, any, get};
+use mote_compat::routing::{Routes, any, get, limited};
 use serde_json::{Value, json};
 
 use self::building::Building;
@@ -84,9 +84,9 @@ fn routes(context: &Context, rule: Rule) -> Router {
         .route("/api/function_events", get(nothing))
         .route("/api/function_templates", get(nothing))
         .route("/api/api_gateways", get(nothing))
-        .with(|router| router.layer(DefaultBodyLimit::max(DOCUMENT_BYTES_MAX)))
+        .with(|router| limited(router, DefaultBodyLimit::max(DOCUMENT_BYTES_MAX)))
         .route("/api/function_invocations", any(invoke::run))
-        .with(|router| router.layer(axum::middleware::from_fn_with_state(gate, access::check)))
+        .with(|router| gate.guard(router))
         .route("/health", get(|| async { "OK" }))
         .router()
 }

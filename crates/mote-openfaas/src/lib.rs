@@ -18,13 +18,13 @@ use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Query, Request};
 use axum::http::StatusCode;
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mote_compat::Bound;
-use mote_compat::access::{self, Gate, Rule};
+use mote_compat::access::{Gate, Rule};
 use mote_compat::node::{Access, Deploys, Functions, Invocations, Logs, Secrets};
 use mote_compat::refused::{RefusalForm, parse};
-use mote_compat::routing::{Routes, any, get, post};
+use mote_compat::routing::{Routes, any, get, guarded, limited, post};
 
 use self::metrics::Metrics;
 
@@ -61,7 +61,7 @@ fn routes(context: &Context, open: Rule) -> Router {
     let gateway = Gateway { context: context.clone(), metrics: Arc::default(), open };
     let metrics = Routes::new(gateway.clone())
         .route("/metrics", get(metrics::show))
-        .with(|router| router.layer(from_fn_with_state(gate(open), access::check)));
+        .with(|router| gate(open).guard(router));
     let functions = get(functions::list)
         .post(functions::create)
         .put(functions::update)
@@ -79,10 +79,8 @@ fn routes(context: &Context, open: Rule) -> Router {
         .route("/system/namespace/{name}", any(namespace))
         .route("/system/alert", post(|| async { StatusCode::OK }))
         .with(|router| {
-            router
-                .layer(DefaultBodyLimit::max(MANAGEMENT_BYTES_MAX))
-                .layer(from_fn(in_our_namespace))
-                .layer(from_fn_with_state(gate(Rule::Token), access::check))
+            let router = limited(router, DefaultBodyLimit::max(MANAGEMENT_BYTES_MAX));
+            gate(Rule::Token).guard(guarded(router, &(), in_our_namespace))
         })
         // Functions can be called without credentials.
         .route("/function/{name}", any(invoke::run))
@@ -92,7 +90,7 @@ fn routes(context: &Context, open: Rule) -> Router {
         .route("/async-function/{name}/", post(invoke::later))
         .route("/async-function/{name}/{*path}", post(invoke::later))
         .route("/healthz", get(|| async { "OK" }))
-        .with(|router| router.merge(metrics.router()).layer(DefaultBodyLimit::disable()))
+        .with(|router| limited(router.merge(metrics.router()), DefaultBodyLimit::disable()))
         .router()
 }
 

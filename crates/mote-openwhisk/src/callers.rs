@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use axum::extract::{ConnectInfo, FromRequestParts};
-use axum::http::request::Parts;
+use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use mote_compat::call;
+use mote_compat::routing::{Argument, Call, Refusal};
 use mote_core::Fault;
 use mote_core::invocation::{headers, is_set_by_node};
 use mote_core::place::Place;
@@ -23,12 +23,11 @@ pub(super) struct Sender {
     pub(super) from: IpAddr,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Sender {
-    type Rejection = <ConnectInfo<SocketAddr> as FromRequestParts<S>>::Rejection;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
-        let ConnectInfo(from) = ConnectInfo::<SocketAddr>::from_request_parts(parts, state).await?;
-        let (method, fields) = (parts.method.clone(), parts.headers.clone());
+impl<S> Argument<S> for Sender {
+    #[inline(never)]
+    fn take(call: &mut Call, state: &S) -> Result<Self, Refusal> {
+        let ConnectInfo(from) = ConnectInfo::<SocketAddr>::take(call, state)?;
+        let (method, fields) = (call.head.method.clone(), call.head.headers.clone());
         Ok(Self { method, fields, from: from.ip() })
     }
 }

@@ -34,7 +34,7 @@ use mote_compat::node::{
     Access, Admission, Deploys, Documents, Functions, Invocations, Logs, Role,
 };
 use mote_compat::queue::Resumed;
-use mote_compat::routing::{Routes, any, get};
+use mote_compat::routing::{Routes, any, get, guarded, handled, limited};
 use mote_compat::{Bound, access};
 use mote_core::shares::Shares;
 use serde_json::json;
@@ -149,20 +149,20 @@ fn routes(whisk: Whisk) -> Router {
         .route("/namespaces", get(|| async { axum::Json([NAMESPACE]) }))
         .router()
         .nest("/namespaces/_", entity(&whisk))
-        .nest(&format!("/namespaces/{NAMESPACE}"), entity(&whisk))
-        .layer(DefaultBodyLimit::max(CODE_BYTES_MAX + PARAMETERS_BYTES_MAX))
-        .layer(axum::middleware::from_fn_with_state(whisk.clone(), authorise));
+        .nest(&format!("/namespaces/{NAMESPACE}"), entity(&whisk));
+    let longest = DefaultBodyLimit::max(CODE_BYTES_MAX + PARAMETERS_BYTES_MAX);
+    let managed = guarded(limited(managed, longest), &whisk, authorise);
     let web = Routes::new(whisk)
         .route("/web/{namespace}/{package}/{action}", any(web::run))
         .route("/web/{namespace}/{package}/{action}/{*path}", any(web::run))
-        .router()
-        .layer(DefaultBodyLimit::max(PARAMETERS_BYTES_MAX));
+        .with(|router| limited(router, DefaultBodyLimit::max(PARAMETERS_BYTES_MAX)))
+        .router();
     Routes::new(())
         .route("/", get(info))
         .route("/api/v1", get(info))
         .router()
         .nest("/api/v1", managed.merge(web))
-        .fallback(|| async { Refused::not_found() })
+        .fallback(handled(|| async { Refused::not_found() }))
 }
 
 async fn info() -> Response {

@@ -11,9 +11,9 @@ mod management;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use mote_compat::Bound;
-use mote_compat::access::{self, Gate, Rule};
+use mote_compat::access::{Gate, Rule};
 use mote_compat::node::{Access, Deploys, Functions, Logs};
-use mote_compat::routing::{Routes, any};
+use mote_compat::routing::{Routes, any, limited};
 
 pub use front::{Route, TinyFaasFront};
 pub use grpc::{GrpcFront, Method};
@@ -53,9 +53,9 @@ fn routes(context: &Context, rule: Rule, ports: Ports) -> Router {
         .route("/list", any(management::list))
         .route("/wipe", any(management::wipe))
         .route("/logs", any(management::logs))
+        .with(|router| limited(router, DefaultBodyLimit::max(management::BODY_BYTES_MAX)))
+        .with(|router| gate.guard(router))
         .router()
-        .layer(DefaultBodyLimit::max(management::BODY_BYTES_MAX))
-        .layer(axum::middleware::from_fn_with_state(gate, access::check))
 }
 
 /// For the fuzzer: the code that reads what clients send.

@@ -30,7 +30,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use mote_api::{Problem, paths};
 use mote_compat::connection::http1;
-use mote_compat::routing::{Routes, delete, get, handled, post, put};
+use mote_compat::routing::{self, Routes, delete, get, handled, post, put};
 use mote_compat::{Bound, Stop};
 use mote_core::shares::Shares;
 use mote_tls::Stream;
@@ -106,11 +106,10 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::KV_ENTRY, get(kv::get).put(kv::put).delete(kv::delete).post(kv::increment))
         // The archive's own limits bound uploads, and the function's limits bound bodies.
         .with(|router| {
-            router
-                .layer(DefaultBodyLimit::disable())
+            let router = routing::limited(router, DefaultBodyLimit::disable())
                 .fallback(handled(no_such_route))
-                .method_not_allowed_fallback(handled(no_such_method))
-                .layer(axum::middleware::from_fn_with_state(node, access::check))
+                .method_not_allowed_fallback(handled(no_such_method));
+            routing::guarded(router, &node, access::check)
         })
         // Health is answered without credentials, because it reveals only that the node is running.
         .route(paths::LIVEZ, get(|| async { "ok\n" }))
