@@ -58,7 +58,8 @@ if $delegate; then
       cat >"$folder/bin/mote" <<END
 #!/bin/bash
 # A node with the same data folder gets the same group. What a former one has left is ended first, as
-# a service manager does.
+# a service manager does; one that still runs keeps its group.
+given=\$PATH PATH=/usr/sbin:/usr/bin:/sbin:/bin
 data=\$\$ before=
 for word in "\$@"; do
   [ "\$before" != --data ] || data=\$(printf %s "\$word" | cksum | cut -d ' ' -f 1)
@@ -67,6 +68,8 @@ done
 case " \$* " in
   *" up "*)
     group=$group/node-\$data
+    own=$folder/home/node-\$data.pid
+    if kill -0 "\$(cat "\$own" 2>/dev/null)" 2>/dev/null; then group=\$group-\$\$; else echo "\$\$" >"\$own"; fi
     [ ! -d "\$group" ] || echo 1 >"\$group/cgroup.kill"
     for _ in {1..500}; do
       [ -d "\$group" ] || break
@@ -75,6 +78,7 @@ case " \$* " in
     mkdir "\$group" && echo "\$\$" >"\$group/cgroup.procs" || exit 1
     ;;
 esac
+PATH=\$given
 exec "$MOTE_BIN" "\$@"
 END
       chmod 755 "$folder/bin/mote"

@@ -112,8 +112,12 @@ fn an_independent_scanner_finds_nothing_weak() {
     let scan = Command::new(sslyze)
         .args(["--mozilla_config", "intermediate", "--json_out"])
         .args([file.as_os_str(), address.as_ref()])
-        .output()
-        .expect("sslyze");
+        .output();
+    // A user that may not enter the folder of root's Python cannot run it.
+    let scan = match scan {
+        Ok(scan) => scan,
+        Err(error) => return skip(test, &format!("sslyze cannot be run: {error}")),
+    };
     let said = String::from_utf8_lossy(&scan.stdout).into_owned();
     let report = std::fs::read(&file).unwrap_or_else(|error| panic!("{error}: {said}"));
     let report: serde_json::Value = serde_json::from_slice(&report).expect("a report in JSON");

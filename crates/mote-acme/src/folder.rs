@@ -1,0 +1,301 @@
+//! The folder of this program: the certificate, the account, the answers to challenges, and what is
+//! remembered of failed orders.
+//!
+//! `live` is a link to the folder of the certificate in use, and is replaced by one rename, so that
+//! a certificate and its key always fit.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
+use serde::{Deserialize, Serialize};
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+const LIVE: &str = "live";
+const CHAIN: &str = "fullchain.pem";
+const KEY: &str = "privkey.pem";
+const DIRECTORY: &str = "directory";
+const RECORD: &str = "record.json";
+/// The folders of the answers, which the node reads: over HTTP, and in a handshake.
+const CHALLENGES: [&str; 2] = ["http-01", "tls-alpn-01"];
+
+/// What is remembered between runs.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Record {
+    /// The kind of challenge that succeeded last.
+    pub(crate) challenge: Option<String>,
+    /// When orders failed, in seconds since 1970; the last ones.
+    pub(crate) failures: Vec<i64>,
+    /// How often in a row the authority could not be reached.
+    pub(crate) unreachable: u32,
+    /// The contact of the account.
+    pub(crate) contact: Option<String>,
+}
+
+impl Record {
+    /// Remembers a failed order.
+    pub(crate) fn failed(&mut self, now_s: i64) {
+        self.failures.push(now_s);
+        let excess = self.failures.len().saturating_sub(20);
+        self.failures.drain(..excess);
+    }
+
+    /// The seconds until another order may fail without being more than `most` within an hour.
+    pub(crate) fn pause_s(&self, now_s: i64, most: usize) -> u64 {
+        // Those of the future were written with another clock.
+        let last_hour = (now_s - 3_599)..=now_s;
+        let recent: Vec<_> = self.failures.iter().filter(|at| last_hour.contains(at)).collect();
+        let Some(oldest) = recent.len().checked_sub(most).and_then(|at| recent.get(at)) else {
+            return 0;
+        };
+        u64::try_from(*oldest + 3_600 - now_s).unwrap_or(0)
+    }
+}
+
+/// A certificate in the folder.
+#[derive(Debug)]
+pub(crate) struct Present {
+    pub(crate) der: CertificateDer<'static>,
+    pub(crate) not_before_s: i64,
+    pub(crate) not_after_s: i64,
+    /// The names of hosts and the addresses, sorted.
+    pub(crate) names: Vec<String>,
+}
+
+impl Present {
+    /// Whether it is for these names and no others.
+    pub(crate) fn is_for(&self, names: &[String]) -> bool {
+        let mut names = names.to_vec();
+        names.sort_unstable();
+        names.dedup();
+        names == self.names
+    }
+
+    fn read(folder: &Path) -> Option<Self> {
+        KeyPair::from_pem(&fs::read_to_string(folder.join(KEY)).ok()?).ok()?;
+        let der = CertificateDer::from_pem_file(folder.join(CHAIN)).ok()?;
+        let (not_before_s, not_after_s, names) = {
+            let (_, read) = X509Certificate::from_der(&der).ok()?;
+            let others = read.subject_alternative_name().ok()??;
+            let mut names: Vec<_> = others.value.general_names.iter().filter_map(name).collect();
+            names.sort_unstable();
+            let valid = read.validity();
+            (valid.not_before.timestamp(), valid.not_after.timestamp(), names)
+        };
+        Some(Self { der, not_before_s, not_after_s, names })
+    }
+}
+
+fn name(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        GeneralName::IPAddress(bytes) => {
+            let four = <[u8; 4]>::try_from(*bytes).map(std::net::IpAddr::from);
+            let either = four.or_else(|_| <[u8; 16]>::try_from(*bytes).map(std::net::IpAddr::from));
+            either.ok().map(|address| address.to_string())
+        }
+        _ => None,
+    }
+}
+
+/// The folder.
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    /// The folder at this path, without the answers of a former run.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let folder = Self(path.to_owned());
+        folder.clear_challenges();
+        Ok(folder)
+    }
+
+    /// The certificate in use, if it is one of the authority with this directory.
+    pub(crate) fn present(&self, directory: &str) -> Option<Present> {
+        let live = self.0.join(LIVE);
+        let of = fs::read_to_string(live.join(DIRECTORY)).ok()?;
+        if of != directory { None } else { Present::read(&live) }
+    }
+
+    /// Puts a certificate and its key to use (PEM).
+    pub(crate) fn put(&self, directory: &str, chain: &str, key: &str) -> io::Result<()> {
+        // The one that is not in use is written.
+        let used = fs::read_link(self.0.join(LIVE)).ok();
+        let next = if used.as_deref() == Some(Path::new("a")) { "b" } else { "a" };
+        let folder = self.0.join(next);
+        match fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        fs::create_dir(&folder)?;
+        for (file, text) in [(KEY, key), (CHAIN, chain), (DIRECTORY, directory)] {
+            write(&folder.join(file), text.as_bytes())?;
+        }
+        fs::File::open(&folder)?.sync_all()?;
+        let link = self.0.join("live.new");
+        let _ = fs::remove_file(&link);
+        symlink(next, &link)?;
+        fs::rename(&link, self.0.join(LIVE))?;
+        fs::File::open(&self.0)?.sync_all()
+    }
+
+    /// Puts the answer for a request of the authority to `/.well-known/acme-challenge/TOKEN`
+    /// (RFC 8555, 8.3).
+    pub(crate) fn answer_over_http(&self, token: &str, answer: &str) -> io::Result<()> {
+        if !is_token(token) {
+            return Err(io::Error::other("the authority's token is not one"));
+        }
+        self.challenge(CHALLENGES[0], token, answer.as_bytes())
+    }
+
+    /// Puts a certificate with `digest` for a handshake of the authority with the host `sni`
+    /// (RFC 8737, 3). `name` is the name or address that it is about.
+    pub(crate) fn answer_in_handshake(
+        &self,
+        sni: &str,
+        name: &str,
+        digest: &[u8],
+    ) -> io::Result<()> {
+        let mut params = CertificateParams::new([name.to_owned()]).map_err(io::Error::other)?;
+        params.distinguished_name = DistinguishedName::new();
+        params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        let certificate = params.self_signed(&key).map_err(io::Error::other)?;
+        let both = certificate.pem() + &key.serialize_pem();
+        self.challenge(CHALLENGES[1], sni, both.as_bytes())
+    }
+
+    fn challenge(&self, kind: &str, name: &str, content: &[u8]) -> io::Result<()> {
+        let folder = self.0.join(kind);
+        fs::create_dir_all(&folder)?;
+        write(&folder.join(name), content)
+    }
+
+    /// Removes all answers.
+    pub(crate) fn clear_challenges(&self) {
+        for kind in CHALLENGES {
+            let _ = fs::remove_dir_all(self.0.join(kind));
+        }
+    }
+
+    /// What is remembered. After a damage, nothing is.
+    pub(crate) fn record(&self) -> Record {
+        let text = fs::read(self.0.join(RECORD)).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+
+    /// Writes what is to be remembered.
+    pub(crate) fn write_record(&self, record: &Record) -> io::Result<()> {
+        write(&self.0.join(RECORD), &serde_json::to_vec(record)?)
+    }
+
+    /// The file of the account with an authority.
+    pub(crate) fn account(&self, directory: &str) -> PathBuf {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        let name: String = directory.chars().map(plain).take(200).collect();
+        self.0.join(format!("account-{name}.json"))
+    }
+}
+
+/// Whether a text has only characters of a token (RFC 8555, 8.3), so that it is the name of a file.
+fn is_token(text: &str) -> bool {
+    (1..=200).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+}
+
+/// Writes a file that appears whole, and that only its user may read.
+pub(crate) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    let fresh = path.with_extension("new");
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&fresh, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn certificate(names: &[&str]) -> (String, String) {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(names).expect("names");
+        (params.self_signed(&key).expect("a certificate").pem(), key.serialize_pem())
+    }
+
+    #[test]
+    fn a_certificate_is_replaced_whole() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = Folder::open(place.path()).expect("open");
+        assert!(folder.present("https://one").is_none());
+        for names in [&["b.example", "a.example"][..], &["c.example"], &["192.0.2.7", "::1"]] {
+            let (chain, key) = certificate(names);
+            folder.put("https://one", &chain, &key).expect("put");
+            let present = folder.present("https://one").expect("there");
+            let given: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            assert!(present.is_for(&given), "{:?}", present.names);
+            assert!(!present.is_for(&given[..given.len() - 1]));
+            assert!(present.not_before_s < present.not_after_s);
+        }
+        assert!(folder.present("https://two").is_none(), "of another authority");
+        fs::write(place.path().join("live/privkey.pem"), "no key").expect("write");
+        assert!(folder.present("https://one").is_none(), "without its key it is of no use");
+        // What a crash has left does not disturb.
+        symlink("nowhere", place.path().join("live.new")).expect("a link");
+        let (chain, key) = certificate(&["d.example"]);
+        folder.put("https://one", &chain, &key).expect("put");
+        assert!(folder.present("https://one").is_some());
+    }
+
+    #[test]
+    fn answers_are_there_until_they_are_cleared() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = Folder::open(place.path()).expect("open");
+        folder.answer_over_http("abc_-1", "abc_-1.key").expect("put");
+        assert_eq!(fs::read(place.path().join("http-01/abc_-1")).expect("read"), b"abc_-1.key");
+        for token in ["", "../up", "a/b", "a.b", &"x".repeat(201)] {
+            assert!(folder.answer_over_http(token, "x").is_err(), "{token}");
+        }
+        folder.answer_in_handshake("a.example", "a.example", &[7; 32]).expect("put");
+        let pem = fs::read(place.path().join("tls-alpn-01/a.example")).expect("read");
+        let der = CertificateDer::from_pem_slice(&pem).expect("a certificate");
+        let (_, read) = X509Certificate::from_der(&der).expect("of X.509");
+        let extension =
+            read.extensions().iter().find(|one| one.oid.to_id_string() == "1.3.6.1.5.5.7.1.31");
+        let extension = extension.expect("the digest is there");
+        assert!(extension.critical && extension.value.ends_with(&[7; 32]));
+        folder.clear_challenges();
+        assert!(
+            !place.path().join("http-01").exists() && !place.path().join("tls-alpn-01").exists()
+        );
+    }
+
+    #[test]
+    fn failures_are_remembered_for_an_hour() {
+        let mut record = Record::default();
+        for at in [1_000, 2_000, 3_000, 4_000] {
+            assert_eq!(record.pause_s(at, 4), 0);
+            record.failed(at);
+        }
+        assert_eq!(record.pause_s(4_100, 4), 500);
+        assert_eq!(record.pause_s(4_600, 4), 0);
+        assert_eq!(record.pause_s(0, 4), 0, "another clock");
+        for at in 0..100 {
+            record.failed(at);
+        }
+        assert_eq!(record.failures.len(), 20);
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = Folder::open(place.path()).expect("open");
+        folder.write_record(&record).expect("write");
+        assert_eq!(folder.record(), record);
+        fs::write(place.path().join(RECORD), "{").expect("write");
+        assert_eq!(folder.record(), Record::default());
+    }
+}

@@ -1,0 +1,214 @@
+//! An order: from the names of hosts to a certificate for them.
+
+use std::error::Error as _;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use instant_acme::{
+    Account, AuthorizationStatus, CertificateIdentifier, ChallengeHandle, ChallengeType, Error,
+    Identifier, NewOrder, Order, OrderStatus, RetryPolicy,
+};
+
+use crate::arguments::Arguments;
+use crate::due::Window;
+use crate::folder::{Folder, Present, Record};
+
+/// How long the authority may take to look at the answers, and to make the certificate.
+const PATIENCE: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(120));
+
+/// The type of a problem (RFC 8555, 6.7).
+const NO_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
+
+/// Why there is no certificate.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The authority could not be asked, so nothing is known of an order.
+    Unreachable(String),
+    /// The authority, or something here, does not permit it. Authorities limit how often that may
+    /// happen.
+    Refused(String),
+    /// The authority does not know the account any more.
+    NoAccount,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Api(problem) if problem.r#type.as_deref() == Some(NO_ACCOUNT) => Self::NoAccount,
+            Error::Api(problem) => Self::Refused(format!("the authority says: {problem}")),
+            Error::Timeout(_) => Self::Refused("the authority took too long".to_owned()),
+            other => Self::Unreachable(with_causes(&other)),
+        }
+    }
+}
+
+/// An error with its causes: the error itself often says only what was tried.
+fn with_causes(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(one) = cause {
+        let more = one.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = one.source();
+    }
+    text
+}
+
+/// A new certificate and its key (PEM).
+pub(crate) struct Issued {
+    pub(crate) chain: String,
+    pub(crate) key: String,
+}
+
+/// When the authority suggests to replace a certificate, if it suggests that.
+pub(crate) async fn window(account: &Account, present: &Present) -> Option<Window> {
+    let id = CertificateIdentifier::try_from(&present.der).ok()?;
+    let (info, again) = account.renewal_info(&id).await.ok()?;
+    Some(Window { suggested: info.suggested_window, again_s: again.as_secs() })
+}
+
+/// Orders a certificate. The kind of challenge that succeeded last is tried first, and then the other
+/// one: which of them reaches the node depends on what is between the node and the authority.
+pub(crate) async fn order(
+    account: &Account,
+    given: &Arguments,
+    folder: &Folder,
+    record: &mut Record,
+    mut replaced: Option<CertificateIdentifier<'static>>,
+    now_s: fn() -> i64,
+) -> Result<Issued, Failure> {
+    let mut kinds = [("tls-alpn-01", ChallengeType::TlsAlpn01), ("http-01", ChallengeType::Http01)];
+    if record.challenge.as_deref() == Some("http-01") {
+        kinds.reverse();
+    }
+    let mut texts = Vec::new();
+    for (word, kind) in kinds {
+        // An authority that does not accept the replacement may accept the order without it.
+        match try_kind(account, given, folder, kind, replaced.take()).await {
+            Ok(issued) => {
+                record.challenge = Some(word.to_owned());
+                return Ok(issued);
+            }
+            Err(Failure::Refused(text)) => {
+                record.failed(now_s());
+                texts.push(format!("{word}: {text}"));
+            }
+            Err(unreachable) => return Err(unreachable),
+        }
+        folder.clear_challenges();
+    }
+    Err(Failure::Refused(texts.join("; ")))
+}
+
+async fn try_kind(
+    account: &Account,
+    given: &Arguments,
+    folder: &Folder,
+    kind: ChallengeType,
+    replaced: Option<CertificateIdentifier<'static>>,
+) -> Result<Issued, Failure> {
+    let names: Vec<_> = given.names.iter().map(|name| identifier(name)).collect();
+    let mut asked = NewOrder::new(&names);
+    if let Some(profile) = &given.profile {
+        asked = asked.profile(profile);
+    }
+    if let Some(replaced) = replaced {
+        asked = asked.replaces(replaced);
+    }
+    let mut order = account.new_order(&asked).await?;
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let mut authorization = authorization?;
+        // A name that the authority has seen lately needs no new proof.
+        if authorization.status == AuthorizationStatus::Valid {
+            continue;
+        }
+        let name = authorization.identifier().to_string();
+        let Some(mut challenge) = authorization.challenge(kind.clone()) else {
+            return Err(Failure::Refused(format!("the authority does not offer it for {name}")));
+        };
+        put_answer(folder, &kind, &name, &challenge).map_err(|error| {
+            Failure::Refused(format!("the answer for {name} was not written: {error}"))
+        })?;
+        challenge.set_ready().await?;
+    }
+    match order.poll_ready(&PATIENCE).await {
+        Ok(OrderStatus::Ready) => {}
+        Ok(_) => return Err(what_failed(&mut order, &kind, None).await),
+        Err(Error::Api(problem)) => {
+            return Err(what_failed(&mut order, &kind, Some(problem.to_string())).await);
+        }
+        Err(other) => return Err(other.into()),
+    }
+    let key = order.finalize().await?;
+    let chain = order.poll_certificate(&PATIENCE).await?;
+    Ok(Issued { chain, key })
+}
+
+fn put_answer(
+    folder: &Folder,
+    kind: &ChallengeType,
+    name: &str,
+    challenge: &ChallengeHandle<'_>,
+) -> std::io::Result<()> {
+    let answer = challenge.key_authorization();
+    if *kind == ChallengeType::Http01 {
+        return folder.answer_over_http(&challenge.token, answer.as_str());
+    }
+    folder.answer_in_handshake(&sni(name), name, answer.digest().as_ref())
+}
+
+/// What the authority says of the names that it could not check, or of the whole order.
+async fn what_failed(order: &mut Order, kind: &ChallengeType, of_all: Option<String>) -> Failure {
+    let mut texts = Vec::new();
+    let mut authorizations = order.authorizations();
+    while let Some(Ok(mut authorization)) = authorizations.next().await {
+        let name = authorization.identifier().to_string();
+        let Ok(state) = authorization.refresh().await else { continue };
+        let of_kind = state.challenges.iter().find(|challenge| challenge.r#type == *kind);
+        if let Some(problem) = of_kind.and_then(|challenge| challenge.error.as_ref()) {
+            texts.push(format!("{name}: {problem}"));
+        }
+    }
+    if texts.is_empty() {
+        texts.push(of_all.unwrap_or_else(|| "the authority does not say why".to_owned()));
+    }
+    Failure::Refused(texts.join("; "))
+}
+
+fn identifier(name: &str) -> Identifier {
+    name.parse().map_or_else(|_| Identifier::Dns(name.to_owned()), Identifier::Ip)
+}
+
+/// The host that the authority names in its handshake: for an address, its name in the reverse zone
+/// (RFC 8738, 6).
+fn sni(name: &str) -> String {
+    match name.parse() {
+        Ok(IpAddr::V4(address)) => {
+            let [a, b, c, d] = address.octets();
+            format!("{d}.{c}.{b}.{a}.in-addr.arpa")
+        }
+        Ok(IpAddr::V6(address)) => {
+            let digits = address.octets().into_iter().rev();
+            let digits = digits.map(|byte| format!("{:x}.{:x}.", byte & 15, byte >> 4));
+            digits.collect::<String>() + "ip6.arpa"
+        }
+        Err(_) => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_of_a_handshake_for_an_address_is_its_name_in_the_reverse_zone() {
+        assert_eq!(sni("a.example"), "a.example");
+        assert_eq!(sni("192.0.2.7"), "7.2.0.192.in-addr.arpa");
+        let expected = "1.".to_owned() + &"0.".repeat(23) + "8.b.d.0.1.0.0.2.ip6.arpa";
+        assert_eq!(sni("2001:db8::1"), expected);
+        assert_eq!(identifier("192.0.2.7"), Identifier::Ip(IpAddr::from([192, 0, 2, 7])));
+    }
+}

@@ -1,0 +1,217 @@
+//! A node orders its certificates from an authority, and answers the authority's questions: Pebble,
+//! with its real checks over TLS and HTTP.
+
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+
+use mote_tests::acme::Authority;
+use mote_tests::{Node, free_address, wait_for};
+
+const TELLS: &str = "def handle(event, ctx):\n    return 'here'\n";
+
+/// Asks a name over HTTPS. The answer, or `None` if the certificate is not one of the authority.
+fn ask(authority: &Authority, name: &str, address: &str) -> Option<String> {
+    let (_, port) = address.rsplit_once(':').expect("a port");
+    let output = Command::new("curl")
+        .args(["-s", "--cacert"])
+        .arg(authority.trusted())
+        .args(["--resolve", &format!("{name}:{port}:127.0.0.1")])
+        .arg(format!("https://{name}:{port}/tells"))
+        .output()
+        .expect("curl");
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The certificate that a client sees, in the words of openssl.
+fn seen(name: &str, address: &str, what: &str) -> String {
+    let host = if name.is_empty() { "-noservername".into() } else { format!("-servername {name}") };
+    let script = format!(
+        "openssl s_client -connect {address} {host} </dev/null 2>/dev/null | openssl x509 -noout {what}"
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().expect("openssl");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+fn start(flags: &[String], https: &str) -> Node {
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let node = Node::start_with(&[&["--https", https, "--access", "public"][..], &flags].concat());
+    node.deploy_ok("tells", &[("tells.py", TELLS)]);
+    node
+}
+
+#[test]
+fn a_certificate_is_ordered_and_kept() {
+    let test = "a_certificate_is_ordered_and_kept";
+    let https = free_address();
+    // Nothing listens at the port of HTTP, so only handshakes show whose the names are.
+    let closed = free_address().port();
+    let Some(mut authority) = Authority::start(test, closed, https.port(), 3_600) else { return };
+    let https = https.to_string();
+    let node = start(&authority.flags("a.example,B.example,127.0.0.1"), &https);
+    for name in ["a.example", "b.example", "127.0.0.1"] {
+        let answer = wait_for("a certificate", || ask(&authority, name, &https));
+        assert_eq!(answer, "here", "{name}");
+    }
+    assert_eq!(ask(&authority, "c.example", &https), None, "no other name");
+    let serial = seen("a.example", &https, "-serial");
+    assert!(serial.starts_with("serial="), "{serial}");
+    assert_eq!(seen("", &https, "-serial"), serial, "also for clients that name no host");
+    wait_for("the log", || {
+        node.log().contains("was received; it is valid for 89 days").then_some(())
+    });
+    // Only while an order runs does the node answer questions.
+    let question = format!(
+        "openssl s_client -connect {https} -servername a.example -alpn acme-tls/1 </dev/null"
+    );
+    let asked = Command::new("sh").args(["-c", &question]).output().expect("openssl");
+    assert!(!asked.status.success(), "{}", String::from_utf8_lossy(&asked.stdout));
+    let node = node.stop_and_restart();
+    assert_eq!(seen("a.example", &https, "-serial"), serial);
+    assert_eq!(authority.issued(), 1, "it is not ordered again");
+    // Other names need another certificate; the authority has forgotten the account.
+    authority.again();
+    let flags = authority.flags("d.example");
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let flags = [&["--https", &https, "--access", "public"][..], &flags].concat();
+    let node = node.stop_and_restart_with(&flags);
+    assert_eq!(wait_for("a certificate", || ask(&authority, "d.example", &https)), "here");
+    assert!(!node.log().contains("M1216"), "{}", node.log());
+    // The key is for nobody else.
+    use std::os::unix::fs::MetadataExt as _;
+    let key = node.dir.path().join("data/acme/live/privkey.pem");
+    let mode = std::fs::metadata(key).expect("a key").mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+/// Passes connections on, as a router does.
+fn forward(listener: TcpListener, to: SocketAddr) {
+    std::thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            let far = TcpStream::connect(to).expect("the node listens");
+            for (mut from, mut to) in [
+                (near.try_clone().expect("a socket"), far.try_clone().expect("a socket")),
+                (far, near),
+            ] {
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Write);
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn http_is_tried_if_handshakes_do_not_reach_the_node() {
+    let test = "http_is_tried_if_handshakes_do_not_reach_the_node";
+    let https = free_address().to_string();
+    let (listener, closed) = (TcpListener::bind("127.0.0.1:0").expect("a port"), free_address());
+    let port = listener.local_addr().expect("bound").port();
+    let Some(authority) = Authority::start(test, port, closed.port(), 3_600) else { return };
+    let node = start(&authority.flags("a.example"), &https);
+    forward(listener, node.http);
+    assert_eq!(wait_for("a certificate", || ask(&authority, "a.example", &https)), "here");
+    let record = node.dir.path().join("data/acme/record.json");
+    let record = wait_for("the record", || {
+        let text = std::fs::read_to_string(&record).ok()?;
+        text.contains("http-01").then_some(text)
+    });
+    assert!(record.contains(r#""challenge":"http-01""#), "{record}");
+    // Afterwards, the address is like any other.
+    let url = format!("http://{}/.well-known/acme-challenge/x", node.http);
+    let output = Command::new("curl").args(["-s", &url]).output().expect("curl");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("M0501"), "{said}");
+}
+
+#[test]
+fn an_order_that_fails_says_why_and_is_not_repeated_too_often() {
+    let test = "an_order_that_fails_says_why_and_is_not_repeated_too_often";
+    let https = free_address().to_string();
+    let closed = free_address().port();
+    let Some(authority) = Authority::start(test, closed, closed, 3_600) else { return };
+    let mut node = start(&authority.flags("a.example"), &https);
+    for round in 1..=2 {
+        let log = wait_for("the reason", || {
+            let log = node.log();
+            log.contains("[M1216]").then_some(log)
+        });
+        for part in [
+            "no certificate for a.example",
+            "tls-alpn-01: a.example",
+            "http-01: a.example",
+            "refused",
+            "next try in",
+        ] {
+            assert!(log.contains(part), "{round}: {part}: {log}");
+        }
+        node = node.stop_and_restart();
+    }
+    // Both orders of both rounds have failed, and the authority permits no more in an hour.
+    wait_for("a pause", || node.log().contains("orders have failed 4 times").then_some(()));
+    assert!(!node.log().contains("[M1216]"), "{}", node.log());
+    let subject = seen("a.example", &https, "-issuer -subject");
+    let [issuer, own] = subject.lines().collect::<Vec<_>>()[..] else { panic!("{subject}") };
+    assert_eq!(issuer.strip_prefix("issuer="), own.strip_prefix("subject="), "its own signature");
+}
+
+#[test]
+fn a_short_certificate_is_replaced_without_a_failed_request() {
+    let test = "a_short_certificate_is_replaced_without_a_failed_request";
+    let https = free_address();
+    let closed = free_address().port();
+    let Some(authority) = Authority::start(test, closed, https.port(), 30) else { return };
+    let https = https.to_string();
+    let mut flags = authority.flags("a.example");
+    flags.extend(["--acme-profile", "short"].map(str::to_owned));
+    let _node = start(&flags, &https);
+    wait_for("a certificate", || ask(&authority, "a.example", &https));
+    let first = seen("a.example", &https, "-serial");
+    // New connections get a valid certificate at all times.
+    let mut asked = 0;
+    let second = loop {
+        assert_eq!(ask(&authority, "a.example", &https).as_deref(), Some("here"), "{asked}");
+        asked += 1;
+        let serial = seen("a.example", &https, "-serial");
+        if serial != first {
+            break serial;
+        }
+        assert!(asked < 10_000, "it is never replaced");
+    };
+    assert!(second.starts_with("serial="), "{second}");
+    assert_eq!(ask(&authority, "a.example", &https).as_deref(), Some("here"));
+}
+
+#[test]
+fn wrong_settings_are_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let missing = folder.path().join("no.pem").display().to_string();
+    for (flags, expected) in [
+        (&["--acme", "a.example"][..], "acme: only with https"),
+        (&["--https", "on", "--acme", "*.example"], "name each host"),
+        (&["--https", "on", "--acme", "a_b.example"], "names of hosts"),
+        (&["--https", "on", "--acme-profile", "short"], "only with acme"),
+        (
+            &["--https", "on", "--acme", "a.example", "--acme-directory", "http://x/"],
+            "begins with https://",
+        ),
+        (&["--https", "on", "--acme", "a.example", "--acme-contact", "me"], "one mail address"),
+    ] {
+        let output = Command::new(mote_tests::mote_binary())
+            .args(["config", "check"])
+            .args(flags)
+            .output()
+            .expect("mote");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(78), "{flags:?}: {said}");
+        assert!(said.contains(expected), "{flags:?}: {said}");
+    }
+    let https = free_address().to_string();
+    let flags = ["--https", &https, "--acme", "a.example", "--acme-ca", &missing];
+    let node = Node::start_with(&flags);
+    let log = wait_for("the reason", || {
+        let log = node.log();
+        log.contains("no.pem").then_some(log)
+    });
+    assert!(log.contains("[M1216]"), "{log}");
+}
