@@ -162,6 +162,7 @@ if [ -n "$clients" ]; then
 fi
 if [ -n "$nats" ]; then
   "$(dirname "$0")/nats-server.sh" >/dev/null || say "could not install nats-server; the tests that need it will be skipped"
+  "$(dirname "$0")/acme-server.sh" >/dev/null || say "could not install Pebble; the tests that need it will be skipped"
 fi
 
 # The distribution's Rust is too old, so rustup's is installed, unless the present one is new

@@ -4,6 +4,7 @@
 //! The binary is `$MOTE_BIN`, or `mote` in the folder of the built tests. A test that needs
 //! something that the machine does not have calls [`skip`] and is not counted as a result.
 
+pub mod acme;
 pub mod answering;
 pub mod cluster;
 pub mod compat;

@@ -333,6 +333,8 @@ const ROWS: &[Row] = &[
         "The node runs no broker of its own (`mote up --mqtt on` starts one), has no user of that name, or could not change the file `broker/users.toml` in its data folder; the message says which."),
     row("M1215", exit::FAILED, "connection to NATS does not run",
         "The process `mote-nats` ended or could not start; the line before says why. The node starts it again with growing pauses of up to 10 s. Until then, functions that use their state receive the code `unavailable`. A process that needs more than 512 MiB of memory ends; use fewer namespaces with many keys. docs/guides/several-nodes.md explains the setting `nats`."),
+    row("M1216", exit::FAILED, "no certificate from the authority",
+        "The node orders a certificate (the setting `acme`), and did not receive one; the message says what the authority, or the connection to it, answered. The authority must find the names of `acme` in the DNS, and reach the node under them: port 443 must lead to the HTTPS front, or port 80 to the HTTP front. The certificate in use stays until it ends. The node tries again by itself, after the time in the message. docs/guides/https.md has a list of what to check."),
     row("M1301", exit::INVALID, "archive is refused",
         "An entry of the uploaded archive is not allowed: a path or link that leaves the function, a device file, an ambiguous name, or broken tar data. Nothing from the archive was stored. `mote deploy` creates archives that are accepted."),
     row("M1302", exit::INVALID, "archive is too large",

@@ -10,6 +10,8 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use crate::supervision::relay;
+
 /// How long a program may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest answer.
@@ -25,9 +27,34 @@ pub fn program(name: &str) -> io::Result<PathBuf> {
 /// is an error if the program is missing, takes too long, writes too much or fails.
 pub async fn answer<A: AsRef<OsStr>>(name: &str, arguments: &[A]) -> io::Result<Vec<u8>> {
     let mut command = Command::new(program(name)?);
-    command.args(arguments).env_clear().kill_on_drop(true);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    command.args(arguments);
+    run(command, None, PATIENCE).await
+}
+
+/// The same with another patience; the program's lines are written to the log of the node, behind
+/// `label`.
+pub async fn logged_answer<A: AsRef<OsStr>>(
+    name: &str,
+    label: &'static str,
+    arguments: &[A],
+    patience: Duration,
+) -> io::Result<Vec<u8>> {
+    let mut command = Command::new(program(name)?);
+    command.args(arguments);
+    run(command, Some(label), patience).await
+}
+
+async fn run(
+    mut command: Command,
+    label: Option<&'static str>,
+    patience: Duration,
+) -> io::Result<Vec<u8>> {
+    command.env_clear().kill_on_drop(true).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stderr(if label.is_some() { Stdio::piped() } else { Stdio::inherit() });
     let mut child = command.spawn()?;
+    if let (Some(label), Some(errors)) = (label, child.stderr.take()) {
+        tokio::spawn(mote_tasks::boxed(relay(errors, label)));
+    }
     let answered = async {
         let mut answer = Vec::new();
         if let Some(stdout) = child.stdout.take() {
@@ -39,5 +66,5 @@ pub async fn answer<A: AsRef<OsStr>>(name: &str, arguments: &[A]) -> io::Result<
         let status = child.wait().await?;
         if status.success() { Ok(answer) } else { Err(io::Error::other(status.to_string())) }
     };
-    timeout(PATIENCE, answered).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    timeout(patience, answered).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }

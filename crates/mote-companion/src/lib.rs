@@ -4,9 +4,11 @@
 //!
 //! [`supervision`] is the side of the node: it starts a program, writes its lines to the log of the
 //! node, and starts it again when it ends. [`errand`] is its side, too, for a program that answers one
-//! question and ends. [`confinement`] is the side of the program: it gives up rights. This crate does
+//! question and ends, and [`own_folder`] makes the folder in which a program keeps its files.
+//! [`confinement`] is the side of the program: it gives up rights. This crate does
 //! not know what a program does, or what the node and the program say to each other.
 
 pub mod confinement;
 pub mod errand;
+pub mod own_folder;
 pub mod supervision;

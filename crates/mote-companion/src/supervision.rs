@@ -96,7 +96,7 @@ async fn run<C: Companion>(
 }
 
 /// Writes the lines of the process to the log of the node.
-async fn relay(errors: ChildStderr, label: &'static str) {
+pub(crate) async fn relay(errors: ChildStderr, label: &'static str) {
     let mut errors = BufReader::new(errors);
     let (mut since, mut lines) = (Instant::now(), 0);
     let mut line = Vec::new();

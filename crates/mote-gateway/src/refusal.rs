@@ -52,9 +52,19 @@ impl Refusal {
         Self::new(204, "", "")
     }
 
+    /// A text of the node itself, for a request that no function answers.
+    pub(crate) fn text(text: String) -> Self {
+        Self::new(200, "", text)
+    }
+
     /// Whether the answer has a body.
     pub(crate) fn has_body(&self) -> bool {
         self.status != 204
+    }
+
+    /// The type of the body.
+    pub(crate) fn content_type(&self) -> &'static str {
+        if self.code.is_empty() { "application/octet-stream" } else { "application/problem+json" }
     }
 
     /// With these fields for browsers, if there are any.
@@ -96,7 +106,12 @@ impl Refusal {
     }
 
     /// The body: problem details (RFC 9457) with our code, and the invocation if there is one.
+    ///
+    /// If it is no refusal, its text.
     pub fn problem_json(&self, invocation: Option<mote_core::InvocationId>) -> String {
+        if self.code.is_empty() {
+            return self.detail.clone();
+        }
         let mut text = String::with_capacity(128);
         let title = reason(self.status);
         let detail = serde_json::Value::from(self.detail.as_str());

@@ -1,6 +1,7 @@
 //! The checked and complete configuration of a node. The caller reads files, flags and the
 //! environment.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,6 +28,9 @@ pub struct Config {
     pub certificates: PathBuf,
     /// File with the authorities that sign the certificates of clients; `None` asks no client for one.
     pub client_ca: Option<PathBuf>,
+    /// The words that tell `mote-acme` which certificate to order from which authority, if it orders
+    /// one.
+    pub acme: Option<Vec<OsString>>,
     /// Address of the CoAP front; `None` switches it off.
     pub coap: Option<SocketAddr>,
     /// Address of the CoAP front over TCP; `None` switches it off.

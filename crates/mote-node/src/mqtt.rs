@@ -2,7 +2,6 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::TcpListener;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -50,12 +49,8 @@ pub(super) async fn start_broker(
     }
     let folder = data.join(BROKER_FOLDER);
     let uid = uid_base - 1;
-    let made = std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&folder);
-    let made = made.and_then(|()| match rustix::process::geteuid().is_root() {
-        true => std::os::unix::fs::chown(&folder, Some(uid), Some(uid)),
-        false => Ok(()),
-    });
-    made.with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    mote_companion::own_folder::make(&folder, uid)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     let tls = own.tls.as_ref().map(|(listen, certificate, key)| {
         drop(TcpListener::bind(listen).map_err(|error| busy("mqtt_tls", *listen, error))?);
         let read = |setting, path: &Path| {

@@ -303,6 +303,10 @@ async fn serve(
     if let Some(listener) = http_listener {
         let mut config = http_config(HTTP_FILES_SHARE);
         config.helpers = further;
+        config.well_known = certificates
+            .as_ref()
+            .and_then(|all| all.acme())
+            .map(|acme| http::WellKnown::new(move |path| acme.over_http(path)));
         fronts.spawn(mote_fronts::http(listener, invoker.clone(), config, stopper.clone()));
     }
     if let (Some(listener), Some(certificates)) = (https_listener, &certificates) {
@@ -314,7 +318,7 @@ async fn serve(
         fronts.spawn(mote_tasks::boxed(front));
     }
     if let Some(certificates) = certificates {
-        management.spawn(mote_tasks::boxed(mote_tls::keep_renewed(certificates, clients)));
+        https::keep(&node.config, certificates, clients, management);
     }
     let coap_config = mote_coap::Config { notices: Some(notices), ..Default::default() };
     if let Some(listener) = coap_listener {

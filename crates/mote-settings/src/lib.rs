@@ -14,6 +14,7 @@ use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
 use mote_core::spec::mqtt::{Broker, LOCAL};
 use mote_node::{Config, OwnBroker, Share, UID_BASE_DEFAULT};
 
+mod acme;
 mod cells;
 mod client_ca;
 mod journal;
@@ -21,229 +22,12 @@ mod nats;
 mod platforms;
 mod reach;
 mod secrets;
+mod table;
+
+pub use table::{SETTINGS, Setting};
 
 /// Name of the configuration file.
 pub const FILE_NAME: &str = "mote-node.toml";
-
-/// One setting of a node. The reference page and the checks use this table.
-#[derive(Debug, Clone, Copy)]
-pub struct Setting {
-    /// Key in the file; `MOTE_` and upper case in the environment, `--` as a flag.
-    pub key: &'static str,
-    /// Its default in words.
-    pub default: &'static str,
-    /// Its description.
-    pub text: &'static str,
-}
-
-/// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 41] = [
-    Setting {
-        key: "data",
-        default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
-        text: "Folder for functions, packages and the store. Only one node at a time can use it.",
-    },
-    Setting {
-        key: "secrets_key",
-        default: "`secrets.key` in the data folder, which the node makes",
-        text: "File with the key that encrypts secrets: at least 32 bytes, which not every user of the machine may read. `credential:NAME` is a credential of systemd. Of several with commas, the first one encrypts and all decrypt: put a new key first, and remove the old one after the next start.",
-    },
-    Setting {
-        key: "http",
-        default: "`127.0.0.1:6683`",
-        text: "Address of the HTTP front, or `off`. `:PORT` keeps the default host.",
-    },
-    Setting {
-        key: "https",
-        default: "`off`",
-        text: "Address of the HTTP front over TLS, `on` for port 6684, or `off`. `:PORT` keeps the default host.",
-    },
-    Setting {
-        key: "certificates",
-        default: "`certificates` in the data folder",
-        text: "Folder with the certificates of `https` and their keys (PEM): `NAME.crt` or `NAME.pem` with `NAME.key`, or folders that have `fullchain.pem` with `privkey.pem`, or `tls.crt` with `tls.key`. A client gets the first one that is valid for the host that it names. The node reads changed files again. If the folder is the default one and has none, the node makes a certificate of its own.",
-    },
-    Setting {
-        key: "client_ca",
-        default: "none",
-        text: "File with the certificates (PEM) of the authorities that sign the certificates of clients, and with their revocation lists, if there are any. If it is set, the HTTPS port asks each client for a certificate. Clients need a valid certificate to call functions with the access mode `mtls`, and `callers` in their manifest can restrict its names. The node reads a changed file again.",
-    },
-    Setting {
-        key: "coap",
-        default: "`127.0.0.1:5683`",
-        text: "Address of the CoAP front (UDP), or `off`. `:PORT` keeps the default host.",
-    },
-    Setting {
-        key: "coap_tcp",
-        default: "`off`",
-        text: "Address of the CoAP front over TCP (`coap+tcp://`), `on` for port 5683, or `off`. `:PORT` keeps the default host.",
-    },
-    Setting {
-        key: "admin",
-        default: "`off`",
-        text: "Address of the management API over TCP, which requires a token. The Unix socket is always available. Other machines must use TLS (`https://`); with `http://` before the address, they may use plain HTTP as well.",
-    },
-    Setting {
-        key: "socket",
-        default: "`/run/mote/mote.sock` for root, otherwise `$XDG_RUNTIME_DIR/mote.sock` or `mote.sock` in the data folder",
-        text: "Path of the management socket.",
-    },
-    Setting {
-        key: "lan",
-        default: "`false`",
-        text: "Whether other machines can reach HTTP and CoAP. If `false`, only this machine can.",
-    },
-    Setting {
-        key: "access",
-        default: "`local`",
-        text: "Who may call functions whose `mote.toml` has no [`[access]`](../guides/access.md): `local` (only this machine), `public` (everyone who reaches the node) or `key` (callers with a key).",
-    },
-    Setting {
-        key: "memory",
-        default: "`75%`",
-        text: "Memory budget of all instances together, counted by their memory limits: a size such as `512MiB`, or a share of the machine's memory (or of what the node's control group allows). When it is used up, the node stops idle instances, and calls that cannot be served in time receive 503.",
-    },
-    Setting {
-        key: "threads",
-        default: "`0`",
-        text: "Threads that serve connections and instances, at most 64. 0 chooses by the machine: one below 8 cores, then one for every 4 cores.",
-    },
-    Setting {
-        key: "polling",
-        default: "`true`",
-        text: "Whether the node polls for the next event for up to 0.1 ms before it sleeps, while it serves one request at a time. Polling saves the time of a wake-up; `false` saves power. Always off on a machine with one core.",
-    },
-    Setting {
-        key: "prewarm",
-        default: "`auto`: a 16th of `memory`",
-        text: "Memory for prewarmed interpreters, which shorten cold starts: a size such as `64MiB`, or `off`. A prewarmed Python counts as 16 MiB, a prewarmed Node as 64 MiB. The node keeps one of each kind that deployed functions need, and more after bursts. This memory is part of `memory`, and is freed first when instances need it.",
-    },
-    Setting {
-        key: "uid_base",
-        default: "`1000000`",
-        text: "The first of the 65,536 user ids for instances on a node that root runs; each instance has its own, with an equal group id. From 65536 to 4294000000. No other user or container engine should use these ids: `mote doctor` names a range of `/etc/subuid` or `/etc/subgid` that overlaps them.",
-    },
-    Setting {
-        key: "openfaas",
-        default: "`off`",
-        text: "Address of OpenFaaS's API, which faas-cli uses: `on` is `127.0.0.1:8080`, or port 8080 of all addresses with `lan`. The user is `admin`; the password is the token in the file `admin.token` of the data folder.",
-    },
-    Setting {
-        key: "openwhisk",
-        default: "`off`",
-        text: "Address of OpenWhisk's API, which wsk uses: `on` is `127.0.0.1:3233`. The key is any name, `:`, and the token in the file `admin.token` of the data folder.",
-    },
-    Setting {
-        key: "tinyfaas",
-        default: "`off`",
-        text: "Address of tinyFaaS's management API: `on` is `127.0.0.1:8080`, or port 8080 of all addresses with `lan`. It also turns on tinyFaaS's fronts. On loopback it requires no credentials, elsewhere the token.",
-    },
-    Setting {
-        key: "tinyfaas_http",
-        default: "`127.0.0.1:8000` if `tinyfaas` is on",
-        text: "Address of tinyFaaS's HTTP front, or `off`.",
-    },
-    Setting {
-        key: "tinyfaas_coap",
-        default: "`127.0.0.1:5683` if `tinyfaas` is on",
-        text: "Address of tinyFaaS's CoAP front (UDP), or `off`. If this front uses the port of the node's own CoAP front and `coap` is not set, the node's own front is off.",
-    },
-    Setting {
-        key: "tinyfaas_grpc",
-        default: "`127.0.0.1:9000` if `tinyfaas` is on",
-        text: "Address of tinyFaaS's gRPC front, or `off`.",
-    },
-    Setting {
-        key: "nuclio",
-        default: "`off`",
-        text: "Address of the API of Nuclio's dashboard: `on` is `127.0.0.1:8070`, or port 8070 of all addresses with `lan`. On loopback it requires no credentials, elsewhere the token.",
-    },
-    Setting {
-        key: "mqtt",
-        default: "`off`",
-        text: "Address of the node's own MQTT broker: `on` is `127.0.0.1:1883`, or port 1883 of all addresses with `lan`. `mote mqtt users` manages its users.",
-    },
-    Setting {
-        key: "mqtt_tls",
-        default: "`off`",
-        text: "Address of the node's own MQTT broker for TLS: `on` is `127.0.0.1:8883`, or port 8883 of all addresses with `lan`. Needs `mqtt`.",
-    },
-    Setting {
-        key: "mqtt_certificate",
-        default: "none",
-        text: "File with the certificates (PEM) of `mqtt_tls`, that of the node first.",
-    },
-    Setting {
-        key: "mqtt_key",
-        default: "none",
-        text: "File with the private key (PEM) of the first certificate.",
-    },
-    Setting {
-        key: "mqtt_anonymous",
-        default: "`loopback`",
-        text: "Clients of the node's own MQTT broker that need no user name: `loopback` is programs of this machine, `all` is everybody who reaches the broker, `off` is nobody. They may publish and receive everything.",
-    },
-    Setting {
-        key: "mqtt_broker",
-        default: "`local` if `mqtt` is on, otherwise `mqtt://127.0.0.1:1883`",
-        text: "Broker of MQTT triggers and of functions that name none: `mqtt://HOST:PORT`, `mqtts://HOST:PORT` for TLS, or `local` for the node's own.",
-    },
-    Setting {
-        key: "nats",
-        default: "`off`",
-        text: "NATS servers with JetStream that keep the state of functions, which all nodes with this setting share: `nats://HOST:PORT`, `tls://HOST:PORT` for TLS, several with commas, or `off`.",
-    },
-    Setting {
-        key: "nats_credentials",
-        default: "none",
-        text: "File with the credentials for `nats`: NATS's own form (`.creds`), or one line `USER:PASSWORD`.",
-    },
-    Setting {
-        key: "nats_ca",
-        default: "the system's certificates",
-        text: "File with certificates (PEM) of the authorities that sign the certificates of `nats`.",
-    },
-    Setting {
-        key: "nats_replicas",
-        default: "`1`",
-        text: "Copies that a cluster of NATS servers keeps of everything, on as many servers: 1 to 5. All nodes need the same number.",
-    },
-    Setting {
-        key: "journal_name",
-        default: "none",
-        text: "Name under which the node keeps its accepted invocations in NATS (`nats`), so that they outlive the machine: 1 to 64 letters, digits, `-` and `_`. A node that is started elsewhere with this name continues them, and the former node accepts none any more, so two nodes that work at the same time need different names. Without a name, accepted invocations are on the disk of this machine alone.",
-    },
-    Setting {
-        key: "schedule_journal",
-        default: "none",
-        text: "Name of a journal in NATS that keeps the runs of schedules, for nodes that share their schedules (`journal_name` is needed too). Schedules run on the node that runs this journal; `PUT /v1/journals/NAME` of the management API lets a node run it. Each time of a schedule is accepted once, also if the journal moves to another node. Without a name, each node runs its own schedules.",
-    },
-    Setting {
-        key: "cell",
-        default: "`off`",
-        text: "Address at which the node listens for other nodes of its cluster, which are called cells and forward invocations to each other that they cannot run: `ADDRESS:PORT`, or `off`. Needs `cell_key`.",
-    },
-    Setting {
-        key: "cell_key",
-        default: "none",
-        text: "File with the key that all cells of a cluster share: 32 to 4,096 bytes that nobody can guess, for example from `head -c 32 /dev/urandom | base64`. Cells prove to each other that they have it, and encrypt what they send.",
-    },
-    Setting {
-        key: "cells",
-        default: "none",
-        text: "The other cells: `ADDRESS:PORT`, several with commas. `PUT /v1/cells` of the management API replaces the list while the node runs.",
-    },
-    Setting {
-        key: "outgoing",
-        default: "`public`",
-        text: "Addresses that the node itself may reach: results of accepted invocations, callbacks of OpenFaaS's API, archives of tinyFaaS's `/uploadURL`, and keys of issuers of tokens. `public` is the internet, `network` adds private networks, `machine` adds this machine. The node's own ports are never reached.",
-    },
-    Setting {
-        key: "closed_networks",
-        default: "none",
-        text: "Networks that `*` in `[allow] net` does not open: networks such as `10.0.0.0/8`, addresses, and `private` for all private networks, separated by commas. A function reaches a host there only if its manifest names this host. `mote cluster install` closes the networks of the cluster.",
-    },
-];
 
 const HTTP_PORT_DEFAULT: u16 = 6683;
 const HTTPS_PORT: u16 = 6684;
@@ -431,6 +215,7 @@ impl Loaded {
         let secrets_key = check.secrets_key();
         let certificates = check.path("certificates", data.join("certificates"));
         let client_ca = check.client_ca(https.is_some());
+        let acme = check.acme(https.is_some());
         let socket = check.path("socket", given.socket_default(&data));
         if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             check.fault("socket", &format!("at most {SOCKET_PATH_BYTES_MAX} bytes"), None);
@@ -452,6 +237,7 @@ impl Loaded {
                 https,
                 certificates,
                 client_ca,
+                acme,
                 coap,
                 coap_tcp,
                 admin,
@@ -773,7 +559,7 @@ impl Check<'_> {
 fn reference() -> String {
     let mut page = String::from(
         "# Configuration of a node\n\n\
-         <!-- Generated from crates/mote-settings/src/lib.rs: MOTE_BLESS=1 cargo test -p mote-settings -->\n\n\
+         <!-- Generated from crates/mote-settings/src/table.rs: MOTE_BLESS=1 cargo test -p mote-settings -->\n\n\
          A flag of `mote up` overrides a `MOTE_*` variable, which overrides the file, which overrides the default.\n\
          The file is TOML. Its path comes from `--config FILE` or `MOTE_CONFIG`; the default is `/etc/mote/mote-node.toml`\n\
          for root and `~/.config/mote/mote-node.toml` for others. Unknown keys are errors. If the configuration is\n\

@@ -58,6 +58,28 @@ fn defaults_stay_on_this_machine() {
 }
 
 #[test]
+fn what_is_ordered_from_an_authority() {
+    let flags =
+        [("https", "on"), ("acme", "B.example, 2001:DB8::0:1"), ("acme_contact", "a@b.example")];
+    let words = load(&given(&[], &flags)).unwrap().acme.unwrap();
+    let expected = "--contact a@b.example --directory https://acme-v02.api.letsencrypt.org/directory \
+                    b.example 2001:db8::1";
+    assert_eq!(words, expected.split(' ').collect::<Vec<_>>());
+    for (flags, wrong) in [
+        (&[("acme", "a.example")][..], "only with https"),
+        (&[("https", "on"), ("acme", "*.example")], "names of hosts"),
+        (&[("https", "on"), ("acme", "192.0.2.7:443")], "names of hosts"),
+        (&[("https", "on"), ("acme", "a.example,")], "names of hosts"),
+        (&[("https", "on"), ("acme", "--folder")], "names of hosts"),
+        (&[("acme_ca", "/x")], "acme_ca: only with acme"),
+        (&[("https", "on"), ("acme", "a"), ("acme_directory", "http://b/")], "https://"),
+    ] {
+        let mistakes = load(&given(&[], flags)).unwrap_err().to_string();
+        assert!(mistakes.contains(wrong), "{flags:?}: {mistakes}");
+    }
+}
+
+#[test]
 fn flags_win_over_environment_over_file() {
     let (_dir, mut given) = with_file("http = \":1\"\ncoap = \":2\"\ndata = \"/d\"\n");
     given.env.push(("MOTE_COAP".into(), ":3".into()));
@@ -81,6 +103,12 @@ fn flags_win_over_environment_over_file() {
             "https off default",
             "certificates /d/certificates default",
             "client_ca none default",
+            "acme none default",
+            "acme_directory https://acme-v02.api.letsencrypt.org/directory default",
+            "acme_ca the system's certificates default",
+            "acme_contact none default",
+            "acme_external_account none default",
+            "acme_profile that of the authority default",
             "coap 127.0.0.1:3 MOTE_COAP",
             "coap_tcp off default",
             "admin off default",

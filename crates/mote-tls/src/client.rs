@@ -244,7 +244,7 @@ mod tests {
     async fn a_node_is_trusted_by_fingerprint_or_authority_and_plain_clients_are_told_apart() {
         let folder = tempfile::tempdir().unwrap();
         let names = ["localhost".to_owned()];
-        let (certificates, _) = Certificates::open(folder.path(), Some(&names)).unwrap();
+        let (certificates, _) = Certificates::open(folder.path(), None, Some(&names)).unwrap();
         let certificates = Arc::new(certificates);
         let (file, fingerprint) = certificates.first();
         let acceptor = Acceptor::new(&certificates, &["http/1.1"]).unwrap();

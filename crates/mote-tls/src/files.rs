@@ -27,19 +27,27 @@ pub(crate) struct Pair {
     pub(crate) stamp: [Stamp; 2],
 }
 
-/// The pairs in `folder` in the order of their names, the node's own certificate last, and the files
-/// that are no pairs. There are none if the folder does not exist. Blocks.
-pub(crate) fn find(folder: &Path) -> Result<(Vec<Pair>, Vec<Unusable>), Unusable> {
+/// The pairs in `folder` in the order of their names, that of the folder `ordered`, and last the node's
+/// own certificate; and the files that are no pairs. There are none if the folder does not exist.
+/// Blocks.
+pub(crate) fn find(
+    folder: &Path,
+    ordered: Option<&Path>,
+) -> Result<(Vec<Pair>, Vec<Unusable>), Unusable> {
+    let ordered = ordered.and_then(|folder| in_folder(folder, CERTBOT));
     let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Default::default()),
+        Ok(entries) => Some(entries),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && ordered.is_none() => {
+            return Ok(Default::default());
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(unusable(folder, error, "give the node the right to read it")),
     };
     let mut named = Vec::new();
     if let Some(own) = in_folder(folder, CERTBOT) {
         named.push(own);
     } else {
-        for entry in entries {
+        for entry in entries.into_iter().flatten() {
             let path = entry.map_err(|error| unusable(folder, error, "check the disk"))?.path();
             named.extend(at(path));
         }
@@ -47,6 +55,8 @@ pub(crate) fn find(folder: &Path) -> Result<(Vec<Pair>, Vec<Unusable>), Unusable
     // The node's own certificate is for clients for whom there is no other.
     let is_own = |chain: &Path| chain.file_stem().is_some_and(|name| name == SELF_SIGNED);
     named.sort_unstable_by(|a, b| is_own(&a.0).cmp(&is_own(&b.0)).then_with(|| a.cmp(b)));
+    let others = named.partition_point(|pair| !is_own(&pair.0));
+    named.splice(others..others, ordered);
     let (mut pairs, mut faults) = (Vec::new(), Vec::new());
     for (chain, key) in named {
         let stamp = |file| stamp(file, FILE_BYTES_MAX, "NAME.crt needs its key in NAME.key");

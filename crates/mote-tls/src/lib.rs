@@ -5,16 +5,18 @@
 //! write. If the folder has none, a self-signed certificate is made there. [`Certificates::renew`]
 //! reads changed files again; connections that exist keep what they have agreed on. It must not know
 //! listeners, functions, or where the folder comes from. [`ClientAuthorities`] has what proves who a
-//! client is.
+//! client is. [`Acme`] has certificates that the program `mote-acme` orders from an authority.
 
 #![forbid(unsafe_code)]
 
+mod acme;
 mod authorities;
 mod client;
 mod files;
 mod renewing;
 mod stream;
 
+pub use acme::{Acme, PROGRAM as ACME_PROGRAM, keep_ordered};
 pub use authorities::{ClientAuthorities, names};
 pub use client::{Connector, Trust};
 pub use renewing::keep_renewed;
@@ -58,6 +60,8 @@ fn unusable(path: &Path, what: impl ToString, hint: &'static str) -> Unusable {
 #[derive(Debug)]
 pub struct Certificates {
     folder: PathBuf,
+    /// Certificates that are ordered from an authority.
+    acme: Option<Arc<Acme>>,
     provider: Arc<CryptoProvider>,
     /// In the order in which they are tried; the first one is for clients that name no host. Never
     /// empty.
@@ -81,18 +85,20 @@ pub struct Renewed {
 }
 
 impl Certificates {
-    /// Reads the certificates of `folder`. If it has none and there are `own_names` (names of hosts,
+    /// Reads the certificates of `folder`, and those that were ordered. If there are none and there are `own_names` (names of hosts,
     /// and addresses), makes a certificate for these names there. Fails if no certificate can be used,
     /// and otherwise returns the files that cannot be used too. Blocks.
     pub fn open(
         folder: &Path,
+        acme: Option<Arc<Acme>>,
         own_names: Option<&[String]>,
     ) -> Result<(Self, Vec<Unusable>), Unusable> {
         let provider = Arc::new(ring::default_provider());
-        let (mut pairs, mut faults) = files::find(folder)?;
+        let ordered = acme.as_deref().map(Acme::live);
+        let (mut pairs, mut faults) = files::find(folder, ordered.as_deref())?;
         if let (true, true, Some(names)) = (pairs.is_empty(), faults.is_empty(), own_names) {
             make_self_signed(folder, names)?;
-            (pairs, faults) = files::find(folder)?;
+            (pairs, faults) = files::find(folder, ordered.as_deref())?;
         }
         let mut loaded = Vec::new();
         for pair in pairs {
@@ -106,12 +112,13 @@ impl Certificates {
             return Err(faults.into_iter().next().unwrap_or_else(none));
         }
         let loaded = RwLock::new(loaded.into());
-        Ok((Self { folder: folder.to_owned(), provider, loaded }, faults))
+        Ok((Self { folder: folder.to_owned(), acme, provider, loaded }, faults))
     }
 
     /// Reads changed, new and removed files. Blocks.
     pub fn renew(&self) -> Renewed {
-        let (pairs, mut faults) = match files::find(&self.folder) {
+        let ordered = self.acme.as_deref().map(Acme::live);
+        let (pairs, mut faults) = match files::find(&self.folder, ordered.as_deref()) {
             Ok(found) => found,
             Err(fault) => return Renewed { changed: false, faults: vec![fault] },
         };
@@ -161,6 +168,11 @@ impl Certificates {
         (first.pair.chain.clone(), client::fingerprint_text(&first.key.cert[0]))
     }
 
+    /// Where certificates are ordered, if they are.
+    pub fn acme(&self) -> Option<Arc<Acme>> {
+        self.acme.clone()
+    }
+
     /// Settings of a listener with these certificates: TLS 1.2 and 1.3, and the protocols in `alpn`,
     /// the preferred one first. Later changes of the certificates apply to its new connections. With
     /// `clients`, it asks each client for a certificate; those that have none are served as well.
@@ -178,6 +190,9 @@ impl Certificates {
         };
         let mut server = builder.with_cert_resolver(self.clone());
         server.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+        if self.acme.is_some() {
+            server.alpn_protocols.push(acme::PROTOCOL.to_vec());
+        }
         if asks {
             // A session that goes on would keep a certificate that was revoked meanwhile.
             server.session_storage = Arc::new(NoServerSessionStorage {});
@@ -193,6 +208,9 @@ impl Certificates {
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        if let (Some(acme), true) = (&self.acme, acme::is_challenge(&hello)) {
+            return acme.in_handshake(hello.server_name()?, &self.provider);
+        }
         let loaded = self.loaded.read().clone();
         let named = hello.server_name().and_then(|name| {
             let name = ServerName::try_from(name).ok()?;
@@ -305,7 +323,7 @@ mod tests {
 
     fn own(folder: &Path, names: &[&str]) -> Certificates {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        let (certificates, faults) = Certificates::open(folder, Some(&names)).unwrap();
+        let (certificates, faults) = Certificates::open(folder, None, Some(&names)).unwrap();
         assert!(faults.is_empty(), "{faults:?}");
         certificates
     }
@@ -321,7 +339,7 @@ mod tests {
     fn an_empty_folder_gets_a_certificate_and_keeps_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tls");
-        let refused = Certificates::open(&path, None).unwrap_err().to_string();
+        let refused = Certificates::open(&path, None, None).unwrap_err().to_string();
         assert!(refused.contains("the folder has no certificate"), "{refused}");
         let first = own(&path, &["node-7", "127.0.0.1"]);
         assert_eq!(place(&first, "node-7"), Some(0));
@@ -377,7 +395,7 @@ mod tests {
         certificates.renew();
         assert_eq!(place(&certificates, "z.example"), Some(0));
         // A node that starts now uses the other one, and says what is wrong.
-        let (started, faults) = Certificates::open(&here, None).unwrap();
+        let (started, faults) = Certificates::open(&here, None, None).unwrap();
         assert_eq!((place(&started, "a.example"), faults.len()), (None, 1));
         // The fault of one file does not keep others from being renewed.
         let fresh = own(&folder.path().join("fresh"), &["z.example"]);
@@ -413,7 +431,7 @@ mod tests {
         fs::copy(source("key"), site.join("privkey.pem")).unwrap();
         fs::copy(source("crt"), site.join("cert.pem")).unwrap();
         for path in [&live, &site] {
-            let (found, faults) = Certificates::open(path, None).unwrap();
+            let (found, faults) = Certificates::open(path, None, None).unwrap();
             assert!(faults.is_empty(), "{faults:?}");
             assert_eq!(found.first().1, certificates.first().1);
         }
@@ -424,7 +442,7 @@ mod tests {
             .unwrap()
             .set_len(files::FILE_BYTES_MAX + 1)
             .unwrap();
-        let (_, faults) = Certificates::open(&live, None).unwrap();
+        let (_, faults) = Certificates::open(&live, None, None).unwrap();
         assert_eq!(faults.len(), 2, "{faults:?}");
     }
 }

@@ -234,6 +234,24 @@ pub(super) struct NodeFlags {
     /// File with the authorities that sign the certificates of clients of --https
     #[arg(long, value_name = "FILE")]
     pub(super) client_ca: Option<String>,
+    /// Names of this machine, with commas, for which a certificate of --https is ordered (ACME)
+    #[arg(long, value_name = "NAMES")]
+    pub(super) acme: Option<String>,
+    /// URL of another authority than Let's Encrypt
+    #[arg(long, value_name = "URL")]
+    pub(super) acme_directory: Option<String>,
+    /// File with the certificates by which the authority's server is trusted
+    #[arg(long, value_name = "FILE")]
+    pub(super) acme_ca: Option<String>,
+    /// Mail address to which the authority may write
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) acme_contact: Option<String>,
+    /// File with the key of an account that the authority requires
+    #[arg(long, value_name = "FILE")]
+    pub(super) acme_external_account: Option<String>,
+    /// Kind of certificate, of those that the authority offers
+    #[arg(long, value_name = "NAME")]
+    pub(super) acme_profile: Option<String>,
     /// Address of the CoAP front, :PORT, or off [default: 127.0.0.1:5683]
     #[arg(long, value_name = "ADDR")]
     pub(super) coap: Option<String>,

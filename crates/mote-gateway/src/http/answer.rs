@@ -214,7 +214,9 @@ pub(crate) async fn refuse(
     let mut out = OutBuffer::take();
     status_line(&mut out, refusal.status);
     if refusal.has_body() {
-        out.extend_from_slice(b"content-type: application/problem+json\r\n");
+        for part in ["content-type: ", refusal.content_type(), "\r\n"] {
+            out.extend_from_slice(part.as_bytes());
+        }
         number_field(&mut out, b"content-length: ", body.len() as u64);
     }
     for (name, value) in refusal.added.fields() {

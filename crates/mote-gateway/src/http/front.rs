@@ -1,6 +1,7 @@
 //! The state that the connections of one front share: its limits, the request to stop, and shared
 //! counters.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -59,6 +60,31 @@ pub struct Config {
     /// Reads the names in the certificate of a client, the most telling one first. Without it, nothing
     /// asks what certificate a client has.
     pub names_of: Option<fn(&CertificateDer<'_>) -> Vec<String>>,
+    /// Answers what somebody asks of the machine rather than of a function (RFC 8615).
+    pub well_known: Option<WellKnown>,
+}
+
+/// Answers requests for addresses below `/.well-known`.
+#[derive(Clone)]
+pub struct WellKnown(Arc<dyn Fn(&str) -> Option<Vec<u8>> + Send + Sync>);
+
+impl WellKnown {
+    /// `answer` gets the part of the path that follows. It runs on the thread of the data path, so it
+    /// must not wait.
+    pub fn new(answer: impl Fn(&str) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(answer))
+    }
+
+    /// The answer for a path, if there is one.
+    pub(crate) fn answer(&self, path: &str) -> Option<Vec<u8>> {
+        (self.0)(path)
+    }
+}
+
+impl fmt::Debug for WellKnown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WellKnown")
+    }
 }
 
 impl Default for Config {
@@ -76,6 +102,7 @@ impl Default for Config {
             helpers: Vec::new(),
             tls: None,
             names_of: None,
+            well_known: None,
         }
     }
 }

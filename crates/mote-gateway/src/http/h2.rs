@@ -267,7 +267,7 @@ impl<I: Invoker> Service<I> {
         }
         let length = request.body().length();
         let asked = Asked { from: self.owner, length, wants_websocket: false };
-        let route = match find_route(&self.invoker, &name, &mut head, asked) {
+        let route = match find_route(&self.invoker, &name, &mut head, asked, None) {
             Ok((route, added)) => {
                 open.added = added;
                 route
@@ -450,7 +450,7 @@ fn refuse(
     let mut response =
         Response::builder().status(refusal.status).header("mote-invocation", id.to_string());
     if refusal.has_body() {
-        response = response.header("content-type", "application/problem+json");
+        response = response.header("content-type", refusal.content_type());
     }
     for (name, value) in refusal.added.fields() {
         response = response.header(name, value);

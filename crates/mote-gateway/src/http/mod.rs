@@ -24,6 +24,6 @@ mod websocket;
 mod websocket_messages;
 mod websocket_shares;
 
-pub use front::{Config, Stopper};
+pub use front::{Config, Stopper, WellKnown};
 pub use listener::{listen, serve};
 pub use route::REFUSALS_IN_A_ROW_MAX;

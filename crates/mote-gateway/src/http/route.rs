@@ -7,6 +7,7 @@ use mote_core::rollout::sticky_key;
 use mote_core::spec::Access;
 use mote_core::{Fault, Invoker, RouteInfo};
 
+use super::front::WellKnown;
 use super::head::no_such_function;
 use super::rules::{self, Checked};
 use crate::added::Added;
@@ -14,6 +15,8 @@ use crate::refusal::Refusal;
 
 /// Requests with equal values go to the same revision while traffic is split.
 const SPLIT_KEY: &[u8] = b"mote-split-key";
+/// What a request for something of the machine has in place of a function's name.
+const WELL_KNOWN: &str = ".well-known";
 /// Bytes of an unread body that are read and dropped at most to keep the connection.
 pub(crate) const LINGER_BYTES_MAX: usize = 64 << 10;
 /// Requests in a row that one connection may send without a single invocation: unknown functions,
@@ -43,8 +46,11 @@ pub(crate) fn find_route<I: Invoker>(
     name: &str,
     head: &mut Head,
     asked: Asked,
+    well_known: Option<&WellKnown>,
 ) -> Result<(I::Route, Added), Refusal> {
-    let route = invoker.route(name, || split_key(head)).ok_or_else(|| no_such_function(name))?;
+    let Some(route) = invoker.route(name, || split_key(head)) else {
+        return Err(without_function(name, head, well_known));
+    };
     let Some(rules) = route.http() else {
         return accept(invoker, &route, name, head, asked, None)
             .map(|()| (route, Added::default()));
@@ -66,6 +72,15 @@ pub(crate) fn find_route<I: Invoker>(
         Ok(()) => Ok((route, added)),
         Err(refusal) => Err(refusal.with(&added)),
     }
+}
+
+/// The answer to a request for no function.
+fn without_function(name: &str, head: &Head, well_known: Option<&WellKnown>) -> Refusal {
+    let asks = name == WELL_KNOWN && matches!(head.method(), b"GET" | b"HEAD");
+    let path = str::from_utf8(head.path()).ok().filter(|_| asks);
+    let answer = well_known.zip(path).and_then(|(all, path)| all.answer(path));
+    let answer = answer.and_then(|answer| String::from_utf8(answer).ok());
+    answer.map_or_else(|| no_such_function(name), Refusal::text)
 }
 
 /// Whether a function accepts a request. The order matters: whoever may not call the function learns
