@@ -29,8 +29,16 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest time for any single step of a test; the machine is shared.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest time for any single step of a test; the machine is shared. Tests for emulated machines are
+/// built with another number of seconds.
+pub const PATIENCE: Duration =
+    Duration::from_secs(match option_env!("MOTE_TEST_PATIENCE_SECONDS") {
+        Some(text) => match u64::from_str_radix(text, 10) {
+            Ok(seconds) => seconds,
+            Err(_) => panic!("MOTE_TEST_PATIENCE_SECONDS is not a number"),
+        },
+        None => 60,
+    });
 
 /// The binary under test.
 pub fn mote_binary() -> PathBuf {
