@@ -98,12 +98,13 @@ impl Authority {
         self.children.clear();
     }
 
-    /// The flags of a node that orders a certificate for these names from it.
-    pub fn flags(&self, names: &str) -> Vec<String> {
+    /// The flags of a node that orders a certificate of this profile for these names from it. Pebble
+    /// would choose one of the profiles itself.
+    pub fn flags(&self, names: &str, profile: &str) -> Vec<String> {
         let directory = format!("https://localhost:{}/dir", self.port);
         let ca = self.folder.path().join("ca.crt").display().to_string();
         let words = ["--acme", names, "--acme-directory", &directory, "--acme-ca", &ca];
-        words.map(str::to_owned).to_vec()
+        [&words[..], &["--acme-profile", profile]].concat().into_iter().map(str::to_owned).collect()
     }
 
     /// The authority's own certificate, by which clients trust those that it makes (PEM).

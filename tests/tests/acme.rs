@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
 use mote_tests::acme::Authority;
-use mote_tests::{Node, free_address, wait_for};
+use mote_tests::{Node, free_address, is_root, skip, wait_for};
 
 const TELLS: &str = "def handle(event, ctx):\n    return 'here'\n";
 
@@ -45,9 +45,9 @@ fn a_certificate_is_ordered_and_kept() {
     let https = free_address();
     // Nothing listens at the port of HTTP, so only handshakes show whose the names are.
     let closed = free_address().port();
-    let Some(mut authority) = Authority::start(test, closed, https.port(), 3_600) else { return };
+    let Some(mut authority) = Authority::start(test, closed, https.port(), 30) else { return };
     let https = https.to_string();
-    let node = start(&authority.flags("a.example,B.example,127.0.0.1"), &https);
+    let node = start(&authority.flags("a.example,B.example,127.0.0.1", "default"), &https);
     for name in ["a.example", "b.example", "127.0.0.1"] {
         let answer = wait_for("a certificate", || ask(&authority, name, &https));
         assert_eq!(answer, "here", "{name}");
@@ -72,7 +72,7 @@ fn a_certificate_is_ordered_and_kept() {
     assert_eq!(authority.issued(), 1, "it is not ordered again");
     // Other names need another certificate; the authority has forgotten the account.
     authority.again();
-    let flags = authority.flags("d.example");
+    let flags = authority.flags("d.example", "default");
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let flags = [&["--https", &https, "--access", "public"][..], &flags].concat();
     let node = node.stop_and_restart_with(&flags);
@@ -109,8 +109,8 @@ fn http_is_tried_if_handshakes_do_not_reach_the_node() {
     let https = free_address().to_string();
     let (listener, closed) = (TcpListener::bind("127.0.0.1:0").expect("a port"), free_address());
     let port = listener.local_addr().expect("bound").port();
-    let Some(authority) = Authority::start(test, port, closed.port(), 3_600) else { return };
-    let node = start(&authority.flags("a.example"), &https);
+    let Some(authority) = Authority::start(test, port, closed.port(), 30) else { return };
+    let node = start(&authority.flags("a.example", "default"), &https);
     forward(listener, node.http);
     assert_eq!(wait_for("a certificate", || ask(&authority, "a.example", &https)), "here");
     let record = node.dir.path().join("data/acme/record.json");
@@ -131,8 +131,8 @@ fn an_order_that_fails_says_why_and_is_not_repeated_too_often() {
     let test = "an_order_that_fails_says_why_and_is_not_repeated_too_often";
     let https = free_address().to_string();
     let closed = free_address().port();
-    let Some(authority) = Authority::start(test, closed, closed, 3_600) else { return };
-    let mut node = start(&authority.flags("a.example"), &https);
+    let Some(authority) = Authority::start(test, closed, closed, 30) else { return };
+    let mut node = start(&authority.flags("a.example", "default"), &https);
     for round in 1..=2 {
         let log = wait_for("the reason", || {
             let log = node.log();
@@ -151,7 +151,7 @@ fn an_order_that_fails_says_why_and_is_not_repeated_too_often() {
     }
     // Both orders of both rounds have failed, and the authority permits no more in an hour.
     wait_for("a pause", || node.log().contains("orders have failed 4 times").then_some(()));
-    assert!(!node.log().contains("[M1216]"), "{}", node.log());
+    assert!(!node.log().contains("refused"), "no order was made: {}", node.log());
     let subject = seen("a.example", &https, "-issuer -subject");
     let [issuer, own] = subject.lines().collect::<Vec<_>>()[..] else { panic!("{subject}") };
     assert_eq!(issuer.strip_prefix("issuer="), own.strip_prefix("subject="), "its own signature");
@@ -164,9 +164,7 @@ fn a_short_certificate_is_replaced_without_a_failed_request() {
     let closed = free_address().port();
     let Some(authority) = Authority::start(test, closed, https.port(), 30) else { return };
     let https = https.to_string();
-    let mut flags = authority.flags("a.example");
-    flags.extend(["--acme-profile", "short"].map(str::to_owned));
-    let _node = start(&flags, &https);
+    let _node = start(&authority.flags("a.example", "short"), &https);
     wait_for("a certificate", || ask(&authority, "a.example", &https));
     let first = seen("a.example", &https, "-serial");
     // New connections get a valid certificate at all times.
@@ -208,12 +206,58 @@ fn wrong_settings_are_named() {
         assert_eq!(output.status.code(), Some(78), "{flags:?}: {said}");
         assert!(said.contains(expected), "{flags:?}: {said}");
     }
-    let https = free_address().to_string();
-    let flags = ["--https", &https, "--acme", "a.example", "--acme-ca", &missing];
-    let node = Node::start_with(&flags);
+    let output = Command::new(mote_tests::mote_binary())
+        .args([
+            "up",
+            "--http",
+            "off",
+            "--coap",
+            "off",
+            "--acme",
+            "a.example",
+            "--acme-ca",
+            &missing,
+        ])
+        .args(["--https", &free_address().to_string(), "--data"])
+        .arg(folder.path().join("data"))
+        .arg("--socket")
+        .arg(folder.path().join("s"))
+        .output()
+        .expect("mote");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("acme_ca") && said.contains("no.pem: No such file"), "{said}");
+}
+
+#[test]
+fn nothing_is_ordered_that_could_not_be_stored() {
+    let test = "nothing_is_ordered_that_could_not_be_stored";
+    if !is_root() {
+        return skip(test, "needs root");
+    }
+    let https = free_address();
+    let closed = free_address().port();
+    let Some(authority) = Authority::start(test, closed, https.port(), 30) else { return };
+    let https = https.to_string();
+    let node = start(&authority.flags("a.example", "default"), &https);
+    wait_for("a certificate", || ask(&authority, "a.example", &https));
+    // As after a restore from a copy that root has made.
+    let folder = node.dir.path().join("data/acme");
+    // The former certificate is there, too, after a renewal.
+    std::fs::create_dir(folder.join("b")).expect("a folder");
+    std::fs::copy(folder.join("a/fullchain.pem"), folder.join("b/fullchain.pem")).expect("a file");
+    let owned = Command::new("chown").args(["-R", "0:0"]).arg(&folder).status().expect("chown");
+    assert!(owned.success());
+    let node = node.stop_and_restart();
     let log = wait_for("the reason", || {
         let log = node.log();
         log.contains("[M1216]").then_some(log)
     });
-    assert!(log.contains("no.pem: No such file"), "{log}");
+    assert!(log.contains("cannot be written") && log.contains("chown -R 999997:999997"), "{log}");
+    assert!(log.contains("a certificate is not used") && log.contains("chown"), "{log}");
+    assert_eq!(authority.issued(), 1, "nothing was ordered in vain");
+    let owned = Command::new("chown").args(["-R", "999997:999997"]).arg(&folder).status();
+    assert!(owned.is_ok_and(|status| status.success()));
+    let node = node.stop_and_restart();
+    assert_eq!(wait_for("the certificate", || ask(&authority, "a.example", &https)), "here");
+    assert!(!node.log().contains("[M1216]") && authority.issued() == 1, "{}", node.log());
 }

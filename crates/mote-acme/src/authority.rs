@@ -32,7 +32,8 @@ impl Authority {
         let mut roots = RootCertStore::empty();
         match &given.ca {
             Some(file) => {
-                let wrong = |what: String| io::Error::other(format!("{}: {what}", file.display()));
+                let wrong =
+                    |what: String| io::Error::other(format!("acme_ca: {}: {what}", file.display()));
                 let text = fs::read(file).map_err(|error| wrong(error.to_string()))?;
                 for certificate in CertificateDer::pem_slice_iter(&text) {
                     let certificate = certificate.map_err(|_| wrong("not PEM".to_owned()))?;
@@ -117,7 +118,8 @@ pub(crate) fn forget_account(folder: &Folder, directory: &str) {
 
 /// Reads the identifier and the key of an account elsewhere: two words, the second one in base64url.
 fn read_key(file: &Path) -> io::Result<(String, Vec<u8>)> {
-    let wrong = |what: &str| io::Error::other(format!("{}: {what}", file.display()));
+    let wrong =
+        |what: &str| io::Error::other(format!("acme_external_account: {}: {what}", file.display()));
     let text = fs::read_to_string(file).map_err(|error| wrong(&error.to_string()))?;
     let [id, key] = text.split_whitespace().collect::<Vec<_>>()[..] else {
         return Err(wrong("the file must have the identifier of the key, a space, and the key"));

@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair, PublicKeyData as _};
 use serde::{Deserialize, Serialize};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
@@ -21,6 +21,8 @@ const CHAIN: &str = "fullchain.pem";
 const KEY: &str = "privkey.pem";
 const DIRECTORY: &str = "directory";
 const RECORD: &str = "record.json";
+/// More than a certificate with its chain and its key has, in bytes.
+const PROBE_BYTES: usize = 64 << 10;
 /// The folders of the answers, which the node reads: over HTTP, and in a handshake.
 const CHALLENGES: [&str; 2] = ["http-01", "tls-alpn-01"];
 
@@ -78,12 +80,23 @@ impl Present {
     }
 
     fn read(folder: &Path) -> Option<Self> {
-        KeyPair::from_pem(&fs::read_to_string(folder.join(KEY)).ok()?).ok()?;
-        let der = CertificateDer::from_pem_file(folder.join(CHAIN)).ok()?;
+        let text = |file| fs::read_to_string(folder.join(file)).ok();
+        Self::of(&text(CHAIN)?, &text(KEY)?)
+    }
+
+    /// A chain and the key of its first certificate (PEM), if both are that.
+    pub(crate) fn of(chain: &str, key: &str) -> Option<Self> {
+        let key = KeyPair::from_pem(key).ok()?;
+        let mut all = CertificateDer::pem_slice_iter(chain.as_bytes());
+        let der = all.next()?.ok()?;
+        all.collect::<Result<Vec<_>, _>>().ok()?;
         let (not_before_s, not_after_s, names) = {
             let (_, read) = X509Certificate::from_der(&der).ok()?;
+            if read.public_key().raw != key.subject_public_key_info() {
+                return None;
+            }
             let others = read.subject_alternative_name().ok()??;
-            let mut names: Vec<_> = others.value.general_names.iter().filter_map(name).collect();
+            let mut names: Vec<_> = others.value.general_names.iter().map(name).collect();
             names.sort_unstable();
             let valid = read.validity();
             (valid.not_before.timestamp(), valid.not_after.timestamp(), names)
@@ -92,15 +105,16 @@ impl Present {
     }
 }
 
-fn name(name: &GeneralName<'_>) -> Option<String> {
+/// A name as settings write it; of another kind, something that no setting writes.
+fn name(name: &GeneralName<'_>) -> String {
     match name {
-        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        GeneralName::DNSName(name) => name.to_ascii_lowercase(),
         GeneralName::IPAddress(bytes) => {
             let four = <[u8; 4]>::try_from(*bytes).map(std::net::IpAddr::from);
             let either = four.or_else(|_| <[u8; 16]>::try_from(*bytes).map(std::net::IpAddr::from));
-            either.ok().map(|address| address.to_string())
+            either.map_or_else(|_| format!("{bytes:?}"), |address| address.to_string())
         }
-        _ => None,
+        other => format!("{other:?}"),
     }
 }
 
@@ -125,15 +139,7 @@ impl Folder {
 
     /// Puts a certificate and its key to use (PEM).
     pub(crate) fn put(&self, directory: &str, chain: &str, key: &str) -> io::Result<()> {
-        // The one that is not in use is written.
-        let used = fs::read_link(self.0.join(LIVE)).ok();
-        let next = if used.as_deref() == Some(Path::new("a")) { "b" } else { "a" };
-        let folder = self.0.join(next);
-        match fs::remove_dir_all(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        fs::create_dir(&folder)?;
+        let (next, folder) = self.unused()?;
         for (file, text) in [(KEY, key), (CHAIN, chain), (DIRECTORY, directory)] {
             write(&folder.join(file), text.as_bytes())?;
         }
@@ -177,6 +183,26 @@ impl Folder {
         write(&folder.join(name), content)
     }
 
+    /// Fails if a certificate could not be put here, so that none is ordered in vain.
+    pub(crate) fn probe(&self) -> io::Result<()> {
+        let (_, folder) = self.unused()?;
+        write(&folder.join("probe"), &[b' '; PROBE_BYTES])?;
+        fs::remove_dir_all(folder)
+    }
+
+    /// An empty folder for the next certificate, and its name.
+    fn unused(&self) -> io::Result<(&'static str, PathBuf)> {
+        let used = fs::read_link(self.0.join(LIVE)).ok();
+        let next = if used.as_deref() == Some(Path::new("a")) { "b" } else { "a" };
+        let folder = self.0.join(next);
+        match fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        fs::create_dir(&folder)?;
+        Ok((next, folder))
+    }
+
     /// Removes all answers.
     pub(crate) fn clear_challenges(&self) {
         for kind in CHALLENGES {
@@ -197,8 +223,12 @@ impl Folder {
 
     /// The file of the account with an authority.
     pub(crate) fn account(&self, directory: &str) -> PathBuf {
-        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-        let name: String = directory.chars().map(plain).take(200).collect();
+        let plain = |byte: u8| match byte {
+            b'.' | b'-' | b'a'..=b'z' | b'0'..=b'9' => char::from(byte).to_string(),
+            other => format!("_{other:02x}"),
+        };
+        let name: String =
+            directory.bytes().map(plain).collect::<String>().chars().take(200).collect();
         self.0.join(format!("account-{name}.json"))
     }
 }
@@ -211,7 +241,9 @@ fn is_token(text: &str) -> bool {
 
 /// Writes a file that appears whole, and that only its user may read.
 pub(crate) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
-    let fresh = path.with_extension("new");
+    // No challenge has a name that begins like this.
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let fresh = path.with_file_name(format!(".new-{name}"));
     let mut options = fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
     file.write_all(content)?;
@@ -237,6 +269,8 @@ mod tests {
         assert!(folder.present("https://one").is_none());
         for names in [&["b.example", "a.example"][..], &["c.example"], &["192.0.2.7", "::1"]] {
             let (chain, key) = certificate(names);
+            assert!(Present::of(&chain, &certificate(names).1).is_none(), "the key of another");
+            folder.probe().expect("room");
             folder.put("https://one", &chain, &key).expect("put");
             let present = folder.present("https://one").expect("there");
             let given: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();

@@ -37,6 +37,10 @@ const RUN_MAX: Duration = Duration::from_secs(300);
 const FAILURES_PER_HOUR: usize = 4;
 /// The first pause after the authority could not be reached, and the longest one.
 const UNREACHABLE_PAUSES_S: (u64, u64) = (60, 3_600);
+/// The pause after an order whose certificate is due at once.
+const DUE_AT_ONCE_PAUSE_S: u64 = 3_600;
+/// Characters of a reason in the log.
+const TEXT_CHARS_MAX: usize = 600;
 /// The pause after a failed order. Together with others it becomes longer, by [`FAILURES_PER_HOUR`].
 const FAILED_PAUSE_S: u64 = 600;
 
@@ -49,22 +53,23 @@ fn main() -> ExitCode {
         }
     };
     confinement::log_to_node("mote_acme", LevelFilter::OFF);
-    match run(given) {
+    match run(&given).map_err(|error| (given, error)) {
         Ok(seconds) => {
             println!("{seconds}");
             ExitCode::SUCCESS
         }
-        Err(error) => {
-            tracing::error!("{error}");
-            ExitCode::FAILURE
+        Err((given, error)) => {
+            tell(&given, &error.to_string(), FAILED_PAUSE_S);
+            println!("{FAILED_PAUSE_S}");
+            ExitCode::SUCCESS
         }
     }
 }
 
 /// Looks once, and orders a certificate if one is due: the seconds until the next look.
-fn run(given: Arguments) -> io::Result<u64> {
+fn run(given: &Arguments) -> io::Result<u64> {
     // These files may be only for root, so they are read first.
-    let authority = Authority::read(&given)?;
+    let authority = Authority::read(given)?;
     let folder = Folder::open(&given.folder)?;
     confine::confine(given.uid, &given.folder)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -73,39 +78,47 @@ fn run(given: Arguments) -> io::Result<u64> {
         .build()?;
     let mut record = folder.record();
     let looked = runtime.block_on(async {
-        let looking = look(&given, &authority, &folder, &mut record);
+        let looking = look(given, &authority, &folder, &mut record);
         tokio::time::timeout(RUN_MAX, looking).await.unwrap_or_else(|_| {
             let text = format!("the authority took longer than {} s", RUN_MAX.as_secs());
             Err(Failure::Unreachable(text))
         })
     });
     folder.clear_challenges();
-    let names = given.names.join(", ");
-    let seconds = match looked {
+    let hour = |record: &Record| record.pause_s(now_s(), FAILURES_PER_HOUR);
+    let (seconds, text) = match looked {
         Ok(seconds) => {
             record.unreachable = 0;
-            seconds
+            folder.write_record(&record)?;
+            return Ok(seconds);
         }
         Err(Failure::Unreachable(text)) => {
             let (first, longest) = UNREACHABLE_PAUSES_S;
             let seconds = (first << record.unreachable.min(16)).min(longest);
             record.unreachable += 1;
-            tracing::error!("[M1216] no certificate for {names}: {text}; next try in {seconds} s");
-            seconds
+            (seconds, format!("{} cannot be used: {text}", given.directory))
         }
-        Err(refused) => {
-            let text = match refused {
-                Failure::Refused(text) => text,
-                _ => "the authority does not know the account, and made no other one".to_owned(),
-            };
-            record.unreachable = 0;
-            let seconds = FAILED_PAUSE_S.max(record.pause_s(now_s(), FAILURES_PER_HOUR));
-            tracing::error!("[M1216] no certificate for {names}: {text}; next try in {seconds} s");
-            seconds
+        Err(Failure::Limited(text)) => (LOOK_MAX_S, text),
+        Err(Failure::Refused(text) | Failure::Unproven(text)) => {
+            (FAILED_PAUSE_S.max(hour(&record)), text)
+        }
+        Err(Failure::NoAccount) => {
+            (FAILED_PAUSE_S, "the authority does not know the account that it has made".to_owned())
         }
     };
+    tell(given, &text, seconds);
     folder.write_record(&record)?;
     Ok(seconds)
+}
+
+/// Logs why there is no certificate. Some of the text comes from the authority: it is one line, and
+/// not too long for the log.
+fn tell(given: &Arguments, text: &str, next_s: u64) {
+    let is_plain = |c: char| !c.is_control() && !('\u{2028}'..='\u{202e}').contains(&c);
+    let plain: String =
+        text.chars().map(|c| if is_plain(c) { c } else { ' ' }).take(TEXT_CHARS_MAX).collect();
+    let names: String = given.names.join(", ").chars().take(TEXT_CHARS_MAX / 4).collect();
+    tracing::error!("[M1216] no certificate for {names}: {plain}; next try in {next_s} s");
 }
 
 /// The seconds until the next look, after a certificate was ordered if one was due.
@@ -117,12 +130,11 @@ async fn look(
 ) -> Result<u64, Failure> {
     let present = folder.present(&given.directory);
     let present = present.filter(|present| present.is_for(&given.names));
-    if present.is_none() {
-        let pause = record.pause_s(now_s(), FAILURES_PER_HOUR);
-        if pause > 0 {
-            tracing::warn!("orders have failed {FAILURES_PER_HOUR} times; next try in {pause} s");
-            return Ok(pause);
-        }
+    let pause = record.pause_s(now_s(), FAILURES_PER_HOUR);
+    if present.is_none() && pause > 0 {
+        let text = format!("orders have failed {FAILURES_PER_HOUR} times in the last hour");
+        tell(given, &text, pause);
+        return Ok(pause);
     }
     let mut replaced = None;
     if let Some(present) = &present {
@@ -135,13 +147,18 @@ async fn look(
         if until_due > 0 {
             return Ok(until_due.min(look_again));
         }
-        let pause = record.pause_s(now_s(), FAILURES_PER_HOUR);
         if pause > 0 {
-            return Ok(pause.min(LOOK_MAX_S));
+            return Ok(pause);
         }
         replaced = window.and_then(|_| CertificateIdentifier::try_from(&present.der).ok());
         replaced = replaced.map(CertificateIdentifier::into_owned);
     }
+    let cannot_write = |error: io::Error| {
+        let text = "the certificate cannot be written to the folder";
+        let hint = format!("its files must belong to its owner: chown -R {0}:{0}", given.uid);
+        Failure::Refused(format!("{text} {}: {error}; {hint}", given.folder.display()))
+    };
+    folder.probe().map_err(cannot_write)?;
     let account = authority.account(given, folder, record).await?;
     let issued = match order::order(&account, given, folder, record, replaced, now_s).await {
         Err(Failure::NoAccount) => {
@@ -151,20 +168,27 @@ async fn look(
         }
         issued => issued?,
     };
-    record.failures.clear();
+    let certificate = issued.certificate;
+    let left_s = certificate.not_after_s - now_s();
+    if left_s <= 0 {
+        record.failed(now_s());
+        let text = "the certificate that was received has ended already; check the clock";
+        return Err(Failure::Refused(text.to_owned()));
+    }
     folder.put(&given.directory, &issued.chain, &issued.key).map_err(|error| {
-        let text =
-            format!("the certificate was not written to {}: {error}", given.folder.display());
-        Failure::Refused(text)
+        record.failed(now_s());
+        cannot_write(error)
     })?;
-    let Some(present) = folder.present(&given.directory) else {
-        let text = "the authority has sent something that is no certificate".to_owned();
-        return Err(Failure::Refused(text));
-    };
-    let (names, time) = (given.names.join(", "), words(present.not_after_s - now_s()));
+    record.failures.clear();
+    let (names, time) = (given.names.join(", "), words(left_s));
     tracing::info!("a new certificate for {names} was received; it is valid for {time}");
-    let (until_due, look_again) = due::until(&present, None, now_s());
-    Ok(until_due.clamp(1, look_again))
+    match due::until(&certificate, None, now_s()) {
+        (0, _) => {
+            tracing::warn!("most of its time is over already; check the clock of the machine");
+            Ok(DUE_AT_ONCE_PAUSE_S)
+        }
+        (until_due, look_again) => Ok(until_due.min(look_again)),
+    }
 }
 
 /// A time in days or hours, or in seconds if it is short.

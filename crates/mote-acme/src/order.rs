@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use instant_acme::{
     Account, AuthorizationStatus, CertificateIdentifier, ChallengeHandle, ChallengeType, Error,
-    Identifier, NewOrder, Order, OrderStatus, RetryPolicy,
+    Identifier, NewOrder, Order, OrderStatus, Problem, RetryPolicy,
 };
 
 use crate::arguments::Arguments;
@@ -16,8 +16,12 @@ use crate::folder::{Folder, Present, Record};
 /// How long the authority may take to look at the answers, and to make the certificate.
 const PATIENCE: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(120));
 
-/// The type of a problem (RFC 8555, 6.7).
+/// The longest chain, in bytes (PEM); the node reads no longer one.
+const CHAIN_BYTES_MAX: usize = 256 << 10;
+/// Types of problems (RFC 8555, 6.7).
 const NO_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
+const NEEDS_ACCOUNT: &str = "urn:ietf:params:acme:error:externalAccountRequired";
+const LIMITED: &str = "urn:ietf:params:acme:error:rateLimited";
 
 /// Why there is no certificate.
 #[derive(Debug)]
@@ -27,6 +31,10 @@ pub(crate) enum Failure {
     /// The authority, or something here, does not permit it. Authorities limit how often that may
     /// happen.
     Refused(String),
+    /// The authority has had enough orders for some time.
+    Limited(String),
+    /// The authority could not find out that a name belongs to this machine.
+    Unproven(String),
     /// The authority does not know the account any more.
     NoAccount,
 }
@@ -35,11 +43,24 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
             Error::Api(problem) if problem.r#type.as_deref() == Some(NO_ACCOUNT) => Self::NoAccount,
-            Error::Api(problem) => Self::Refused(format!("the authority says: {problem}")),
+            Error::Api(problem) if problem.r#type.as_deref() == Some(LIMITED) => {
+                Self::Limited(words(&problem))
+            }
+            Error::Api(problem) if problem.r#type.as_deref() == Some(NEEDS_ACCOUNT) => {
+                Self::Refused(format!("{}; set acme_external_account", words(&problem)))
+            }
+            Error::Api(problem) => Self::Refused(words(&problem)),
             Error::Timeout(_) => Self::Refused("the authority took too long".to_owned()),
             other => Self::Unreachable(with_causes(&other)),
         }
     }
+}
+
+/// What the authority says of a problem.
+fn words(problem: &Problem) -> String {
+    let detail = problem.detail.as_deref().unwrap_or("something is wrong");
+    let kind = problem.r#type.as_deref().and_then(|kind| kind.rsplit(':').next());
+    format!("the authority says: {detail} ({})", kind.unwrap_or("no type"))
 }
 
 /// An error with its causes: the error itself often says only what was tried.
@@ -60,6 +81,7 @@ fn with_causes(error: &Error) -> String {
 pub(crate) struct Issued {
     pub(crate) chain: String,
     pub(crate) key: String,
+    pub(crate) certificate: Present,
 }
 
 /// When the authority suggests to replace a certificate, if it suggests that.
@@ -85,17 +107,21 @@ pub(crate) async fn order(
     }
     let mut texts = Vec::new();
     for (word, kind) in kinds {
-        // An authority that does not accept the replacement may accept the order without it.
         match try_kind(account, given, folder, kind, replaced.take()).await {
             Ok(issued) => {
                 record.challenge = Some(word.to_owned());
                 return Ok(issued);
             }
-            Err(Failure::Refused(text)) => {
+            Err(Failure::Unproven(text)) => {
                 record.failed(now_s());
                 texts.push(format!("{word}: {text}"));
             }
-            Err(unreachable) => return Err(unreachable),
+            Err(other) => {
+                if matches!(other, Failure::Refused(_)) {
+                    record.failed(now_s());
+                }
+                return Err(other);
+            }
         }
         folder.clear_challenges();
     }
@@ -110,14 +136,19 @@ async fn try_kind(
     replaced: Option<CertificateIdentifier<'static>>,
 ) -> Result<Issued, Failure> {
     let names: Vec<_> = given.names.iter().map(|name| identifier(name)).collect();
-    let mut asked = NewOrder::new(&names);
-    if let Some(profile) = &given.profile {
-        asked = asked.profile(profile);
-    }
-    if let Some(replaced) = replaced {
-        asked = asked.replaces(replaced);
-    }
-    let mut order = account.new_order(&asked).await?;
+    let asked = || match &given.profile {
+        Some(profile) => NewOrder::new(&names).profile(profile),
+        None => NewOrder::new(&names),
+    };
+    let replacing = match replaced {
+        Some(replaced) => account.new_order(&asked().replaces(replaced)).await.ok(),
+        None => None,
+    };
+    // An authority that does not accept the replacement may accept the order without it.
+    let mut order = match replacing {
+        Some(order) => order,
+        None => account.new_order(&asked()).await?,
+    };
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization?;
@@ -126,8 +157,12 @@ async fn try_kind(
             continue;
         }
         let name = authorization.identifier().to_string();
+        // The name becomes that of a file.
+        if !given.names.contains(&name) {
+            return Err(Failure::Refused("the authority asks about another name".to_owned()));
+        }
         let Some(mut challenge) = authorization.challenge(kind.clone()) else {
-            return Err(Failure::Refused(format!("the authority does not offer it for {name}")));
+            return Err(Failure::Unproven(format!("the authority does not offer it for {name}")));
         };
         put_answer(folder, &kind, &name, &challenge).map_err(|error| {
             Failure::Refused(format!("the answer for {name} was not written: {error}"))
@@ -138,13 +173,20 @@ async fn try_kind(
         Ok(OrderStatus::Ready) => {}
         Ok(_) => return Err(what_failed(&mut order, &kind, None).await),
         Err(Error::Api(problem)) => {
-            return Err(what_failed(&mut order, &kind, Some(problem.to_string())).await);
+            return Err(what_failed(&mut order, &kind, Some(words(&problem))).await);
         }
         Err(other) => return Err(other.into()),
     }
     let key = order.finalize().await?;
     let chain = order.poll_certificate(&PATIENCE).await?;
-    Ok(Issued { chain, key })
+    let certificate = Present::of(&chain, &key).filter(|_| chain.len() <= CHAIN_BYTES_MAX);
+    match certificate.filter(|certificate| certificate.is_for(&given.names)) {
+        Some(certificate) => Ok(Issued { chain, key, certificate }),
+        None => {
+            let text = "the authority has sent something else than a certificate for these names";
+            Err(Failure::Refused(text.to_owned()))
+        }
+    }
 }
 
 fn put_answer(
@@ -169,13 +211,13 @@ async fn what_failed(order: &mut Order, kind: &ChallengeType, of_all: Option<Str
         let Ok(state) = authorization.refresh().await else { continue };
         let of_kind = state.challenges.iter().find(|challenge| challenge.r#type == *kind);
         if let Some(problem) = of_kind.and_then(|challenge| challenge.error.as_ref()) {
-            texts.push(format!("{name}: {problem}"));
+            texts.push(format!("{name}: {}", words(problem)));
         }
     }
     if texts.is_empty() {
         texts.push(of_all.unwrap_or_else(|| "the authority does not say why".to_owned()));
     }
-    Failure::Refused(texts.join("; "))
+    Failure::Unproven(texts.join("; "))
 }
 
 fn identifier(name: &str) -> Identifier {

@@ -64,9 +64,13 @@ pub fn embedded(v6: Ipv6Addr) -> [Option<Ipv4Addr>; 2] {
     }
 }
 
+/// Networks: addresses whose first bits are the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Networks(Vec<(IpAddr, u8)>);
+
 /// Networks that functions reach only if their manifest names the host, not by `*`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ClosedNetworks(Vec<(IpAddr, u8)>);
+pub struct ClosedNetworks(Networks);
 
 /// The networks that [`ClosedNetworks`] calls `private`: private use (RFC 1918, RFC 4193), shared
 /// address space (RFC 6598) and benchmarks (RFC 2544).
@@ -79,7 +83,7 @@ const PRIVATE: [(IpAddr, u8); 6] = [
     (IpAddr::V6(Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0)), 7),
 ];
 
-impl ClosedNetworks {
+impl Networks {
     /// Reads a list that is separated by commas: `private`, networks such as `10.0.0.0/8`, and
     /// addresses. Returns the entry that is none of these.
     pub fn parse(text: &str) -> Result<Self, &str> {
@@ -104,9 +108,21 @@ impl ClosedNetworks {
         Ok(Self(networks))
     }
 
+    /// Whether `address` is in one of the networks.
+    pub fn has(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|network| covers(*network, address))
+    }
+}
+
+impl ClosedNetworks {
+    /// Reads a list as [`Networks::parse`] does.
+    pub fn parse(text: &str) -> Result<Self, &str> {
+        Networks::parse(text).map(Self)
+    }
+
     /// Whether `address` is in one of the networks, also in every form of [`embedded`].
     pub fn contains(&self, address: IpAddr) -> bool {
-        let is_in = |address: IpAddr| self.0.iter().any(|network| covers(*network, address));
+        let is_in = |address| self.0.has(address);
         let carried = match address {
             IpAddr::V4(_) => [None, None],
             IpAddr::V6(v6) => embedded(v6),

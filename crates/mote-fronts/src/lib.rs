@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+pub mod limits;
 
 use std::future::Future;
 use std::io;

@@ -32,11 +32,11 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::front_limits::{TINYFAAS_FILES_SHARE, http_config};
 use super::store_work::with_store;
 use super::unusable::busy;
 use super::{Node, code, functions, operators, secrets};
 use crate::config::PlatformApis;
+use mote_fronts::limits::{TINYFAAS_FILES_SHARE, http_config};
 
 /// How long running calls may take to end once the node stops.
 const STOP_GRACE: Duration = Duration::from_secs(12);

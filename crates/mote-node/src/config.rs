@@ -5,12 +5,14 @@ use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use mote_api::quantity::parse_size;
 use mote_compat::Reach;
 use mote_core::destination::ClosedNetworks;
 use mote_core::fault::bytes_text;
 use mote_core::spec::{Access, MEMORY_BYTES_MIN};
+use mote_gateway::http::Proxies;
 use mote_seal::KeySource;
 
 /// A checked configuration.
@@ -31,6 +33,8 @@ pub struct Config {
     /// The words that tell `mote-acme` which certificate to order from which authority, if it orders
     /// one.
     pub acme: Option<Vec<OsString>>,
+    /// Proxies in front of the HTTP fronts, which say who their clients are.
+    pub proxies: Option<Arc<Proxies>>,
     /// Address of the CoAP front; `None` switches it off.
     pub coap: Option<SocketAddr>,
     /// Address of the CoAP front over TCP; `None` switches it off.

@@ -107,6 +107,7 @@ fn of_programs() -> Vec<Check> {
     let programs = [
         ("chains", mote_shims::CHAIN, "chains cannot be deployed"),
         ("own broker", BROKER_PROGRAM, "the setting mqtt cannot be on"),
+        ("orders of certificates", mote_tls::ACME_PROGRAM, "the setting acme cannot be used"),
         ("link to NATS", nats::PROGRAM, "the setting nats cannot be on"),
     ];
     let check = |(name, program, without): (&str, &str, &str)| {

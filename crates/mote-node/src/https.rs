@@ -1,16 +1,16 @@
 //! TLS of the HTTP front and of the APIs for operators: the certificates, and how they are renewed.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 
 use anyhow::Result;
 use mote_api::harmless;
 use mote_gateway::http;
 use mote_tls::{Acceptor, Acme, Certificates, ClientAuthorities};
-use tokio::runtime::Handle;
 
 use crate::config::Config;
-use crate::front_limits::{HTTPS_FILES_SHARE, http_config};
 use crate::unusable::unusable;
+use mote_fronts::limits::{HTTPS_FILES_SHARE, http_config};
 
 /// The default folder of certificates, in the data folder.
 const CERTIFICATES_FOLDER: &str = "certificates";
@@ -34,48 +34,20 @@ pub(crate) fn certificates(config: &Config) -> Result<Option<Arc<Certificates>>>
     if !address.ip().is_unspecified() && !names.contains(&own_address) {
         names.push(own_address);
     }
-    let acme = acme(config)?;
+    let folder = config.data.join(ACME_FOLDER);
+    let open = |order: &Vec<OsString>| Acme::open(folder, config.uid_base - 3, order.clone());
+    let acme = config.acme.as_ref().map(open).transpose();
+    let acme = acme.map_err(|error| unusable("acme", error.to_string()))?;
     // A folder that somebody has named is expected to have certificates.
     let is_default = config.certificates == config.data.join(CERTIFICATES_FOLDER);
     let own_names = is_default.then_some(&names[..]);
-    let (certificates, faults) = Certificates::open(&config.certificates, acme, own_names)
-        .map_err(|error| unusable("certificates", harmless(&error.to_string()).to_string()))?;
+    let (certificates, faults) =
+        Certificates::open(&config.certificates, acme.map(Arc::new), own_names)
+            .map_err(|error| unusable("certificates", harmless(&error.to_string()).to_string()))?;
     for fault in faults {
         tracing::warn!("a certificate is not used: {fault}");
     }
     Ok(Some(Arc::new(certificates)))
-}
-
-/// The folder of the certificate that is ordered, if one is. Blocks.
-fn acme(config: &Config) -> Result<Option<Arc<Acme>>> {
-    if config.acme.is_none() {
-        return Ok(None);
-    }
-    let program = mote_companion::errand::program(mote_tls::ACME_PROGRAM)?;
-    if !program.is_file() {
-        let text = format!("the program {} is missing; install it there", program.display());
-        return Err(unusable("acme", text));
-    }
-    let folder = config.data.join(ACME_FOLDER);
-    mote_companion::own_folder::make(&folder, config.uid_base - 3)
-        .map_err(|error| unusable("acme", format!("{}: {error}", folder.display())))?;
-    Ok(Some(Arc::new(Acme::new(folder))))
-}
-
-/// Keeps the certificates as the files are, and orders one if the node is to, for as long as the node
-/// runs.
-pub(crate) fn keep(
-    config: &Config,
-    certificates: Arc<Certificates>,
-    clients: Option<Arc<ClientAuthorities>>,
-    runtime: &Handle,
-) {
-    if let Some(order) = &config.acme {
-        let mut words = vec!["--uid".into(), (config.uid_base - 3).to_string().into()];
-        words.extend_from_slice(order);
-        runtime.spawn(mote_tasks::boxed(mote_tls::keep_ordered(certificates.clone(), words)));
-    }
-    runtime.spawn(mote_tasks::boxed(mote_tls::keep_renewed(certificates, clients)));
 }
 
 /// The authorities of clients, if there are any. Blocks.
@@ -86,13 +58,26 @@ pub(crate) fn client_authorities(config: &Config) -> Result<Option<Arc<ClientAut
     Ok(Some(Arc::new(opened)))
 }
 
+/// What answers an authority that asks over HTTP.
+pub(crate) fn well_known(certificates: &Arc<Certificates>) -> Option<http::WellKnown> {
+    let acme = certificates.acme()?;
+    Some(http::WellKnown::new(move |path| acme.over_http(path)))
+}
+
 /// The limits of the front, and its side of TLS.
 pub(crate) fn front_config(
+    config: &Config,
     certificates: &Arc<Certificates>,
     clients: Option<Arc<ClientAuthorities>>,
 ) -> Result<http::Config> {
     let tls = Some(certificates.server(&["h2", "http/1.1"], clients)?);
-    Ok(http::Config { tls, names_of: Some(mote_tls::names), ..http_config(HTTPS_FILES_SHARE) })
+    Ok(http::Config {
+        tls,
+        names_of: Some(mote_tls::names),
+        well_known: well_known(certificates),
+        proxies: config.proxies.clone(),
+        ..http_config(HTTPS_FILES_SHARE)
+    })
 }
 
 /// The TLS of the APIs for operators, whose clients may also speak plain HTTP.

@@ -13,7 +13,6 @@ mod compat;
 mod config;
 mod deploy;
 pub mod doctor;
-mod front_limits;
 mod functions;
 mod golang;
 mod https;
@@ -59,6 +58,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 pub use config::{CellSettings, Config, NatsServers, OwnBroker, PlatformApis, Share, TinyFaas};
+pub use mote_gateway::http::{Proxies, ProxyWord};
 pub use mote_journal_nats::is_name as is_journal_name;
 pub use mote_nats_client::{WrongAddress as WrongNatsAddress, address as nats_address};
 pub use mote_outgoing::Reach;

@@ -33,7 +33,6 @@ use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-use super::front_limits::{HTTP_FILES_SHARE, http_config};
 use super::listeners::Listeners;
 use super::services::NodeServices;
 use super::unusable::unusable;
@@ -43,6 +42,7 @@ use super::{
 };
 use crate::admin;
 use crate::config::Config;
+use mote_fronts::limits::{HTTP_FILES_SHARE, http_config};
 
 /// How long running invocations may take after the node begins to stop.
 const STOP_GRACE: Duration = Duration::from_secs(30);
@@ -303,14 +303,12 @@ async fn serve(
     if let Some(listener) = http_listener {
         let mut config = http_config(HTTP_FILES_SHARE);
         config.helpers = further;
-        config.well_known = certificates
-            .as_ref()
-            .and_then(|all| all.acme())
-            .map(|acme| http::WellKnown::new(move |path| acme.over_http(path)));
+        config.proxies.clone_from(&node.config.proxies);
+        config.well_known = certificates.as_ref().and_then(https::well_known);
         fronts.spawn(mote_fronts::http(listener, invoker.clone(), config, stopper.clone()));
     }
     if let (Some(listener), Some(certificates)) = (https_listener, &certificates) {
-        let config = https::front_config(certificates, clients.clone())?;
+        let config = https::front_config(&node.config, certificates, clients.clone())?;
         let front = mote_fronts::http(listener, invoker.clone(), config, stopper.clone());
         // Handshakes take long, and must not delay the functions and the other fronts.
         let thread = runtime_on_thread("mote-https", std::future::pending())?;
@@ -318,7 +316,8 @@ async fn serve(
         fronts.spawn(mote_tasks::boxed(front));
     }
     if let Some(certificates) = certificates {
-        https::keep(&node.config, certificates, clients, management);
+        management.spawn(mote_tasks::boxed(certificates.clone().keep_ordered()));
+        management.spawn(mote_tasks::boxed(mote_tls::keep_renewed(certificates, clients)));
     }
     let coap_config = mote_coap::Config { notices: Some(notices), ..Default::default() };
     if let Some(listener) = coap_listener {

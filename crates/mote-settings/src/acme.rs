@@ -28,7 +28,11 @@ impl Check<'_> {
                 continue;
             };
             let fits = match key {
-                "acme_directory" => text.starts_with("https://") && text.len() > "https://".len(),
+                "acme_directory" => {
+                    text.len() > "https://".len()
+                        && text.starts_with("https://")
+                        && !text.contains(' ')
+                }
                 "acme_contact" => text.contains('@') && !text.contains([' ', ',', ':']),
                 _ => !text.is_empty(),
             };
@@ -67,7 +71,7 @@ impl Check<'_> {
             let hint = if wrong.starts_with("*.") {
                 "the node cannot order a certificate for *.NAME; name each host"
             } else {
-                "names are like plant.example.com, and addresses have no port"
+                "names are like plant.example.com, with xn-- for other letters; addresses have no port and no brackets"
             };
             self.fault("acme", "names of hosts, with commas", Some(hint.to_owned()));
         } else if names.len() > NAMES_MAX {
@@ -76,7 +80,10 @@ impl Check<'_> {
             self.settle("acme", names.join(","));
         }
         let one_writing = |name: String| name.parse().map_or(name, |ip: IpAddr| ip.to_string());
-        Some(names.into_iter().map(one_writing).collect())
+        let mut names: Vec<_> = names.into_iter().map(one_writing).collect();
+        names.sort_unstable();
+        names.dedup();
+        Some(names)
     }
 }
 

@@ -20,6 +20,7 @@ mod client_ca;
 mod journal;
 mod nats;
 mod platforms;
+mod proxies;
 mod reach;
 mod secrets;
 mod table;
@@ -216,6 +217,7 @@ impl Loaded {
         let certificates = check.path("certificates", data.join("certificates"));
         let client_ca = check.client_ca(https.is_some());
         let acme = check.acme(https.is_some());
+        let proxies = check.proxies();
         let socket = check.path("socket", given.socket_default(&data));
         if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             check.fault("socket", &format!("at most {SOCKET_PATH_BYTES_MAX} bytes"), None);
@@ -238,6 +240,7 @@ impl Loaded {
                 certificates,
                 client_ca,
                 acme,
+                proxies,
                 coap,
                 coap_tcp,
                 admin,

@@ -12,7 +12,7 @@ pub struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 47] = [
+pub const SETTINGS: [Setting; 49] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -72,6 +72,16 @@ pub const SETTINGS: [Setting; 47] = [
         key: "acme_profile",
         default: "that of the authority",
         text: "Kind of certificate, of those that the authority offers: for example `shortlived`, which Let's Encrypt requires for addresses.",
+    },
+    Setting {
+        key: "trusted_proxies",
+        default: "none",
+        text: "Proxies in front of the node, as addresses and networks (`127.0.0.1, 10.0.0.0/8`). The node believes what they say of their clients, so that access, rates and limits for an address are those of the client. See [Proxies in front of a node](../guides/operating.md#proxies-in-front-of-a-node).",
+    },
+    Setting {
+        key: "proxy_header",
+        default: "`x-forwarded-for`",
+        text: "How these proxies say who their client is: in the field `x-forwarded-for` or `forwarded` of each request, or by `proxy-protocol` at the beginning of each connection.",
     },
     Setting {
         key: "coap",

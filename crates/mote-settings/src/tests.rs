@@ -1,4 +1,5 @@
-use mote_node::Reach;
+use mote_core::destination::Networks;
+use mote_node::{Proxies, ProxyWord, Reach};
 
 use super::*;
 
@@ -59,11 +60,14 @@ fn defaults_stay_on_this_machine() {
 
 #[test]
 fn what_is_ordered_from_an_authority() {
-    let flags =
-        [("https", "on"), ("acme", "B.example, 2001:DB8::0:1"), ("acme_contact", "a@b.example")];
+    let flags = [
+        ("https", "on"),
+        ("acme", "B.example, 2001:DB8::0:1,b.example"),
+        ("acme_contact", "a@b.example"),
+    ];
     let words = load(&given(&[], &flags)).unwrap().acme.unwrap();
     let expected = "--contact a@b.example --directory https://acme-v02.api.letsencrypt.org/directory \
-                    b.example 2001:db8::1";
+                    2001:db8::1 b.example";
     assert_eq!(words, expected.split(' ').collect::<Vec<_>>());
     for (flags, wrong) in [
         (&[("acme", "a.example")][..], "only with https"),
@@ -75,6 +79,27 @@ fn what_is_ordered_from_an_authority() {
         (&[("https", "on"), ("acme", "a"), ("acme_directory", "http://b/")], "https://"),
     ] {
         let mistakes = load(&given(&[], flags)).unwrap_err().to_string();
+        assert!(mistakes.contains(wrong), "{flags:?}: {mistakes}");
+    }
+}
+
+#[test]
+fn proxies_are_addresses_and_networks() {
+    let proxies = |flags: &[(&'static str, &str)]| {
+        load(&given(&[], flags)).map(|config| config.proxies).map_err(|wrong| wrong.to_string())
+    };
+    assert_eq!(proxies(&[]), Ok(None));
+    let some = proxies(&[("trusted_proxies", "127.0.0.1, 10.0.0.0/8")]).unwrap().unwrap();
+    let networks = Networks::parse("127.0.0.1,10.0.0.0/8").unwrap();
+    assert_eq!(*some, Proxies::new(networks, ProxyWord::XForwardedFor));
+    for (flags, wrong) in [
+        (&[("trusted_proxies", "10.0.0.0/33")][..], "trusted_proxies: addresses"),
+        (&[("trusted_proxies", "proxy.example")], "trusted_proxies: addresses"),
+        (&[("trusted_proxies", ",")], "trusted_proxies: addresses"),
+        (&[("proxy_header", "forwarded")], "only with trusted_proxies"),
+        (&[("trusted_proxies", "::1"), ("proxy_header", "x-real-ip")], "proxy_header: x-forwarded"),
+    ] {
+        let mistakes = proxies(flags).unwrap_err();
         assert!(mistakes.contains(wrong), "{flags:?}: {mistakes}");
     }
 }
@@ -109,6 +134,8 @@ fn flags_win_over_environment_over_file() {
             "acme_contact none default",
             "acme_external_account none default",
             "acme_profile that of the authority default",
+            "trusted_proxies none default",
+            "proxy_header x-forwarded-for default",
             "coap 127.0.0.1:3 MOTE_COAP",
             "coap_tcp off default",
             "admin off default",

@@ -6,13 +6,15 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::Read as _;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mote_companion::errand::logged_answer;
+use mote_companion::errand::{logged_answer, program};
+use mote_companion::own_folder;
 use mote_tasks::blocking;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use tokio_rustls::rustls::crypto::CryptoProvider;
@@ -39,19 +41,67 @@ const ANSWER_BYTES_MAX: u64 = 16 << 10;
 #[derive(Debug)]
 pub struct Acme {
     folder: PathBuf,
+    /// The command line of the program.
+    words: Vec<OsString>,
     /// Whether the program runs. Otherwise nobody has questions, and no file is looked for.
     runs: AtomicBool,
 }
 
 impl Acme {
-    /// Shares this folder.
-    pub fn new(folder: PathBuf) -> Self {
-        Self { folder, runs: AtomicBool::new(false) }
+    /// Shares this folder, which is made if it is missing and given to the user `uid`. `order` is the
+    /// part of the program's command line that says what to order. Fails if the program is not
+    /// installed. Blocks.
+    pub fn open(folder: PathBuf, uid: u32, order: Vec<OsString>) -> io::Result<Self> {
+        let path = program(PROGRAM)?;
+        if !path.is_file() {
+            let text = format!("the program {} is missing; install it there", path.display());
+            return Err(io::Error::other(text));
+        }
+        // Files that cannot be read now are mistakes of the settings.
+        for (flag, value) in order.iter().zip(order.iter().skip(1)) {
+            let of_setting = [("--ca", "acme_ca"), ("--external-account", "acme_external_account")];
+            let setting = of_setting.into_iter().find(|(word, _)| flag == word);
+            if let Some((_, setting)) = setting {
+                let wrong = |error| format!("{setting}: {}: {error}", Path::new(value).display());
+                fs::File::open(value).map_err(|error| io::Error::other(wrong(error)))?;
+            }
+        }
+        own_folder::make(&folder, uid)
+            .map_err(|error| io::Error::other(format!("{}: {error}", folder.display())))?;
+        let mut words: Vec<OsString> = vec!["order".into(), "--folder".into()];
+        words.push(folder.clone().into());
+        words.extend(["--uid".into(), uid.to_string().into()]);
+        words.extend(order);
+        Ok(Self { folder, words, runs: AtomicBool::new(false) })
     }
 
-    /// The folder of the certificate in use; it exists once there is one.
-    pub(crate) fn live(&self) -> PathBuf {
-        self.folder.join("live")
+    /// The folder of the certificate in use. There is none before the first one.
+    pub(crate) fn live(&self) -> Option<PathBuf> {
+        // The program writes one of these, and then changes the link.
+        let used = fs::read_link(self.folder.join("live")).ok()?;
+        let used = used.to_str().filter(|name| ["a", "b"].contains(name))?;
+        Some(self.folder.join(used))
+    }
+
+    /// Opens a file below the folder; `None` if it is elsewhere. The program has fewer rights than the
+    /// node, so the node follows no link, waits for no pipe, and opens no file of somebody else.
+    pub(crate) fn open_own(&self, path: &Path) -> Option<io::Result<fs::File>> {
+        let path = path.strip_prefix(&self.folder).ok()?;
+        let open = || {
+            let folder = fs::File::open(&self.folder)?;
+            let owner = folder.metadata()?.uid();
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+            let file = rustix::fs::openat2(folder, path, flags, Mode::empty(), within)?;
+            let file = fs::File::from(file);
+            let about = file.metadata()?;
+            if about.is_file() && about.nlink() == 1 && about.uid() == owner {
+                return Ok(file);
+            }
+            let text = format!("it is not a file of the user {owner}; chown -R gives it to it");
+            Err(io::Error::other(text))
+        };
+        Some(open())
     }
 
     /// The answer to a request of an authority, by the part of its path behind `/.well-known`
@@ -80,21 +130,26 @@ impl Acme {
         Some(Arc::new(CertifiedKey::new(vec![certificate], key)))
     }
 
+    /// Runs the program once. It says when it wants to be run again.
+    async fn run(&self) -> Option<Duration> {
+        self.runs.store(true, Ordering::Release);
+        let told = logged_answer(PROGRAM, "ACME", &self.words, PATIENCE).await;
+        self.runs.store(false, Ordering::Release);
+        match told {
+            Ok(told) => String::from_utf8_lossy(&told).trim().parse().map(Duration::from_secs).ok(),
+            Err(error) => {
+                let seconds = PAUSE_UNTOLD.as_secs();
+                tracing::error!("[M1216] {PROGRAM} has failed: {error}; next try in {seconds} s");
+                None
+            }
+        }
+    }
+
     fn answer(&self, kind: &str, name: &str) -> Option<Vec<u8>> {
         if name.is_empty() || !self.runs.load(Ordering::Acquire) {
             return None;
         }
-        // The program has fewer rights than the node, so the node follows no link that is in the
-        // folder, and waits for no pipe.
-        let folder = fs::File::open(&self.folder).ok()?;
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let path = Path::new(kind).join(name);
-        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let file = rustix::fs::openat2(folder, path, flags, Mode::empty(), within).ok()?;
-        let file = fs::File::from(file);
-        if !file.metadata().ok()?.is_file() {
-            return None;
-        }
+        let file = self.open_own(&self.folder.join(kind).join(name))?.ok()?;
         let mut answer = Vec::new();
         file.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).ok()?;
         Some(answer)
@@ -106,31 +161,104 @@ pub(crate) fn is_challenge(hello: &ClientHello<'_>) -> bool {
     hello.alpn().is_some_and(|offered| offered.eq([PROTOCOL]))
 }
 
-/// Runs the program whenever it wants to be run, for as long as the node runs. `order` is the rest of
-/// its command line.
-pub async fn keep_ordered(certificates: Arc<Certificates>, order: Vec<OsString>) {
-    let Some(acme) = certificates.acme.clone() else { return };
-    let mut words: Vec<OsString> = vec!["order".into(), "--folder".into()];
-    words.push(acme.folder.clone().into());
-    words.extend(order);
-    loop {
-        acme.runs.store(true, Ordering::Release);
-        let told = logged_answer(PROGRAM, "ACME", &words, PATIENCE).await;
-        acme.runs.store(false, Ordering::Release);
-        let pause = match told {
-            Ok(told) => String::from_utf8_lossy(&told).trim().parse().map(Duration::from_secs).ok(),
-            Err(error) => {
-                tracing::error!("[M1216] {PROGRAM} has failed: {error}");
-                None
+impl Certificates {
+    /// Runs the program whenever it wants to be run, for as long as the node runs. Returns at once if
+    /// nothing is ordered.
+    pub async fn keep_ordered(self: Arc<Self>) {
+        while let Some(acme) = &self.acme {
+            let pause = acme.run().await.unwrap_or(PAUSE_UNTOLD);
+            let of_all = self.clone();
+            if let Ok(renewed) = blocking(move || of_all.renew()).await
+                && renewed.changed
+            {
+                tracing::info!("new connections get the certificate that was ordered");
             }
-        };
-        let of_all = certificates.clone();
-        if let Ok(renewed) = blocking(move || of_all.renew()).await
-            && renewed.changed
-        {
-            tracing::info!("new connections get the certificate that was ordered");
+            tokio::time::sleep(pause.clamp(Duration::from_secs(1), PAUSE_MAX)).await;
         }
-        let pause = pause.unwrap_or(PAUSE_UNTOLD);
-        tokio::time::sleep(pause.clamp(Duration::from_secs(1), PAUSE_MAX)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A folder with a certificate that was ordered, and a folder of the node without one.
+    fn ordered() -> (tempfile::TempDir, Arc<Acme>) {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = place.path().join("acme");
+        fs::create_dir_all(folder.join("a")).expect("made");
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let params = rcgen::CertificateParams::new(["a.example".to_owned()]).expect("a name");
+        let certificate = params.self_signed(&key).expect("a certificate");
+        fs::write(folder.join("a/privkey.pem"), key.serialize_pem()).expect("written");
+        fs::write(folder.join("a/fullchain.pem"), certificate.pem()).expect("written");
+        symlink("a", folder.join("live")).expect("a link");
+        let acme = Acme { folder, words: Vec::new(), runs: AtomicBool::new(true) };
+        (place, Arc::new(acme))
+    }
+
+    fn open(place: &tempfile::TempDir, acme: &Arc<Acme>) -> (usize, String) {
+        let names = ["node".to_owned()];
+        let (all, faults) =
+            Certificates::open(&place.path().join("own"), Some(acme.clone()), Some(&names))
+                .expect("the node's own certificate is there in any case");
+        let count = all.loaded.read().len();
+        (count, faults.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn what_was_ordered_is_used_next_to_the_own_certificate() {
+        let (place, acme) = ordered();
+        assert_eq!(open(&place, &acme), (2, String::new()));
+        // Whatever the program does there, the node starts, and says what is wrong.
+        let key = acme.folder.join("a/privkey.pem");
+        fs::rename(&key, place.path().join("key")).expect("moved");
+        for (made, expected) in [
+            ("/proc/self/pagemap", "symbolic links"),
+            ("/proc/kmsg", "symbolic links"),
+            ("../../key", "symbolic links"),
+        ] {
+            symlink(made, &key).expect("a link");
+            let (count, faults) = open(&place, &acme);
+            assert!(count == 1 && faults.contains(expected), "{made}: {faults}");
+            fs::remove_file(&key).expect("removed");
+        }
+        fs::hard_link(place.path().join("key"), &key).expect("a link");
+        assert!(open(&place, &acme).1.contains("not a file of the user"));
+        fs::remove_file(&key).expect("removed");
+        let made = std::process::Command::new("mkfifo").arg(&key).status().expect("mkfifo");
+        assert!(made.success() && open(&place, &acme).1.contains("not a file of the user"));
+        fs::remove_file(&key).expect("removed");
+        fs::File::create(&key).and_then(|file| file.set_len(2 << 20)).expect("a long file");
+        assert!(open(&place, &acme).1.contains("at most 1 MiB"));
+        fs::remove_file(acme.folder.join("live")).expect("removed");
+        symlink("/etc", acme.folder.join("live")).expect("a link");
+        assert_eq!(open(&place, &acme), (1, String::new()), "a link elsewhere is none");
+    }
+
+    #[test]
+    fn answers_are_plain_files_and_only_while_the_program_runs() {
+        let (place, acme) = ordered();
+        let folder = acme.folder.join("http-01");
+        fs::create_dir(&folder).expect("made");
+        fs::write(folder.join("token-1"), "answer").expect("written");
+        fs::write(place.path().join("secret"), "secret").expect("written");
+        symlink(place.path().join("secret"), folder.join("linked")).expect("a link");
+        fs::hard_link(place.path().join("secret"), folder.join("hard")).expect("a link");
+        let ask = |path: &str| acme.over_http(path);
+        assert_eq!(ask("/acme-challenge/token-1").as_deref(), Some(&b"answer"[..]));
+        for path in ["/acme-challenge/", "/acme-challenge/linked", "/acme-challenge/hard", "/x", ""]
+        {
+            assert_eq!(ask(path), None, "{path}");
+        }
+        for path in
+            ["/acme-challenge/../a/privkey.pem", "/acme-challenge/%2e", "/acme-challenge/a/b"]
+        {
+            assert_eq!(ask(path), None, "{path}");
+        }
+        acme.runs.store(false, Ordering::Release);
+        assert_eq!(ask("/acme-challenge/token-1"), None);
     }
 }

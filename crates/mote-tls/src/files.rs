@@ -4,15 +4,18 @@
 //! may have `fullchain.pem` with `privkey.pem` (certbot), and a folder within it `tls.crt` with
 //! `tls.key` (a secret of Kubernetes).
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::acme::Acme;
 use crate::{SELF_SIGNED, Unusable, unusable};
 
 const CERTBOT: (&str, &str) = ("fullchain.pem", "privkey.pem");
 const KUBERNETES: (&str, &str) = ("tls.crt", "tls.key");
+/// What to do about a certificate that was ordered.
+pub(crate) const ORDER_ANEW: &str = "remove the folder to have another one ordered";
 /// A longer file is no certificate, and reading it would take memory.
 pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -27,14 +30,14 @@ pub(crate) struct Pair {
     pub(crate) stamp: [Stamp; 2],
 }
 
-/// The pairs in `folder` in the order of their names, that of the folder `ordered`, and last the node's
-/// own certificate; and the files that are no pairs. There are none if the folder does not exist.
-/// Blocks.
+/// The pairs in `folder` in the order of their names, that of `acme`, and last the node's own
+/// certificate; and the files that are no pairs. There are none if the folder does not exist. Blocks.
 pub(crate) fn find(
     folder: &Path,
-    ordered: Option<&Path>,
+    acme: Option<&Acme>,
 ) -> Result<(Vec<Pair>, Vec<Unusable>), Unusable> {
-    let ordered = ordered.and_then(|folder| in_folder(folder, CERTBOT));
+    let ordered =
+        acme.and_then(Acme::live).map(|live| (live.join(CERTBOT.0), live.join(CERTBOT.1)));
     let entries = match fs::read_dir(folder) {
         Ok(entries) => Some(entries),
         Err(error) if error.kind() == io::ErrorKind::NotFound && ordered.is_none() => {
@@ -59,7 +62,14 @@ pub(crate) fn find(
     named.splice(others..others, ordered);
     let (mut pairs, mut faults) = (Vec::new(), Vec::new());
     for (chain, key) in named {
-        let stamp = |file| stamp(file, FILE_BYTES_MAX, "NAME.crt needs its key in NAME.key");
+        let stamp = |file: &Path| match acme.and_then(|acme| acme.open_own(file)) {
+            Some(opened) => {
+                let about = opened.and_then(|file| file.metadata());
+                let about = about.map_err(|error| unusable(file, error, ORDER_ANEW))?;
+                stamp_of(file, &about, FILE_BYTES_MAX)
+            }
+            None => stamp(file, FILE_BYTES_MAX, "NAME.crt needs its key in NAME.key"),
+        };
         match stamp(&chain).and_then(|chain| Ok([chain, stamp(&key)?])) {
             Ok(stamp) => pairs.push(Pair { chain, key, stamp }),
             Err(fault) => faults.push(fault),
@@ -99,6 +109,10 @@ pub(crate) fn stamp(
         }
         unusable(file, error, "give the node the right to read it")
     })?;
+    stamp_of(file, &about, bytes_max)
+}
+
+fn stamp_of(file: &Path, about: &Metadata, bytes_max: u64) -> Result<Stamp, Unusable> {
     if !about.is_file() || about.len() > bytes_max {
         let what = format!("this is not a file of at most {} MiB", bytes_max >> 20);
         return Err(unusable(file, what, "put certificates and keys in PEM there"));

@@ -16,14 +16,14 @@ mod files;
 mod renewing;
 mod stream;
 
-pub use acme::{Acme, PROGRAM as ACME_PROGRAM, keep_ordered};
+pub use acme::{Acme, PROGRAM as ACME_PROGRAM};
 pub use authorities::{ClientAuthorities, names};
 pub use client::{Connector, Trust};
 pub use renewing::keep_renewed;
 pub use stream::{Acceptor, Stream, is_encrypted, plain};
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -94,15 +94,18 @@ impl Certificates {
         own_names: Option<&[String]>,
     ) -> Result<(Self, Vec<Unusable>), Unusable> {
         let provider = Arc::new(ring::default_provider());
-        let ordered = acme.as_deref().map(Acme::live);
-        let (mut pairs, mut faults) = files::find(folder, ordered.as_deref())?;
-        if let (true, true, Some(names)) = (pairs.is_empty(), faults.is_empty(), own_names) {
+        let (mut pairs, mut faults) = files::find(folder, acme.as_deref())?;
+        // What was ordered may not be usable, so that it does not count here.
+        let is_here = |path: &Path| path.starts_with(folder);
+        let none = !pairs.iter().any(|pair| is_here(&pair.chain))
+            && !faults.iter().any(|fault| is_here(&fault.path));
+        if let (true, Some(names)) = (none, own_names) {
             make_self_signed(folder, names)?;
-            (pairs, faults) = files::find(folder, ordered.as_deref())?;
+            (pairs, faults) = files::find(folder, acme.as_deref())?;
         }
         let mut loaded = Vec::new();
         for pair in pairs {
-            match read_pair(&pair, &provider) {
+            match read_pair(&pair, &provider, acme.as_deref()) {
                 Ok(key) => loaded.push(Loaded { pair, key }),
                 Err(fault) => faults.push(fault),
             }
@@ -117,8 +120,7 @@ impl Certificates {
 
     /// Reads changed, new and removed files. Blocks.
     pub fn renew(&self) -> Renewed {
-        let ordered = self.acme.as_deref().map(Acme::live);
-        let (pairs, mut faults) = match files::find(&self.folder, ordered.as_deref()) {
+        let (pairs, mut faults) = match files::find(&self.folder, self.acme.as_deref()) {
             Ok(found) => found,
             Err(fault) => return Renewed { changed: false, faults: vec![fault] },
         };
@@ -131,7 +133,7 @@ impl Certificates {
                 loaded.push(same.clone());
                 continue;
             }
-            match read_pair(&pair, &self.provider) {
+            match read_pair(&pair, &self.provider, self.acme.as_deref()) {
                 Ok(key) => loaded.push(Loaded { pair, key }),
                 Err(fault) => {
                     faults.push(fault);
@@ -225,10 +227,24 @@ fn is_for(certificate: &CertificateDer<'_>, name: &ServerName<'_>) -> bool {
         .is_ok_and(|certificate| certificate.verify_is_valid_for_subject_name(name).is_ok())
 }
 
-fn read_pair(pair: &Pair, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, Unusable> {
+/// The content of a file, up to a limit that [`files::find`] has checked.
+fn read(file: &Path, acme: Option<&Acme>) -> io::Result<Vec<u8>> {
+    let opened = acme.and_then(|acme| acme.open_own(file));
+    let opened = opened.unwrap_or_else(|| fs::File::open(file))?;
+    let mut content = Vec::new();
+    opened.take(files::FILE_BYTES_MAX).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+fn read_pair(
+    pair: &Pair,
+    provider: &CryptoProvider,
+    acme: Option<&Acme>,
+) -> Result<Arc<CertifiedKey>, Unusable> {
     let Pair { chain: chain_file, key: key_file, .. } = pair;
-    let chain = CertificateDer::pem_file_iter(chain_file)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+    let text = |file| read(file, acme).map_err(|error| bad_pem(file, &pem::Error::Io(error)));
+    let chain = CertificateDer::pem_slice_iter(&text(chain_file)?)
+        .collect::<Result<Vec<_>, _>>()
         .map_err(|error| bad_pem(chain_file, &error))?;
     let Some(first) = chain.first() else {
         return Err(bad_pem(chain_file, &pem::Error::NoItemsFound));
@@ -237,7 +253,7 @@ fn read_pair(pair: &Pair, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>
         let what = format!("the first certificate cannot be used: {error}");
         unusable(chain_file, what, "it must be of X.509 version 3, and complete")
     })?;
-    let text = fs::read(key_file).map_err(|error| bad_pem(key_file, &pem::Error::Io(error)))?;
+    let text = text(key_file)?;
     if text.windows(9).any(|part| part == b"ENCRYPTED") {
         let hint = "write it without a password: openssl pkey -in FILE -out NEW";
         return Err(unusable(key_file, "the key is encrypted", hint));

@@ -12,6 +12,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
 use crate::Certificates;
+use crate::acme::PROTOCOL;
 
 /// How long a client may take until its first byte.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,6 +46,9 @@ impl Acceptor {
         let _place = place().ok_or_else(|| io::Error::other("too many handshakes"))?;
         let handshake = TlsAcceptor::from(self.0.clone()).accept(stream);
         let session = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await??;
+        if session.get_ref().1.alpn_protocol() == Some(PROTOCOL) {
+            return Err(io::Error::other("a question of an authority")); // the handshake answered it
+        }
         Ok(Either::Right(Box::new(session)))
     }
 }

@@ -4,6 +4,7 @@ mod cells;
 mod config;
 mod deploy;
 mod export;
+mod front;
 mod import;
 mod key;
 mod mqtt;
@@ -20,6 +21,7 @@ pub(super) use self::cells::CellFlags;
 pub(super) use self::config::{Config, ConfigVerb};
 pub(super) use self::deploy::{Deploy, OnFailure};
 pub(super) use self::export::{Export as ExportVerb, ExportKubernetes, ExportTo};
+pub(super) use self::front::FrontFlags;
 pub(super) use self::import::Import;
 pub(super) use self::key::{Key, KeyCreate, KeyRevoke, KeyVerb};
 pub(super) use self::mqtt::{Mqtt, MqttUsersVerb, MqttVerb};
@@ -231,27 +233,8 @@ pub(super) struct NodeFlags {
     /// Folder with the certificates of --https and their keys
     #[arg(long, value_name = "DIR")]
     pub(super) certificates: Option<String>,
-    /// File with the authorities that sign the certificates of clients of --https
-    #[arg(long, value_name = "FILE")]
-    pub(super) client_ca: Option<String>,
-    /// Names of this machine, with commas, for which a certificate of --https is ordered (ACME)
-    #[arg(long, value_name = "NAMES")]
-    pub(super) acme: Option<String>,
-    /// URL of another authority than Let's Encrypt
-    #[arg(long, value_name = "URL")]
-    pub(super) acme_directory: Option<String>,
-    /// File with the certificates by which the authority's server is trusted
-    #[arg(long, value_name = "FILE")]
-    pub(super) acme_ca: Option<String>,
-    /// Mail address to which the authority may write
-    #[arg(long, value_name = "ADDRESS")]
-    pub(super) acme_contact: Option<String>,
-    /// File with the key of an account that the authority requires
-    #[arg(long, value_name = "FILE")]
-    pub(super) acme_external_account: Option<String>,
-    /// Kind of certificate, of those that the authority offers
-    #[arg(long, value_name = "NAME")]
-    pub(super) acme_profile: Option<String>,
+    #[command(flatten)]
+    pub(super) front: FrontFlags,
     /// Address of the CoAP front, :PORT, or off [default: 127.0.0.1:5683]
     #[arg(long, value_name = "ADDR")]
     pub(super) coap: Option<String>,

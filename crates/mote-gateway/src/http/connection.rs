@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use crate::gathering::NotGathered;
 use bytes::{Buf, BytesMut};
 use mote_core::body::Body;
 use mote_core::invocation::Head;
+use mote_core::shares::address_owner;
 use mote_core::wire::INLINE_BODY_BYTES_MAX;
 use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo, Trigger};
 use tokio::io::AsyncWriteExt;
@@ -19,6 +21,7 @@ use super::client::TlsClient;
 use super::front::HttpFront;
 use super::head::{self, Framing, RequestHead};
 use super::input::{Input, ReadEnd, or_gone, poll_gone};
+use super::proxies::Proxies;
 use super::request_body::Fed;
 use super::route::{Asked, LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
 use super::socket::{Reader, Socket, Writer};
@@ -33,8 +36,14 @@ const REQUEST_ITEMS: u32 = 2;
 /// How long the mark of a proper end may wait for the client.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Serves one connection of `owner` to its end.
-pub(crate) async fn serve<I: Invoker>(mut stream: Socket, owner: IpAddr, front: &HttpFront<I>) {
+/// Serves one connection of `owner` to its end. Its requests may have come `via` a proxy that says in
+/// each of them who has sent it.
+pub(crate) async fn serve<I: Invoker>(
+    mut stream: Socket,
+    owner: IpAddr,
+    via: Option<&Arc<Proxies>>,
+    front: &HttpFront<I>,
+) {
     let mut input = Input::new(&front.config, front.stopper.stopped());
     let is_h2 = {
         let (mut reader, _) = stream.split();
@@ -56,12 +65,12 @@ pub(crate) async fn serve<I: Invoker>(mut stream: Socket, owner: IpAddr, front: 
         }
     };
     if is_h2 {
-        h2::serve(stream, input.bytes.freeze(), owner, front).await;
+        h2::serve(stream, input.bytes.freeze(), owner, via.cloned(), front).await;
         return;
     }
     let client = stream.client().cloned();
     let (mut reader, mut writer) = stream.split();
-    let peer = Peer { owner, client };
+    let peer = Peer { owner, via, client };
     let linger = loop {
         match serve_one(&mut input, &mut reader, &mut writer, &peer, front).await {
             After::KeepAlive => {
@@ -94,9 +103,11 @@ pub(crate) async fn serve<I: Invoker>(mut stream: Socket, owner: IpAddr, front: 
 }
 
 /// The other end of a connection.
-struct Peer {
+struct Peer<'a> {
     /// Its address.
     owner: IpAddr,
+    /// What it is trusted to say of its clients.
+    via: Option<&'a Arc<Proxies>>,
     /// What TLS knows of it.
     client: Option<TlsClient>,
 }
@@ -106,10 +117,9 @@ async fn serve_one<I: Invoker>(
     input: &mut Input,
     reader: &mut Reader<'_>,
     writer: &mut Writer<'_>,
-    peer: &Peer,
+    peer: &Peer<'_>,
     front: &HttpFront<I>,
 ) -> After {
-    let owner = peer.owner;
     input.arriving = true;
     let mut request = match read_head(input, reader, front).await {
         Ok(Some(mut request)) => {
@@ -125,6 +135,8 @@ async fn serve_one<I: Invoker>(
         }
     };
     let received_ns = now_ns();
+    let client = peer.via.and_then(|proxies| proxies.client(&request.head));
+    let owner = client.map_or(peer.owner, address_owner);
     if request.wants_upgrade && request.framing == Framing::None && !input.bytes.is_empty() {
         let refusal = early_data();
         let _ = answer::refuse(writer, &front.config, &refusal, None, false, false).await;

@@ -17,6 +17,7 @@ use tokio::sync::futures::OwnedNotified;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
+use super::proxies::Proxies;
 use super::websocket_shares::WebSockets;
 
 /// Connections at once, unless configured. One address may have three quarters: a proxy in front of
@@ -62,6 +63,8 @@ pub struct Config {
     pub names_of: Option<fn(&CertificateDer<'_>) -> Vec<String>>,
     /// Answers what somebody asks of the machine rather than of a function (RFC 8615).
     pub well_known: Option<WellKnown>,
+    /// Proxies in front of the node.
+    pub proxies: Option<Arc<Proxies>>,
 }
 
 /// Answers requests for addresses below `/.well-known`.
@@ -103,6 +106,7 @@ impl Default for Config {
             tls: None,
             names_of: None,
             well_known: None,
+            proxies: None,
         }
     }
 }

@@ -15,18 +15,19 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use mote_core::body::Body;
 use mote_core::invocation::{Head, headers, is_set_by_node};
-use mote_core::shares::Shares;
+use mote_core::shares::{Shares, address_owner};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
 use super::client::TlsClient;
-use super::front::{HttpFront, Stopper};
+use super::front::{HttpFront, Stopper, WellKnown};
 use super::h2_activity::{Activity, OpenStream, Progress, UNSENT_BYTES_TOTAL_MAX, Waiting};
 use super::h2_answer::AnswerBody;
 use super::h2_body::{Arriving, StreamBody};
 use super::h2_meter::Metered;
 use super::head::{self, FIELDS_BYTES_MAX, FIELDS_MAX};
+use super::proxies::Proxies;
 use super::route::{Asked, LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
 use super::socket::Socket;
 use super::target::{self, TARGET_BYTES_MAX, Target};
@@ -48,11 +49,12 @@ const LOOK: Duration = Duration::from_secs(5);
 /// The same, once a stopping node waits only for running invocations.
 const LATE_LOOK: Duration = Duration::from_millis(500);
 /// Serves one connection to its end. `read` are the bytes that were already read, including the
-/// preface.
+/// preface. Requests may have come `via` a proxy that says in each of them who has sent it.
 pub(crate) async fn serve<I: Invoker>(
     stream: Socket,
     read: Bytes,
     owner: IpAddr,
+    via: Option<Arc<Proxies>>,
     front: &HttpFront<I>,
 ) {
     let activity = Arc::new(Activity::new(front.unsent.clone()));
@@ -65,6 +67,8 @@ pub(crate) async fn serve<I: Invoker>(
         streams: front.streams.clone(),
         gathering: front.gathering.clone(),
         owner,
+        via,
+        well_known: front.config.well_known.clone(),
         tls: stream.client().cloned(),
     });
     let service = hyper::service::service_fn(move |request| {
@@ -204,6 +208,8 @@ struct Service<I> {
     gathering: Gathering<IpAddr>,
     /// The client's address.
     owner: IpAddr,
+    via: Option<Arc<Proxies>>,
+    well_known: Option<WellKnown>,
     tls: Option<TlsClient>,
 }
 
@@ -265,21 +271,24 @@ impl<I: Invoker> Service<I> {
         if let Some(client) = &self.tls {
             client.mark(&mut head);
         }
+        let client = self.via.as_ref().and_then(|proxies| proxies.client(&head));
+        let from = client.map_or(self.owner, address_owner);
         let length = request.body().length();
-        let asked = Asked { from: self.owner, length, wants_websocket: false };
-        let route = match find_route(&self.invoker, &name, &mut head, asked, None) {
-            Ok((route, added)) => {
-                open.added = added;
-                route
-            }
-            Err(refusal) => {
-                let refusals = self.activity.refusals.fetch_add(1, Ordering::Relaxed) + 1;
-                if refusals == REFUSALS_IN_A_ROW_MAX {
-                    self.activity.useless.notify_one();
+        let asked = Asked { from, length, wants_websocket: false };
+        let route =
+            match find_route(&self.invoker, &name, &mut head, asked, self.well_known.as_ref()) {
+                Ok((route, added)) => {
+                    open.added = added;
+                    route
                 }
-                return (name, Err(refusal));
-            }
-        };
+                Err(refusal) => {
+                    let refusals = self.activity.refusals.fetch_add(1, Ordering::Relaxed) + 1;
+                    if refusals == REFUSALS_IN_A_ROW_MAX {
+                        self.activity.useless.notify_one();
+                    }
+                    return (name, Err(refusal));
+                }
+            };
         self.activity.refusals.store(0, Ordering::Relaxed);
         let stream_idle = Duration::from_millis(route.stream_idle_ms());
         let body = request.into_body();
@@ -295,15 +304,15 @@ impl<I: Invoker> Service<I> {
             head.give_place_back();
             let gathered = tokio::select! {
                 biased;
-                gathered = self.gathering.whole(self.owner, head.bytes(), body) => gathered,
+                gathered = self.gathering.whole(from, head.bytes(), body) => gathered,
                 () = self.stopper.given_up(self.arrival_grace) => {
                     return (name.clone(), Err(Refusal::of_fault(&Fault::Stopping, &name)));
                 }
             };
             received_ns = now_ns();
-            let whole = gathered.map_err(Fault::from).and_then(|body| {
-                self.invoker.count(&route, &mut head, Some(self.owner)).map(|()| body)
-            });
+            let whole = gathered
+                .map_err(Fault::from)
+                .and_then(|body| self.invoker.count(&route, &mut head, Some(from)).map(|()| body));
             match whole {
                 Ok(body) => body,
                 Err(fault) => {

@@ -16,6 +16,7 @@ use tokio_rustls::TlsAcceptor;
 use super::client::TlsClient;
 use super::connection;
 use super::front::{Config, HttpFront, Stopper};
+use super::proxies::read_header;
 use super::socket::Socket;
 use super::websocket_shares::WebSockets;
 
@@ -31,6 +32,8 @@ const ACCEPTED_IN_TURN_MAX: usize = 512;
 /// holds what its client has sent of it, up to 64 KiB. A further one is closed.
 const HANDSHAKES_MAX: usize = 1_024;
 
+/// The protocol in which an authority asks whose host this is.
+const CHALLENGE: &[u8] = b"acme-tls/1";
 /// The answer to a client whose address has too many connections.
 const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: application/problem+json\r\nretry-after: 1\r\ncontent-length: 110\r\n\
@@ -115,7 +118,7 @@ pub async fn serve<I: Invoker>(
         match seat.checked_sub(1).map(|helper| &helpers[helper]) {
             None => {
                 tokio::spawn(async move {
-                    handle(stream, owner, &front).await;
+                    handle(stream, peer.ip(), &front).await;
                     drop(place);
                 });
             }
@@ -123,7 +126,7 @@ pub async fn serve<I: Invoker>(
             Some(helper) => {
                 helper.spawn(async move {
                     match stream.into_std().and_then(TcpStream::from_std) {
-                        Ok(stream) => handle(stream, owner, &front).await,
+                        Ok(stream) => handle(stream, peer.ip(), &front).await,
                         Err(error) => tracing::warn!(%error, "cannot serve an HTTP connection"),
                     }
                     drop(place);
@@ -138,7 +141,26 @@ pub async fn serve<I: Invoker>(
 }
 
 /// Serves one connection to its end.
-async fn handle<I: Invoker>(stream: TcpStream, owner: IpAddr, front: &HttpFront<I>) {
+async fn handle<I: Invoker>(mut stream: TcpStream, peer: IpAddr, front: &HttpFront<I>) {
+    let mut owner = address_owner(peer);
+    let mut via = None;
+    if let Some(proxies) = &front.config.proxies {
+        via = Some(proxies).filter(|proxies| proxies.sends_field(peer));
+        if proxies.sends_header(peer) {
+            let header = read_header(&mut stream);
+            let read = tokio::select! {
+                read = tokio::time::timeout(front.config.head_timeout, header) => read,
+                () = front.stopper.given_up(front.config.arrival_grace) => return,
+            };
+            match read {
+                Ok(Ok(client)) => owner = client.map_or(owner, address_owner),
+                Ok(Err(error)) => {
+                    return tracing::debug!(%error, %peer, "no header of the PROXY protocol");
+                }
+                Err(_) => return tracing::debug!(%peer, "no header of the PROXY protocol in time"),
+            }
+        }
+    }
     let socket = match &front.config.tls {
         None => Socket::Plain(stream),
         Some(tls) => {
@@ -149,6 +171,8 @@ async fn handle<I: Invoker>(stream: TcpStream, owner: IpAddr, front: &HttpFront<
                 () = front.stopper.given_up(front.config.arrival_grace) => return,
             };
             match opened {
+                // The handshake has answered the question of an authority (RFC 8737, 3).
+                Ok(Ok(session)) if session.get_ref().1.alpn_protocol() == Some(CHALLENGE) => return,
                 Ok(Ok(session)) => {
                     let client = TlsClient::of(session.get_ref().1, &front.config);
                     Socket::tls(session, client)
@@ -158,7 +182,7 @@ async fn handle<I: Invoker>(stream: TcpStream, owner: IpAddr, front: &HttpFront<
             }
         }
     };
-    connection::serve(socket, owner, front).await;
+    connection::serve(socket, owner, via, front).await;
 }
 
 /// The next connection. Having no descriptors left is a temporary state: the function waits for

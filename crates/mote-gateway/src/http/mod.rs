@@ -14,6 +14,7 @@ mod h2_meter;
 pub mod head;
 mod input;
 mod listener;
+mod proxies;
 mod request_body;
 mod route;
 mod rules;
@@ -26,4 +27,5 @@ mod websocket_shares;
 
 pub use front::{Config, Stopper, WellKnown};
 pub use listener::{listen, serve};
+pub use proxies::{Proxies, ProxyWord};
 pub use route::REFUSALS_IN_A_ROW_MAX;

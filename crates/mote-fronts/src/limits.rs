@@ -2,16 +2,20 @@
 
 use mote_gateway::http;
 
-/// The parts of the open files that a node may use for the connections of its own HTTP front, of the
-/// same over TLS, and of each of tinyFaaS' fronts over TCP. The rest is for instances, for the APIs of other platforms and for the
-/// management API, which clients of the fronts must not block.
-pub(super) const HTTP_FILES_SHARE: usize = 2;
-pub(super) const HTTPS_FILES_SHARE: usize = 4;
-pub(super) const TINYFAAS_FILES_SHARE: usize = 8;
+// The parts of the open files that a node may use for the connections of its fronts. The rest is for
+// instances, for the APIs of other platforms and for the management API, which clients of the fronts
+// must not block.
+
+/// The part of the own HTTP front.
+pub const HTTP_FILES_SHARE: usize = 2;
+/// The part of the same front over TLS.
+pub const HTTPS_FILES_SHARE: usize = 4;
+/// The part of each of tinyFaaS' fronts over TCP.
+pub const TINYFAAS_FILES_SHARE: usize = 8;
 
 /// The limits of an HTTP front that may use one part in `share` of the files that this process may
 /// open.
-pub(super) fn http_config(share: usize) -> http::Config {
+pub fn http_config(share: usize) -> http::Config {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let files = files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
     let all = http::Config::default();

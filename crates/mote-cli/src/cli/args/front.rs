@@ -1,0 +1,35 @@
+//! Flags of the HTTP fronts: certificates of clients, certificates that are ordered, and proxies.
+
+use clap::Args;
+
+/// Who signs certificates of clients, which certificates are ordered from whom, and which proxies are trusted.
+#[derive(Debug, Clone, Default, Args)]
+pub(in crate::cli) struct FrontFlags {
+    /// File with the authorities that sign the certificates of clients of --https
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) client_ca: Option<String>,
+    /// Names of this machine, with commas, for which a certificate of --https is ordered (ACME)
+    #[arg(long, value_name = "NAMES")]
+    pub(in crate::cli) acme: Option<String>,
+    /// URL of another authority than Let's Encrypt
+    #[arg(long, value_name = "URL")]
+    pub(in crate::cli) acme_directory: Option<String>,
+    /// File with the certificates by which the authority's server is trusted
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) acme_ca: Option<String>,
+    /// Mail address to which the authority may write
+    #[arg(long, value_name = "ADDRESS")]
+    pub(in crate::cli) acme_contact: Option<String>,
+    /// File with the key of an account that the authority requires
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) acme_external_account: Option<String>,
+    /// Kind of certificate, of those that the authority offers
+    #[arg(long, value_name = "NAME")]
+    pub(in crate::cli) acme_profile: Option<String>,
+    /// Proxies in front of the node that say who their clients are: addresses and networks
+    #[arg(long, value_name = "NETWORKS")]
+    pub(in crate::cli) trusted_proxies: Option<String>,
+    /// How they say it: x-forwarded-for, forwarded or proxy-protocol [default: x-forwarded-for]
+    #[arg(long, value_name = "HOW")]
+    pub(in crate::cli) proxy_header: Option<String>,
+}
