@@ -69,7 +69,9 @@ pub struct Config {
 
 /// Answers requests for addresses below `/.well-known`.
 #[derive(Clone)]
-pub struct WellKnown(Arc<dyn Fn(&str) -> Option<Vec<u8>> + Send + Sync>);
+pub struct WellKnown(Arc<AnswerTo>);
+
+type AnswerTo = dyn Fn(&str) -> Option<Vec<u8>> + Send + Sync;
 
 impl WellKnown {
     /// `answer` gets the part of the path that follows. It runs on the thread of the data path, so it

@@ -30,6 +30,9 @@ pub struct Proxies {
     word: ProxyWord,
 }
 
+/// Reads the address in one entry of a list.
+type Read = fn(&str) -> Option<IpAddr>;
+
 /// The client whose address a proxy does not tell. It is not this machine.
 const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// The longest header of version 1, and the longest of version 2 without and with its fields.
@@ -60,7 +63,7 @@ impl Proxies {
     /// The client of a request, if [`Self::sends_field`]: the last address that is no trusted proxy. A
     /// request without the field is the proxy's own, and `None`.
     pub(crate) fn client(&self, head: &Head) -> Option<IpAddr> {
-        let (wanted, read): (&[u8], fn(&str) -> Option<IpAddr>) = match self.word {
+        let (wanted, read): (&[u8], Read) = match self.word {
             ProxyWord::Forwarded => (b"forwarded", of_element),
             _ => (b"x-forwarded-for", address),
         };
