@@ -85,7 +85,7 @@ impl Authority {
         record.contact.clone_from(&given.contact);
         let json = serde_json::to_vec(&credentials).map_err(io::Error::from);
         json.and_then(|json| folder::write(&file, &json)).map_err(|error| {
-            Failure::Refused(format!("the account was not written to {}: {error}", file.display()))
+            Failure::Refused(format!("could not write the account to {}: {error}", file.display()))
         })?;
         Ok(account)
     }

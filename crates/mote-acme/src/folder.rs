@@ -155,7 +155,7 @@ impl Folder {
     /// (RFC 8555, 8.3).
     pub(crate) fn answer_over_http(&self, token: &str, answer: &str) -> io::Result<()> {
         if !is_token(token) {
-            return Err(io::Error::other("the authority's token is not one"));
+            return Err(io::Error::other("the authority sent an invalid token"));
         }
         self.challenge(CHALLENGES[0], token, answer.as_bytes())
     }

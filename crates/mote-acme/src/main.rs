@@ -1,7 +1,7 @@
 //! Gets certificates for a node from an authority, over ACME (RFC 8555): a program of its own, so that
 //! a node without it carries none of its code.
 //!
-//! The node starts it at its own start, and whenever it asked for that. The program looks at the
+//! The node runs it when the node itself starts, and again after the delay that the last run printed. The program looks at the
 //! certificate in its folder ([`folder`]) and decides whether a new one is due ([`due`]). If it is,
 //! the program orders one ([`order`]) from the authority ([`authority`]): it puts the answers to the
 //! authority's challenges into the folder, from where the node gives them to the authority, and puts
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     let given = match Arguments::parse(std::env::args_os().skip(1)) {
         Ok(given) => given,
         Err(wrong) => {
-            eprintln!("{wrong}; mote-acme is started by a node of mote: mote up --acme HOST");
+            eprintln!("{wrong}; do not start mote-acme yourself: mote up --acme NAME starts it");
             return ExitCode::from(2);
         }
     };
@@ -80,7 +80,7 @@ fn run(given: &Arguments) -> io::Result<u64> {
     let looked = runtime.block_on(async {
         let looking = look(given, &authority, &folder, &mut record);
         tokio::time::timeout(RUN_MAX, looking).await.unwrap_or_else(|_| {
-            let text = format!("the authority took longer than {} s", RUN_MAX.as_secs());
+            let text = format!("it did not finish within {} s", RUN_MAX.as_secs());
             Err(Failure::Unreachable(text))
         })
     });
@@ -96,15 +96,16 @@ fn run(given: &Arguments) -> io::Result<u64> {
             let (first, longest) = UNREACHABLE_PAUSES_S;
             let seconds = (first << record.unreachable.min(16)).min(longest);
             record.unreachable += 1;
-            (seconds, format!("{} cannot be used: {text}", given.directory))
+            (seconds, format!("the authority at {} cannot be used: {text}", given.directory))
         }
         Err(Failure::Limited(text)) => (LOOK_MAX_S, text),
         Err(Failure::Refused(text) | Failure::Unproven(text)) => {
             (FAILED_PAUSE_S.max(hour(&record)), text)
         }
-        Err(Failure::NoAccount) => {
-            (FAILED_PAUSE_S, "the authority does not know the account that it has made".to_owned())
-        }
+        Err(Failure::NoAccount) => (
+            FAILED_PAUSE_S,
+            "the authority does not recognise the account that it created a moment ago".to_owned(),
+        ),
     };
     tell(given, &text, seconds);
     folder.write_record(&record)?;
@@ -118,7 +119,9 @@ fn tell(given: &Arguments, text: &str, next_s: u64) {
     let plain: String =
         text.chars().map(|c| if is_plain(c) { c } else { ' ' }).take(TEXT_CHARS_MAX).collect();
     let names: String = given.names.join(", ").chars().take(TEXT_CHARS_MAX / 4).collect();
-    tracing::error!("[M1216] no certificate for {names}: {plain}; next try in {next_s} s");
+    tracing::error!(
+        "[M1216] could not get a certificate for {names}: {plain}; the next try is in {next_s} s"
+    );
 }
 
 /// The seconds until the next look, after a certificate was ordered if one was due.
@@ -132,7 +135,7 @@ async fn look(
     let present = present.filter(|present| present.is_for(&given.names));
     let pause = record.pause_s(now_s(), FAILURES_PER_HOUR);
     if present.is_none() && pause > 0 {
-        let text = format!("orders have failed {FAILURES_PER_HOUR} times in the last hour");
+        let text = format!("{FAILURES_PER_HOUR} orders failed within an hour, so the node waits");
         tell(given, &text, pause);
         return Ok(pause);
     }
@@ -154,9 +157,14 @@ async fn look(
         replaced = replaced.map(CertificateIdentifier::into_owned);
     }
     let cannot_write = |error: io::Error| {
-        let text = "the certificate cannot be written to the folder";
-        let hint = format!("its files must belong to its owner: chown -R {0}:{0}", given.uid);
-        Failure::Refused(format!("{text} {}: {error}; {hint}", given.folder.display()))
+        let (folder, uid) = (given.folder.display(), given.uid);
+        let hint = match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                format!("; its files must belong to user {uid}: chown -R {uid}:{uid} {folder}")
+            }
+            _ => String::new(),
+        };
+        Failure::Refused(format!("cannot write the certificate to {folder}: {error}{hint}"))
     };
     folder.probe().map_err(cannot_write)?;
     let account = authority.account(given, folder, record).await?;
@@ -172,7 +180,7 @@ async fn look(
     let left_s = certificate.not_after_s - now_s();
     if left_s <= 0 {
         record.failed(now_s());
-        let text = "the certificate that was received has ended already; check the clock";
+        let text = "the certificate from the authority has already expired; check the clock of the machine";
         return Err(Failure::Refused(text.to_owned()));
     }
     folder.put(&given.directory, &issued.chain, &issued.key).map_err(|error| {
@@ -181,10 +189,12 @@ async fn look(
     })?;
     record.failures.clear();
     let (names, time) = (given.names.join(", "), words(left_s));
-    tracing::info!("a new certificate for {names} was received; it is valid for {time}");
+    tracing::info!("received a new certificate for {names}; it expires in {time}");
     match due::until(&certificate, None, now_s()) {
         (0, _) => {
-            tracing::warn!("most of its time is over already; check the clock of the machine");
+            tracing::warn!(
+                "the new certificate for {names} is already due for renewal; check the clock"
+            );
             Ok(DUE_AT_ONCE_PAUSE_S)
         }
         (until_due, look_again) => Ok(until_due.min(look_again)),

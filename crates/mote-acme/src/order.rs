@@ -50,7 +50,9 @@ impl From<Error> for Failure {
                 Self::Refused(format!("{}; set acme_external_account", words(&problem)))
             }
             Error::Api(problem) => Self::Refused(words(&problem)),
-            Error::Timeout(_) => Self::Refused("the authority took too long".to_owned()),
+            Error::Timeout(_) => Self::Refused(
+                "the authority did not check the names or issue the certificate in time".to_owned(),
+            ),
             other => Self::Unreachable(with_causes(&other)),
         }
     }
@@ -159,13 +161,19 @@ async fn try_kind(
         let name = authorization.identifier().to_string();
         // The name becomes that of a file.
         if !given.names.contains(&name) {
-            return Err(Failure::Refused("the authority asks about another name".to_owned()));
+            return Err(Failure::Refused(
+                "the authority asked for proof of a name that was not ordered".to_owned(),
+            ));
         }
         let Some(mut challenge) = authorization.challenge(kind.clone()) else {
-            return Err(Failure::Unproven(format!("the authority does not offer it for {name}")));
+            return Err(Failure::Unproven(format!(
+                "the authority does not offer this challenge for {name}"
+            )));
         };
         put_answer(folder, &kind, &name, &challenge).map_err(|error| {
-            Failure::Refused(format!("the answer for {name} was not written: {error}"))
+            Failure::Refused(format!(
+                "could not write the answer to the challenge for {name}: {error}"
+            ))
         })?;
         challenge.set_ready().await?;
     }
@@ -183,7 +191,7 @@ async fn try_kind(
     match certificate.filter(|certificate| certificate.is_for(&given.names)) {
         Some(certificate) => Ok(Issued { chain, key, certificate }),
         None => {
-            let text = "the authority has sent something else than a certificate for these names";
+            let text = "the authority sent something other than a certificate for these names";
             Err(Failure::Refused(text.to_owned()))
         }
     }

@@ -46,7 +46,7 @@ pub const SETTINGS: [Setting; 49] = [
     Setting {
         key: "acme",
         default: "none",
-        text: "Names of this machine, with commas, for which the node orders a certificate from an authority (ACME) and renews it: names that the authority finds in the public DNS, or public addresses. By setting it, you agree to the terms of the authority. See [HTTPS](../guides/https.md#from-an-authority-by-itself).",
+        text: "DNS names and public addresses of this machine, separated by commas. The node orders a certificate for them from an authority (ACME) and renews it. Needs `https`. By setting it, you agree to the terms of the authority. See [HTTPS](../guides/https.md#ordered-from-an-authority).",
     },
     Setting {
         key: "acme_directory",
@@ -56,7 +56,7 @@ pub const SETTINGS: [Setting; 49] = [
     Setting {
         key: "acme_ca",
         default: "the system's certificates",
-        text: "File with the certificates (PEM) by which the server of the authority is trusted.",
+        text: "File with the root certificates (PEM) that the node trusts when it connects to the authority.",
     },
     Setting {
         key: "acme_contact",
@@ -66,22 +66,22 @@ pub const SETTINGS: [Setting; 49] = [
     Setting {
         key: "acme_external_account",
         default: "none",
-        text: "File with the identifier of a key and the key (base64url), separated by a space, for authorities that require an account of theirs (external account binding).",
+        text: "File with the identifier of a key and the key (base64url), separated by a space, for authorities that require an existing customer account (external account binding).",
     },
     Setting {
         key: "acme_profile",
         default: "that of the authority",
-        text: "Kind of certificate, of those that the authority offers: for example `shortlived`, which Let's Encrypt requires for addresses.",
+        text: "Certificate profile, one of those that the authority offers: for example `shortlived`, which Let's Encrypt requires for IP addresses.",
     },
     Setting {
         key: "trusted_proxies",
         default: "none",
-        text: "Proxies in front of the node, as addresses and networks (`127.0.0.1, 10.0.0.0/8`). The node believes what they say of their clients, so that access, rates and limits for an address are those of the client. See [Proxies in front of a node](../guides/operating.md#proxies-in-front-of-a-node).",
+        text: "Proxies in front of the node, as addresses and networks (`127.0.0.1, 10.0.0.0/8`). The node believes what they say about their clients: access rules and rates then apply to the address of the client. The limit on connections from one address still applies to the proxy. See [Proxies in front of a node](../guides/operating.md#proxies-in-front-of-a-node).",
     },
     Setting {
         key: "proxy_header",
         default: "`x-forwarded-for`",
-        text: "How these proxies say who their client is: in the field `x-forwarded-for` or `forwarded` of each request, or by `proxy-protocol` at the beginning of each connection.",
+        text: "How these proxies report the address of a client: in the field `x-forwarded-for` or `forwarded` of each request, or by `proxy-protocol` at the beginning of each connection.",
     },
     Setting {
         key: "coap",

@@ -98,7 +98,9 @@ impl Acme {
             if about.is_file() && about.nlink() == 1 && about.uid() == owner {
                 return Ok(file);
             }
-            let text = format!("it is not a file of the user {owner}; chown -R gives it to it");
+            let text = format!(
+                "the file does not belong to user {owner}, or it is a link or a special file"
+            );
             Err(io::Error::other(text))
         };
         Some(open())
@@ -139,7 +141,9 @@ impl Acme {
             Ok(told) => String::from_utf8_lossy(&told).trim().parse().map(Duration::from_secs).ok(),
             Err(error) => {
                 let seconds = PAUSE_UNTOLD.as_secs();
-                tracing::error!("[M1216] {PROGRAM} has failed: {error}; next try in {seconds} s");
+                tracing::error!(
+                    "[M1216] {PROGRAM} failed: {error}; the next try is in {seconds} s"
+                );
                 None
             }
         }
@@ -226,10 +230,10 @@ mod tests {
             fs::remove_file(&key).expect("removed");
         }
         fs::hard_link(place.path().join("key"), &key).expect("a link");
-        assert!(open(&place, &acme).1.contains("not a file of the user"));
+        assert!(open(&place, &acme).1.contains("does not belong to user"));
         fs::remove_file(&key).expect("removed");
         let made = std::process::Command::new("mkfifo").arg(&key).status().expect("mkfifo");
-        assert!(made.success() && open(&place, &acme).1.contains("not a file of the user"));
+        assert!(made.success() && open(&place, &acme).1.contains("does not belong to user"));
         fs::remove_file(&key).expect("removed");
         fs::File::create(&key).and_then(|file| file.set_len(2 << 20)).expect("a long file");
         assert!(open(&place, &acme).1.contains("at most 1 MiB"));
