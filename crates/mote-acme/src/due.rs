@@ -1,5 +1,7 @@
 //! When a certificate is to be replaced.
 
+use std::hash::{DefaultHasher, Hasher as _};
+
 use instant_acme::SuggestedWindow;
 
 use crate::folder::Present;
@@ -36,11 +38,11 @@ pub(crate) fn until(present: &Present, window: Option<&Window>, now_s: i64) -> (
     (u64::try_from(at.saturating_sub(now_s)).unwrap_or(0), again)
 }
 
-/// A number that a certificate always has, and that differs between certificates (FNV-1a).
+/// A number that a certificate always has, and that differs between certificates.
 fn place(certificate: &[u8]) -> u32 {
-    certificate
-        .iter()
-        .fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+    let mut hasher = DefaultHasher::new();
+    hasher.write(certificate);
+    (hasher.finish() >> 32) as u32
 }
 
 #[cfg(test)]

@@ -183,7 +183,7 @@ impl Folder {
         write(&folder.join(name), content)
     }
 
-    /// Fails if a certificate could not be put here, so that none is ordered in vain.
+    /// Checks that a certificate can be written here. Call it before one is ordered.
     pub(crate) fn probe(&self) -> io::Result<()> {
         let (_, folder) = self.unused()?;
         write(&folder.join("probe"), &[b' '; PROBE_BYTES])?;

@@ -1,13 +1,13 @@
 //! Gets certificates for a node from an authority, over ACME (RFC 8555): a program of its own, so that
 //! a node without it carries none of its code.
 //!
-//! The node runs it when the node itself starts, and again after the delay that the last run printed. The program looks at the
-//! certificate in its folder ([`folder`]) and decides whether a new one is due ([`due`]). If it is,
-//! the program orders one ([`order`]) from the authority ([`authority`]): it puts the answers to the
-//! authority's challenges into the folder, from where the node gives them to the authority, and puts
-//! the certificate there. It writes to its standard output after how many seconds the node should
-//! start it again, and ends. The protocol is that of the library `instant-acme`. It must not know
-//! listeners, functions or the node's settings.
+//! The node runs it when the node itself starts, and again after the delay that the last run printed.
+//! The program looks at the certificate in its folder ([`folder`]) and decides whether a new one is
+//! due ([`due`]). If it is, the program orders one ([`order`]) from the authority ([`authority`]): it
+//! puts the answers to the authority's challenges into the folder, from where the node gives them to
+//! the authority, and puts the certificate there. It prints the number of seconds after which the node
+//! should start it again, and exits. The protocol is that of the library `instant-acme`. It must not
+//! know listeners, functions or the node's settings.
 
 mod arguments;
 mod authority;
@@ -85,7 +85,6 @@ fn run(given: &Arguments) -> io::Result<u64> {
         })
     });
     folder.clear_challenges();
-    let hour = |record: &Record| record.pause_s(now_s(), FAILURES_PER_HOUR);
     let (seconds, text) = match looked {
         Ok(seconds) => {
             record.unreachable = 0;
@@ -100,7 +99,7 @@ fn run(given: &Arguments) -> io::Result<u64> {
         }
         Err(Failure::Limited(text)) => (LOOK_MAX_S, text),
         Err(Failure::Refused(text) | Failure::Unproven(text)) => {
-            (FAILED_PAUSE_S.max(hour(&record)), text)
+            (FAILED_PAUSE_S.max(record.pause_s(now_s(), FAILURES_PER_HOUR)), text)
         }
         Err(Failure::NoAccount) => (
             FAILED_PAUSE_S,
@@ -136,15 +135,15 @@ async fn look(
     let pause = record.pause_s(now_s(), FAILURES_PER_HOUR);
     if present.is_none() && pause > 0 {
         let text = format!("{FAILURES_PER_HOUR} orders failed within an hour, so the node waits");
-        tell(given, &text, pause);
-        return Ok(pause);
+        return Err(Failure::Refused(text));
     }
-    let mut replaced = None;
+    let (mut known, mut replaced) = (None, None);
     if let Some(present) = &present {
         // If the authority cannot be asked, the certificate itself tells when it is due.
-        let window = match authority.account(given, folder, record).await {
-            Ok(account) => order::window(&account, present).await,
-            Err(_) => None,
+        known = authority.account(given, folder, record).await.ok();
+        let window = match &known {
+            Some(account) => order::window(account, present).await,
+            None => None,
         };
         let (until_due, look_again) = due::until(present, window.as_ref(), now_s());
         if until_due > 0 {
@@ -167,7 +166,10 @@ async fn look(
         Failure::Refused(format!("cannot write the certificate to {folder}: {error}{hint}"))
     };
     folder.probe().map_err(cannot_write)?;
-    let account = authority.account(given, folder, record).await?;
+    let account = match known {
+        Some(account) => account,
+        None => authority.account(given, folder, record).await?,
+    };
     let issued = match order::order(&account, given, folder, record, replaced, now_s).await {
         Err(Failure::NoAccount) => {
             authority::forget_account(folder, &given.directory);

@@ -109,20 +109,21 @@ pub(crate) async fn order(
     }
     let mut texts = Vec::new();
     for (word, kind) in kinds {
+        // Written before the order, so that it counts also if this process is killed meanwhile.
+        record.failed(now_s());
+        folder.write_record(record).map_err(|error| {
+            Failure::Refused(format!("could not write down that an order begins: {error}"))
+        })?;
         match try_kind(account, given, folder, kind, replaced.take()).await {
             Ok(issued) => {
                 record.challenge = Some(word.to_owned());
                 return Ok(issued);
             }
-            Err(Failure::Unproven(text)) => {
-                record.failed(now_s());
-                texts.push(format!("{word}: {text}"));
-            }
-            Err(other) => {
-                if matches!(other, Failure::Refused(_)) {
-                    record.failed(now_s());
-                }
-                return Err(other);
+            Err(Failure::Unproven(text)) => texts.push(format!("{word}: {text}")),
+            Err(refused @ Failure::Refused(_)) => return Err(refused),
+            Err(no_order) => {
+                record.failures.pop();
+                return Err(no_order);
             }
         }
         folder.clear_challenges();

@@ -85,9 +85,10 @@ pub struct Renewed {
 }
 
 impl Certificates {
-    /// Reads the certificates of `folder`, and those that were ordered. If there are none and there are `own_names` (names of hosts,
-    /// and addresses), makes a certificate for these names there. Fails if no certificate can be used,
-    /// and otherwise returns the files that cannot be used too. Blocks.
+    /// Reads the certificates of `folder`, and the one that `acme` has ordered. If the folder has none
+    /// and there are `own_names` (names of hosts, and addresses), makes a certificate for these names
+    /// there. Fails if no certificate can be used, and otherwise returns the files that cannot be used
+    /// too. Blocks.
     pub fn open(
         folder: &Path,
         acme: Option<Arc<Acme>>,
