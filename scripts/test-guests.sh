@@ -489,7 +489,7 @@ emulated() {
     return
   fi
   # An emulated processor is 10 to 50 times slower.
-  MOTE_TEST_PATIENCE_SECONDS=300 test_programs "$work/tests-$name" scripts/static.sh --test-programs "${TARGET_OF[$name]}"
+  MOTE_TEST_PATIENCE_SECONDS=600 test_programs "$work/tests-$name" scripts/static.sh --test-programs "${TARGET_OF[$name]}"
   DIST=$work/dist-$name scripts/dist.sh --programs "${foreign[$name]}" --archive-only "${TARGET_OF[$name]}" >"$work/dist" 2>&1 ||
     { tail -n 5 "$work/dist" >&2; tell "FAILED  $name: the archive is made"; }
   data_of "$name" "${foreign[$name]}" "$work/tests-$name"

@@ -360,6 +360,8 @@ archive() {
   if ! [ -e /guests/archive.tar.gz ]; then skip "the archive: it was not made"; return; fi
   local before=/run/files-before after=/run/files-after started seconds pid
   files_of() { find /usr /etc /opt /home /root /srv /var/lib /var/log -xdev | sort; cut -d: -f1 /etc/passwd /etc/group; find /sys/fs/cgroup -type d; }
+  # Programs of the system that the node runs would leave their compiled modules.
+  export PYTHONDONTWRITEBYTECODE=1
   files_of >$before
   started=$(date +%s.%N)
   mkdir /run/unpacked && tar xzf /guests/archive.tar.gz -C /run/unpacked

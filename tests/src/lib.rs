@@ -37,8 +37,20 @@ pub const PATIENCE: Duration =
             Ok(seconds) => seconds,
             Err(_) => panic!("MOTE_TEST_PATIENCE_SECONDS is not a number"),
         },
-        None => 60,
+        None => PATIENCE_SECONDS_DEFAULT,
     });
+const PATIENCE_SECONDS_DEFAULT: u64 = 60;
+
+/// By how much the machine under test is slower than those on which tests usually run: 1, or more in
+/// tests that are built for emulated machines. Timeouts of functions and of tests are multiplied by it.
+#[allow(clippy::cast_possible_truncation)] // hours
+pub const SLOWNESS: u32 = (PATIENCE.as_secs() / PATIENCE_SECONDS_DEFAULT) as u32;
+
+/// How often a test repeats something: `usual` times, or fewer on a slow machine, but not fewer than
+/// `least`.
+pub fn rounds(usual: u32, least: u32) -> u32 {
+    (usual / SLOWNESS).max(least)
+}
 
 /// The binary under test.
 pub fn mote_binary() -> PathBuf {
@@ -49,6 +61,19 @@ pub fn mote_binary() -> PathBuf {
     let path = own.ancestors().nth(2).expect("target/PROFILE/deps/test").join("mote");
     assert!(path.exists(), "build it first: cargo build -p mote ({} is missing)", path.display());
     path
+}
+
+/// Whether `pip` and `npm` are installed; otherwise the calling test is reported as skipped.
+pub fn has_package_clients() -> bool {
+    let clients: [(&str, &[&str]); 2] = [("python3", &["-m", "pip"]), ("npm", &[])];
+    clients.iter().all(|(program, args)| {
+        let output = Command::new(program).args(*args).arg("--version").output();
+        let runs = output.is_ok_and(|output| output.status.success());
+        if !runs {
+            skip("packages", &format!("{program} {} cannot be run", args.join(" ")));
+        }
+        runs
+    })
 }
 
 /// Reports that the calling test, or a part of it, cannot run here. `make test` counts the test as
@@ -163,6 +188,7 @@ impl Node {
             .args(["--socket".as_ref(), dir.path().join("s").as_os_str()])
             .args(["--http", &listen(http), "--coap", &listen(coap)])
             .args(flags)
+            .env("MOTE_TIMEOUT_FACTOR", SLOWNESS.to_string())
             .envs(env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(out)

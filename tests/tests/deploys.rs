@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use mote_tests::{Node, mote_binary, wait_for};
+use mote_tests::{Node, has_package_clients, mote_binary, wait_for};
 
 fn says(text: &str) -> String {
     format!("def handle(event, ctx):\n    return '{text}'\n")
@@ -66,6 +66,9 @@ fn instances(node: &Node) -> usize {
 
 #[test]
 fn python_packages_are_installed_once_and_never_at_cold_start() {
+    if !has_package_clients() {
+        return;
+    }
     let node = Node::start();
     let code = "import six\ndef handle(event, ctx):\n    return six.__name__\n";
     let files = [
@@ -90,6 +93,9 @@ fn python_packages_are_installed_once_and_never_at_cold_start() {
 
 #[test]
 fn node_packages_are_installed() {
+    if !has_package_clients() {
+        return;
+    }
     let node = Node::start();
     let code = "import isNumber from 'is-number';\nexport default { async fetch(request) { return new Response(String(isNumber(5))); } };\n";
     let package =
@@ -100,6 +106,9 @@ fn node_packages_are_installed() {
 
 #[test]
 fn a_failed_installation_shows_what_the_client_said() {
+    if !has_package_clients() {
+        return;
+    }
     let node = Node::start();
     let output =
         node.deploy("f", &[("app.py", &says("x")), ("requirements.txt", "six==99.99.99\n")]);

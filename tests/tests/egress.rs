@@ -84,7 +84,7 @@ fn egress_is_closed_unless_the_manifest_opens_it() {
     assert_eq!(node.get("/names").status, 500, "no resolver inside");
     let manifest = format!("version = 1\n[allow]\nnet = [\"localhost:{port}\"]\n");
     let code = format!(
-        "import socket\ndef handle(event, ctx):\n    hosts = open('/etc/hosts').read()\n    ip = [line.split()[0] for line in hosts.splitlines() if line.startswith('127.77.')][0]\n    return socket.create_connection((ip, {port}), 5).recv(100)\n"
+        "import socket\ndef handle(event, ctx):\n    hosts = open('/etc/hosts').read()\n    ip = [line.split()[0] for line in hosts.splitlines() if line.startswith('127.77.')][0]\n    return socket.create_connection((ip, {port}), 60).recv(100)\n"
     );
     node.deploy_ok("open", &[("app.py", &code), ("mote.toml", &manifest)]);
     assert_eq!(node.get("/open").text(), "from outside");

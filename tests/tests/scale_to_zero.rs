@@ -317,9 +317,9 @@ fn no_call_is_lost_to_a_stop() {
         assert_eq!(seen.failed, 0, "{}: {:?}", kind.name, seen.failures);
         assert!(!overlaps.missed_lines, "the log was too fast to follow");
         // A kernel with long system calls and one processor does not reach the numbers in time.
-        let is_small = has_one_processor();
+        let is_small = has_one_processor() || mote_tests::SLOWNESS > 1;
         if is_small && (seen.calls < kind.calls || overlaps.met < kind.overlaps) {
-            skip(kind.name, "one processor is too slow for so many calls");
+            skip(kind.name, "this machine is too slow for so many calls");
             continue;
         }
         assert!(seen.calls >= kind.calls, "{}: {} calls in time", kind.name, seen.calls);

@@ -8,11 +8,12 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use mote_tests::{
-    Answer, Connection, Node, has_one_processor, is_long, programs, signal, skip, wait_for,
+    Answer, Connection, Node, SLOWNESS, has_one_processor, is_long, programs, rounds, signal, skip,
+    wait_for,
 };
 
 /// Run time of a call that is to be killed; the kill must come before its end.
-const WORK_MS: u32 = 150;
+const WORK_MS: u32 = 150 * SLOWNESS;
 const SAID: &str = "killed by signal 9";
 
 type Headers<'a> = &'a [(&'a str, &'a str)];
@@ -105,7 +106,7 @@ fn cold_start(node: &Node) -> Duration {
 fn a_killed_worker_fails_only_what_may_not_run_twice() {
     let node = Node::start();
     node.deploy_ok("f", &[("app.py", &works(WORK_MS)), ("mote.toml", ALONE)]);
-    let rounds = if is_long() { 1_000 } else { 50 };
+    let rounds = if is_long() { 1_000 } else { rounds(50, 6) as usize };
     let key = [("idempotency-key", "k")];
     let kinds: [(&str, Headers, u16); 6] = [
         ("POST", &[], 502),
@@ -177,17 +178,19 @@ fn calls_right_after_an_uncaught_exception_are_answered_by_the_next_worker() {
     let node = Node::start();
     let code = "export default (request) => {\n  const end = new URL(request.url).pathname;\n  if (end === '/') return 'answered';\n  setTimeout(() => { if (end === '/exit') process.exit(3); throw new Error('loose'); });\n  return new Promise(() => {});\n};\n";
     node.deploy_ok("f", &[("app.mjs", code), ("mote.toml", ALONE)]);
-    let rounds = if is_long() { 200 } else { 20 };
+    let rounds = if is_long() { 200 } else { rounds(20, 2) };
     for round in 0..rounds {
         let end = if round % 2 == 0 { "/f/throw" } else { "/f/exit" };
         let mut first = Connection::open(node.http);
-        let mut second = Connection::open(node.http);
         let failed = first.call("POST", end, &[], b"");
         assert_eq!(failed.status, 500, "round {round}: {failed:?}");
-        for connection in [&mut first, &mut second] {
+        let is_answered = |connection: &mut Connection| {
             let next = connection.call("POST", "/f", &[], b"");
             assert_eq!((next.status, next.text().as_str()), (200, "answered"), "round {round}");
-        }
+        };
+        is_answered(&mut first);
+        // Where a start takes long, the front would close a connection that was opened before it.
+        is_answered(&mut Connection::open(node.http));
     }
 }
 

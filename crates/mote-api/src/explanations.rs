@@ -134,7 +134,7 @@ const ROWS: &[Row] = &[
     row("M0403", exit::INVALID, "language is not installed on the node",
         "The function's language is not installed on the node, or its version is too old: mote needs Python 3.9, Node 18 or Go 1.21, or newer. `mote doctor` shows what it found and how to install the rest."),
     row("M0411", exit::INVALID, "function did not become ready",
-        "The worker did not report that it was ready within [limits] init_timeout. The message contains its last log lines. The most common causes are an import that fails and a server that does not listen on $PORT."),
+        "The worker did not report that it was ready within [limits] init_timeout. The message contains its last log lines. The most common causes are an import that fails and a server that does not listen on $PORT. If the machine is only slow, the setting `timeout_factor` of the node extends the timeouts of all its functions."),
     row("M0412", exit::NO_FUNCTION, "no such revision",
         "The function has no stored revision with that number, or no revision to roll back to. `mote revisions NAME` lists the stored ones. The node keeps the newest ten, and older ones only while a share or a tag refers to them."),
     row("M0413", exit::USAGE, "traffic split is not valid",

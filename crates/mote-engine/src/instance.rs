@@ -117,7 +117,7 @@ async fn ready(
     if !matches!(birth.why, Why::DEPLOY | Why::WARM | Why::SPARE) {
         revision.shared.prewarm.start(&request);
     }
-    let init_timeout_ms = revision.spec.limits.init_timeout_ms;
+    let init_timeout_ms = revision.init_timeout_ms();
     let Started { channel, output, egress, control, prewarmed, under_way: _under_way } =
         revision.shared.backend.start(request).await?;
     let birth = Birth { prewarmed, ..birth };

@@ -81,7 +81,7 @@ pub(crate) async fn run(revision: Arc<Revision>) {
 }
 
 fn look(pool: &mut Pool, revision: &Revision, now: u64) -> Round {
-    let timeout_ms = revision.spec.limits.timeout_ms;
+    let timeout_ms = revision.timeout_ms();
     let found = pool.expire(now);
     let mut expired = Vec::new();
     for (pending, expiry) in found.waiting {

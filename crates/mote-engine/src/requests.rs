@@ -62,7 +62,7 @@ pub(crate) fn admit(
     let mut admitted = Admitted {
         place: Place { key, instance: number, stream: stream_number, id, bytes },
         invocation: InvocationId(0),
-        deadline_ns: now_ns + revision.spec.limits.timeout_ms * 1_000_000,
+        deadline_ns: now_ns + revision.timeout_ms() * 1_000_000,
         chain: None,
         asked: Asked::Unusable(String::new()),
         stopped: None,
@@ -108,7 +108,7 @@ pub(crate) async fn answer_while_loading(
     let caller = Caller {
         spec: &revision.spec,
         invocation: InvocationId(0),
-        deadline_ns: crate::clock::now_ns() + revision.spec.limits.init_timeout_ms * 1_000_000,
+        deadline_ns: crate::clock::now_ns() + revision.init_timeout_ms() * 1_000_000,
         chain: None,
     };
     let answer = match asked {

@@ -146,6 +146,20 @@ impl Revision {
         self.whole_bodies.load(Ordering::Relaxed)
     }
 
+    /// How long a call may take on this node, in milliseconds.
+    pub fn timeout_ms(&self) -> u64 {
+        self.on_this_machine(self.spec.limits.timeout_ms)
+    }
+
+    /// How long a start may take on this node, in milliseconds.
+    pub fn init_timeout_ms(&self) -> u64 {
+        self.on_this_machine(self.spec.limits.init_timeout_ms)
+    }
+
+    fn on_this_machine(&self, ms: u64) -> u64 {
+        ms * u64::from(self.shared.config.timeout_factor)
+    }
+
     /// Invocations that its instances can run at once when there are as many as there may be.
     pub(crate) fn places(&self) -> u32 {
         self.instances_max().saturating_mul(self.concurrency.load(Ordering::Relaxed).max(1))

@@ -160,7 +160,7 @@ impl RouteInfo for Route {
         &self.revision.spec.name
     }
     fn timeout_ms(&self) -> u64 {
-        self.revision.spec.limits.timeout_ms
+        self.revision.timeout_ms()
     }
     fn body_bytes_max(&self) -> u64 {
         self.revision.spec.limits.body_bytes

@@ -65,7 +65,7 @@ struct Asking {
 
 impl Programs {
     fn find(&self, invocation: Option<InvocationId>, asked: &Asked) -> Result<Asking, Answer> {
-        let latest = now_ns() + self.revision.spec.limits.timeout_ms * 1_000_000;
+        let latest = now_ns() + self.revision.timeout_ms() * 1_000_000;
         let Some(id) = invocation else {
             return Ok(Asking { deadline_ns: latest, chain: None, stopped: None });
         };

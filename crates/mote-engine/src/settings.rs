@@ -30,6 +30,8 @@ pub struct Config {
     pub prewarm_bytes: u64,
     /// The budget that the node gives to all instances together.
     pub budget: Budget,
+    /// By how much `timeout` and `init_timeout` of each function are multiplied, at least 1.
+    pub timeout_factor: u32,
     /// Who may call functions whose manifest does not say; not [`Access::Unset`].
     pub access_default: Access,
     /// The secrets of functions.

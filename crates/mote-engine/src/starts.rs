@@ -142,7 +142,7 @@ impl Revision {
         // This is not the reconciler's `Notify`, so that this wait takes no notification from the
         // reconciler.
         let told = Arc::new(Notify::new());
-        let until = now_ns() + self.spec.limits.init_timeout_ms * 1_000_000;
+        let until = now_ns() + self.init_timeout_ms() * 1_000_000;
         {
             self.pool.lock().count_start(now_ns());
         }

@@ -432,7 +432,7 @@ impl Invocations for PlatformNode {
                 node.guard.admit(route.access(), route.tokens(), name, &mut head, None)?;
             }
             let place = head.take_place();
-            let limit_ms = route.revision().spec.limits.timeout_ms;
+            let limit_ms = route.revision().timeout_ms();
             let timeout_ms = call.timeout_ms.map_or(limit_ms, |asked| asked.min(limit_ms));
             let mut body = call.body;
             if route.revision().takes_whole_bodies() {

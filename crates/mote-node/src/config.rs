@@ -55,6 +55,8 @@ pub struct Config {
     pub threads: usize,
     /// Whether to poll for the next event before sleeping.
     pub polling: bool,
+    /// By how much `timeout` and `init_timeout` of each function are multiplied.
+    pub timeout_factor: u32,
     /// Memory for prewarmed interpreters in bytes; `None` means a share of the machine's memory.
     pub prewarm_bytes: Option<u64>,
     /// First user id of instances.

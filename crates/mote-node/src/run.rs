@@ -139,6 +139,7 @@ async fn serve(
         interpreters: interpreters::for_engine(&found),
         busy_poll: config.polling && cores > 1,
         prewarm_bytes,
+        timeout_factor: config.timeout_factor,
         access_default: config.access,
         closed_networks: config.closed_networks.clone(),
         secrets,

@@ -247,8 +247,10 @@ print('buffered', total >> 20, flush=True)
         let (text, exit) = finish(backend.start(asked).await.unwrap()).await;
         let mib: Option<u64> = text.trim().strip_prefix("buffered ").and_then(|n| n.parse().ok());
         println!("{kind}: {} {exit:?}", text.trim());
-        // The test also passes if the program was ended for memory.
-        assert!(mib.is_none_or(|mib| mib < 64), "{kind}: {text}");
+        // The test also passes if the program was ended for memory. A kernel counts the memory of
+        // sockets in batches, so a little more than the limit can be there; without a limit, it is
+        // more than twice as much.
+        assert!(mib.is_none_or(|mib| mib < 68), "{kind}: {text}");
         assert!(mib.is_some() || exit.out_of_memory, "{kind}: {text} {exit:?}");
     }
 }

@@ -37,6 +37,9 @@ const MQTT_PORT: u16 = 1883;
 const MQTTS_PORT: u16 = 8883;
 const MQTT_BROKER_DEFAULT: &str = "mqtt://127.0.0.1:1883";
 const THREADS_MAX: usize = 64;
+/// With the largest, the default of 10 s becomes about a quarter of an hour. An emulated processor
+/// is up to 50 times slower than the one that emulates it.
+const TIMEOUT_FACTORS: RangeInclusive<u64> = 1..=100;
 /// Above the user ids that every system assigns itself, including `nobody`; the ids of the last
 /// instances stay below the greatest id.
 const UID_BASES: RangeInclusive<u64> = 65_536..=4_294_000_000;
@@ -193,6 +196,7 @@ impl Loaded {
         let memory = check.memory();
         let threads = check.threads();
         let polling = check.boolean("polling", true);
+        let timeout_factor = check.timeout_factor();
         let prewarm_bytes = check.prewarm();
         let uid_base = check.uid_base();
         let host =
@@ -251,6 +255,7 @@ impl Loaded {
                 memory,
                 threads,
                 polling,
+                timeout_factor,
                 prewarm_bytes,
                 uid_base,
                 compat,
@@ -326,6 +331,9 @@ fn read_file(path: &Path, required: bool) -> Result<(Values, Vec<Mistake>), Mist
             }
             "threads" => reader
                 .integer(&top, key, 0..=THREADS_MAX as u64)
+                .map(|value| (value.value.to_string(), value.line)),
+            "timeout_factor" => reader
+                .integer(&top, key, TIMEOUT_FACTORS)
                 .map(|value| (value.value.to_string(), value.line)),
             "nats_replicas" => reader
                 .integer(&top, key, 1..=nats::REPLICAS_MAX.into())
@@ -479,6 +487,19 @@ impl Check<'_> {
         };
         self.settle("uid_base", base.to_string());
         base
+    }
+
+    fn timeout_factor(&mut self) -> u32 {
+        let given = self.given("timeout_factor");
+        let parsed = given.as_deref().map_or(Ok(1), str::parse);
+        let Some(factor) = parsed.ok().filter(|it| TIMEOUT_FACTORS.contains(&u64::from(*it)))
+        else {
+            let (least, most) = (TIMEOUT_FACTORS.start(), TIMEOUT_FACTORS.end());
+            self.fault("timeout_factor", &format!("a whole number from {least} to {most}"), None);
+            return 1;
+        };
+        self.settle("timeout_factor", factor.to_string());
+        factor
     }
 
     fn prewarm(&mut self) -> Option<u64> {

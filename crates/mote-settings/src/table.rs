@@ -12,7 +12,7 @@ pub struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 49] = [
+pub const SETTINGS: [Setting; 50] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -127,6 +127,11 @@ pub const SETTINGS: [Setting; 49] = [
         key: "polling",
         default: "`true`",
         text: "Whether the node polls for the next event for up to 0.1 ms before it sleeps, while it serves one request at a time. Polling saves the time of a wake-up; `false` saves power. Always off on a machine with one core.",
+    },
+    Setting {
+        key: "timeout_factor",
+        default: "`1`",
+        text: "Factor by which this node multiplies `timeout` and `init_timeout` of each function, for a machine that is much slower than the one for which a manifest was written. From 1 to 100.",
     },
     Setting {
         key: "prewarm",

@@ -145,6 +145,7 @@ fn flags_win_over_environment_over_file() {
             "memory 75% default",
             "threads 0 default",
             "polling true default",
+            "timeout_factor 1 default",
             "prewarm auto default",
             "uid_base 1000000 default",
             "openfaas off default",
@@ -270,6 +271,18 @@ fn what_callbacks_may_reach_is_one_of_three_words() {
     assert!(error.contains("mqtt_broker: mqtt://HOST:PORT or mqtts://HOST:PORT; found"), "{error}");
     let error = load(&given(&[], &[("outgoing", "all")])).unwrap_err().to_string();
     assert!(error.contains("outgoing: public, network or machine; found \"all\""), "{error}");
+}
+
+#[test]
+fn the_factor_of_timeouts_is_a_number_up_to_100() {
+    assert_eq!(load(&given(&[], &[])).unwrap().timeout_factor, 1);
+    let (_dir, in_file) = with_file("timeout_factor = 30\n");
+    assert_eq!(load(&in_file).unwrap().timeout_factor, 30);
+    for wrong in ["0", "101", "1.5", "-1", ""] {
+        let found = load(&given(&[], &[("timeout_factor", wrong)]));
+        let text = found.unwrap_err().to_string();
+        assert!(text.contains("timeout_factor: a whole number from 1 to 100"), "{text}");
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod key;
 mod mqtt;
 mod nats;
 mod operators;
+mod pace;
 mod secret;
 
 use std::ffi::OsString;
@@ -256,12 +257,8 @@ pub(super) struct NodeFlags {
     /// Memory for all instances together: a size, or a share of the machine's [default: 75%]
     #[arg(long, value_name = "SIZE")]
     pub(super) memory: Option<String>,
-    /// Threads that serve HTTP connections, 0 to choose by the number of cores
-    #[arg(long, value_name = "N")]
-    pub(super) threads: Option<String>,
-    /// Whether to poll for the next event for up to 0.1 ms before sleeping [default: true]
-    #[arg(long, value_name = "BOOL")]
-    pub(super) polling: Option<String>,
+    #[command(flatten)]
+    pub(super) pace: pace::PaceFlags,
     /// Memory for prewarmed interpreters: a size, auto, or off
     #[arg(long, value_name = "SIZE")]
     pub(super) prewarm: Option<String>,

@@ -237,6 +237,7 @@ impl Bench {
             secrets: mote_seal::Secrets::new(mote_seal::Keys::random()),
             instances_max_default: 1,
             busy_poll: true,
+            timeout_factor: 1,
             prewarm_bytes: 1 << 30,
             budget: Budget { memory_bytes: u64::MAX, starts_max: 64 },
             interpreters: Interpreters {

@@ -113,8 +113,8 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             memory_bytes: spec.limits.memory_bytes,
             cpu_millis: spec.limits.cpu_millis,
             pids: spec.limits.pids,
-            timeout_ms: spec.limits.timeout_ms,
-            init_timeout_ms: spec.limits.init_timeout_ms,
+            timeout_ms: revision.timeout_ms(),
+            init_timeout_ms: revision.init_timeout_ms(),
             concurrency: spec.limits.concurrency,
             body_bytes: spec.limits.body_bytes,
             disk_bytes: spec.limits.disk_bytes,
@@ -276,7 +276,7 @@ pub(super) async fn invoke(
         head: head.finish(),
         body: Body::whole(body),
         received_ns,
-        deadline_ns: received_ns + spec.limits.timeout_ms * 1_000_000,
+        deadline_ns: received_ns + route.revision().timeout_ms() * 1_000_000,
         chain: None,
     };
     let route = mote_journal::Route::Function(route);
