@@ -11,6 +11,8 @@ mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs -o mode=755 tmpfs /run
 ln -sfn /proc/self/fd /dev/fd
 hostname guest
+# Packages that are only unpacked have not made this file.
+[ -e /etc/hosts ] || echo '127.0.0.1 localhost' >/etc/hosts
 # systemd gives processes this limit; the kernel alone gives 4,096.
 # shellcheck disable=SC3045 # dash and the shell of busybox have -H
 ulimit -Hn 524288

@@ -274,6 +274,15 @@ withWorker('callers', `
   check(await engine.invoke('/', ''), 200, '[null,null]');
 });
 
+withWorker('parameters of routes', `
+  export function handle(event, ctx) { return [event.params, ctx.params]; }
+`, {}, async (engine) => {
+  const headers = [['mote-params', 'id=a%20b%2Bc&rest=x/%C3%A9&none=']];
+  const params = '{"id":"a b+c","rest":"x/é","none":""}';
+  check(await engine.invoke('/', '', { headers }), 200, `[${params},${params}]`);
+  check(await engine.invoke('/', ''), 200, '[{},{}]');
+});
+
 for (const [name, files, entry, shape] of [
   ['default function', { 'fn.mjs': 'export default (request, ctx) => new Response(request.url.slice(-1) + ctx.function)' }, 'fn.mjs', 'fetch'],
   ['export fetch', { 'fn.mjs': 'export const fetch = (request, ctx) => `/${ctx.function}`' }, 'fn.mjs', 'fetch'],

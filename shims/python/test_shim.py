@@ -222,6 +222,13 @@ class EventAndContext(Case):
         self.check(engine.invoke("/", headers=[["mote-caller", "web"]]), 200, b"'web'")
         self.check(engine.invoke("/", headers=[["host", "h"]]), 200, b"None")
 
+    def test_params(self):
+        engine = self.engine("def handle(event, ctx): return event.params")
+        headers = [["mote-params", "id=a%20b%2Bc&rest=x/%C3%A9&none="]]
+        params = '{"id":"a b+c","rest":"x/é","none":""}'.encode()
+        self.check(engine.invoke("/", headers=headers), 200, params)
+        self.check(engine.invoke("/", headers=[["host", "h"]]), 200, b"{}")
+
     def test_deadline(self):
         engine = self.engine("def handle(event, ctx): return ctx.remaining_ms()")
         self.assertLessEqual(int(engine.invoke(sent_ns=time.monotonic_ns(), remaining_ms=5000)["body"]), 5000)

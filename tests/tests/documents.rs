@@ -479,6 +479,7 @@ documents! {
     several_nodes: "docs/guides/several-nodes.md",
     fleet: "docs/guides/fleet.md",
     moving_to_kubernetes: "docs/guides/moving-to-kubernetes.md",
+    routes: "docs/guides/routes.md",
     schedules: "docs/guides/schedules.md",
     streams: "docs/guides/streams.md",
     state_and_calls: "docs/guides/state-and-calls.md",

@@ -102,7 +102,7 @@ fn list_describe_logs_and_remove() {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it is there");
     assert!(status.contains("\nNSpid:\t") && status.contains("\t1\n"), "pid 1 inside: {status}");
     assert!(node.ok(&["describe", "noisy"]).contains(&format!("pid {pid}")));
-    assert_eq!(described["limits"]["timeout_ms"], 10_000);
+    assert_eq!(described["limits"]["timeout_ms"], 10_000 * mote_tests::SLOWNESS);
     assert!(described["requests"]["p50_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{described}");
     let started = described["instances"][0]["started_at"].as_str().expect("a time").to_owned();
     let created = described["created_at"].as_str().expect("a time").to_owned();
@@ -139,7 +139,7 @@ fn connections_are_kept_and_functions_do_not_disturb_each_other() {
 #[test]
 fn memory_a_call_freed_is_there_for_the_next_one() {
     // 12 MiB in blocks of 1 MiB, touched and freed: 3,072 pages if the kernel provides them again
-    // each time. musl and other libraries have no such setting.
+    // each time, and fewer where the interpreter had some memory left. musl and other libraries have no such setting.
     if !Command::new("ldd").arg("--version").output().is_ok_and(|said| said.status.success()) {
         return skip("page faults of freed memory", "the C library is not glibc");
     }
@@ -151,7 +151,7 @@ fn memory_a_call_freed_is_there_for_the_next_one() {
     node.deploy_ok("pages", &[("app.py", code)]);
     let faults = || node.get("/pages").text().parse::<u32>().expect("a number");
     let first = faults();
-    assert!(first > 3_000, "{first}: the work does not show what it should");
+    assert!(first > 2_500, "{first}: the work does not show what it should");
     let later = faults();
     assert!(later < 300, "{later} page faults in a later call");
 }

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use futures_util::future::Either;
 use mote_core::invocation::Head;
 use mote_core::place::Place;
+use mote_core::routing::{Asked, Found};
 use mote_core::spec::Access;
 use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo as _};
 
@@ -37,6 +38,14 @@ impl<I: Invoker> Invoker for Guarded<I> {
 
     fn route(&self, name: &str, key: impl FnOnce() -> Option<u64>) -> Option<Self::Route> {
         self.inner.route(name, key)
+    }
+
+    fn has_routed_hosts(&self) -> bool {
+        self.inner.has_routed_hosts()
+    }
+
+    fn routed(&self, asked: &Asked<'_>) -> Found {
+        self.inner.routed(asked)
     }
 
     fn routes(&self) -> Vec<Self::Route> {

@@ -155,6 +155,8 @@ const ROWS: &[Row] = &[
         "No token for managing the node has this name. `mote token list` shows the tokens. The token in the file admin.token is not among them: to replace it, remove the file and start the node again."),
     row("M0421", exit::INVALID, "token exists",
         "A token with this name exists already. Revoke it with `mote token revoke NAME`, or choose another name."),
+    row("M0422", exit::INVALID, "another function has this route",
+        "A `[[route]]` of this function has the same host, path and methods as a route of another function. Names of parameters make no difference: `/{id}` and `/{name}` are the same path. Change one of the two, or deploy the other function without its route first."),
     row("M0501", exit::NO_FUNCTION, "no such function",
         "No function with this name is deployed on the node. `mote list` shows the deployed functions."),
     row("M0502", exit::FUNCTION, "function exceeded its memory limit",

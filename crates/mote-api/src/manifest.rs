@@ -16,6 +16,7 @@ mod access;
 mod background;
 mod http;
 mod mqtt;
+mod route;
 mod schedule;
 
 pub use access::{
@@ -27,6 +28,7 @@ pub use http::{CorsManifest, HttpManifest};
 pub use mqtt::{
     AcknowledgeName, ConnectionManifest, MqttManifest, MqttVersionName, OrderName, SessionName,
 };
+pub use route::RouteManifest;
 pub use schedule::{MissedName, OverlapName, ScheduleManifest};
 
 /// The file name.
@@ -40,7 +42,7 @@ const GIB: u64 = 1 << 30;
 const HOUR_MS: u64 = 3_600_000;
 const INIT_MS_MAX: u64 = 600_000;
 
-const FUNCTION_KEYS: [&str; 23] = [
+const FUNCTION_KEYS: [&str; 24] = [
     "name",
     "runtime",
     "compat",
@@ -55,6 +57,7 @@ const FUNCTION_KEYS: [&str; 23] = [
     "scale",
     "env",
     "trigger",
+    "route",
     "allow",
     "kv",
     "build",
@@ -159,6 +162,8 @@ pub struct FunctionManifest {
     pub secret_env: BTreeMap<String, String>,
     /// `[http]`.
     pub http_rules: HttpManifest,
+    /// `[[route]]`, each with its line.
+    pub routes: Vec<Lined<RouteManifest>>,
     /// `http = "/path"` of a trigger.
     pub http: Option<Lined<String>>,
     /// `coap = "path"` of a trigger.
@@ -540,6 +545,7 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
             .map(|command| command.value);
     }
     read_triggers(reader, at, &mut function);
+    route::read(reader, at, &mut function);
     function
 }
 

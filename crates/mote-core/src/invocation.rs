@@ -310,6 +310,28 @@ impl Head {
         &self.buffer[self.method_len as usize..][..self.path_len as usize]
     }
 
+    /// Replaces the path by the whole one, of which the function's name was split off, and adds the
+    /// parameters of the route that was found for it ([`PARAMETERS_FIELD`]).
+    pub fn set_route(&mut self, first: &[u8], parameters: &[u8]) {
+        let is_root = self.path() == b"/" && !first.is_empty();
+        let (start, end) =
+            (self.method_len as usize, self.method_len as usize + self.path_len as usize);
+        let mut path = Vec::with_capacity(first.len() + 1 + self.path().len());
+        if !first.is_empty() {
+            path.push(b'/');
+            path.extend_from_slice(first);
+        }
+        if !is_root {
+            path.extend_from_slice(self.path());
+        }
+        path.truncate(u16::MAX as usize);
+        self.path_len = path.len() as u16;
+        self.buffer.splice(start..end, path);
+        if !parameters.is_empty() {
+            put_header(&mut self.buffer, PARAMETERS_FIELD, parameters);
+        }
+    }
+
     /// The query without `?`; empty if there is none.
     pub fn query(&self) -> &[u8] {
         let start = self.method_len as usize + self.path_len as usize;
@@ -357,14 +379,22 @@ pub fn put_header(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 /// The field with the name of the caller: of its key, or the subject of its token.
 pub const CALLER_FIELD: &[u8] = b"mote-caller";
 
+/// The field with the parameters of a route, as a query: `id=17&path=a/b`.
+pub const PARAMETERS_FIELD: &[u8] = b"mote-params";
+
 /// Whether only the node itself may set a field of this name: what it says about a schedule, about
-/// the source of a result, about an attempt, or about the caller. A caller's field of this name is left out. Any other
-/// sign is as good as a hyphen, because programs receive all of them as the same variable.
+/// the source of a result, about an attempt, about the caller, or about its route. A caller's field
+/// of this name is left out. Any other sign is as good as a hyphen, because programs receive all of them as the same variable.
 pub fn is_set_by_node(name: &[u8]) -> bool {
     let Some(rest) = without(name, b"mote-") else { return false };
     let begins = |with: &[u8]| without(rest, with).is_some();
     let is = |other: &[u8]| rest.len() == other.len() && begins(other);
-    begins(b"source") || begins(b"schedule") || is(b"attempt") || is(b"step") || is(b"caller")
+    begins(b"source")
+        || begins(b"schedule")
+        || is(b"attempt")
+        || is(b"step")
+        || is(b"caller")
+        || is(b"params")
 }
 
 /// What follows `start`, which is in lower case with hyphens, at the beginning of a name.
@@ -590,6 +620,19 @@ pub trait Invoker: Clone + Send + Sync + 'static {
     /// lead to equal revisions; `key` is called only then, and `None` means that any revision is
     /// suitable.
     fn route(&self, name: &str, key: impl FnOnce() -> Option<u64>) -> Option<Self::Route>;
+
+    /// Whether routes for certain hosts exist, so that [`Invoker::routed`] must be asked before a name
+    /// is looked up.
+    fn has_routed_hosts(&self) -> bool {
+        false
+    }
+
+    /// The function that a manifest has put at this host and path. Routes for certain hosts come
+    /// before names of functions, the other ones after them, except that a function's own routes come
+    /// before its name.
+    fn routed(&self, _asked: &crate::routing::Asked<'_>) -> crate::routing::Found {
+        crate::routing::Found::Nothing
+    }
 
     /// All functions, sorted by name. For discovery, not for the request path.
     fn routes(&self) -> Vec<Self::Route>;

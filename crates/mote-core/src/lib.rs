@@ -27,6 +27,7 @@ pub mod policy;
 pub mod publish;
 pub mod retry;
 pub mod rollout;
+pub mod routing;
 pub mod services;
 pub mod shares;
 pub mod spec;

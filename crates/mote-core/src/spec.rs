@@ -19,6 +19,7 @@ mod isolation;
 pub mod mqtt;
 mod protocol;
 mod rate;
+pub mod routes;
 mod runtime;
 mod schedule;
 mod secret;

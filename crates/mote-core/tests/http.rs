@@ -48,7 +48,7 @@ fn origins_are_as_browsers_write_them() {
 #[test]
 fn contradicting_rules_are_refused() {
     let cors = Cors { origins: vec!["*".into()], ..Cors::default() };
-    let mistake = |cors| mistake(HttpRules { headers: vec![], cors: Some(cors) });
+    let mistake = |cors| mistake(HttpRules { cors: Some(cors), ..HttpRules::default() });
     assert_eq!(mistake(cors.clone()), None);
     assert!(mistake(Cors { credentials: true, ..cors.clone() }).is_some());
     assert!(mistake(Cors { max_age_s: Some(CORS_AGE_S_MAX + 1), ..cors.clone() }).is_some());
@@ -56,7 +56,7 @@ fn contradicting_rules_are_refused() {
     assert!(mistake(Cors { expose: vec!["a b".into()], ..cors.clone() }).is_some());
     assert!(mistake(Cors { methods: vec!["get".into()], ..cors }).is_some());
     assert!(mistake(Cors::default()).is_some(), "no origin");
-    let rules = HttpRules { headers: vec!["x\ny".into()], cors: None };
+    let rules = HttpRules { headers: vec!["x\ny".into()], ..HttpRules::default() };
     assert!(self::mistake(rules).is_some());
 }
 

@@ -11,7 +11,9 @@ use arc_swap::ArcSwap;
 use mote_core::backend::Backend;
 use mote_core::elsewhere::Elsewhere;
 use mote_core::name::FunctionName;
+use mote_core::routing::{Asked, Found};
 use mote_core::services::Services;
+use mote_core::spec::routes::RouteRule;
 use mote_core::spec::{Egress, FunctionSpec, ScaleOverride, StartPolicy};
 use mote_core::{Fault, Invocation, Invoker, Reply};
 use mote_egress::{Carrier, EgressShares};
@@ -29,6 +31,7 @@ use crate::ledger::{Ledger, LedgerStatus};
 use crate::logs::FunctionLog;
 use crate::metrics::Metrics;
 use crate::offer::{Offer, Origin, Unanswered};
+use crate::placed::{self, Placed};
 use crate::pool::Pool;
 use crate::prewarm::{Prewarm, PrewarmedPrograms};
 use crate::revision::{Revision, bounds_of};
@@ -45,6 +48,7 @@ pub struct Engine {
     pub(crate) shared: Arc<Shared>,
     tasks: Arc<Spawner>,
     routes: Arc<ArcSwap<Routes>>,
+    placed: Arc<Placed>,
     logs: Arc<Mutex<HashMap<FunctionName, Arc<FunctionLog>>>>,
     metrics: Arc<Metrics>,
 }
@@ -97,7 +101,8 @@ impl Engine {
             instances,
         };
         let shared = Arc::new(shared);
-        Self { shared, tasks, routes, logs: Arc::default(), metrics: Arc::default() }
+        let (placed, logs, metrics) = Default::default();
+        Self { shared, tasks, routes, placed, logs, metrics }
     }
 
     /// The secrets of functions. Instances that start from now on receive a value that is put there.
@@ -164,6 +169,7 @@ impl Engine {
             }
             routes
         });
+        self.placed.update(|| self.routes.load_full());
         let gone = replaced.iter().flat_map(Serving::revisions).map(|old| (old, false));
         let come = all.iter().flat_map(Serving::revisions).map(|new| (new, true));
         self.shared.prewarm.functions(come.chain(gone).filter_map(launch::kind));
@@ -239,6 +245,7 @@ impl Engine {
             removed = routes.remove(name);
             routes
         });
+        self.placed.update(|| self.routes.load_full());
         self.logs.lock().remove(name);
         let Some(serving) = removed else { return false };
         let gone = serving.revisions().iter().map(|revision| (revision, false));
@@ -248,6 +255,11 @@ impl Engine {
         }
         self.metrics.forget(&serving.live().spec.name);
         true
+    }
+
+    /// The first route of this function that another one has, with the name of the other.
+    pub fn route_conflict(&self, spec: &FunctionSpec) -> Option<(RouteRule, FunctionName)> {
+        placed::conflict(&self.routes.load(), spec)
     }
 
     /// The live revision of `name`.
@@ -358,6 +370,15 @@ impl Invoker for Engine {
     #[inline]
     fn route(&self, name: &str, key: impl FnOnce() -> Option<u64>) -> Option<Route> {
         Route::find(&self.routes.load(), name, key)
+    }
+
+    #[inline]
+    fn has_routed_hosts(&self) -> bool {
+        self.placed.has_hosts()
+    }
+
+    fn routed(&self, asked: &Asked<'_>) -> Found {
+        self.placed.find(asked)
     }
 
     fn routes(&self) -> Vec<Route> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use futures_util::future::Either;
 use mote_access::Guarded;
 use mote_core::invocation::{Head, Reply, RouteInfo};
+use mote_core::routing::{Asked, Found};
 use mote_core::spec::mqtt::Connection;
 use mote_core::spec::{
     Access, AsyncRules, CertificateRules, CoapResource, HttpRules, Platform, Rates, TokenRules,
@@ -47,6 +48,18 @@ impl Invoker for Calls {
             Self::Own(own) => own.route(name, key).map(Route::Own),
             Self::TinyFaas(front) => front.route(name, key).map(Route::TinyFaas),
             Self::TinyFaasGrpc(front) => front.route(name, key).map(Route::TinyFaasGrpc),
+        }
+    }
+
+    fn has_routed_hosts(&self) -> bool {
+        matches!(self, Self::Own(own) if own.has_routed_hosts())
+    }
+
+    fn routed(&self, asked: &Asked<'_>) -> Found {
+        match self {
+            Self::Own(own) => own.routed(asked),
+            // Other platforms have addresses of their own.
+            Self::TinyFaas(_) | Self::TinyFaasGrpc(_) => Found::Nothing,
         }
     }
 

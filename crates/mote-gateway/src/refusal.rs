@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use mote_core::invocation::put_header;
 use mote_core::spec::Platform;
 
 use crate::added::Added;
@@ -50,6 +51,19 @@ impl Refusal {
     /// of the node itself like one; it has no body.
     pub(crate) fn no_content() -> Self {
         Self::new(204, "", "")
+    }
+
+    /// An answer that sends the client to another address, with the query of the request if that
+    /// address has none.
+    pub(crate) fn redirect(status: u16, to: &[u8], query: &[u8]) -> Self {
+        let mut to = to.to_vec();
+        if !query.is_empty() && !to.contains(&b'?') && !to.contains(&b'#') {
+            to.push(b'?');
+            to.extend_from_slice(query);
+        }
+        let mut fields = Vec::new();
+        put_header(&mut fields, b"location", &to);
+        Self { added: Added::new(fields.into()), ..Self::new(status, "", "") }
     }
 
     /// A text of the node itself, for a request that no function answers.

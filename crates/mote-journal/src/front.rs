@@ -12,6 +12,7 @@ use mote_api::Problem;
 use mote_core::accept::{Accept as _, AcceptError, Accepted, Deferred};
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, headers, put_header};
+use mote_core::routing::{Asked, Found};
 use mote_core::shares::{Share, Shares};
 use mote_core::spec::mqtt::Connection;
 use mote_core::spec::{
@@ -237,6 +238,14 @@ impl<I: Invoker> Invoker for Deferring<I> {
             None if name == SEGMENT => Some(Route::Invocations),
             None => None,
         }
+    }
+
+    fn has_routed_hosts(&self) -> bool {
+        self.inner.has_routed_hosts()
+    }
+
+    fn routed(&self, asked: &Asked<'_>) -> Found {
+        self.inner.routed(asked)
     }
 
     fn routes(&self) -> Vec<Self::Route> {

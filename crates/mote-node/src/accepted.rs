@@ -12,8 +12,8 @@ use mote_outgoing::Outgoing;
 use mote_store::Store;
 use tokio::runtime::Handle;
 
-use crate::config::Config;
 use crate::store_work::blocking;
+use mote_config::Config;
 
 /// The file of the journal in the data directory.
 pub(crate) const FILE_NAME: &str = "journal.db";

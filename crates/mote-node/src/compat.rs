@@ -35,7 +35,7 @@ use tokio::task::JoinSet;
 use super::store_work::with_store;
 use super::unusable::busy;
 use super::{Node, code, functions, operators, secrets};
-use crate::config::PlatformApis;
+use mote_config::PlatformApis;
 use mote_fronts::limits::{TINYFAAS_FILES_SHARE, http_config};
 
 /// How long running calls may take to end once the node stops.
@@ -226,7 +226,7 @@ pub(super) struct Fronts<'a> {
 }
 
 impl TinyFaas {
-    async fn bind(config: &crate::config::TinyFaas, management: Bound) -> Result<Self> {
+    async fn bind(config: &mote_config::TinyFaas, management: Bound) -> Result<Self> {
         let http = match config.http {
             Some(at) => Some(http::listen(at).map_err(|e| busy("tinyfaas_http", at, e))?),
             None => None,

@@ -8,8 +8,8 @@ use mote_api::harmless;
 use mote_gateway::http;
 use mote_tls::{Acceptor, Acme, Certificates, ClientAuthorities};
 
-use crate::config::Config;
 use crate::unusable::unusable;
+use mote_config::Config;
 use mote_fronts::limits::{HTTPS_FILES_SHARE, http_config};
 
 /// The default folder of certificates, in the data folder.

@@ -10,7 +10,6 @@ mod admin;
 mod cells;
 mod code;
 mod compat;
-mod config;
 mod deploy;
 pub mod doctor;
 mod functions;
@@ -57,7 +56,9 @@ use mote_store::Store;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-pub use config::{CellSettings, Config, NatsServers, OwnBroker, PlatformApis, Share, TinyFaas};
+pub use mote_config::{
+    CellSettings, Config, NatsServers, OwnBroker, PlatformApis, Share, TinyFaas,
+};
 pub use mote_gateway::http::{Proxies, ProxyWord};
 pub use mote_journal_nats::is_name as is_journal_name;
 pub use mote_nats_client::{WrongAddress as WrongNatsAddress, address as nats_address};

@@ -19,7 +19,7 @@ use mote_mqtt::{
 use tokio::runtime::Handle;
 
 use super::unusable::{busy, unusable};
-use crate::config::OwnBroker;
+use mote_config::OwnBroker;
 
 /// The file with the id of the node, in the data folder. It exists once the node has had a trigger.
 const ID_FILE: &str = "mqtt.id";

@@ -12,7 +12,7 @@ use mote_state::FileState;
 use tokio::runtime::Handle;
 
 use super::unusable::unusable;
-use crate::config::NatsServers;
+use mote_config::NatsServers;
 
 /// The program of the connection, next to that of the node.
 pub(super) const PROGRAM: &str = "mote-nats";

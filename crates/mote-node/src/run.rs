@@ -41,7 +41,7 @@ use super::{
     schedules, secrets,
 };
 use crate::admin;
-use crate::config::Config;
+use mote_config::Config;
 use mote_fronts::limits::{HTTP_FILES_SHARE, http_config};
 
 /// How long running invocations may take after the node begins to stop.

@@ -4,6 +4,7 @@ use mote_api::Problem;
 use mote_core::FunctionSpec;
 use mote_core::spec::Recipient;
 use mote_outgoing::OutgoingError;
+use mote_routes::{Segment, segments};
 
 use super::{Node, schedules, secrets};
 
@@ -54,6 +55,17 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
             return Err(Problem::new(422, "M0303", text).with_field(key));
         }
     }
+    let routes = spec.http.as_deref().map_or(&[][..], |http| &http.routes);
+    if let Err((field, wanted)) = mote_routes::check(&spec.name, routes) {
+        return Err(Problem::new(422, "M0303", format!("{field}: {wanted}")).with_field(field));
+    }
+    if let Some((rule, other)) = node.engine.route_conflict(spec) {
+        let host = rule.host.unwrap_or_default();
+        let text = format!("{}: the function {other} answers at {host}{}", spec.name, rule.path);
+        return Err(Problem::new(409, "M0422", text).with_field("route").with_hint(
+            "remove the route from one of them, or let them differ in host, path or methods",
+        ));
+    }
     schedules::check(spec)?;
     secrets::check(&node.engine, spec)
 }
@@ -62,6 +74,38 @@ fn recipients(spec: &FunctionSpec) -> impl Iterator<Item = (&'static str, &Recip
     let rules = &spec.background;
     let all = [("async.on_success", &rules.on_success), ("async.on_failure", &rules.on_failure)];
     all.into_iter().filter_map(|(key, recipient)| Some((key, recipient.as_ref()?)))
+}
+
+/// Routes that the name of another function hides: paths below `/NAME` belong to the function of
+/// this name.
+pub(super) fn route_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
+    let routes = |spec: &FunctionSpec| {
+        let rules = spec.http.as_deref().map_or(&[][..], |http| &http.routes);
+        let everywhere = rules.iter().filter(|rule| rule.host.is_none());
+        everywhere.map(|rule| rule.path.clone()).collect::<Vec<_>>()
+    };
+    let first = |path: &str| match segments(path).next() {
+        Some(Segment::Literal(first)) => Some(first.to_owned()),
+        _ => None,
+    };
+    let hidden = |path: &String| {
+        let other = first(path).filter(|first| first != spec.name.as_str())?;
+        let other = node.engine.get(&other)?;
+        Some(format!("route {path}: the function {} answers there", other.spec.name))
+    };
+    let mut warnings: Vec<String> = routes(spec).iter().filter_map(hidden).collect();
+    if node.engine.get(spec.name.as_str()).is_none() {
+        for live in node.engine.list() {
+            let own = routes(&live.spec);
+            for path in own.iter().filter(|path| first(path).as_deref() == Some(spec.name.as_str()))
+            {
+                let text =
+                    format!("it answers at the route {path} of {} from now on", live.spec.name);
+                warnings.push(text);
+            }
+        }
+    }
+    warnings
 }
 
 /// Recipients of results, and functions that this one calls, that do not work now, but may later.

@@ -1,10 +1,17 @@
-//! `[http]` of a manifest as the rules of a spec.
+//! `[http]` and `[[route]]` of a manifest as the rules of a spec.
 
-use mote_api::manifest::FunctionManifest;
+use mote_api::manifest::{FunctionManifest, RouteManifest};
+use mote_api::toml_reader::{Lined, Mistakes};
+use mote_core::spec::routes::{Redirect, RouteRule};
 use mote_core::spec::{Cors, HttpRules};
 
-/// The rules for HTTP requests; `None` if the manifest has none.
-pub(crate) fn rules(function: &FunctionManifest) -> Option<Box<HttpRules>> {
+use crate::mistakes::in_manifest;
+
+/// The rules for HTTP requests; `None` if the manifest of the function `name` has none.
+pub(crate) fn rules(
+    function: &FunctionManifest,
+    name: &str,
+) -> Result<Option<Box<HttpRules>>, Mistakes> {
     let rules = function.http_rules.clone();
     let cors = rules.cors.map(|cors| Cors {
         origins: cors.origins,
@@ -14,6 +21,25 @@ pub(crate) fn rules(function: &FunctionManifest) -> Option<Box<HttpRules>> {
         credentials: cors.credentials,
         max_age_s: cors.max_age_s,
     });
-    let rules = HttpRules { headers: rules.headers, cors };
-    (rules != HttpRules::default()).then(|| Box::new(rules))
+    let mut routes = Vec::new();
+    // The path that every function has needs no route.
+    let other = function.http.iter().filter(|http| http.value.strip_prefix('/') != Some(name));
+    for Lined { value, line } in other {
+        let rule = RouteRule { path: value.clone(), ..RouteRule::default() };
+        routes.push(checked(rule, "http", *line)?);
+    }
+    for Lined { value, line } in &function.routes {
+        let RouteManifest { host, path, methods, redirect } = value.clone();
+        let redirect = redirect.map(|(to, status)| Redirect { to, status });
+        routes.push(checked(RouteRule { host, path, methods, redirect }, "", *line)?);
+    }
+    let rules = HttpRules { headers: rules.headers, routes, cors };
+    Ok((rules != HttpRules::default()).then(|| Box::new(rules)))
+}
+
+/// The rule, if it can be obeyed; `key` names it where the manifest does not say `[[route]]`.
+fn checked(rule: RouteRule, key: &str, line: usize) -> Result<RouteRule, Mistakes> {
+    let Some((field, wanted)) = mote_routes::mistake(&rule) else { return Ok(rule) };
+    let field = if key.is_empty() { field.trim_start_matches("route.") } else { key };
+    Err(in_manifest("M0303", line, &format!("{field}: {wanted}")))
 }

@@ -537,7 +537,7 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     spec.secrets.clone_from(&function.secrets);
     spec.secret_env.clone_from(&function.secret_env);
     spec.methods = function.methods.clone().unwrap_or_default();
-    spec.http = crate::http::rules(function);
+    spec.http = crate::http::rules(function, spec.name.as_str())?;
     spec.egress = function
         .egress
         .iter()
@@ -551,12 +551,6 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     spec.state.quota_bytes = function.state_quota_bytes.unwrap_or(spec.state.quota_bytes);
     spec.services = function.services.as_ref().is_some_and(|services| services.value);
     let name = spec.name.as_str();
-    if let Some(http) = &function.http
-        && http.value.strip_prefix('/') != Some(name)
-    {
-        let text = format!("http = \"{}\": only /{name} is supported so far", escaped(&http.value));
-        return Err(in_manifest("M0305", http.line, &text));
-    }
     if let Some(coap) = &function.coap {
         if coap.value.path != name {
             let path = escaped(&coap.value.path);

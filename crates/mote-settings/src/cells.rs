@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use mote_node::CellSettings;
+use mote_config::CellSettings;
 
 use super::Check;
 

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 
 use mote_api::quantity::parse_size;
 use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
+use mote_config::{Config, OwnBroker, Share};
 use mote_core::spec::mqtt::{Broker, LOCAL};
-use mote_node::{Config, OwnBroker, Share, UID_BASE_DEFAULT};
+use mote_node::UID_BASE_DEFAULT;
 
 mod acme;
 mod cells;

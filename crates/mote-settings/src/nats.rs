@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use mote_node::{NatsServers, WrongNatsAddress, nats_address};
+use mote_config::NatsServers;
+use mote_node::{WrongNatsAddress, nats_address};
 
 use super::Check;
 

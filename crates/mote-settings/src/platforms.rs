@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use mote_node::{PlatformApis, TinyFaas};
+use mote_config::{PlatformApis, TinyFaas};
 
 use super::Check;
 

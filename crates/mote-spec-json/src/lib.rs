@@ -379,7 +379,11 @@ mod tests {
             assert!(!to_json(&spec).contains(added), "older builds read a function without it");
         }
         let cors = Cors { origins: vec!["*".into()], ..Cors::default() };
-        spec.http = Some(Box::new(HttpRules { headers: vec!["x-a".into()], cors: Some(cors) }));
+        spec.http = Some(Box::new(HttpRules {
+            headers: vec!["x-a".into()],
+            cors: Some(cors),
+            ..Default::default()
+        }));
         spec.rates = Rates { at_once: Some(2), caller_at_once: Some(1), ..Rates::NONE };
         assert_eq!(from_json(to_json(&spec).as_bytes()).unwrap(), spec);
         spec.access = Access::Jwt;

@@ -431,7 +431,7 @@ fn write_fixtures(root: &Path) {
         ("noentry/mote.toml", "version = 1\nentry = \"app:handle\"\n"),
         ("notexecutable/mote.toml", "version = 1\ncommand = [\"./run\"]\n"),
         ("notexecutable/run", "#!/bin/sh\n"),
-        ("route/mote.toml", "version = 1\n[[trigger]]\nhttp = \"/other\"\n"),
+        ("route/mote.toml", "version = 1\n[[trigger]]\nhttp = \"/other//\"\n"),
         ("route/app.py", handle),
         ("badbuild/mote.toml", "version = 1\n[build]\ncommand = \"echo compiling; exit 3\"\n"),
         ("linkout/app.py", handle),

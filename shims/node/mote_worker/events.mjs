@@ -5,6 +5,10 @@
 import { Kv, callFunction, notifyObservers, publishMessage } from './services.mjs';
 import { nowNs } from './wire.mjs';
 
+function paramsOf(invocation) {
+  return Object.fromEntries(new URLSearchParams(invocation?.head.fields['mote-params'] ?? ''));
+}
+
 /** What surrounds an invocation. */
 export class Context {
   #worker;
@@ -21,6 +25,8 @@ export class Context {
   get trigger() { return this.#invocation?.trigger ?? null; }
   /** The name of the key with which the function was called; null without a key. */
   get caller() { return this.#invocation?.head.fields['mote-caller'] ?? null; }
+  /** The parameters of the route by which the function was called, decoded. */
+  get params() { return paramsOf(this.#invocation); }
   get log() { return console; }
   get signal() { return this.#invocation?.signal ?? null; }
   get cancelled() { return this.#invocation?.cancelled ?? false; }
@@ -80,6 +86,8 @@ export class Event {
   get trigger() { return this.#invocation.trigger; }
   get id() { return this.#invocation.id; }
   get caller() { return this.#invocation.head.fields['mote-caller'] ?? null; }
+  /** The parameters of the route by which the function was called, decoded. */
+  get params() { return paramsOf(this.#invocation); }
   get headers() {
     const headers = Object.assign(Object.create(null), this.#invocation.head.fields);
     Object.defineProperty(this, 'headers', { value: headers });

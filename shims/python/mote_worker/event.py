@@ -113,6 +113,13 @@ class Event:
         """The name of the key with which the function was called; None without a key."""
         return self.headers.get("mote-caller")
 
+    @property
+    def params(self):
+        """The parameters of the route by which the function was called, decoded; none by its name."""
+        from urllib.parse import parse_qsl
+
+        return dict(parse_qsl(self.headers.get("mote-params", ""), keep_blank_values=True))
+
     def json(self):
         """The body as JSON."""
         return json.loads(self.body)

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::routes::RouteRule;
+
 /// Most entries of one list, and most bytes of one entry.
 const LIST_MAX: usize = 64;
 const ENTRY_BYTES_MAX: usize = 255;
@@ -15,6 +17,10 @@ pub const CORS_AGE_S_MAX: u32 = 86_400;
 pub struct HttpRules {
     /// Names of fields that a request must have, in lower case.
     pub headers: Vec<String>,
+    /// Hosts and paths at which the function answers in addition to `/NAME`; whether they can be
+    /// obeyed is checked elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<RouteRule>,
     /// What browsers may do with the function's answers; with `None`, the function says so itself.
     pub cors: Option<Cors>,
 }

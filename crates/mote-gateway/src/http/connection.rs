@@ -149,7 +149,7 @@ async fn serve_one<I: Invoker>(
     };
     let asked = Asked { from: owner, length, wants_websocket: request.wants_websocket };
     let well_known = front.config.well_known.as_ref();
-    let found = find_route(&front.invoker, &request.name, &mut request.head, asked, well_known);
+    let found = find_route(&front.invoker, &mut request.name, &mut request.head, asked, well_known);
     let (route, added) = match found {
         Ok(found) => found,
         Err(refusal) => {

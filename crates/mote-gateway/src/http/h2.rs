@@ -264,7 +264,7 @@ impl<I: Invoker> Service<I> {
     ) -> (String, Result<mote_core::Reply, Refusal>) {
         let request = request.map(Arriving::new);
         open.unread = request.body().unread();
-        let (name, mut head) = match request_head(&request) {
+        let (mut name, mut head) = match request_head(&request) {
             Ok(found) => found,
             Err(refusal) => return (String::new(), Err(refusal)),
         };
@@ -275,20 +275,25 @@ impl<I: Invoker> Service<I> {
         let from = client.map_or(self.owner, address_owner);
         let length = request.body().length();
         let asked = Asked { from, length, wants_websocket: false };
-        let route =
-            match find_route(&self.invoker, &name, &mut head, asked, self.well_known.as_ref()) {
-                Ok((route, added)) => {
-                    open.added = added;
-                    route
+        let route = match find_route(
+            &self.invoker,
+            &mut name,
+            &mut head,
+            asked,
+            self.well_known.as_ref(),
+        ) {
+            Ok((route, added)) => {
+                open.added = added;
+                route
+            }
+            Err(refusal) => {
+                let refusals = self.activity.refusals.fetch_add(1, Ordering::Relaxed) + 1;
+                if refusals == REFUSALS_IN_A_ROW_MAX {
+                    self.activity.useless.notify_one();
                 }
-                Err(refusal) => {
-                    let refusals = self.activity.refusals.fetch_add(1, Ordering::Relaxed) + 1;
-                    if refusals == REFUSALS_IN_A_ROW_MAX {
-                        self.activity.useless.notify_one();
-                    }
-                    return (name, Err(refusal));
-                }
-            };
+                return (name, Err(refusal));
+            }
+        };
         self.activity.refusals.store(0, Ordering::Relaxed);
         let stream_idle = Duration::from_millis(route.stream_idle_ms());
         let body = request.into_body();

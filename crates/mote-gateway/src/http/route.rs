@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use mote_core::invocation::{Head, headers};
 use mote_core::rollout::sticky_key;
+use mote_core::routing::{self, Among, Found};
 use mote_core::spec::Access;
-use mote_core::{Fault, Invoker, RouteInfo};
+use mote_core::{Fault, FunctionName, Invoker, RouteInfo};
 
 use super::front::WellKnown;
 use super::head::no_such_function;
@@ -43,14 +44,26 @@ pub(crate) struct Asked {
 /// there is no function, or it does not accept the request.
 pub(crate) fn find_route<I: Invoker>(
     invoker: &I,
-    name: &str,
+    name: &mut String,
     head: &mut Head,
     asked: Asked,
     well_known: Option<&WellKnown>,
 ) -> Result<(I::Route, Added), Refusal> {
-    let Some(route) = invoker.route(name, || split_key(head)) else {
-        return Err(without_function(name, head, well_known));
+    let is_placed = invoker.has_routed_hosts() && declared(invoker, name, head, Among::Hosts)?;
+    let route = match invoker.route(name, || split_key(head)) {
+        Some(route) => {
+            if !is_placed && route.http().is_some_and(|rules| !rules.routes.is_empty()) {
+                declared(invoker, name, head, Among::BelowName)?;
+            }
+            route
+        }
+        None => {
+            let is_declared = declared(invoker, name, head, Among::Everywhere)?;
+            let route = is_declared.then(|| invoker.route(name, || split_key(head))).flatten();
+            route.ok_or_else(|| without_function(name, head, well_known))?
+        }
     };
+    let name = name.as_str();
     let Some(rules) = route.http() else {
         return accept(invoker, &route, name, head, asked, None)
             .map(|()| (route, Added::default()));
@@ -71,6 +84,45 @@ pub(crate) fn find_route<I: Invoker>(
     match accepted {
         Ok(()) => Ok((route, added)),
         Err(refusal) => Err(refusal.with(&added)),
+    }
+}
+
+/// Looks for a route that a manifest declares, and makes the request one for its function. Returns
+/// whether there is one.
+#[cold]
+fn declared<I: Invoker>(
+    invoker: &I,
+    name: &mut String,
+    head: &mut Head,
+    among: Among,
+) -> Result<bool, Refusal> {
+    let field = |wanted: &[u8]| headers(head.headers()).find(|(name, _)| *name == wanted);
+    let value = |wanted: &[u8]| field(wanted).map(|(_, value)| value);
+    // A browser asks with OPTIONS whether it may send a request with another method.
+    let wanted = value(b"access-control-request-method").filter(|_| head.method() == b"OPTIONS");
+    let asked = routing::Asked {
+        among,
+        host: value(b"host").unwrap_or_default(),
+        first: name.as_bytes(),
+        path: head.path(),
+        method: wanted.unwrap_or(head.method()),
+    };
+    let is_other =
+        |function: &FunctionName| among == Among::BelowName && function.as_str() != *name;
+    match invoker.routed(&asked) {
+        Found::Nothing => Ok(false),
+        Found::OtherMethod(_) if among == Among::BelowName => Ok(false),
+        Found::OtherMethod(methods) => Err(rules::other_method(&methods)),
+        Found::Redirect(function, ..) | Found::Function(function, _) if is_other(&function) => {
+            Ok(false)
+        }
+        Found::Redirect(_, to, status) => Err(Refusal::redirect(status, &to, head.query())),
+        Found::Function(function, parameters) => {
+            head.set_route(name.as_bytes(), &parameters);
+            name.clear();
+            name.push_str(function.as_str());
+            Ok(true)
+        }
     }
 }
 

@@ -176,7 +176,11 @@ mod tests {
 
     #[test]
     fn required_fields_are_named() {
-        let rules = HttpRules { headers: words(&["x-device", "x-site"]), cors: None };
+        let rules = HttpRules {
+            headers: words(&["x-device", "x-site"]),
+            cors: None,
+            ..HttpRules::default()
+        };
         for (fields, missing) in [
             (&[][..], Some("x-device")),
             (&[("x-site", "1")], Some("x-device")),
@@ -210,7 +214,11 @@ mod tests {
             (&["*"], Some("null"), any),
             (&["*"], None, any),
         ] {
-            let rules = HttpRules { headers: Vec::new(), cors: Some(cors(origins)) };
+            let rules = HttpRules {
+                headers: Vec::new(),
+                cors: Some(cors(origins)),
+                ..HttpRules::default()
+            };
             let fields: Vec<_> = origin.map(|origin| ("origin", origin)).into_iter().collect();
             let checked = checked(&rules, "GET", &fields);
             assert_eq!((text(&checked.added).as_str(), checked.broken), (expected, None));
@@ -219,7 +227,8 @@ mod tests {
 
     #[test]
     fn preflight_requests_are_recognised_and_answered() {
-        let rules = HttpRules { headers: Vec::new(), cors: Some(cors(&[APP])) };
+        let rules =
+            HttpRules { headers: Vec::new(), cors: Some(cors(&[APP])), ..HttpRules::default() };
         let asks = ("access-control-request-method", "PUT");
         for (method, fields, expected) in [
             ("OPTIONS", &[("origin", APP), asks][..], true),
@@ -230,7 +239,8 @@ mod tests {
         ] {
             assert_eq!(checked(&rules, method, fields).is_preflight, expected, "{fields:?}");
         }
-        let without = HttpRules { headers: words(&["x-device"]), cors: None };
+        let without =
+            HttpRules { headers: words(&["x-device"]), cors: None, ..HttpRules::default() };
         assert!(!checked(&without, "OPTIONS", &[("origin", APP), asks]).is_preflight);
         let answer = text(&checked(&rules, "OPTIONS", &[("origin", APP), asks]).added);
         let expected = format!(
@@ -246,7 +256,7 @@ mod tests {
     #[test]
     fn with_credentials_other_origins_change_nothing() {
         let with = Cors { credentials: true, ..cors(&[APP]) };
-        let rules = HttpRules { headers: Vec::new(), cors: Some(with) };
+        let rules = HttpRules { headers: Vec::new(), cors: Some(with), ..HttpRules::default() };
         let evil = ("origin", "https://evil.example");
         for (method, origin, is_refused) in [
             ("POST", evil, true),
@@ -279,7 +289,8 @@ mod tests {
 
     #[test]
     fn the_functions_own_fields_are_replaced() {
-        let rules = HttpRules { headers: Vec::new(), cors: Some(cors(&[APP])) };
+        let rules =
+            HttpRules { headers: Vec::new(), cors: Some(cors(&[APP])), ..HttpRules::default() };
         let own =
             b"Access-Control-Allow-Origin\n*\nx-a\nb\naccess-control-allow-credentials\ntrue\n\
                     vary\naccept\n";

@@ -271,8 +271,8 @@ fn what_cannot_be_guessed_is_said() {
         "error[M0303]: mote.toml: entry: module:object, e.g. app:handle; found `../x:y` (line 2)",
     );
     check_error(
-        &[("mote.toml", "version = 1\n[[trigger]]\nhttp = \"/other\"\n"), ("a.py", HANDLE)],
-        "error[M0305]: mote.toml: http = \"/other\": only /demo is supported so far (line 3)",
+        &[("mote.toml", "version = 1\n[[trigger]]\nhttp = \"/a//b\"\n"), ("a.py", HANDLE)],
+        "error[M0303]: mote.toml: http: a path such as /orders/{id} or /files/{path...}: it begins with /, each parameter has a name of its own of small letters, digits and _, and {name...} or * comes last (line 3)",
     );
 }
 

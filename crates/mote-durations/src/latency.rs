@@ -9,7 +9,7 @@ const STEPS: usize = 8;
 const OCTAVES: usize = 30;
 
 /// Counts by duration. 960 bytes.
-pub(crate) struct Latencies {
+pub struct Latencies {
     counts: [AtomicU32; OCTAVES * STEPS],
 }
 
@@ -21,13 +21,14 @@ impl Default for Latencies {
 
 impl Latencies {
     /// Counts one duration in nanoseconds. A few nanoseconds.
-    pub(crate) fn record(&self, ns: u64) {
+    #[inline]
+    pub fn record(&self, ns: u64) {
         self.counts[bucket(ns)].fetch_add(1, Ordering::Relaxed);
     }
 
     /// The duration in nanoseconds that `share` (0 to 1) of all durations did not exceed; `None`
     /// when nothing was counted.
-    pub(crate) fn quantile(&self, share: f64) -> Option<u64> {
+    pub fn quantile(&self, share: f64) -> Option<u64> {
         let counts: Vec<u64> =
             self.counts.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).collect();
         let total: u64 = counts.iter().sum();

@@ -1,5 +1,5 @@
-//! The checked and complete configuration of a node. The caller reads files, flags and the
-//! environment.
+//! The checked and complete configuration of a node. Others read files, flags and the environment
+//! (`mote-settings`), and run a node by it (`mote-node`).
 
 use std::ffi::OsString;
 use std::fmt;
@@ -84,12 +84,12 @@ pub struct Config {
 
 impl Config {
     /// Who may call a function whose manifest says `access`.
-    pub(crate) fn access_of(&self, access: Access) -> Access {
+    pub fn access_of(&self, access: Access) -> Access {
         access.or(self.access)
     }
 
     /// Whether clients can show certificates.
-    pub(crate) fn checks_certificates(&self) -> bool {
+    pub fn checks_certificates(&self) -> bool {
         self.https.is_some() && self.client_ca.is_some()
     }
 }
@@ -108,7 +108,8 @@ pub struct PlatformApis {
 }
 
 impl PlatformApis {
-    pub(crate) fn is_off(&self) -> bool {
+    /// Whether all of them are switched off.
+    pub fn is_off(&self) -> bool {
         *self == Self::default()
     }
 }
@@ -172,7 +173,7 @@ pub enum Share {
 
 impl Share {
     /// The share in bytes, on a machine with `machine_bytes`.
-    pub(crate) fn of(self, machine_bytes: u64) -> u64 {
+    pub fn of(self, machine_bytes: u64) -> u64 {
         match self {
             Share::Bytes(bytes) => bytes,
             Share::Percent(percent) => {

@@ -18,7 +18,7 @@ const BOUNDS_US: [u64; 14] = [
 
 /// Durations by bucket. Cloning it is cheap; clones count together.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DurationHistogram(Arc<Counts>);
+pub struct DurationHistogram(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -29,7 +29,8 @@ struct Counts {
 
 impl DurationHistogram {
     /// Counts one duration in nanoseconds. A few nanoseconds.
-    pub(crate) fn observe_ns(&self, ns: u64) {
+    #[inline]
+    pub fn observe_ns(&self, ns: u64) {
         let us = ns.div_ceil(1_000);
         let bucket = BOUNDS_US.iter().filter(|bound| us > **bound).count();
         self.0.buckets[bucket].fetch_add(1, Ordering::Relaxed);

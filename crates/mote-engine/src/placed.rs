@@ -1,0 +1,67 @@
+//! The routes that manifests declare, of all functions that serve.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use mote_core::FunctionName;
+use mote_core::routing::{Asked, Found};
+use mote_core::spec::FunctionSpec;
+use mote_core::spec::routes::RouteRule;
+use mote_routes::RouteTable;
+use parking_lot::Mutex;
+
+use crate::routes::Routes;
+
+/// The table, made again whenever functions come or go.
+#[derive(Default)]
+pub(crate) struct Placed {
+    table: ArcSwapOption<RouteTable>,
+    /// Held while the table is made, so that the last one is of the newest functions.
+    making: Mutex<()>,
+}
+
+impl Placed {
+    /// Makes the table of the functions that `newest` returns.
+    pub(crate) fn update(&self, newest: impl FnOnce() -> Arc<Routes>) {
+        let _making = self.making.lock();
+        let routes = newest();
+        let is_needed = routes.values().any(|serving| !rules(&serving.live().spec).is_empty());
+        // Most nodes have no routes.
+        if is_needed || self.table.load().is_some() {
+            let table = is_needed.then(|| Arc::new(table(&routes, None)));
+            self.table.store(table);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn has_hosts(&self) -> bool {
+        self.table.load().as_ref().is_some_and(|table| table.has_hosts())
+    }
+
+    pub(crate) fn find(&self, asked: &Asked<'_>) -> Found {
+        let table = self.table.load();
+        table.as_ref().map_or(Found::Nothing, |table| table.find(asked))
+    }
+}
+
+/// The first route of `spec` that another function has, with the name of this function.
+pub(crate) fn conflict(routes: &Routes, spec: &FunctionSpec) -> Option<(RouteRule, FunctionName)> {
+    table(routes, Some(&spec.name)).add(&spec.name, rules(spec)).err()
+}
+
+fn rules(spec: &FunctionSpec) -> &[RouteRule] {
+    spec.http.as_deref().map_or(&[], |http| &http.routes)
+}
+
+fn table(routes: &Routes, except: Option<&FunctionName>) -> RouteTable {
+    let mut all: Vec<_> = routes.iter().filter(|(name, _)| Some(*name) != except).collect();
+    all.sort_unstable_by_key(|(name, _)| *name);
+    let mut table = RouteTable::default();
+    for (name, serving) in all {
+        if let Err((rule, other)) = table.add(name, rules(&serving.live().spec)) {
+            // Two deploys at the same time, of which neither saw the other.
+            tracing::error!(function = %name, path = %rule.path, %other, "another function has this route");
+        }
+    }
+    table
+}
