@@ -234,7 +234,7 @@ fn node_before(operations: &[Operation]) -> u64 {
 }
 
 /// Requests per second of all callers together.
-const RATE: u32 = 500;
+const RATE: u32 = 500 / mote_tests::SLOWNESS;
 /// Requests of the split phase that are counted.
 const COUNTED: usize = 2_000;
 

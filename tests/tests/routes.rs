@@ -81,6 +81,14 @@ fn paths_lead_to_functions_with_their_parameters() {
     for path in ["/orders/../shop", "/orders/%2e%2e"] {
         assert_eq!(get(path).status, 400, "{path}");
     }
+    let described = node.ok(&["describe", "shop"]);
+    for text in [
+        "GET,PUT /orders/{id}\n",
+        "shop.example.org/{path...}\n",
+        "/old/{id} \u{2192} /orders/{id} (308)",
+    ] {
+        assert!(described.contains(text), "{text} in {described}");
+    }
     // Only the node says what the parameters are.
     for (path, field) in [("/shop", "mote-params"), ("/orders/1", "mote_params")] {
         let forged = [("host", "localhost"), (field, "id=9")];

@@ -241,9 +241,9 @@ fn no_more_calls_fail_than_the_worker_held() {
     println!(
         "{rounds} workers killed, {hit} at work: {failed} calls failed, {most} at most at once"
     );
-    // On one processor, the calls may all end before the test runs again.
-    if hit <= rounds / 2 && has_one_processor() {
-        return skip("kills of workers at work", "one processor");
+    // On one processor, or a slow one, the calls may all end before the test runs again.
+    if hit <= rounds / 2 && (has_one_processor() || SLOWNESS > 1) {
+        return skip("kills of workers at work", "this machine is too slow");
     }
     assert!(hit > rounds / 2, "only {hit} of {rounds} were at work");
 }

@@ -27,6 +27,7 @@ pub mod operators;
 pub mod paths;
 pub mod pods;
 pub mod quantity;
+mod reach;
 pub mod text;
 pub mod time;
 pub mod toml_reader;

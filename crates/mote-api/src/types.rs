@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::Timestamp;
 use crate::invocations::InvocationState;
+pub use crate::reach::{AcceptedSignatures, AcceptedTokens, Urls};
 
 /// A function as the node sees it now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -80,27 +81,6 @@ pub struct Function {
 /// The access mode of functions of nodes that know no other.
 fn public() -> String {
     "public".to_owned()
-}
-
-/// The tokens that a function accepts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct AcceptedTokens {
-    /// Who must have issued them.
-    pub issuer: String,
-    /// For whom they must be.
-    pub audience: String,
-}
-
-/// The signed requests that a function accepts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct AcceptedSignatures {
-    /// How they are signed: `github`, `stripe`, `slack`, `standard` or `hmac`.
-    pub scheme: String,
-    /// The name of the secret with which they are signed.
-    pub secret: String,
-    /// How far the time of a signature may be from the node's clock, in milliseconds, if it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub window_ms: Option<u64>,
 }
 
 /// A schedule of a function.
@@ -325,17 +305,6 @@ pub struct Scaling {
     pub reason: String,
     /// The same in a sentence.
     pub reason_text: String,
-}
-
-/// Where a function can be called.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Urls {
-    /// Over HTTP, when that front is on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub http: Option<String>,
-    /// Over CoAP, when that front is on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub coap: Option<String>,
 }
 
 /// An MQTT trigger of a function.

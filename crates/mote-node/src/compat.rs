@@ -589,7 +589,7 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
         instances: (there + status.starting).max(meant),
         ready,
         instance_ids: status.instances.iter().map(|one| one.instance.to_string()).collect(),
-        http_url: node.urls(&revision.spec.name, revision.spec.access).http,
+        http_url: node.urls(&revision.spec).http,
         calls: revision.totals().iter().map(|(_, count)| count).sum(),
         memory_bytes: status.instances.iter().filter_map(|one| one.memory_bytes).sum(),
         failure: failure.map(|failure| failure.to_string()),

@@ -167,7 +167,7 @@ async fn attempt(
         held_back: options.held_back(),
         steps: Vec::new(),
         warnings: Vec::new(),
-        urls: node.urls(&name, node.config.access_of(spec.access)),
+        urls: node.urls(&spec),
     };
     // The measurements of the live revision are the best estimate for the new one.
     let learnt = live.map_or_else(Known::default, |revision| revision.known());

@@ -13,6 +13,20 @@ pub use table::RouteTable;
 /// Most routes of one function.
 const ROUTES_MAX: usize = 64;
 
+/// A route for people: `GET,PUT shop.example.org/orders/{id}`, and where a redirect leads.
+pub fn text(rule: &RouteRule) -> String {
+    let mut text = rule.methods.join(",");
+    if !text.is_empty() {
+        text.push(' ');
+    }
+    text.push_str(rule.host.as_deref().unwrap_or_default());
+    text.push_str(&rule.path);
+    if let Some(redirect) = &rule.redirect {
+        text.push_str(&format!(" \u{2192} {} ({})", redirect.to, redirect.status));
+    }
+    text
+}
+
 /// The key and the rule that the routes of a function break, if they do.
 pub fn check(
     function: &FunctionName,

@@ -335,6 +335,9 @@ fn summary(result: &DeployResult, dry_run: bool) -> String {
             text.push_str(&format!("  {front}  {}\n", harmless(url)));
         }
     }
+    for route in &result.urls.routes {
+        text.push_str(&format!("  route {}\n", harmless(route)));
+    }
     text
 }
 

@@ -111,6 +111,9 @@ pub(super) fn describe_text(function: &Function) -> String {
     if let Some(url) = &function.urls.coap {
         line("coap", url);
     }
+    for (at, route) in function.urls.routes.iter().enumerate() {
+        line(if at == 0 { "routes" } else { "" }, route);
+    }
     for trigger in &function.mqtt {
         let MqttStatus { filter, broker, state, received, done, given_up, running, .. } = trigger;
         line("mqtt", &format!("{filter}  {state}  {broker}"));

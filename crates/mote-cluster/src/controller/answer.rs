@@ -94,5 +94,8 @@ pub(super) fn shares(split: &Split) -> Vec<TrafficShare> {
 /// Where a function can be called.
 pub(super) fn urls(controller: &Controller, name: &str) -> Urls {
     let base = controller.options.url.as_ref();
-    Urls { http: base.map(|base| format!("{}/{name}", base.trim_end_matches('/'))), coap: None }
+    Urls {
+        http: base.map(|base| format!("{}/{name}", base.trim_end_matches('/'))),
+        ..Urls::default()
+    }
 }

@@ -107,7 +107,7 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
         }),
         secrets: spec.secret_names().into_iter().map(str::to_owned).collect(),
         schedules: schedules::of(node, &spec.name),
-        urls: node.urls(&spec.name, node.config.access_of(spec.access)),
+        urls: node.urls(spec),
         mqtt: node.mqtt.status(&spec.name).into_iter().map(crate::mqtt::described).collect(),
         limits: Limits {
             memory_bytes: spec.limits.memory_bytes,

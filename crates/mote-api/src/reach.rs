@@ -1,0 +1,39 @@
+//! Wire types about where a function can be called, and what its callers must send.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The tokens that a function accepts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AcceptedTokens {
+    /// Who must have issued them.
+    pub issuer: String,
+    /// For whom they must be.
+    pub audience: String,
+}
+
+/// The signed requests that a function accepts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AcceptedSignatures {
+    /// How they are signed: `github`, `stripe`, `slack`, `standard` or `hmac`.
+    pub scheme: String,
+    /// The name of the secret with which they are signed.
+    pub secret: String,
+    /// How far the time of a signature may be from the node's clock, in milliseconds, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_ms: Option<u64>,
+}
+
+/// Where a function can be called.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Urls {
+    /// Over HTTP, when that front is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<String>,
+    /// Over CoAP, when that front is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coap: Option<String>,
+    /// Its routes: methods, host and path, and where a redirect leads.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<String>,
+}
