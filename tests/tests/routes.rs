@@ -127,7 +127,13 @@ fn hosts_come_first_and_names_before_other_paths() {
     let placed = json!(["orders", "/orders/1/own", {"n": "1"}, null]);
     assert_eq!(seen(&at(&node, "localhost", "GET", "/orders/1/own")), placed);
     // What belongs to the node stays with it.
-    assert_ne!(at(&node, "localhost", "GET", "/_invocations/x").status, 200);
+    for host in ["localhost", "shop.example.org"] {
+        for path in ["/_invocations/x", "/_other"] {
+            assert_eq!(at(&node, host, "GET", path).status, 404, "{host}{path}");
+        }
+    }
+    let odd = json!(["any", "//shop/a", {"all": "/shop/a"}, null]);
+    assert_eq!(seen(&at(&node, "localhost", "GET", "//shop/a")), odd);
     let (status, _, body) = over_h2(node.http, "shop.example.org", "/any/x");
     assert_eq!((status.as_str(), body.contains("any/x")), ("2 200", true), "{body}");
 }
@@ -158,6 +164,16 @@ fn a_route_belongs_to_one_function_and_follows_its_revisions() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains("M0422"), "{text}");
     assert!(text.contains("shop") && text.contains("/orders/{number}"), "{text}");
+    // Of two that are deployed at the same time, one gets the route.
+    std::thread::scope(|scope| {
+        let twin = "version = 1\n[[route]]\npath = \"/twins/{x}\"\n";
+        let node = &node;
+        let both = ["twin-a", "twin-b"].map(|name| {
+            scope.spawn(move || node.deploy(name, &[("app.py", SAYS), ("mote.toml", twin)]))
+        });
+        let live = both.map(|one| one.join().expect("a deploy").status.success());
+        assert_eq!(live.iter().filter(|live| **live).count(), 1, "{live:?}");
+    });
     // With another method it is another route.
     deploy(&node, "maker", &taken.replace("GET", "POST"));
     assert_eq!(seen(&at(&node, "localhost", "POST", "/orders/1"))[0], "maker");
@@ -178,12 +194,34 @@ fn a_route_belongs_to_one_function_and_follows_its_revisions() {
 }
 
 #[test]
+fn traffic_and_hosts_are_checked_too() {
+    let node = Node::start();
+    let with = |path: &str| format!("version = 1\n[[route]]\npath = \"{path}\"\n");
+    deploy(&node, "a", &with("/one/{x}"));
+    let folder = node.dir.path().join("src/a");
+    std::fs::write(folder.join("mote.toml"), with("/two/{x}")).expect("written");
+    node.ok(&["deploy", folder.to_str().expect("UTF-8"), "--name", "a", "--no-traffic"]);
+    node.ok(&["traffic", "a", "1=40", "2=60"]);
+    // The route of the first revision is free now, so the revision cannot have it again.
+    deploy(&node, "b", &with("/one/{y}"));
+    let output = node.mote(&["traffic", "a", "1=100"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("M0422"), "{text}");
+    assert_eq!(seen(&at(&node, "localhost", "GET", "/one/1"))[0], "b");
+    let host = "version = 1\n[[route]]\nhost = \"h.example\"\npath = \"/*\"\n";
+    let output = node.deploy("c", &[("app.py", SAYS), ("mote.toml", host)]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("only this machine may call"), "{text}");
+}
+
+#[test]
 fn wrong_routes_are_refused_with_their_line() {
     let node = Node::start();
     for (route, wanted) in [
         ("path = \"orders\"", "path: a path such as /orders/{id}"),
-        ("path = \"/_mote\"", "path: a path"),
+        ("path = \"/_mote\"", "path: what begins with /_ belongs to the node"),
         ("path = \"/a\"\nhost = \"localhost\"", "host: the name of a host"),
+        ("path = \"/a\"\nhost = \"mote.internal\"", "host: the name of a host"),
         ("path = \"/a\"\nredirect = \"//evil.example\"", "redirect: a path, or a URL"),
         ("path = \"/a\"\nredirect = \"/{id}\"", "redirect: a path, or a URL"),
         ("path = \"/a\"\nredirect = \"/b\"\nstatus = 305", "status: 301, 302"),
@@ -214,6 +252,11 @@ fn a_route_opens_nothing_that_its_function_closes() {
         let answer = seen(&call_at(node.http, "GET", "/held/it", &with, b""));
         assert_eq!(answer[3], "web");
     }
+    // A redirect tells only those its target who may call the function.
+    let away = "version = 1\n[access]\nmode = \"key\"\n[[route]]\npath = \"/away\"\nredirect = \"/held/it\"\n";
+    deploy(&node, "away", away);
+    let answer = at(&node, "localhost", "GET", "/away");
+    assert_eq!((answer.status, answer.header("location")), (401, None));
     // Under a foreign name, a page of another site may be the caller.
     assert_eq!(at(&node, "a.example", "GET", "/in/1").status, 403);
     assert_eq!(at(&node, "localhost", "GET", "/in/1").status, 200);

@@ -45,6 +45,11 @@ pub fn lost(spec: &FunctionSpec) -> Vec<String> {
         "the path: callers use http://NAME/ in the cluster, without the function's name as the \
          first segment; an Ingress or HTTPRoute of yours makes it public",
     );
+    let has_routes = spec.http.as_deref().is_some_and(|http| !http.routes.is_empty());
+    add(
+        has_routes,
+        "[[route]]: an Ingress or HTTPRoute has to lead its paths and hosts to the service",
+    );
     add(
         spec.scale.floor() == 0,
         "scale to zero: Deployments keep at least one replica, and an HPA scales by CPU; KEDA or \

@@ -17,6 +17,13 @@ impl Added {
         Self(Some(block))
     }
 
+    /// These fields and those.
+    pub(crate) fn and(&self, other: &Self) -> Self {
+        let all: Vec<u8> =
+            [self, other].iter().flat_map(|one| one.0.iter().flatten()).copied().collect();
+        Self((!all.is_empty()).then(|| all.into()))
+    }
+
     /// The fields of a function's answer with these, which replace its own of the same names.
     #[inline]
     pub(crate) fn to(&self, fields: Bytes) -> Bytes {

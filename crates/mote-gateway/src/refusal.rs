@@ -89,6 +89,12 @@ impl Refusal {
         self
     }
 
+    /// With these fields for browsers in addition to its own.
+    pub(crate) fn with_fields(mut self, added: &Added) -> Self {
+        self.added = self.added.and(added);
+        self
+    }
+
     /// The row of a fault, with its text for the network.
     pub fn of_fault(fault: &mote_core::Fault, function: &str) -> Self {
         let answer = fault.answer();

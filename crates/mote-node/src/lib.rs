@@ -98,6 +98,8 @@ pub(crate) struct Node {
     pub(crate) deploying: turns::Deploying,
     /// Held while a Go function is built, because all builds share one compiler cache.
     pub(crate) go_builds: tokio::sync::Mutex<()>,
+    /// Held while a function with routes begins to serve.
+    pub(crate) route_turn: tokio::sync::Mutex<()>,
     /// The runtime of the tasks of the engine and the fronts.
     pub(crate) data_path: Handle,
     /// Addresses as bound.
@@ -150,7 +152,7 @@ impl Node {
     /// The addresses at which clients on this machine reach a function.
     pub(crate) fn urls(&self, spec: &mote_core::FunctionSpec) -> Urls {
         let (name, access) = (&spec.name, self.config.access_of(spec.access));
-        let routes = spec.http.as_deref().map_or(&[][..], |http| &http.routes);
+        let routes = spec_check::routes(spec);
         Urls {
             routes: routes.iter().map(mote_routes::text).collect(),
             // Only TLS shows the certificate of a client.

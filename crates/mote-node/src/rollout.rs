@@ -17,7 +17,7 @@ use mote_engine::logs::LogLevel;
 use mote_engine::{Revision, Serving, WarmError, clock};
 use mote_store::{RevisionState, StoredRevision};
 
-use super::spec_check::check;
+use super::spec_check::{self, check};
 use super::store_work::{internal, with_store};
 use super::turns::turn;
 use super::{Node, schedules};
@@ -334,6 +334,13 @@ pub(super) async fn switch(
         Problem::new(500, "M0599", "the node could not change the traffic; see its log")
     };
     let serving = Serving::new(to.split.clone(), revisions).ok_or_else(missing)?;
+    let spec = &serving.live().spec;
+    // Two functions that are deployed at the same time do not see each other's routes before.
+    let _turn = match spec_check::routes(spec) {
+        [] => None,
+        _ => Some(node.route_turn.lock().await),
+    };
+    spec_check::route_conflict(node, spec)?;
     let (wanted, stored) = (name.clone(), to.clone());
     with_store(node, move |store| store.set_traffic(&wanted, &stored)).await?;
     let live = serving.live().clone();

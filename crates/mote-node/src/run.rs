@@ -257,6 +257,7 @@ async fn serve(
         interpreters: found,
         deploying: Default::default(),
         go_builds: Default::default(),
+        route_turn: Default::default(),
         trees: Default::default(),
         data_path: Handle::current(),
         operators: Arc::new(operators),

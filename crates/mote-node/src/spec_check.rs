@@ -2,7 +2,8 @@
 
 use mote_api::Problem;
 use mote_core::FunctionSpec;
-use mote_core::spec::Recipient;
+use mote_core::spec::routes::RouteRule;
+use mote_core::spec::{Access, Recipient};
 use mote_outgoing::OutgoingError;
 use mote_routes::{Segment, segments};
 
@@ -55,17 +56,10 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
             return Err(Problem::new(422, "M0303", text).with_field(key));
         }
     }
-    let routes = spec.http.as_deref().map_or(&[][..], |http| &http.routes);
-    if let Err((field, wanted)) = mote_routes::check(&spec.name, routes) {
+    if let Err((field, wanted)) = mote_routes::check(&spec.name, routes(spec)) {
         return Err(Problem::new(422, "M0303", format!("{field}: {wanted}")).with_field(field));
     }
-    if let Some((rule, other)) = node.engine.route_conflict(spec) {
-        let host = rule.host.unwrap_or_default();
-        let text = format!("{}: the function {other} answers at {host}{}", spec.name, rule.path);
-        return Err(Problem::new(409, "M0422", text).with_field("route").with_hint(
-            "remove the route from one of them, or let them differ in host, path or methods",
-        ));
-    }
+    route_conflict(node, spec)?;
     schedules::check(spec)?;
     secrets::check(&node.engine, spec)
 }
@@ -76,13 +70,25 @@ fn recipients(spec: &FunctionSpec) -> impl Iterator<Item = (&'static str, &Recip
     all.into_iter().filter_map(|(key, recipient)| Some((key, recipient.as_ref()?)))
 }
 
-/// Routes that the name of another function hides: paths below `/NAME` belong to the function of
-/// this name.
+/// Whether no other function has a route of this one.
+pub(super) fn route_conflict(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
+    let Some((rule, other)) = node.engine.route_conflict(spec) else { return Ok(()) };
+    let host = rule.host.unwrap_or_default();
+    let text = format!("{}: the function {other} answers at {host}{}", spec.name, rule.path);
+    let hint = "remove the route from one of them, or let them differ in host, path or methods";
+    Err(Problem::new(409, "M0422", text).with_field("route").with_hint(hint))
+}
+
+pub(super) fn routes(spec: &FunctionSpec) -> &[RouteRule] {
+    spec.http.as_deref().map_or(&[], |http| &http.routes)
+}
+
+/// Routes that lead nowhere: those that the name of another function hides, because paths below `/NAME`
+/// belong to the function of this name, and hosts of a function that is closed to other machines.
 pub(super) fn route_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
-    let routes = |spec: &FunctionSpec| {
-        let rules = spec.http.as_deref().map_or(&[][..], |http| &http.routes);
-        let everywhere = rules.iter().filter(|rule| rule.host.is_none());
-        everywhere.map(|rule| rule.path.clone()).collect::<Vec<_>>()
+    let everywhere = |spec: &FunctionSpec| {
+        let rules = routes(spec).iter().filter(|rule| rule.host.is_none());
+        rules.map(|rule| rule.path.clone()).collect::<Vec<_>>()
     };
     let first = |path: &str| match segments(path).next() {
         Some(Segment::Literal(first)) => Some(first.to_owned()),
@@ -93,10 +99,17 @@ pub(super) fn route_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
         let other = node.engine.get(&other)?;
         Some(format!("route {path}: the function {} answers there", other.spec.name))
     };
-    let mut warnings: Vec<String> = routes(spec).iter().filter_map(hidden).collect();
+    let mut warnings: Vec<String> = everywhere(spec).iter().filter_map(hidden).collect();
+    let host = routes(spec).iter().find_map(|rule| rule.host.as_ref());
+    let host = host.filter(|_| node.config.access_of(spec.access) == Access::Local);
+    warnings.extend(host.map(|host| {
+        format!(
+            "route {host}: only this machine may call the function, and not under this name; give it [access] mode = \"public\" or \"key\""
+        )
+    }));
     if node.engine.get(spec.name.as_str()).is_none() {
         for live in node.engine.list() {
-            let own = routes(&live.spec);
+            let own = everywhere(&live.spec);
             for path in own.iter().filter(|path| first(path).as_deref() == Some(spec.name.as_str()))
             {
                 let text =

@@ -45,13 +45,16 @@ pub fn mistake(rule: &RouteRule) -> Option<(&'static str, &'static str)> {
     if !rule.host.as_deref().is_none_or(is_host) {
         return Some((
             "route.host",
-            "the name of a host in lower case, without a port, such as shop.example.org or *.example.org; localhost and addresses have no routes of their own",
+            "the name of a host in lower case, without a port, such as shop.example.org or *.example.org; names below localhost and internal, and addresses, have no routes of their own",
         ));
+    }
+    if rule.path.starts_with("/_") {
+        return Some(("route.path", "what begins with /_ belongs to the node"));
     }
     if !is_path(&rule.path) {
         return Some((
             "route.path",
-            "a path such as /orders/{id} or /files/{path...}: it begins with /, each parameter has a name of its own of small letters, digits and _, and {name...} or * comes last",
+            "a path such as /orders/{id} or /files/{path...}: it begins with /, each parameter has a name of its own of small letters, digits and _, and {name...} or * comes last; at most 32 segments and 1,024 bytes",
         ));
     }
     let is_method = |text: &String| {
@@ -82,8 +85,8 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// Whether a text is a host of a route. Names by which a machine calls itself are none, so that no
-/// function takes the paths of the others there.
+/// Whether a text is a host of a route. Names by which a machine calls itself, and `mote.internal`, by
+/// which functions call each other, are none, so that no function takes the paths of the others there.
 fn is_host(text: &str) -> bool {
     let name = text.strip_prefix("*.").unwrap_or(text);
     let is_label = |label: &str| {
@@ -93,11 +96,11 @@ fn is_host(text: &str) -> bool {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    let is_address = name.rsplit('.').next().is_some_and(|last| last.parse::<u32>().is_ok());
+    let last = name.rsplit('.').next().unwrap_or_default();
     text.len() <= HOST_BYTES_MAX
         && name.split('.').all(is_label)
-        && name != "localhost"
-        && !is_address
+        && !matches!(last, "localhost" | "internal")
+        && last.parse::<u32>().is_err()
 }
 
 /// Letters that may stand in a path as they are, without a meaning in patterns (RFC 3986, 3.3).
@@ -127,19 +130,14 @@ fn is_path(text: &str) -> bool {
         Segment::One(name) => is_parameter(name),
         Segment::Rest(name) => is_parameter(name) && at + 1 == all.len(),
     };
-    // What begins with _ belongs to the node.
-    let is_own = matches!(all.first(), Some(Segment::Literal(first)) if first.starts_with('_'));
-    names.len() == count
-        && all.len() <= SEGMENTS_MAX
-        && !is_own
-        && all.iter().enumerate().all(is_valid)
+    names.len() == count && all.len() <= SEGMENTS_MAX && all.iter().enumerate().all(is_valid)
 }
 
 /// Whether a text is the target of a redirect with parameters of these names.
 fn is_target(text: &str, names: &[&str]) -> bool {
     let path = match text.strip_prefix("http://").or(text.strip_prefix("https://")) {
         Some(rest) => {
-            let at = rest.find('/').unwrap_or(rest.len());
+            let at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
             let (authority, path) = rest.split_at(at);
             let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b);
             if authority.is_empty() || !authority.bytes().all(is_plain) {
@@ -151,6 +149,7 @@ fn is_target(text: &str, names: &[&str]) -> bool {
         None if text.starts_with('/') && !text.starts_with("//") => text,
         None => return false,
     };
+    let (path, query) = path.split_at(path.find(['?', '#']).unwrap_or(path.len()));
     let mut rest = path;
     while let Some(at) = rest.find('{') {
         let Some(end) = rest[at..].find('}') else { return false };
@@ -159,8 +158,11 @@ fn is_target(text: &str, names: &[&str]) -> bool {
         }
         rest = &rest[at + end + 1..];
     }
-    let is_plain = |b: u8| is_literal(b) || b"/%?#;*{}".contains(&b);
-    text.len() <= TARGET_BYTES_MAX && !rest.contains('}') && path.bytes().all(is_plain)
+    let is_plain = |b: u8| is_literal(b) || b"/%;*".contains(&b);
+    text.len() <= TARGET_BYTES_MAX
+        && !rest.contains('}')
+        && path.bytes().all(|b| is_plain(b) || b"{}".contains(&b))
+        && query.bytes().all(|b| is_plain(b) || b"?#".contains(&b))
 }
 
 #[cfg(test)]
@@ -175,7 +177,7 @@ mod tests {
 
     #[test]
     fn hosts_are_names_and_wildcards() {
-        for good in ["shop.example.org", "*.example.org", "pi", "shop.localhost", "xn--ol-eka.de"] {
+        for good in ["shop.example.org", "*.example.org", "pi", "xn--ol-eka.de"] {
             assert_eq!(mistake(&rule(Some(good), "/")), None, "{good}");
         }
         let long = format!("{}.org", "a".repeat(64));
@@ -184,6 +186,9 @@ mod tests {
             "*",
             "localhost",
             "*.localhost",
+            "a.localhost",
+            "mote.internal",
+            "*.internal",
             "127.0.0.1",
             "[::1]",
             "a b",
@@ -266,6 +271,8 @@ mod tests {
             "/{other}",
             "/{id",
             "/a}b",
+            "/a?k={id}",
+            "/a#{id}",
             "https://user@host/",
             "/a b",
             "/a\nb",

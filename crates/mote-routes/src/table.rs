@@ -94,10 +94,11 @@ impl RouteTable {
             _ => host,
         };
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+        if name.split('.').any(str::is_empty) {
+            return Found::Nothing;
+        }
         let exact = self.hosts.get(&name);
-        let endings = self.endings.iter().filter(|(ending, _)| {
-            name.strip_suffix(ending.as_str()).is_some_and(|first| !first.is_empty())
-        });
+        let endings = self.endings.iter().filter(|(ending, _)| name.ends_with(ending.as_str()));
         let mut all = exact.into_iter().chain(endings.map(|(_, tree)| tree));
         let mut others = Vec::new();
         let found = all.find_map(|tree| tree.search(asked, &mut others));
@@ -117,9 +118,10 @@ fn permits(rule: &RouteRule, method: &[u8]) -> bool {
 }
 
 fn overlap(a: &RouteRule, b: &RouteRule) -> bool {
-    a.methods.is_empty()
-        || b.methods.is_empty()
-        || a.methods.iter().any(|method| b.methods.contains(method))
+    let takes_some = |one: &RouteRule, other: &RouteRule| {
+        other.methods.iter().any(|method| permits(one, method.as_bytes()))
+    };
+    a.methods.is_empty() || b.methods.is_empty() || takes_some(a, b) || takes_some(b, a)
 }
 
 impl Tree {
@@ -387,6 +389,7 @@ mod tests {
             ("example.org", "/x", "wider"),
             ("example.org", "/", "-"),
             (".example.org", "/", "-"),
+            ("a..example.org", "/", "-"),
             ("notexample.org", "/", "-"),
             ("localhost", "/x", "-"),
             ("\u{e9}.example.org", "/", "wide rest="),
@@ -426,6 +429,8 @@ mod tests {
         table.add(&name("a"), &[rule(None, "/x/{id}", &["GET"])]).expect("free");
         table.add(&name("b"), &[rule(None, "/x/{other}", &["POST"])]).expect("another method");
         table.add(&name("b"), &[rule(Some("b.org"), "/x/{id}", &[])]).expect("another host");
+        // GET includes HEAD.
+        table.add(&name("c"), &[rule(None, "/x/{id}", &["HEAD"])]).expect_err("taken");
         let (rule, other) =
             table.add(&name("c"), &[rule(None, "/x/{n}/", &[])]).expect_err("taken");
         assert_eq!((rule.path.as_str(), other.as_str()), ("/x/{n}/", "a"));

@@ -6,7 +6,7 @@ use mote_core::invocation::{Head, headers};
 use mote_core::rollout::sticky_key;
 use mote_core::routing::{self, Among, Found};
 use mote_core::spec::Access;
-use mote_core::{Fault, FunctionName, Invoker, RouteInfo};
+use mote_core::{Fault, Invoker, RouteInfo};
 
 use super::front::WellKnown;
 use super::head::no_such_function;
@@ -49,16 +49,21 @@ pub(crate) fn find_route<I: Invoker>(
     asked: Asked,
     well_known: Option<&WellKnown>,
 ) -> Result<(I::Route, Added), Refusal> {
-    let is_placed = invoker.has_routed_hosts() && declared(invoker, name, head, Among::Hosts)?;
+    let mut placed = match invoker.has_routed_hosts() {
+        true => declared(invoker, name, head, Among::Hosts, well_known)?,
+        false => Placed::ByName,
+    };
     let route = match invoker.route(name, || split_key(head)) {
         Some(route) => {
-            if !is_placed && route.http().is_some_and(|rules| !rules.routes.is_empty()) {
-                declared(invoker, name, head, Among::BelowName)?;
+            let has_own = route.http().is_some_and(|rules| !rules.routes.is_empty());
+            if has_own && placed == Placed::ByName {
+                placed = declared(invoker, name, head, Among::BelowName, well_known)?;
             }
             route
         }
         None => {
-            let is_declared = declared(invoker, name, head, Among::Everywhere)?;
+            placed = declared(invoker, name, head, Among::Everywhere, well_known)?;
+            let is_declared = placed != Placed::ByName;
             let route = is_declared.then(|| invoker.route(name, || split_key(head))).flatten();
             route.ok_or_else(|| without_function(name, head, well_known))?
         }
@@ -81,21 +86,38 @@ pub(crate) fn find_route<I: Invoker>(
     } else {
         accept(invoker, &route, name, head, asked, broken)
     };
-    match accepted {
-        Ok(()) => Ok((route, added)),
-        Err(refusal) => Err(refusal.with(&added)),
+    match (accepted, placed) {
+        (Ok(()), Placed::Redirected(answer)) => Err(answer.with_fields(&added)),
+        (Ok(()), _) => Ok((route, added)),
+        (Err(refusal), _) => Err(refusal.with(&added)),
     }
 }
 
-/// Looks for a route that a manifest declares, and makes the request one for its function. Returns
-/// whether there is one.
+/// How a request was led to its function.
+#[derive(Debug, PartialEq, Eq)]
+enum Placed {
+    /// By the function's name.
+    ByName,
+    /// By a route.
+    Routed,
+    /// By a route that sends accepted requests elsewhere.
+    Redirected(Refusal),
+}
+
+/// Looks for a route that a manifest declares, and makes the request one for its function.
 #[cold]
 fn declared<I: Invoker>(
     invoker: &I,
     name: &mut String,
     head: &mut Head,
     among: Among,
-) -> Result<bool, Refusal> {
+    well_known: Option<&WellKnown>,
+) -> Result<Placed, Refusal> {
+    // These belong to the node, and so does what it has to say about itself.
+    let is_own = name.starts_with('_') || own_answer(name, head, well_known).is_some();
+    if is_own {
+        return Ok(Placed::ByName);
+    }
     let field = |wanted: &[u8]| headers(head.headers()).find(|(name, _)| *name == wanted);
     let value = |wanted: &[u8]| field(wanted).map(|(_, value)| value);
     // A browser asks with OPTIONS whether it may send a request with another method.
@@ -107,32 +129,37 @@ fn declared<I: Invoker>(
         path: head.path(),
         method: wanted.unwrap_or(head.method()),
     };
-    let is_other =
-        |function: &FunctionName| among == Among::BelowName && function.as_str() != *name;
-    match invoker.routed(&asked) {
-        Found::Nothing => Ok(false),
-        Found::OtherMethod(_) if among == Among::BelowName => Ok(false),
-        Found::OtherMethod(methods) => Err(rules::other_method(&methods)),
-        Found::Redirect(function, ..) | Found::Function(function, _) if is_other(&function) => {
-            Ok(false)
+    let (function, placed, parameters) = match invoker.routed(&asked) {
+        Found::Nothing => return Ok(Placed::ByName),
+        Found::OtherMethod(_) if among == Among::BelowName => return Ok(Placed::ByName),
+        Found::OtherMethod(methods) => return Err(rules::other_method(&methods)),
+        Found::Redirect(function, to, status) => {
+            let answer = Refusal::redirect(status, &to, head.query());
+            (function, Placed::Redirected(answer), Vec::new())
         }
-        Found::Redirect(_, to, status) => Err(Refusal::redirect(status, &to, head.query())),
-        Found::Function(function, parameters) => {
-            head.set_route(name.as_bytes(), &parameters);
-            name.clear();
-            name.push_str(function.as_str());
-            Ok(true)
-        }
+        Found::Function(function, parameters) => (function, Placed::Routed, parameters),
+    };
+    if among == Among::BelowName && function.as_str() != *name {
+        return Ok(Placed::ByName);
     }
+    head.set_route(name.as_bytes(), &parameters);
+    name.clear();
+    name.push_str(function.as_str());
+    Ok(placed)
 }
 
 /// The answer to a request for no function.
 fn without_function(name: &str, head: &Head, well_known: Option<&WellKnown>) -> Refusal {
+    let answer = own_answer(name, head, well_known);
+    answer.map_or_else(|| no_such_function(name), Refusal::text)
+}
+
+/// What the node itself answers below `/.well-known`.
+fn own_answer(name: &str, head: &Head, well_known: Option<&WellKnown>) -> Option<String> {
     let asks = name == WELL_KNOWN && matches!(head.method(), b"GET" | b"HEAD");
     let path = str::from_utf8(head.path()).ok().filter(|_| asks);
     let answer = well_known.zip(path).and_then(|(all, path)| all.answer(path));
-    let answer = answer.and_then(|answer| String::from_utf8(answer).ok());
-    answer.map_or_else(|| no_such_function(name), Refusal::text)
+    answer.and_then(|answer| String::from_utf8(answer).ok())
 }
 
 /// Whether a function accepts a request. The order matters: whoever may not call the function learns
