@@ -73,8 +73,12 @@ fn a_killed_worker_is_named_and_safe_methods_run_again() {
 #[test]
 fn a_get_whose_worker_is_killed_from_outside_is_answered_by_the_next() {
     let node = Node::start();
-    let code = "import time\ndef handle(event, ctx):\n    time.sleep(0.5)\n    return 'answered'\n";
-    node.deploy_ok("f", &[("app.py", code)]);
+    // Long enough to be killed meanwhile.
+    let seconds = f64::from(mote_tests::SLOWNESS) / 2.0;
+    let code = format!(
+        "import time\ndef handle(event, ctx):\n    time.sleep({seconds})\n    return 'answered'\n"
+    );
+    node.deploy_ok("f", &[("app.py", &code)]);
     let http = node.http;
     let call = std::thread::spawn(move || Connection::open(http).call("GET", "/f", &[], b""));
     let instance = wait_for("the call to run", || {
