@@ -156,7 +156,7 @@ const ROWS: &[Row] = &[
     row("M0421", exit::INVALID, "token exists",
         "A token with this name exists already. Revoke it with `mote token revoke NAME`, or choose another name."),
     row("M0422", exit::INVALID, "another function has this route",
-        "A `[[route]]` of this function has the same host, path and methods as a route of another function. Names of parameters make no difference: `/{id}` and `/{name}` are the same path. Change one of the two, or deploy the other function without its route first."),
+        "A `[[route]]` of this function has the same host and path as a route of another function, and at least one method in common (`GET` includes HEAD; no `methods` means all). Names of parameters make no difference: `/{id}` and `/{name}` are the same path. Change one of the two, or deploy the other function without its route first."),
     row("M0501", exit::NO_FUNCTION, "no such function",
         "No function with this name is deployed on the node. `mote list` shows the deployed functions."),
     row("M0502", exit::FUNCTION, "function exceeded its memory limit",

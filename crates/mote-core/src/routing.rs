@@ -5,11 +5,11 @@ use crate::name::FunctionName;
 /// The routes among which one is searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Among {
-    /// Those for certain hosts.
+    /// Routes that name a host.
     Hosts,
-    /// Those for all hosts that begin with the first segment of the path.
+    /// Routes without a host of the function that the first segment names, which begin with its name.
     BelowName,
-    /// All those for all hosts.
+    /// All routes without a host.
     Everywhere,
 }
 
@@ -24,7 +24,7 @@ pub struct Asked<'a> {
     pub first: &'a [u8],
     /// What follows it: `/` if nothing does.
     pub path: &'a [u8],
-    /// The method, or the one that a browser asks about.
+    /// The method of the request; for a CORS preflight, the method that it asks about.
     pub method: &'a [u8],
 }
 
@@ -33,9 +33,10 @@ pub struct Asked<'a> {
 pub enum Found {
     /// No route has this host and path.
     Nothing,
-    /// Routes have them, with these methods only.
+    /// Routes match the host and the path, but only with these methods.
     OtherMethod(Vec<String>),
-    /// This function, and the parameters as a query (`id=17&path=a/b`), percent-encoded.
+    /// This function, and the parameters as a query (`id=17&path=a/b`). Values keep the encoding of the
+    /// path; `&`, `=` and `+` are percent-encoded in addition.
     Function(FunctionName, Vec<u8>),
     /// Another address, with its status, that this function names.
     Redirect(FunctionName, Vec<u8>, u16),

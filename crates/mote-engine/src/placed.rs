@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::routes::Routes;
 
-/// The table, made again whenever functions come or go.
+/// The table, which is made again whenever a function is deployed or removed, or its traffic changes.
 #[derive(Default)]
 pub(crate) struct Placed {
     table: ArcSwapOption<RouteTable>,
@@ -59,7 +59,7 @@ fn table(routes: &Routes, except: Option<&FunctionName>) -> RouteTable {
     let mut table = RouteTable::default();
     for (name, serving) in all {
         if let Err((rule, other)) = table.add(name, rules(&serving.live().spec)) {
-            // Two deploys at the same time, of which neither saw the other.
+            // Whoever publishes has checked this. The later routes of this function are left out too.
             tracing::error!(function = %name, path = %rule.path, %other, "another function has this route");
         }
     }

@@ -70,12 +70,15 @@ fn recipients(spec: &FunctionSpec) -> impl Iterator<Item = (&'static str, &Recip
     all.into_iter().filter_map(|(key, recipient)| Some((key, recipient.as_ref()?)))
 }
 
-/// Whether no other function has a route of this one.
+/// Fails if another function has a route that overlaps a route of `spec`.
 pub(super) fn route_conflict(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     let Some((rule, other)) = node.engine.route_conflict(spec) else { return Ok(()) };
     let host = rule.host.unwrap_or_default();
-    let text = format!("{}: the function {other} answers at {host}{}", spec.name, rule.path);
-    let hint = "remove the route from one of them, or let them differ in host, path or methods";
+    let text = format!(
+        "{}: the function {other} already has a route at {host}{} with a common method",
+        spec.name, rule.path
+    );
+    let hint = "remove one of the two routes, or give them different hosts, paths, or methods";
     Err(Problem::new(409, "M0422", text).with_field("route").with_hint(hint))
 }
 
@@ -83,8 +86,9 @@ pub(super) fn routes(spec: &FunctionSpec) -> &[RouteRule] {
     spec.http.as_deref().map_or(&[], |http| &http.routes)
 }
 
-/// Routes that lead nowhere: those that the name of another function hides, because paths below `/NAME`
-/// belong to the function of this name, and hosts of a function that is closed to other machines.
+/// Warnings about routes without an effect: those that the name of another function hides, because paths
+/// below `/NAME` belong to the function of this name; those that this function hides; and hosts of a
+/// function that is closed to other machines.
 pub(super) fn route_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
     let everywhere = |spec: &FunctionSpec| {
         let rules = routes(spec).iter().filter(|rule| rule.host.is_none());
@@ -97,14 +101,17 @@ pub(super) fn route_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
     let hidden = |path: &String| {
         let other = first(path).filter(|first| first != spec.name.as_str())?;
         let other = node.engine.get(&other)?;
-        Some(format!("route {path}: the function {} answers there", other.spec.name))
+        Some(format!(
+            "the route {path} has no effect, because the function {0} answers below /{0}",
+            other.spec.name
+        ))
     };
     let mut warnings: Vec<String> = everywhere(spec).iter().filter_map(hidden).collect();
     let host = routes(spec).iter().find_map(|rule| rule.host.as_ref());
     let host = host.filter(|_| node.config.access_of(spec.access) == Access::Local);
     warnings.extend(host.map(|host| {
         format!(
-            "route {host}: only this machine may call the function, and not under this name; give it [access] mode = \"public\" or \"key\""
+            "route {host}: the node will answer 403 to requests for this host, because only this machine may call the function; set [access] mode = \"public\" or \"key\""
         )
     }));
     if node.engine.get(spec.name.as_str()).is_none() {
@@ -112,8 +119,10 @@ pub(super) fn route_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
             let own = everywhere(&live.spec);
             for path in own.iter().filter(|path| first(path).as_deref() == Some(spec.name.as_str()))
             {
-                let text =
-                    format!("it answers at the route {path} of {} from now on", live.spec.name);
+                let text = format!(
+                    "the new function {} hides the route {path} of the function {}",
+                    spec.name, live.spec.name
+                );
                 warnings.push(text);
             }
         }

@@ -1,5 +1,5 @@
-//! Routes: the hosts and paths at which functions answer in addition to `/NAME`. Which ones can be
-//! obeyed, and the table in which the route of a request is found. Pure functions.
+//! Routes: the hosts and paths at which functions answer in addition to `/NAME`. Which ones are valid,
+//! and the table in which the route of a request is found. Pure functions.
 
 mod rules;
 mod table;
@@ -10,7 +10,7 @@ use mote_core::spec::routes::RouteRule;
 pub use rules::{Segment, mistake, segments};
 pub use table::RouteTable;
 
-/// Most routes of one function.
+/// The largest number of routes of one function.
 const ROUTES_MAX: usize = 64;
 
 /// A route for people: `GET,PUT shop.example.org/orders/{id}`, and where a redirect leads.
@@ -27,7 +27,8 @@ pub fn text(rule: &RouteRule) -> String {
     text
 }
 
-/// The key and the rule that the routes of a function break, if they do.
+/// Returns the key of the manifest that is wrong, and the rule for it, if the routes of a function are not
+/// valid.
 pub fn check(
     function: &FunctionName,
     routes: &[RouteRule],

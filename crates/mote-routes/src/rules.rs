@@ -1,4 +1,4 @@
-//! Which routes can be obeyed, and the parts of their paths.
+//! Which routes are valid, and the parts of their paths.
 
 use mote_core::spec::routes::RouteRule;
 
@@ -40,12 +40,12 @@ pub fn segments(path: &str) -> impl Iterator<Item = Segment<'_>> {
     })
 }
 
-/// The key of a route and the rule that it breaks, if one does.
+/// Returns the key of a route that is wrong, and the rule for it; `None` if the route is valid.
 pub fn mistake(rule: &RouteRule) -> Option<(&'static str, &'static str)> {
     if !rule.host.as_deref().is_none_or(is_host) {
         return Some((
             "route.host",
-            "the name of a host in lower case, without a port, such as shop.example.org or *.example.org; names below localhost and internal, and addresses, have no routes of their own",
+            "the name of a host in lower case, without a port, such as shop.example.org or *.example.org; localhost, internal, names below them, and IP addresses cannot be the host of a route",
         ));
     }
     if rule.path.starts_with("/_") {
@@ -54,7 +54,7 @@ pub fn mistake(rule: &RouteRule) -> Option<(&'static str, &'static str)> {
     if !is_path(&rule.path) {
         return Some((
             "route.path",
-            "a path such as /orders/{id} or /files/{path...}: it begins with /, each parameter has a name of its own of small letters, digits and _, and {name...} or * comes last; at most 32 segments and 1,024 bytes",
+            "a path such as /orders/{id} or /files/{path...}: it begins with /; parameter names differ, have at most 32 lower-case letters, digits or _, and do not begin with a digit; {name...} or * is the last segment; other segments contain no %, space, *, { or }; at most 32 segments and 1,024 bytes",
         ));
     }
     let is_method = |text: &String| {
@@ -71,7 +71,7 @@ pub fn mistake(rule: &RouteRule) -> Option<(&'static str, &'static str)> {
     let is_valid = is_target(&redirect.to, &names);
     (!is_valid).then_some((
             "route.redirect",
-            "a path, or a URL with http or https, with no other {names} than those of path, and these only in its path",
+            "a path, or a URL with http or https; it may contain the parameters of this route, but only before any ? or #, and not in the host",
         ))
 }
 
@@ -85,8 +85,9 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// Whether a text is a host of a route. Names by which a machine calls itself, and `mote.internal`, by
-/// which functions call each other, are none, so that no function takes the paths of the others there.
+/// Whether a text can be the host of a route. A machine calls itself `localhost`, and functions call each
+/// other by `mote.internal`. These names are refused, so that no function takes the requests of others
+/// there.
 fn is_host(text: &str) -> bool {
     let name = text.strip_prefix("*.").unwrap_or(text);
     let is_label = |label: &str| {

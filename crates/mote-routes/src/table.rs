@@ -1,9 +1,9 @@
 //! Which function answers at a host and a path: the routes of all functions in one table.
 //!
-//! A path is compared segment by segment. A segment that is equal comes before a parameter, and a
-//! parameter before a rest; where the way with the better start leads nowhere, the other is taken. An
-//! exact host comes before `*.` hosts, of these the longest first. The table visits each of its nodes
-//! once at most for a request, so its size limits the work whatever a client sends.
+//! A path is compared segment by segment. Fixed text is tried before a parameter, and a parameter before
+//! a rest. If one branch has no match, the search tries the next. The exact host is tried first, then
+//! `*.` hosts, the longest first. The search visits each point of the tree at most once, so the number of
+//! routes limits its work.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::rules::{Segment, segments};
 pub struct RouteTable {
     everywhere: Tree,
     hosts: HashMap<String, Tree>,
-    /// What a host ends with, beginning with its dot; the longest first.
+    /// Host suffixes, each with its leading dot (`.example.org`), the longest first.
     endings: Vec<(String, Tree)>,
 }
 
@@ -32,6 +32,15 @@ struct Tree {
     rest: Vec<Entry>,
 }
 
+/// Which routes a search accepts.
+#[derive(Debug, Clone, Copy)]
+struct Wanted<'a> {
+    /// Those with this method.
+    method: &'a [u8],
+    /// Those of the function with this name.
+    of: Option<&'a [u8]>,
+}
+
 #[derive(Debug)]
 struct Entry {
     function: FunctionName,
@@ -39,8 +48,9 @@ struct Entry {
 }
 
 impl RouteTable {
-    /// Adds the routes of a function, or returns the first that another function has already, with
-    /// that function's name.
+    /// Adds the routes in order. Stops at the first one that overlaps a route in the table, also of the
+    /// same function, and returns it with the name of the function that has the other. The routes before
+    /// it stay in the table.
     pub fn add(
         &mut self,
         function: &FunctionName,
@@ -70,7 +80,7 @@ impl RouteTable {
         Ok(())
     }
 
-    /// Whether it has routes for certain hosts.
+    /// Whether any route names a host.
     pub fn has_hosts(&self) -> bool {
         !self.hosts.is_empty() || !self.endings.is_empty()
     }
@@ -151,9 +161,10 @@ impl Tree {
         }
         let entry = match (asked.among, all.split_first()) {
             (Among::BelowName, Some((first, below))) => {
-                self.literals.get(*first)?.entry(below, asked.method, others)?
+                let wanted = Wanted { method: asked.method, of: Some(first) };
+                self.literals.get(*first)?.entry(below, wanted, others)?
             }
-            _ => self.entry(&all, asked.method, others)?,
+            _ => self.entry(&all, Wanted { method: asked.method, of: None }, others)?,
         };
         let parameters = parameters(&entry.rule, &all);
         Some(match &entry.rule.redirect {
@@ -165,9 +176,18 @@ impl Tree {
         })
     }
 
-    fn entry(&self, path: &[&[u8]], method: &[u8], others: &mut Vec<String>) -> Option<&Entry> {
+    fn entry(
+        &self,
+        path: &[&[u8]],
+        wanted: Wanted<'_>,
+        others: &mut Vec<String>,
+    ) -> Option<&Entry> {
         let of = |entries: &'_ [Entry], others: &mut Vec<String>| -> Option<usize> {
-            let found = entries.iter().position(|entry| permits(&entry.rule, method));
+            let is_of = |entry: &Entry| {
+                wanted.of.is_none_or(|name| entry.function.as_str().as_bytes() == name)
+            };
+            let is_wanted = |entry: &Entry| is_of(entry) && permits(&entry.rule, wanted.method);
+            let found = entries.iter().position(is_wanted);
             if found.is_none() {
                 others.extend(entries.iter().flat_map(|entry| entry.rule.methods.clone()));
             }
@@ -180,12 +200,12 @@ impl Tree {
             };
         };
         let literal = decoded(first).and_then(|text| self.literals.get(text.as_ref()));
-        if let Some(found) = literal.and_then(|tree| tree.entry(below, method, others)) {
+        if let Some(found) = literal.and_then(|tree| tree.entry(below, wanted, others)) {
             return Some(found);
         }
         // An empty segment is no value.
         let one = self.one.as_ref().filter(|_| !first.is_empty());
-        if let Some(found) = one.and_then(|tree| tree.entry(below, method, others)) {
+        if let Some(found) = one.and_then(|tree| tree.entry(below, wanted, others)) {
             return Some(found);
         }
         of(&self.rest, others).map(|at| &self.rest[at])
@@ -335,6 +355,9 @@ mod tests {
             ("deep", rule(None, "/orders/new/{what}", &[])),
             ("files", rule(None, "/files/{path...}", &[])),
             ("at", rule(None, "/@me", &[])),
+            ("at", rule(None, "/at/{x}", &[])),
+            ("other", rule(None, "/at/7/x", &[])),
+            ("other", rule(None, "/at/7", &[])),
         ]);
         for (request, expected) in [
             ("GET /", "root"),
@@ -363,9 +386,14 @@ mod tests {
             let (method, path) = request.split_once(' ').expect("two words");
             assert_eq!(shown(table.find(&asked("a", method, path))), expected, "{request}");
         }
-        for (path, expected) in
-            [("/orders/17", "one id=17"), ("/files/a", "files path=a"), ("/x", "-"), ("/", "root")]
-        {
+        for (path, expected) in [
+            ("/orders/17", "-"),
+            ("/at/7", "at x=7"),
+            ("/at/7/x", "-"),
+            ("/files/a", "files path=a"),
+            ("/x", "-"),
+            ("/", "root"),
+        ] {
             let asked = Asked { among: Among::BelowName, ..asked("a", "GET", path) };
             assert_eq!(shown(table.find(&asked)), expected, "{path}");
         }

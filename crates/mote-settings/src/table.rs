@@ -131,7 +131,7 @@ pub const SETTINGS: [Setting; 50] = [
     Setting {
         key: "timeout_factor",
         default: "`1`",
-        text: "Factor by which this node multiplies `timeout` and `init_timeout` of each function, for a machine that is much slower than the one for which a manifest was written. From 1 to 100.",
+        text: "The node multiplies `timeout` and `init_timeout` (in `[limits]`) of each function by this whole number, from 1 to 100. Raise it on a machine that is much slower than the one for which the manifests were written.",
     },
     Setting {
         key: "prewarm",

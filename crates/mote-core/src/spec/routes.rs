@@ -10,10 +10,10 @@ pub struct RouteRule {
     /// with `None`, every host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// The path: segments that are equal, `{name}` for any one segment, and at the end `{name...}` or
+    /// The path: fixed segments, `{name}` for any one segment, and at the end `{name...}` or
     /// `*` for any number of them, also none.
     pub path: String,
-    /// Methods; with none, all. `GET` includes `HEAD`.
+    /// The methods that it accepts; an empty list accepts all. `GET` includes `HEAD`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub methods: Vec<String>,
     /// Where clients are sent instead of to the function.

@@ -139,9 +139,6 @@ fn declared<I: Invoker>(
         }
         Found::Function(function, parameters) => (function, Placed::Routed, parameters),
     };
-    if among == Among::BelowName && function.as_str() != *name {
-        return Ok(Placed::ByName);
-    }
     head.set_route(name.as_bytes(), &parameters);
     name.clear();
     name.push_str(function.as_str());

@@ -272,7 +272,7 @@ fn what_cannot_be_guessed_is_said() {
     );
     check_error(
         &[("mote.toml", "version = 1\n[[trigger]]\nhttp = \"/a//b\"\n"), ("a.py", HANDLE)],
-        "error[M0303]: mote.toml: http: a path such as /orders/{id} or /files/{path...}: it begins with /, each parameter has a name of its own of small letters, digits and _, and {name...} or * comes last; at most 32 segments and 1,024 bytes (line 3)",
+        "error[M0303]: mote.toml: http: a path such as /orders/{id} or /files/{path...}: it begins with /; parameter names differ, have at most 32 lower-case letters, digits or _, and do not begin with a digit; {name...} or * is the last segment; other segments contain no %, space, *, { or }; at most 32 segments and 1,024 bytes (line 3)",
     );
 }
 
