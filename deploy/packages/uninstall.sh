@@ -102,7 +102,8 @@ kept=0
 paths=$(grep '^file ' "$receipt" | cut -c71- | sort -u)
 while IFS= read -r path; do
   [ -n "$path" ] || continue
-  rm -f "$path.mote-new" "$(dirname "$path")"/.mote-install.??????
+  folder=$(dirname "$path")
+  rm -f "$path.mote-new" "$folder"/.mote-install.?????? "$(dirname "$folder")"/.mote-install.??????
   [ -e "$path" ] || [ -L "$path" ] || continue
   if [ -f "$path" ] && grep -qxF "file $(sum_of "$path") $path" "$receipt"; then
     rm -f "$path"

@@ -259,9 +259,12 @@ fn restore(installation: &Installation, from: &Path) -> Result<(), Failure> {
     kept.write(&receipt_path, None)
 }
 
-/// Removes the files with which an `install.sh` that was killed has tried to write.
+/// Removes the files with which an `install.sh` that was killed has tried to write: in the folders of
+/// files, and in the prefix above them.
 fn remove_probes(receipt: &Receipt) {
-    let folders: BTreeSet<&Path> = receipt.files().filter_map(|(_, path)| path.parent()).collect();
+    let of_files = receipt.files().filter_map(|(_, path)| path.parent());
+    let folders: BTreeSet<&Path> =
+        of_files.flat_map(|folder| [Some(folder), folder.parent()]).flatten().collect();
     for entry in folders.into_iter().filter_map(|folder| folder.read_dir().ok()).flatten() {
         let Ok(entry) = entry else { continue };
         let is_probe = entry.file_name().to_string_lossy().starts_with(".mote-install.");
