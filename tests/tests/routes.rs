@@ -208,6 +208,16 @@ fn traffic_and_hosts_are_checked_too() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains("M0422"), "{text}");
     assert_eq!(seen(&at(&node, "localhost", "GET", "/one/1"))[0], "b");
+    // A redirect holds also where a revision without it is picked.
+    deploy(&node, "d", "version = 1\n");
+    let folder = node.dir.path().join("src/d");
+    let away = "version = 1\n[[route]]\npath = \"/away\"\nredirect = \"/one/1\"\n";
+    std::fs::write(folder.join("mote.toml"), away).expect("written");
+    node.ok(&["deploy", folder.to_str().expect("UTF-8"), "--name", "d", "--no-traffic"]);
+    node.ok(&["traffic", "d", "1=40", "2=60"]);
+    for _ in 0..20 {
+        assert_eq!(at(&node, "localhost", "GET", "/away").status, 308);
+    }
     let host = "version = 1\n[[route]]\nhost = \"h.example\"\npath = \"/*\"\n";
     let output = node.deploy("c", &[("app.py", SAYS), ("mote.toml", host)]);
     let text = String::from_utf8_lossy(&output.stderr);

@@ -313,16 +313,13 @@ impl Head {
     /// Replaces the path by the whole one, of which the function's name was split off, and adds the
     /// parameters of the route that was found for it ([`PARAMETERS_FIELD`]).
     pub fn set_route(&mut self, first: &[u8], parameters: &[u8]) {
-        let (is_root, is_short) = (self.path() == b"/", !first.is_empty());
         let (start, end) =
             (self.method_len as usize, self.method_len as usize + self.path_len as usize);
         let mut path = Vec::with_capacity(first.len() + 1 + self.path().len());
         // What was split off is `/` and the first segment, also an empty one (`//a`).
-        if is_short || !is_root {
-            path.push(b'/');
-            path.extend_from_slice(first);
-        }
-        if !is_root || !is_short {
+        path.push(b'/');
+        path.extend_from_slice(first);
+        if self.path() != b"/" {
             path.extend_from_slice(self.path());
         }
         path.truncate(u16::MAX as usize);

@@ -25,7 +25,7 @@ impl Placed {
     pub(crate) fn update(&self, newest: impl FnOnce() -> Arc<Routes>) {
         let _making = self.making.lock();
         let routes = newest();
-        let is_needed = routes.values().any(|serving| !rules(&serving.live().spec).is_empty());
+        let is_needed = routes.values().any(|serving| !serving.live().spec.routes().is_empty());
         // Most nodes have no routes.
         if is_needed || self.table.load().is_some() {
             let table = is_needed.then(|| Arc::new(table(&routes, None)));
@@ -44,13 +44,9 @@ impl Placed {
     }
 }
 
-/// The first route of `spec` that another function has, with the name of this function.
+/// The first route of `spec` that another function has, with the name of the other.
 pub(crate) fn conflict(routes: &Routes, spec: &FunctionSpec) -> Option<(RouteRule, FunctionName)> {
-    table(routes, Some(&spec.name)).add(&spec.name, rules(spec)).err()
-}
-
-fn rules(spec: &FunctionSpec) -> &[RouteRule] {
-    spec.http.as_deref().map_or(&[], |http| &http.routes)
+    table(routes, Some(&spec.name)).add(&spec.name, spec.routes()).err()
 }
 
 fn table(routes: &Routes, except: Option<&FunctionName>) -> RouteTable {
@@ -58,7 +54,7 @@ fn table(routes: &Routes, except: Option<&FunctionName>) -> RouteTable {
     all.sort_unstable_by_key(|(name, _)| *name);
     let mut table = RouteTable::default();
     for (name, serving) in all {
-        if let Err((rule, other)) = table.add(name, rules(&serving.live().spec)) {
+        if let Err((rule, other)) = table.add(name, serving.live().spec.routes()) {
             // Whoever publishes has checked this. The later routes of this function are left out too.
             tracing::error!(function = %name, path = %rule.path, %other, "another function has this route");
         }

@@ -45,9 +45,8 @@ pub fn lost(spec: &FunctionSpec) -> Vec<String> {
         "the path: callers use http://NAME/ in the cluster, without the function's name as the \
          first segment; an Ingress or HTTPRoute of yours makes it public",
     );
-    let has_routes = spec.http.as_deref().is_some_and(|http| !http.routes.is_empty());
     add(
-        has_routes,
+        !spec.routes().is_empty(),
         "[[route]]: an Ingress or HTTPRoute has to lead its paths and hosts to the service",
     );
     add(

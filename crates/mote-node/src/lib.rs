@@ -152,9 +152,8 @@ impl Node {
     /// The addresses at which clients on this machine reach a function.
     pub(crate) fn urls(&self, spec: &mote_core::FunctionSpec) -> Urls {
         let (name, access) = (&spec.name, self.config.access_of(spec.access));
-        let routes = spec_check::routes(spec);
         Urls {
-            routes: routes.iter().map(mote_routes::text).collect(),
+            routes: spec.routes().iter().map(mote_routes::text).collect(),
             // Only TLS shows the certificate of a client.
             http: (self.http.filter(|_| access != Access::Mtls))
                 .map(|address| format!("http://{}/{name}", reachable(address)))

@@ -336,7 +336,7 @@ pub(super) async fn switch(
     let serving = Serving::new(to.split.clone(), revisions).ok_or_else(missing)?;
     let spec = &serving.live().spec;
     // Two functions that are deployed at the same time do not see each other's routes before.
-    let _turn = match spec_check::routes(spec) {
+    let _turn = match spec.routes() {
         [] => None,
         _ => Some(node.route_turn.lock().await),
     };

@@ -2,7 +2,6 @@
 
 use mote_api::Problem;
 use mote_core::FunctionSpec;
-use mote_core::spec::routes::RouteRule;
 use mote_core::spec::{Access, Recipient};
 use mote_outgoing::OutgoingError;
 use mote_routes::{Segment, segments};
@@ -56,7 +55,7 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
             return Err(Problem::new(422, "M0303", text).with_field(key));
         }
     }
-    if let Err((field, wanted)) = mote_routes::check(&spec.name, routes(spec)) {
+    if let Err((field, wanted)) = mote_routes::check(&spec.name, spec.routes()) {
         return Err(Problem::new(422, "M0303", format!("{field}: {wanted}")).with_field(field));
     }
     route_conflict(node, spec)?;
@@ -82,16 +81,12 @@ pub(super) fn route_conflict(node: &Node, spec: &FunctionSpec) -> Result<(), Pro
     Err(Problem::new(409, "M0422", text).with_field("route").with_hint(hint))
 }
 
-pub(super) fn routes(spec: &FunctionSpec) -> &[RouteRule] {
-    spec.http.as_deref().map_or(&[], |http| &http.routes)
-}
-
 /// Warnings about routes without an effect: those that the name of another function hides, because paths
 /// below `/NAME` belong to the function of this name; those that this function hides; and hosts of a
 /// function that is closed to other machines.
 pub(super) fn route_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
     let everywhere = |spec: &FunctionSpec| {
-        let rules = routes(spec).iter().filter(|rule| rule.host.is_none());
+        let rules = spec.routes().iter().filter(|rule| rule.host.is_none());
         rules.map(|rule| rule.path.clone()).collect::<Vec<_>>()
     };
     let first = |path: &str| match segments(path).next() {
@@ -107,7 +102,7 @@ pub(super) fn route_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
         ))
     };
     let mut warnings: Vec<String> = everywhere(spec).iter().filter_map(hidden).collect();
-    let host = routes(spec).iter().find_map(|rule| rule.host.as_ref());
+    let host = spec.routes().iter().find_map(|rule| rule.host.as_ref());
     let host = host.filter(|_| node.config.access_of(spec.access) == Access::Local);
     warnings.extend(host.map(|host| {
         format!(

@@ -5,12 +5,13 @@
 //! `*.` hosts, the longest first. The search visits each point of the tree at most once, so the number of
 //! routes limits its work.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use mote_core::FunctionName;
 use mote_core::routing::{Among, Asked, Found};
 use mote_core::spec::routes::RouteRule;
+use percent_encoding::percent_decode;
 
 use crate::rules::{Segment, segments};
 
@@ -44,7 +45,7 @@ struct Wanted<'a> {
 #[derive(Debug)]
 struct Entry {
     function: FunctionName,
-    rule: Arc<RouteRule>,
+    rule: RouteRule,
 }
 
 impl RouteTable {
@@ -75,7 +76,7 @@ impl RouteTable {
             if let Some(other) = entries.iter().find(|other| overlap(&other.rule, rule)) {
                 return Err((rule.clone(), other.function.clone()));
             }
-            entries.push(Entry { function: function.clone(), rule: Arc::new(rule.clone()) });
+            entries.push(Entry { function: function.clone(), rule: rule.clone() });
         }
         Ok(())
     }
@@ -199,7 +200,8 @@ impl Tree {
                 None => of(&self.rest, others).map(|at| &self.rest[at]),
             };
         };
-        let literal = decoded(first).and_then(|text| self.literals.get(text.as_ref()));
+        let text: Cow<'_, [u8]> = percent_decode(first).into();
+        let literal = self.literals.get(text.as_ref());
         if let Some(found) = literal.and_then(|tree| tree.entry(below, wanted, others)) {
             return Some(found);
         }
@@ -210,26 +212,6 @@ impl Tree {
         }
         of(&self.rest, others).map(|at| &self.rest[at])
     }
-}
-
-/// A segment without percent-encoding; `None` if an escape is incomplete.
-fn decoded(segment: &[u8]) -> Option<std::borrow::Cow<'_, [u8]>> {
-    if !segment.contains(&b'%') {
-        return Some(segment.into());
-    }
-    let mut bytes = Vec::with_capacity(segment.len());
-    let mut rest = segment;
-    while let Some((byte, after)) = rest.split_first() {
-        if *byte != b'%' {
-            bytes.push(*byte);
-            rest = after;
-            continue;
-        }
-        let digits = str::from_utf8(after.get(..2)?).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = &after[2..];
-    }
-    Some(bytes.into())
 }
 
 /// Names and values, as they stand in the path.

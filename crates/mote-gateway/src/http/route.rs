@@ -49,29 +49,31 @@ pub(crate) fn find_route<I: Invoker>(
     asked: Asked,
     well_known: Option<&WellKnown>,
 ) -> Result<(I::Route, Added), Refusal> {
-    let mut placed = match invoker.has_routed_hosts() {
-        true => declared(invoker, name, head, Among::Hosts, well_known)?,
-        false => Placed::ByName,
-    };
-    let route = match invoker.route(name, || split_key(head)) {
-        Some(route) => {
-            let has_own = route.http().is_some_and(|rules| !rules.routes.is_empty());
-            if has_own && placed == Placed::ByName {
-                placed = declared(invoker, name, head, Among::BelowName, well_known)?;
-            }
-            route
+    let has_hosts = invoker.has_routed_hosts();
+    let mut placed = Placed::ByName;
+    if has_hosts {
+        own_answer(name, head, well_known)?;
+        placed = declared(invoker, name, head, Among::Hosts)?;
+    }
+    let mut found = invoker.route(name, || split_key(head));
+    let has_own = |route: &I::Route| route.http().is_some_and(|rules| !rules.routes.is_empty());
+    let is_by_name = placed == Placed::ByName;
+    if is_by_name && found.is_none() {
+        if !has_hosts {
+            own_answer(name, head, well_known)?;
         }
-        None => {
-            placed = declared(invoker, name, head, Among::Everywhere, well_known)?;
-            let is_declared = placed != Placed::ByName;
-            let route = is_declared.then(|| invoker.route(name, || split_key(head))).flatten();
-            route.ok_or_else(|| without_function(name, head, well_known))?
+        placed = declared(invoker, name, head, Among::Everywhere)?;
+        if placed != Placed::ByName {
+            found = invoker.route(name, || split_key(head));
         }
-    };
+    } else if is_by_name && found.as_ref().is_some_and(has_own) {
+        placed = declared(invoker, name, head, Among::BelowName)?;
+    }
     let name = name.as_str();
+    let route = found.ok_or_else(|| no_such_function(name))?;
     let Some(rules) = route.http() else {
-        return accept(invoker, &route, name, head, asked, None)
-            .map(|()| (route, Added::default()));
+        accept(invoker, &route, name, head, asked, None)?;
+        return placed.end(route, Added::default());
     };
     let Checked { added, broken, is_preflight } = rules::check(rules, head, asked.wants_websocket);
     let accepted = if is_preflight {
@@ -86,10 +88,9 @@ pub(crate) fn find_route<I: Invoker>(
     } else {
         accept(invoker, &route, name, head, asked, broken)
     };
-    match (accepted, placed) {
-        (Ok(()), Placed::Redirected(answer)) => Err(answer.with_fields(&added)),
-        (Ok(()), _) => Ok((route, added)),
-        (Err(refusal), _) => Err(refusal.with(&added)),
+    match accepted {
+        Ok(()) => placed.end(route, added),
+        Err(refusal) => Err(refusal.with(&added)),
     }
 }
 
@@ -104,6 +105,17 @@ enum Placed {
     Redirected(Refusal),
 }
 
+impl Placed {
+    /// What follows once the function has accepted the request. The revision that was picked need not be
+    /// the one whose routes hold.
+    fn end<R>(self, route: R, added: Added) -> Result<(R, Added), Refusal> {
+        match self {
+            Self::Redirected(answer) => Err(answer.with_fields(&added)),
+            Self::ByName | Self::Routed => Ok((route, added)),
+        }
+    }
+}
+
 /// Looks for a route that a manifest declares, and makes the request one for its function.
 #[cold]
 fn declared<I: Invoker>(
@@ -111,11 +123,9 @@ fn declared<I: Invoker>(
     name: &mut String,
     head: &mut Head,
     among: Among,
-    well_known: Option<&WellKnown>,
 ) -> Result<Placed, Refusal> {
-    // These belong to the node, and so does what it has to say about itself.
-    let is_own = name.starts_with('_') || own_answer(name, head, well_known).is_some();
-    if is_own {
+    // These names belong to the node.
+    if name.starts_with('_') {
         return Ok(Placed::ByName);
     }
     let field = |wanted: &[u8]| headers(head.headers()).find(|(name, _)| *name == wanted);
@@ -145,18 +155,13 @@ fn declared<I: Invoker>(
     Ok(placed)
 }
 
-/// The answer to a request for no function.
-fn without_function(name: &str, head: &Head, well_known: Option<&WellKnown>) -> Refusal {
-    let answer = own_answer(name, head, well_known);
-    answer.map_or_else(|| no_such_function(name), Refusal::text)
-}
-
-/// What the node itself answers below `/.well-known`.
-fn own_answer(name: &str, head: &Head, well_known: Option<&WellKnown>) -> Option<String> {
+/// Answers what only the node itself can say, below `/.well-known`: no route takes it away.
+fn own_answer(name: &str, head: &Head, well_known: Option<&WellKnown>) -> Result<(), Refusal> {
     let asks = name == WELL_KNOWN && matches!(head.method(), b"GET" | b"HEAD");
     let path = str::from_utf8(head.path()).ok().filter(|_| asks);
     let answer = well_known.zip(path).and_then(|(all, path)| all.answer(path));
-    answer.and_then(|answer| String::from_utf8(answer).ok())
+    let answer = answer.and_then(|answer| String::from_utf8(answer).ok());
+    answer.map_or(Ok(()), |answer| Err(Refusal::text(answer)))
 }
 
 /// Whether a function accepts a request. The order matters: whoever may not call the function learns
