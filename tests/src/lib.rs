@@ -63,17 +63,23 @@ pub fn mote_binary() -> PathBuf {
     path
 }
 
-/// Whether `pip` and `npm` are installed; otherwise the calling test is reported as skipped.
-pub fn has_package_clients() -> bool {
-    let clients: [(&str, &[&str]); 2] = [("python3", &["-m", "pip"]), ("npm", &[])];
-    clients.iter().all(|(program, args)| {
-        let output = Command::new(program).args(*args).arg("--version").output();
-        let runs = output.is_ok_and(|output| output.status.success());
-        if !runs {
-            skip("packages", &format!("{program} {} cannot be run", args.join(" ")));
-        }
-        runs
-    })
+/// Whether `pip` is installed; otherwise the calling test is reported as skipped.
+pub fn has_pip() -> bool {
+    runs("python3", &["-m", "pip", "--version"])
+}
+
+/// Whether `npm` is installed; otherwise the calling test is reported as skipped.
+pub fn has_npm() -> bool {
+    runs("npm", &["--version"])
+}
+
+fn runs(program: &str, args: &[&str]) -> bool {
+    let output = Command::new(program).args(args).output();
+    let runs = output.is_ok_and(|output| output.status.success());
+    if !runs {
+        skip("packages", &format!("{program} {} cannot be run", args.join(" ")));
+    }
+    runs
 }
 
 /// Reports that the calling test, or a part of it, cannot run here. `make test` counts the test as

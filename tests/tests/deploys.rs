@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use mote_tests::{Node, has_package_clients, mote_binary, wait_for};
+use mote_tests::{Node, has_npm, has_pip, mote_binary, wait_for};
 
 fn says(text: &str) -> String {
     format!("def handle(event, ctx):\n    return '{text}'\n")
@@ -66,7 +66,7 @@ fn instances(node: &Node) -> usize {
 
 #[test]
 fn python_packages_are_installed_once_and_never_at_cold_start() {
-    if !has_package_clients() {
+    if !has_pip() {
         return;
     }
     let node = Node::start();
@@ -93,7 +93,7 @@ fn python_packages_are_installed_once_and_never_at_cold_start() {
 
 #[test]
 fn node_packages_are_installed() {
-    if !has_package_clients() {
+    if !has_npm() {
         return;
     }
     let node = Node::start();
@@ -106,7 +106,7 @@ fn node_packages_are_installed() {
 
 #[test]
 fn a_failed_installation_shows_what_the_client_said() {
-    if !has_package_clients() {
+    if !has_pip() {
         return;
     }
     let node = Node::start();

@@ -79,7 +79,7 @@ fn running(node: &Node, name: &str) -> u64 {
 
 #[test]
 fn other_implementations_pass_as_both_peers() {
-    if !mote_tests::has_package_clients() {
+    if !(mote_tests::has_pip() && mote_tests::has_npm()) {
         return;
     }
     let node = Node::start();

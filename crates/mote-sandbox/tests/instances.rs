@@ -248,9 +248,8 @@ print('buffered', total >> 20, flush=True)
         let mib: Option<u64> = text.trim().strip_prefix("buffered ").and_then(|n| n.parse().ok());
         println!("{kind}: {} {exit:?}", text.trim());
         // The test also passes if the program was ended for memory. A kernel counts the memory of
-        // sockets in batches, so a little more than the limit can be there; without a limit, it is
-        // more than twice as much.
-        assert!(mib.is_none_or(|mib| mib < 68), "{kind}: {text}");
+        // sockets in batches: on 32-bit ARM, 64 MiB and a part of the next one were there.
+        assert!(mib.is_none_or(|mib| mib <= 64), "{kind}: {text}");
         assert!(mib.is_some() || exit.out_of_memory, "{kind}: {text} {exit:?}");
     }
 }
