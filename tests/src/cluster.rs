@@ -315,13 +315,19 @@ impl Cluster {
         self.cells[index].agent = agent;
     }
 
-    /// Waits until every cell has said that it has all functions.
+    /// Waits until every cell has said that it has all functions, and the controller, which hears of
+    /// it later, counts with all of them.
     pub fn wait_until_synced(&self) {
         wait_for("the cells to be synced", || {
             let path = "jsonpath={.items[*].status.synced}";
             let text = self.kubectl(&["get", "cells", "-n", "mote-system", "-o", path]);
             (text.split_whitespace().filter(|word| *word == "true").count() == self.cells.len())
                 .then_some(())
+        });
+        let all = format!("{0} of {0} answer", self.cells.len());
+        wait_for("the controller to count with the cells", || {
+            let status = self.mote(&["nodes", "-o", "json"]);
+            String::from_utf8_lossy(&status.stdout).contains(&all).then_some(())
         });
     }
 

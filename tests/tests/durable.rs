@@ -284,8 +284,16 @@ fn the_doctor_says_what_a_cluster_without_nats_lacks() {
         skip("a Kubernetes API server", "it is not built");
         return;
     }
-    let cluster = Cluster::start(1);
+    let mut cluster = Cluster::start(1);
+    cluster.give_pod(0);
     let doctor = cluster.mote(&["doctor"]);
     let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    assert!(text.contains("nats") && text.contains("install --nats"), "{text}");
+    let error = String::from_utf8_lossy(&doctor.stderr);
+    assert!(text.contains("install --nats"), "{text}{error}{}", cluster.logs());
+    // Without a cell it says so.
+    cluster.end_pod(0);
+    wait_for("the doctor to miss the cell", || {
+        let text = String::from_utf8_lossy(&cluster.mote(&["doctor"]).stdout).into_owned();
+        text.contains("none of the").then_some(())
+    });
 }

@@ -15,6 +15,8 @@ const NAMESPACE: &str = "mote-functions";
 struct Kubelet<'a> {
     cluster: &'a Cluster,
     pods: BTreeMap<String, Pod>,
+    /// How many were started: each has an address of its own, also while an earlier one is ended.
+    started: usize,
 }
 
 impl Kubelet<'_> {
@@ -54,7 +56,7 @@ impl Kubelet<'_> {
         }
     }
 
-    fn start(&self, pod: &Value) -> Option<Pod> {
+    fn start(&mut self, pod: &Value) -> Option<Pod> {
         let name = pod["metadata"]["name"].as_str().expect("a name");
         let env = pod["spec"]["containers"][0]["env"].as_array().expect("a list");
         let of = |name: &str| {
@@ -67,9 +69,10 @@ impl Kubelet<'_> {
         let at = format!(
             "127.{}.{}.{}:8097",
             10 + std::process::id() % 100,
-            self.pods.len() / 250,
-            1 + self.pods.len() % 250
+            self.started / 250,
+            1 + self.started % 250
         );
+        self.started += 1;
         Some(Pod::start_with(name, &of("MOTE_POD_RUNTIME"), &of("MOTE_POD_CELLS"), &secret, &at))
     }
 
@@ -98,7 +101,7 @@ fn the_controller_keeps_pods_waiting_and_cells_claim_them() {
     let cluster = Cluster::start(1);
     // In a cluster, its own controllers make this account.
     cluster.kubectl(&["create", "serviceaccount", "default", "-n", NAMESPACE]);
-    let mut kubelet = Kubelet { cluster: &cluster, pods: BTreeMap::new() };
+    let mut kubelet = Kubelet { cluster: &cluster, pods: BTreeMap::new(), started: 0 };
     let manifest = |net: &str| {
         format!(
             "apiVersion: mote.dev/v1alpha1

@@ -105,7 +105,16 @@ pub(super) fn status(controller: &Controller, answers: Answers<NodeStatus>) -> N
 /// The checks of all cells, each with the name of its cell.
 pub(super) fn doctor(controller: &Controller, answers: Answers<DoctorReport>) -> DoctorReport {
     let mut checks = Vec::new();
-    if !answers.is_empty() && answers.iter().all(|(cell, _)| cell.spec.journal.is_none()) {
+    let known = controller.cells.all();
+    if answers.is_empty() {
+        checks.push(Check {
+            name: "cells".into(),
+            state: CheckState::Fail,
+            detail: format!("none of the {} cells that are known is ready", known.len()),
+            hint: Some(controller.see_pods()),
+        });
+    }
+    if !known.is_empty() && known.iter().all(|cell| cell.spec.journal.is_none()) {
         let detail = "the cells have no NATS: accepted invocations and the state of functions are \
             lost with their cell, and schedules leave out what is due while they move";
         let hint = "give them one: mote cluster install --nats nats://HOST:4222";
