@@ -98,7 +98,7 @@ groups=("$@")
 for group in "${groups[@]}"; do
   case $group in
     build) need_build ;;
-    test) need_build; need_python; need_node; have chromium || want chromium; have haproxy || want haproxy; need_process_tools; need_promtool; need_mosquitto; need_systemd_tools; need_upgrade_tools; need_coap_client; venv=wanted; clients=wanted; nats=wanted ;;
+    test) need_build; need_python; need_node; have chromium || want chromium; have haproxy || want haproxy; have logrotate || want logrotate; need_process_tools; need_promtool; need_mosquitto; need_systemd_tools; need_upgrade_tools; need_coap_client; venv=wanted; clients=wanted; nats=wanted ;;
     demo) need_python; need_node; need_mosquitto; need_coap_client ;;
     tls) have wrk || want wrk; have openssl || want openssl; have nginx || [ -x /usr/sbin/nginx ] || want nginx-light ;;
     bench) have wrk || want wrk; have cc || want gcc libc6-dev; have musl-gcc || want musl-tools ;;

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use mote_access_log::{Destination, Format};
 use mote_api::quantity::parse_size;
 use mote_compat::Reach;
 use mote_core::destination::ClosedNetworks;
@@ -35,6 +36,8 @@ pub struct Config {
     pub acme: Option<Vec<OsString>>,
     /// Proxies in front of the HTTP fronts, which say who their clients are.
     pub proxies: Option<Arc<Proxies>>,
+    /// Where the HTTP fronts write a line for each request, and how; `None` writes none.
+    pub access_log: Option<(Destination, Format)>,
     /// Address of the CoAP front; `None` switches it off.
     pub coap: Option<SocketAddr>,
     /// Address of the CoAP front over TCP; `None` switches it off.

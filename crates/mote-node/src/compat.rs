@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use mote_access::Guarded;
+use mote_access_log::AccessLog;
 use mote_api::Problem;
 use mote_compat::node::{
     Access, Act, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function,
@@ -223,6 +224,8 @@ pub(super) struct Fronts<'a> {
     pub(super) tasks: &'a mut JoinSet<std::io::Result<()>>,
     pub(super) stopper: Stopper,
     pub(super) coap_stopped: tokio::sync::watch::Receiver<bool>,
+    /// The log of the HTTP front.
+    pub(super) access_log: Option<AccessLog>,
 }
 
 impl TinyFaas {
@@ -265,10 +268,10 @@ impl TinyFaas {
         grpc: GrpcFront,
         fronts: Fronts<'_>,
     ) {
-        let Fronts { tasks, stopper, coap_stopped } = fronts;
+        let Fronts { tasks, stopper, coap_stopped, access_log } = fronts;
         let front = Calls::TinyFaas(front);
         if let Some(socket) = self.http.take() {
-            let config = http_config(TINYFAAS_FILES_SHARE);
+            let config = http::Config { access_log, ..http_config(TINYFAAS_FILES_SHARE) };
             tasks.spawn(mote_fronts::http(socket, front.clone(), config, stopper.clone()));
         }
         if let Some(socket) = self.grpc.take() {

@@ -56,6 +56,7 @@ use mote_store::Store;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
+pub use mote_access_log::{Destination as AccessLogPlace, Format as AccessLogFormat};
 pub use mote_config::{
     CellSettings, Config, NatsServers, OwnBroker, PlatformApis, Share, TinyFaas,
 };

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use mote_access::{Guard, Guarded, RefusalMetrics};
+use mote_access_log::AccessLog;
 use mote_api::exit;
 use mote_api::text::wrapped;
 use mote_api::types::Reach;
@@ -157,6 +158,9 @@ async fn serve(
     };
     let (state, state_file) = nats::state(nats.as_ref(), &config.data.join(STATE_FILE));
 
+    let open = |(to, format): &(_, _)| AccessLog::open(to, *format);
+    let access_log = config.access_log.as_ref().map(open).transpose();
+    let access_log = access_log.map_err(|error| unusable("access_log", error.to_string()))?;
     let listeners = Listeners::open(&mut config, std::mem::take(&mut manager.sockets)).await?;
     let Listeners {
         http: http_listener,
@@ -306,11 +310,13 @@ async fn serve(
         let mut config = http_config(HTTP_FILES_SHARE);
         config.helpers = further;
         config.proxies.clone_from(&node.config.proxies);
+        config.access_log.clone_from(&access_log);
         config.well_known = certificates.as_ref().and_then(https::well_known);
         fronts.spawn(mote_fronts::http(listener, invoker.clone(), config, stopper.clone()));
     }
     if let (Some(listener), Some(certificates)) = (https_listener, &certificates) {
-        let config = https::front_config(&node.config, certificates, clients.clone())?;
+        let mut config = https::front_config(&node.config, certificates, clients.clone())?;
+        config.access_log.clone_from(&access_log);
         let front = mote_fronts::http(listener, invoker.clone(), config, stopper.clone());
         // Handshakes take long, and must not delay the functions and the other fronts.
         let thread = runtime_on_thread("mote-https", std::future::pending())?;
@@ -338,8 +344,12 @@ async fn serve(
         node.mqtt.apply(&spec.name, triggers, &spec.publishing.topics);
     }
     let (stop_admin, admin_stopped) = tokio::sync::watch::channel(false);
-    let fronts_of_others =
-        compat::Fronts { tasks: &mut fronts, stopper: stopper.clone(), coap_stopped };
+    let fronts_of_others = compat::Fronts {
+        tasks: &mut fronts,
+        stopper: stopper.clone(),
+        coap_stopped,
+        access_log: access_log.clone(),
+    };
     let handle = management.clone();
     let platforms = if node.config.compat.is_off() {
         compat::warn_of_activations(&node).await;
@@ -411,6 +421,10 @@ async fn serve(
         if tokio::time::timeout(STOP_GRACE, all_served).await.is_err() {
             let grace_s = STOP_GRACE.as_secs();
             tracing::warn!(grace_s, "ending calls that did not finish in time");
+        }
+        if let Some(log) = access_log {
+            let closed = mote_tasks::blocking(move || log.close());
+            let _ = waiting_for(&engine, "the access log", closed).await;
         }
         let _ = stop_admin.send(true);
         if let Some(platforms) = platforms {

@@ -15,6 +15,7 @@ use mote_config::{Config, OwnBroker, Share};
 use mote_core::spec::mqtt::{Broker, LOCAL};
 use mote_node::UID_BASE_DEFAULT;
 
+mod access_log;
 mod acme;
 mod cells;
 mod client_ca;
@@ -223,6 +224,7 @@ impl Loaded {
         let client_ca = check.client_ca(https.is_some());
         let acme = check.acme(https.is_some());
         let proxies = check.proxies();
+        let access_log = check.access_log();
         let socket = check.path("socket", given.socket_default(&data));
         if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             check.fault("socket", &format!("at most {SOCKET_PATH_BYTES_MAX} bytes"), None);
@@ -246,6 +248,7 @@ impl Loaded {
                 client_ca,
                 acme,
                 proxies,
+                access_log,
                 coap,
                 coap_tcp,
                 admin,

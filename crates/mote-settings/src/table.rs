@@ -12,7 +12,7 @@ pub struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 50] = [
+pub const SETTINGS: [Setting; 52] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -82,6 +82,16 @@ pub const SETTINGS: [Setting; 50] = [
         key: "proxy_header",
         default: "`x-forwarded-for`",
         text: "How these proxies report the address of a client: in the field `x-forwarded-for` or `forwarded` of each request, or by `proxy-protocol` at the beginning of each connection.",
+    },
+    Setting {
+        key: "access_log",
+        default: "`off`",
+        text: "Where the node writes a line for each HTTP request of a function: a file, `journal` (that of systemd), `stdout`, or `off`. See [Access log](../guides/operating.md#access-log).",
+    },
+    Setting {
+        key: "access_log_format",
+        default: "`combined`",
+        text: "The format of these lines: `common` or `combined`, as of other web servers, or `json`.",
     },
     Setting {
         key: "coap",

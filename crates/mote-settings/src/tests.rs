@@ -84,6 +84,27 @@ fn what_is_ordered_from_an_authority() {
 }
 
 #[test]
+fn the_access_log_has_a_place_and_a_format() {
+    let log = |flags: &[(&'static str, &str)]| {
+        let loaded = load(&given(&[], flags));
+        loaded.map(|config| config.access_log).map_err(|wrong| wrong.to_string())
+    };
+    assert_eq!(log(&[]), Ok(None));
+    let some = log(&[("access_log", "/l/a.log"), ("access_log_format", "json")]).unwrap().unwrap();
+    assert_eq!(format!("{some:?}"), "(File(\"/l/a.log\"), Json)");
+    let some = log(&[("access_log", "journal")]).unwrap().unwrap();
+    assert_eq!(format!("{some:?}"), "(Journal, Combined)");
+    for (flags, fault) in [
+        (&[("access_log", "syslog")][..], "access_log: a file"),
+        (&[("access_log_format", "json")], "only with access_log"),
+        (&[("access_log", "stdout"), ("access_log_format", "clf")], "combined, common or json"),
+    ] {
+        let mistakes = log(flags).unwrap_err();
+        assert!(mistakes.contains(fault), "{mistakes}");
+    }
+}
+
+#[test]
 fn proxies_are_addresses_and_networks() {
     let proxies = |flags: &[(&'static str, &str)]| {
         load(&given(&[], flags)).map(|config| config.proxies).map_err(|wrong| wrong.to_string())
@@ -136,6 +157,8 @@ fn flags_win_over_environment_over_file() {
             "acme_profile that of the authority default",
             "trusted_proxies none default",
             "proxy_header x-forwarded-for default",
+            "access_log off default",
+            "access_log_format combined default",
             "coap 127.0.0.1:3 MOTE_COAP",
             "coap_tcp off default",
             "admin off default",

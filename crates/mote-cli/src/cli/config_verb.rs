@@ -40,6 +40,8 @@ pub(super) fn given(flags: &NodeFlags) -> Vec<(&'static str, String)> {
         ("acme_profile", &flags.front.acme_profile),
         ("trusted_proxies", &flags.front.trusted_proxies),
         ("proxy_header", &flags.front.proxy_header),
+        ("access_log", &flags.front.access_log),
+        ("access_log_format", &flags.front.access_log_format),
         ("coap", &flags.coap),
         ("coap_tcp", &flags.coap_tcp),
         ("admin", &flags.admin),

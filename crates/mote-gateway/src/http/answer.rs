@@ -109,6 +109,7 @@ pub(crate) async fn send(
 ) -> Result<After, SendError> {
     let bodiless = matches!(reply.status, 204 | 304);
     let length = reply.body.length();
+    writer.logged.answered(reply.status, Some(id));
     let chunked = length.is_none() && !bodiless && !form.http10;
     // An HTTP/1.0 client recognises the end of a stream by the end of the connection.
     let keep_alive = form.keep_alive && (length.is_some() || bodiless || chunked);
@@ -138,11 +139,13 @@ pub(crate) async fn send(
         Body::Empty => write_all(writer, config, &out).await?,
         Body::Whole(bytes) if bytes.len() <= COPY_BYTES_MAX => {
             out.extend_from_slice(bytes);
+            writer.logged.sent(bytes.len());
             write_all(writer, config, &out).await?;
         }
         Body::Whole(bytes) => {
             write_all(writer, config, &out).await?;
             write_all(writer, config, bytes).await?;
+            writer.logged.sent(bytes.len());
         }
         Body::Stream { .. } => {
             write_all(writer, config, &out).await?;
@@ -160,6 +163,7 @@ pub(crate) async fn switch(
     id: InvocationId,
 ) -> Result<(), SendError> {
     let mut out = OutBuffer::take();
+    writer.logged.answered(101, Some(id));
     out.extend_from_slice(b"HTTP/1.1 101 Switching Protocols\r\n");
     reply_fields(&mut out, fields).map_err(SendError::BadReply)?;
     common_fields(&mut out, Some(id), b"connection: upgrade\r\nupgrade: websocket\r\n");
@@ -191,6 +195,7 @@ async fn stream(
         } else {
             write_all(writer, config, &chunk).await?;
         }
+        writer.logged.sent(chunk.len());
     }
     if chunked {
         write_all(writer, config, b"0\r\n\r\n").await?;
@@ -212,6 +217,7 @@ pub(crate) async fn refuse(
 ) -> io::Result<()> {
     let body = refusal.problem_json(id);
     let mut out = OutBuffer::take();
+    writer.logged.answered(refusal.status, id);
     status_line(&mut out, refusal.status);
     if refusal.has_body() {
         for part in ["content-type: ", refusal.content_type(), "\r\n"] {
@@ -236,6 +242,7 @@ pub(crate) async fn refuse(
     common_fields(&mut out, id, persistence(keep_alive, false));
     if !is_head && refusal.has_body() {
         out.extend_from_slice(body.as_bytes());
+        writer.logged.sent(body.len());
     }
     write_all(writer, config, &out).await
 }

@@ -21,6 +21,7 @@ use super::client::TlsClient;
 use super::front::HttpFront;
 use super::head::{self, Framing, RequestHead};
 use super::input::{Input, ReadEnd, or_gone, poll_gone};
+use super::logged::Logged;
 use super::proxies::Proxies;
 use super::request_body::Fed;
 use super::route::{Asked, LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
@@ -36,11 +37,11 @@ const REQUEST_ITEMS: u32 = 2;
 /// How long the mark of a proper end may wait for the client.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Serves one connection of `owner` to its end. Its requests may have come `via` a proxy that says in
-/// each of them who has sent it.
+/// Serves one connection of a client at `address` to its end. Its requests may have come `via` a proxy
+/// that says in each of them who has sent it.
 pub(crate) async fn serve<I: Invoker>(
     mut stream: Socket,
-    owner: IpAddr,
+    address: IpAddr,
     via: Option<&Arc<Proxies>>,
     front: &HttpFront<I>,
 ) {
@@ -65,14 +66,16 @@ pub(crate) async fn serve<I: Invoker>(
         }
     };
     if is_h2 {
-        h2::serve(stream, input.bytes.freeze(), owner, via.cloned(), front).await;
+        h2::serve(stream, input.bytes.freeze(), address, via.cloned(), front).await;
         return;
     }
     let client = stream.client().cloned();
     let (mut reader, mut writer) = stream.split();
-    let peer = Peer { owner, via, client };
+    let peer = Peer { address, via, client };
     let linger = loop {
-        match serve_one(&mut input, &mut reader, &mut writer, &peer, front).await {
+        let after = serve_one(&mut input, &mut reader, &mut writer, &peer, front).await;
+        writer.logged = Logged::default();
+        match after {
             After::KeepAlive => {
                 input.charge(REQUEST_ITEMS, 0).await;
                 if input.bytes.is_empty() {
@@ -105,7 +108,7 @@ pub(crate) async fn serve<I: Invoker>(
 /// The other end of a connection.
 struct Peer<'a> {
     /// Its address.
-    owner: IpAddr,
+    address: IpAddr,
     /// What it is trusted to say of its clients.
     via: Option<&'a Arc<Proxies>>,
     /// What TLS knows of it.
@@ -130,13 +133,20 @@ async fn serve_one<I: Invoker>(
         }
         Ok(None) => return After::Close,
         Err(refusal) => {
+            let log = front.config.access_log.as_ref();
+            writer.logged = Logged::unreadable(log, peer.address, "HTTP/1.1");
             let _ = answer::refuse(writer, &front.config, &refusal, None, false, false).await;
             return After::CloseUnread;
         }
     };
     let received_ns = now_ns();
     let client = peer.via.and_then(|proxies| proxies.client(&request.head));
-    let owner = client.map_or(peer.owner, address_owner);
+    let address = client.unwrap_or(peer.address);
+    if let Some(log) = &front.config.access_log {
+        let protocol = if request.http10 { "HTTP/1.0" } else { "HTTP/1.1" };
+        writer.logged = Logged::new(Some(log), address, protocol, &request.name, &request.head);
+    }
+    let owner = address_owner(address);
     if request.wants_upgrade && request.framing == Framing::None && !input.bytes.is_empty() {
         let refusal = early_data();
         let _ = answer::refuse(writer, &front.config, &refusal, None, false, false).await;
@@ -163,6 +173,7 @@ async fn serve_one<I: Invoker>(
             return after(written, keep);
         }
     };
+    writer.logged.found(route.name().as_str(), &request.head);
     let limit = route.body_bytes_max();
     if request.framing != Framing::None {
         request.head.give_place_back();

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::gathering::Gathering;
+use mote_access_log::AccessLog;
 use mote_core::shares::Shares;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -65,6 +66,8 @@ pub struct Config {
     pub well_known: Option<WellKnown>,
     /// Proxies in front of the node.
     pub proxies: Option<Arc<Proxies>>,
+    /// Gets a line for each request.
+    pub access_log: Option<AccessLog>,
 }
 
 /// Answers requests for addresses below `/.well-known`.
@@ -109,6 +112,7 @@ impl Default for Config {
             names_of: None,
             well_known: None,
             proxies: None,
+            access_log: None,
         }
     }
 }

@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use mote_access_log::AccessLog;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, headers, is_set_by_node};
 use mote_core::shares::{Shares, address_owner};
@@ -27,6 +28,7 @@ use super::h2_answer::AnswerBody;
 use super::h2_body::{Arriving, StreamBody};
 use super::h2_meter::Metered;
 use super::head::{self, FIELDS_BYTES_MAX, FIELDS_MAX};
+use super::logged::Logged;
 use super::proxies::Proxies;
 use super::route::{Asked, LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
 use super::socket::Socket;
@@ -35,6 +37,8 @@ use super::{answer, silence};
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::Refusal;
 
+/// The name of the protocol in the access log.
+const PROTOCOL: &str = "HTTP/2.0";
 /// Streams of one connection at once; more are refused and may be retried. The front's
 /// `streams_max` limits all connections together.
 const STREAMS_MAX: u32 = 100;
@@ -53,7 +57,7 @@ const LATE_LOOK: Duration = Duration::from_millis(500);
 pub(crate) async fn serve<I: Invoker>(
     stream: Socket,
     read: Bytes,
-    owner: IpAddr,
+    address: IpAddr,
     via: Option<Arc<Proxies>>,
     front: &HttpFront<I>,
 ) {
@@ -66,7 +70,8 @@ pub(crate) async fn serve<I: Invoker>(
         activity: activity.clone(),
         streams: front.streams.clone(),
         gathering: front.gathering.clone(),
-        owner,
+        address,
+        access_log: front.config.access_log.clone(),
         via,
         well_known: front.config.well_known.clone(),
         tls: stream.client().cloned(),
@@ -207,7 +212,8 @@ struct Service<I> {
     streams: Shares<IpAddr>,
     gathering: Gathering<IpAddr>,
     /// The client's address.
-    owner: IpAddr,
+    address: IpAddr,
+    access_log: Option<AccessLog>,
     via: Option<Arc<Proxies>>,
     well_known: Option<WellKnown>,
     tls: Option<TlsClient>,
@@ -216,7 +222,7 @@ struct Service<I> {
 impl<I: Invoker> Service<I> {
     async fn serve(&self, request: Request<Incoming>) -> Response<AnswerBody> {
         let id = invocation_id();
-        let Ok(place) = self.streams.take(self.owner, places(&request)) else {
+        let Ok(place) = self.streams.take(address_owner(self.address), places(&request)) else {
             return crowded(id);
         };
         let mut open = self.activity.begin(place);
@@ -227,6 +233,7 @@ impl<I: Invoker> Service<I> {
             Ok(reply) => match self.room(&reply.body) {
                 Some(waiting) => match response(is_head, reply, id) {
                     Ok(response) => {
+                        open.logged.answered(response.status().as_u16(), Some(id));
                         return response.map(|body| AnswerBody::new(body, open, waiting));
                     }
                     Err(message) => Refusal::of_fault(&Fault::BadReply { message }, &name),
@@ -266,13 +273,18 @@ impl<I: Invoker> Service<I> {
         open.unread = request.body().unread();
         let (mut name, mut head) = match request_head(&request) {
             Ok(found) => found,
-            Err(refusal) => return (String::new(), Err(refusal)),
+            Err(refusal) => {
+                open.logged = Logged::unreadable(self.access_log.as_ref(), self.address, PROTOCOL);
+                return (String::new(), Err(refusal));
+            }
         };
         if let Some(client) = &self.tls {
             client.mark(&mut head);
         }
         let client = self.via.as_ref().and_then(|proxies| proxies.client(&head));
-        let from = client.map_or(self.owner, address_owner);
+        let address = client.unwrap_or(self.address);
+        open.logged = Logged::new(self.access_log.as_ref(), address, PROTOCOL, &name, &head);
+        let from = address_owner(address);
         let length = request.body().length();
         let asked = Asked { from, length, wants_websocket: false };
         let route = match find_route(
@@ -284,6 +296,7 @@ impl<I: Invoker> Service<I> {
         ) {
             Ok((route, added)) => {
                 open.added = added;
+                open.logged.found(route.name().as_str(), &head);
                 route
             }
             Err(refusal) => {
@@ -459,8 +472,9 @@ fn refuse(
     is_head: bool,
     refusal: &Refusal,
     id: InvocationId,
-    open: OpenStream,
+    mut open: OpenStream,
 ) -> Response<AnswerBody> {
+    open.logged.answered(refusal.status, Some(id));
     let mut response =
         Response::builder().status(refusal.status).header("mote-invocation", id.to_string());
     if refusal.has_body() {

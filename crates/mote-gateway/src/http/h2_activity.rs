@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 
 use super::front::Unsent;
 use super::h2_body::Unread;
+use super::logged::Logged;
 use crate::added::Added;
 use crate::ids::now_ns;
 
@@ -94,6 +95,7 @@ impl Activity {
             accepted: false,
             added: Added::default(),
             unread: Unread::default(),
+            logged: Logged::default(),
             _place: place,
         }
     }
@@ -150,6 +152,8 @@ pub(super) struct OpenStream {
     pub(super) added: Added,
     /// The rest of its request's body, for which the end of the answer waits.
     pub(super) unread: Unread,
+    /// What the access log will say about it.
+    pub(super) logged: Logged,
     _place: Share<IpAddr>,
 }
 

@@ -130,6 +130,9 @@ impl hyper::body::Body for AnswerBody {
         if self.state == State::Pieces {
             let polled = self.poll_piece(cx);
             if !matches!(polled, Poll::Ready(None)) {
+                if let (Poll::Ready(Some(Ok(piece))), Some(open)) = (&polled, &mut self.open) {
+                    open.logged.sent(piece.bytes.len());
+                }
                 return polled.map(|piece| piece.map(|piece| piece.map(Frame::data)));
             }
             let fields = self.trailers();

@@ -142,7 +142,7 @@ pub async fn serve<I: Invoker>(
 
 /// Serves one connection to its end.
 async fn handle<I: Invoker>(mut stream: TcpStream, peer: IpAddr, front: &HttpFront<I>) {
-    let mut owner = address_owner(peer);
+    let mut address = peer;
     let mut via = None;
     if let Some(proxies) = &front.config.proxies {
         via = Some(proxies).filter(|proxies| proxies.sends_field(peer));
@@ -153,7 +153,7 @@ async fn handle<I: Invoker>(mut stream: TcpStream, peer: IpAddr, front: &HttpFro
                 () = front.stopper.given_up(front.config.arrival_grace) => return,
             };
             match read {
-                Ok(Ok(client)) => owner = client.map_or(owner, address_owner),
+                Ok(Ok(client)) => address = client.unwrap_or(peer),
                 Ok(Err(error)) => {
                     return tracing::debug!(%error, %peer, "no header of the PROXY protocol");
                 }
@@ -164,7 +164,7 @@ async fn handle<I: Invoker>(mut stream: TcpStream, peer: IpAddr, front: &HttpFro
     let socket = match &front.config.tls {
         None => Socket::Plain(stream),
         Some(tls) => {
-            let Ok(_share) = front.handshakes.take(owner, 1) else { return };
+            let Ok(_share) = front.handshakes.take(address_owner(address), 1) else { return };
             let handshake = TlsAcceptor::from(tls.clone()).accept(stream);
             let opened = tokio::select! {
                 opened = tokio::time::timeout(front.config.head_timeout, handshake) => opened,
@@ -182,7 +182,7 @@ async fn handle<I: Invoker>(mut stream: TcpStream, peer: IpAddr, front: &HttpFro
             }
         }
     };
-    connection::serve(socket, owner, via, front).await;
+    connection::serve(socket, address, via, front).await;
 }
 
 /// The next connection. Having no descriptors left is a temporary state: the function waits for

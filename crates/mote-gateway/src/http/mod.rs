@@ -14,6 +14,7 @@ mod h2_meter;
 pub mod head;
 mod input;
 mod listener;
+mod logged;
 mod proxies;
 mod request_body;
 mod route;

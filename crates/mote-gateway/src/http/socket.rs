@@ -14,6 +14,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio_rustls::server::TlsStream;
 
 use super::client::TlsClient;
+use super::logged::Logged;
 
 type Session = TlsStream<TcpStream>;
 
@@ -40,9 +41,9 @@ impl Socket {
         match self {
             Self::Plain(stream) => {
                 let (reader, writer) = stream.split();
-                (Reader::Plain(reader), Writer::Plain(writer))
+                (Reader::Plain(reader), Writer::new(Side::Plain(writer)))
             }
-            Self::Tls(tls) => (Reader::Tls(&tls.0), Writer::Tls(&tls.0)),
+            Self::Tls(tls) => (Reader::Tls(&tls.0), Writer::new(Side::Tls(&tls.0))),
         }
     }
 
@@ -62,23 +63,33 @@ pub(crate) enum Reader<'a> {
 }
 
 /// The half of a socket to which a connection writes.
-pub(crate) enum Writer<'a> {
+pub(crate) struct Writer<'a> {
+    side: Side<'a>,
+    /// What the access log will say about the request that is being answered.
+    pub(crate) logged: Logged,
+}
+
+enum Side<'a> {
     Plain(WriteHalf<'a>),
     Tls(&'a Mutex<Session>),
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
+    fn new(side: Side<'a>) -> Self {
+        Self { side, logged: Logged::default() }
+    }
+
     /// See [`Socket::try_write`].
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(writer) => writer.try_write(bytes),
-            Self::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
+        match &self.side {
+            Side::Plain(writer) => writer.try_write(bytes),
+            Side::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 
     /// Whether written bytes leave only after a flush.
     pub(crate) fn buffers(&self) -> bool {
-        matches!(self, Self::Tls(_))
+        matches!(self.side, Side::Tls(_))
     }
 }
 
@@ -101,23 +112,23 @@ impl AsyncWrite for Writer<'_> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(writer) => Pin::new(writer).poll_write(cx, bytes),
-            Self::Tls(session) => Pin::new(&mut *session.lock()).poll_write(cx, bytes),
+        match &mut self.get_mut().side {
+            Side::Plain(writer) => Pin::new(writer).poll_write(cx, bytes),
+            Side::Tls(session) => Pin::new(&mut *session.lock()).poll_write(cx, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(writer) => Pin::new(writer).poll_flush(cx),
-            Self::Tls(session) => Pin::new(&mut *session.lock()).poll_flush(cx),
+        match &mut self.get_mut().side {
+            Side::Plain(writer) => Pin::new(writer).poll_flush(cx),
+            Side::Tls(session) => Pin::new(&mut *session.lock()).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(writer) => Pin::new(writer).poll_shutdown(cx),
-            Self::Tls(session) => Pin::new(&mut *session.lock()).poll_shutdown(cx),
+        match &mut self.get_mut().side {
+            Side::Plain(writer) => Pin::new(writer).poll_shutdown(cx),
+            Side::Tls(session) => Pin::new(&mut *session.lock()).poll_shutdown(cx),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Flags of the HTTP fronts: certificates of clients, certificates that are ordered, and proxies.
+//! Flags of the HTTP fronts: certificates of clients, certificates that are ordered, proxies, and the
+//! access log.
 
 use clap::Args;
 
@@ -32,4 +33,10 @@ pub(in crate::cli) struct FrontFlags {
     /// How they say it: x-forwarded-for, forwarded or proxy-protocol [default: x-forwarded-for]
     #[arg(long, value_name = "HOW")]
     pub(in crate::cli) proxy_header: Option<String>,
+    /// Where a line for each HTTP request goes: a file, journal or stdout [default: off]
+    #[arg(long, value_name = "WHERE")]
+    pub(in crate::cli) access_log: Option<String>,
+    /// The format of these lines: combined, common or json [default: combined]
+    #[arg(long, value_name = "FORMAT")]
+    pub(in crate::cli) access_log_format: Option<String>,
 }

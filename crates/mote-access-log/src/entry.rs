@@ -1,0 +1,94 @@
+//! What the log knows of one request.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use mote_core::InvocationId;
+use mote_core::invocation::{Head, headers};
+
+/// One request and its answer.
+#[derive(Debug)]
+pub struct Entry {
+    /// The client's address.
+    pub client: Option<IpAddr>,
+    /// The name of the caller, if it has proved one.
+    pub caller: Option<String>,
+    /// The method; empty if the head of the request could not be read.
+    pub method: Vec<u8>,
+    /// The path and the query as they were sent, except that a slash at the end of a single segment is
+    /// left out.
+    pub target: Vec<u8>,
+    /// The version of HTTP, as request lines name it.
+    pub protocol: &'static str,
+    /// The fields `Host`, `Referer` and `User-Agent`.
+    pub host: Option<Vec<u8>>,
+    /// See `host`.
+    pub referer: Option<Vec<u8>>,
+    /// See `host`.
+    pub user_agent: Option<Vec<u8>>,
+    /// The name of the function; empty if the request was for none.
+    pub function: String,
+    /// The id of the invocation, if there was one.
+    pub invocation: Option<InvocationId>,
+    /// The status of the answer; 0 if the client was gone before there was one.
+    pub status: u16,
+    /// The bytes of the answer's body that were handed to the connection.
+    pub body_bytes: u64,
+    /// When the head of the request had arrived.
+    pub began: Instant,
+}
+
+impl Entry {
+    /// The entry of a request whose head could not be read.
+    pub fn unreadable(client: IpAddr, protocol: &'static str) -> Self {
+        Self {
+            client: Some(client),
+            caller: None,
+            method: Vec::new(),
+            target: Vec::new(),
+            protocol,
+            host: None,
+            referer: None,
+            user_agent: None,
+            function: String::new(),
+            invocation: None,
+            status: 0,
+            body_bytes: 0,
+            began: Instant::now(),
+        }
+    }
+
+    /// The entry of a request with this head; `name` is the first segment of its path, which the head
+    /// does not have.
+    pub fn new(client: IpAddr, protocol: &'static str, name: &str, head: &Head) -> Self {
+        let mut entry = Self::unreadable(client, protocol);
+        entry.method.extend_from_slice(head.method());
+        entry.target.reserve(2 + name.len() + head.path().len() + head.query().len());
+        entry.target.push(b'/');
+        entry.target.extend_from_slice(name.as_bytes());
+        // A head has the path "/" with and without a slash behind the first segment.
+        if head.path() != b"/" {
+            entry.target.extend_from_slice(head.path());
+        }
+        if !head.query().is_empty() {
+            entry.target.push(b'?');
+            entry.target.extend_from_slice(head.query());
+        }
+        for (name, value) in headers(head.headers()) {
+            let field = match name {
+                b"host" => &mut entry.host,
+                b"referer" => &mut entry.referer,
+                b"user-agent" => &mut entry.user_agent,
+                _ => continue,
+            };
+            *field = Some(value.to_vec());
+        }
+        entry
+    }
+
+    /// Notes the function that the request was for, and who its caller has proved to be.
+    pub fn found(&mut self, function: &str, head: &Head) {
+        self.function.push_str(function);
+        self.caller = head.caller().map(|name| String::from_utf8_lossy(name).into_owned());
+    }
+}
