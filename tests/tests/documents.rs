@@ -480,6 +480,7 @@ documents! {
     fleet: "docs/guides/fleet.md",
     moving_to_kubernetes: "docs/guides/moving-to-kubernetes.md",
     routes: "docs/guides/routes.md",
+    static_files: "docs/guides/static-files.md",
     schedules: "docs/guides/schedules.md",
     streams: "docs/guides/streams.md",
     state_and_calls: "docs/guides/state-and-calls.md",

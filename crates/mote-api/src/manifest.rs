@@ -18,6 +18,7 @@ mod http;
 mod mqtt;
 mod route;
 mod schedule;
+mod static_files;
 
 pub use access::{
     AccessName, EncodingName, HashName, SchemeName, TokensManifest, WebhookManifest, access,
@@ -30,6 +31,7 @@ pub use mqtt::{
 };
 pub use route::RouteManifest;
 pub use schedule::{MissedName, OverlapName, ScheduleManifest};
+pub use static_files::StaticManifest;
 
 /// The file name.
 pub const FILE_NAME: &str = "mote.toml";
@@ -42,7 +44,7 @@ const GIB: u64 = 1 << 30;
 const HOUR_MS: u64 = 3_600_000;
 const INIT_MS_MAX: u64 = 600_000;
 
-const FUNCTION_KEYS: [&str; 24] = [
+const FUNCTION_KEYS: [&str; 25] = [
     "name",
     "runtime",
     "compat",
@@ -67,6 +69,7 @@ const FUNCTION_KEYS: [&str; 24] = [
     "isolation",
     "access",
     "http",
+    "static",
 ];
 const TOP_KEYS: [&str; 13] = [
     "version",
@@ -162,6 +165,8 @@ pub struct FunctionManifest {
     pub secret_env: BTreeMap<String, String>,
     /// `[http]`.
     pub http_rules: HttpManifest,
+    /// `[static]`.
+    pub static_files: Option<StaticManifest>,
     /// `[[route]]`, each with its line.
     pub routes: Vec<Lined<RouteManifest>>,
     /// `http = "/path"` of a trigger.
@@ -538,6 +543,10 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
         let line = reader.get(at, "http").map_or(0, |(_, line)| line);
         http::read(reader, &section, &mut function, line);
     }
+    if let Some(section) = sub_section(reader, at, "static") {
+        let line = reader.get(at, "static").map_or(0, |(_, line)| line);
+        static_files::read(reader, &section, &mut function, line);
+    }
     if let Some(section) = sub_section(reader, at, "build") {
         reader.check_keys(&section, &["command"], &["watch"], &TOP_KEYS);
         function.build_command = reader
@@ -565,6 +574,7 @@ fn sub_section<'t>(
         "mqtt" => "[mqtt]",
         "access" => "[access]",
         "http" => "[http]",
+        "static" => "[static]",
         _ => "[build]",
     };
     match value.as_table() {

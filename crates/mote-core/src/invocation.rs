@@ -6,6 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -579,6 +580,10 @@ pub trait RouteInfo {
     }
     /// What the HTTP fronts require of requests to it.
     fn http(&self) -> Option<&HttpRules> {
+        None
+    }
+    /// The folder with its code, if it is on this machine.
+    fn code(&self) -> Option<&Path> {
         None
     }
     /// The platform that it was written for. The callers of that platform expect other codes for

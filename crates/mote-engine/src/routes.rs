@@ -2,6 +2,7 @@
 //! holds.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -211,6 +212,9 @@ impl RouteInfo for Route {
     }
     fn http(&self) -> Option<&HttpRules> {
         self.revision.spec.http.as_deref()
+    }
+    fn code(&self) -> Option<&Path> {
+        Some(&self.revision.code_dir)
     }
     fn compat(&self) -> Option<Platform> {
         self.revision.spec.compat

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use futures_util::future::Either;
@@ -210,6 +211,10 @@ impl RouteInfo for Route {
 
     fn http(&self) -> Option<&HttpRules> {
         of!(self.http())
+    }
+
+    fn code(&self) -> Option<&Path> {
+        of!(self.code())
     }
 
     fn compat(&self) -> Option<Platform> {

@@ -3,6 +3,7 @@
 //!
 //! Every other request passes through after one comparison.
 
+use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -197,6 +198,13 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
     fn http(&self) -> Option<&HttpRules> {
         match self {
             Route::Function(route) => route.http(),
+            Route::Invocations => None,
+        }
+    }
+
+    fn code(&self) -> Option<&Path> {
+        match self {
+            Route::Function(route) => route.code(),
             Route::Invocations => None,
         }
     }

@@ -1,11 +1,13 @@
 //! `[http]` and `[[route]]` of a manifest as the rules of a spec.
 
+use std::path::Path;
+
 use mote_api::manifest::{FunctionManifest, RouteManifest};
 use mote_api::toml_reader::{Lined, Mistakes};
 use mote_core::spec::routes::{Redirect, RouteRule};
-use mote_core::spec::{Cors, HttpRules};
+use mote_core::spec::{Cors, HttpRules, StaticFiles};
 
-use crate::mistakes::in_manifest;
+use crate::mistakes::{escaped, in_manifest};
 
 /// The rules for HTTP requests; `None` if the manifest of the function `name` has none.
 pub(crate) fn rules(
@@ -33,7 +35,13 @@ pub(crate) fn rules(
         let redirect = redirect.map(|(to, status)| Redirect { to, status });
         routes.push(checked(RouteRule { host, path, methods, redirect }, "", *line)?);
     }
-    let rules = HttpRules { headers: rules.headers, routes, cors };
+    let files = function.static_files.as_ref().map(|files| StaticFiles {
+        folder: files.folder.0.trim_end_matches('/').to_owned(),
+        fallback: files.fallback.as_ref().map(|(file, _)| file.clone()),
+        cache_s: files.cache_s,
+    });
+    let compress = function.http_rules.compress;
+    let rules = HttpRules { headers: rules.headers, routes, cors, compress, files };
     Ok((rules != HttpRules::default()).then(|| Box::new(rules)))
 }
 
@@ -42,4 +50,21 @@ fn checked(rule: RouteRule, key: &str, line: usize) -> Result<RouteRule, Mistake
     let Some((field, wanted)) = mote_routes::mistake(&rule) else { return Ok(rule) };
     let field = if key.is_empty() { field.trim_start_matches("route.") } else { key };
     Err(in_manifest("M0303", line, &format!("{field}: {wanted}")))
+}
+
+/// Refuses `[static]` if what it names is not in `root`, the folder of the function.
+pub(crate) fn check_files(function: &FunctionManifest, root: &Path) -> Result<(), Mistakes> {
+    let Some(files) = &function.static_files else { return Ok(()) };
+    let (folder, line) = &files.folder;
+    if !root.join(folder).is_dir() {
+        let text = format!("folder: there is no folder {} next to the code", escaped(folder));
+        return Err(in_manifest("M0303", *line, &text));
+    }
+    match &files.fallback {
+        Some((file, line)) if !root.join(folder).join(file).is_file() => {
+            let text = format!("fallback: there is no file {} in that folder", escaped(file));
+            Err(in_manifest("M0303", *line, &text))
+        }
+        _ => Ok(()),
+    }
 }

@@ -417,6 +417,7 @@ fn plan_described(
         _ => {}
     }
     apply(&mut spec, function)?;
+    super::http::check_files(function, folder.root())?;
     super::access::apply(&mut spec, function, Some(folder.root()))?;
     if let Some(chains) = chains {
         (chains.allow)(folder, &mut spec)?;

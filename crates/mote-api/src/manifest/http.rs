@@ -4,7 +4,7 @@ use crate::toml_reader::{Section, TomlReader};
 
 use super::{FunctionManifest, GIB, HOUR_MS, KIB, TOP_KEYS, read_methods};
 
-const KEYS: [&str; 4] = ["methods", "headers", "body_max", "cors"];
+const KEYS: [&str; 5] = ["methods", "headers", "body_max", "compress", "cors"];
 const CORS_KEYS: [&str; 6] = ["origins", "methods", "headers", "expose", "credentials", "max_age"];
 /// Methods of requests that browsers send to other origins without asking first.
 const SIMPLE_METHODS: [&str; 3] = ["GET", "HEAD", "POST"];
@@ -28,6 +28,8 @@ pub struct HttpManifest {
     pub headers: Vec<String>,
     /// `[http.cors]`.
     pub cors: Option<CorsManifest>,
+    /// `compress`.
+    pub compress: bool,
 }
 
 /// `[http.cors]`, complete; origins are not yet checked.
@@ -74,7 +76,9 @@ pub(super) fn read(
         let text = "[http] needs a key, e.g. headers = [\"x-device\"]";
         reader.mistake("M0306", line, text, None);
     }
-    function.http_rules = HttpManifest { headers, cors };
+    let compress = reader.get(section, "compress").is_some()
+        && reader.boolean(section, "compress").is_some_and(|compress| compress.value);
+    function.http_rules = HttpManifest { headers, cors, compress };
 }
 
 fn read_cors(
@@ -187,7 +191,8 @@ mod tests {
                 credentials: true,
                 max_age_s: Some(600),
             };
-            let rules = HttpManifest { headers: words(&["x-device"]), cors: Some(cors) };
+            let rules =
+                HttpManifest { headers: words(&["x-device"]), cors: Some(cors), compress: false };
             assert_eq!(function.http_rules, rules);
         }
     }

@@ -23,6 +23,24 @@ pub struct HttpRules {
     pub routes: Vec<RouteRule>,
     /// What browsers may do with the function's answers; with `None`, the function says so itself.
     pub cors: Option<Cors>,
+    /// Whether answers are compressed for clients that accept it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub compress: bool,
+    /// Files that the node serves itself.
+    #[serde(default, rename = "static", skip_serializing_if = "Option::is_none")]
+    pub files: Option<StaticFiles>,
+}
+
+/// Files next to the code of a function that the node serves itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StaticFiles {
+    /// The folder with the files, below that of the code.
+    pub folder: String,
+    /// The file in it that browsers get in place of pages that are not there.
+    pub fallback: Option<String>,
+    /// Seconds for which clients may keep a file without asking again.
+    pub cache_s: u32,
 }
 
 /// The pages of other origins that may call the function (Fetch standard, CORS protocol).
@@ -48,6 +66,14 @@ impl HttpRules {
     pub(super) fn mistake(&self) -> Option<(&'static str, &'static str)> {
         if !are_names(&self.headers, false) {
             return Some(("http.headers", "at most 64 names of fields in lower case"));
+        }
+        if let Some(files) = &self.files {
+            if !is_below(&files.folder) {
+                return Some(("static.folder", "a folder of the function such as public"));
+            }
+            if !files.fallback.as_deref().is_none_or(is_below) {
+                return Some(("static.fallback", "a file of that folder such as index.html"));
+            }
         }
         let cors = self.cors.as_ref()?;
         let is_any = |list: &[String]| list.iter().any(|entry| entry == "*");
@@ -97,6 +123,12 @@ pub fn is_origin(text: &str) -> bool {
     });
     let is_scheme = scheme.bytes().all(|b| is_plain(b) || b == b'+') && !scheme.is_empty();
     is_scheme && is_host && is_port
+}
+
+/// Whether a path stays below the folder to which it is relative.
+fn is_below(path: &str) -> bool {
+    let is_name = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
+    path.len() <= ENTRY_BYTES_MAX && path.split('/').all(is_name)
 }
 
 /// Whether a text is the name of a field (RFC 9110, 5.1) in lower case.

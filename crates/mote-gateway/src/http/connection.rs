@@ -18,6 +18,7 @@ use tokio::io::AsyncWriteExt;
 use super::answer::{self, After};
 use super::chunked::{ChunkEvent, Chunked};
 use super::client::TlsClient;
+use super::compress::Choice;
 use super::front::HttpFront;
 use super::head::{self, Framing, RequestHead};
 use super::input::{Input, ReadEnd, or_gone, poll_gone};
@@ -26,7 +27,7 @@ use super::proxies::Proxies;
 use super::request_body::Fed;
 use super::route::{Asked, LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
 use super::socket::{Reader, Socket, Writer};
-use super::{h2, request_body, silence, websocket, websocket_messages};
+use super::{files, h2, request_body, silence, websocket, websocket_messages};
 use crate::added::Added;
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::Refusal;
@@ -174,6 +175,10 @@ async fn serve_one<I: Invoker>(
         }
     };
     writer.logged.found(route.name().as_str(), &request.head);
+    let mut file = None;
+    if request.framing == Framing::None && !request.wants_websocket {
+        file = files::answer(&route, &request.head, request.is_bare).await;
+    }
     let limit = route.body_bytes_max();
     if request.framing != Framing::None {
         request.head.give_place_back();
@@ -185,7 +190,13 @@ async fn serve_one<I: Invoker>(
         return After::Close;
     }
     input.refusals = 0;
-    let mut exchange = Exchange { front, route, request, received_ns, is_head, owner, added };
+    let choice = Choice::of(route.http(), &request.head);
+    let mut exchange =
+        Exchange { front, route, request, received_ns, is_head, owner, added, choice };
+    if let Some(file) = file {
+        let keep_alive = exchange.request.keep_alive;
+        return exchange.answer(Ok(file), invocation_id(), writer, keep_alive).await;
+    }
     if exchange.request.wants_websocket && exchange.route.takes_websockets() {
         if !exchange.route.takes_websocket_messages() {
             return exchange.run_websocket(None, input, reader, writer).await;
@@ -282,6 +293,8 @@ struct Exchange<'a, I: Invoker> {
     owner: IpAddr,
     /// Fields that answers have in addition.
     added: Added,
+    /// Whether its answer is compressed.
+    choice: Choice,
 }
 
 impl<I: Invoker> Exchange<'_, I> {
@@ -539,7 +552,7 @@ impl<I: Invoker> Exchange<'_, I> {
             Ok(mut reply) => {
                 reply.headers = self.added.to(reply.headers);
                 let idle = Duration::from_millis(self.route.stream_idle_ms());
-                let reply = silence::limited(reply, idle);
+                let reply = self.choice.apply(silence::limited(reply, idle));
                 let form =
                     answer::Form { is_head: self.is_head, http10: self.request.http10, keep_alive };
                 match answer::send(writer, config, reply, id, form).await {

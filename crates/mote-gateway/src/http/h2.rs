@@ -22,6 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
 use super::client::TlsClient;
+use super::compress::Choice;
 use super::front::{HttpFront, Stopper, WellKnown};
 use super::h2_activity::{Activity, OpenStream, Progress, UNSENT_BYTES_TOTAL_MAX, Waiting};
 use super::h2_answer::AnswerBody;
@@ -33,7 +34,7 @@ use super::proxies::Proxies;
 use super::route::{Asked, LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
 use super::socket::Socket;
 use super::target::{self, TARGET_BYTES_MAX, Target};
-use super::{answer, silence};
+use super::{answer, files, silence};
 use crate::ids::{invocation_id, now_ns};
 use crate::refusal::Refusal;
 
@@ -271,7 +272,7 @@ impl<I: Invoker> Service<I> {
     ) -> (String, Result<mote_core::Reply, Refusal>) {
         let request = request.map(Arriving::new);
         open.unread = request.body().unread();
-        let (mut name, mut head) = match request_head(&request) {
+        let (mut name, mut head, is_bare) = match request_head(&request) {
             Ok(found) => found,
             Err(refusal) => {
                 open.logged = Logged::unreadable(self.access_log.as_ref(), self.address, PROTOCOL);
@@ -309,7 +310,14 @@ impl<I: Invoker> Service<I> {
         };
         self.activity.refusals.store(0, Ordering::Relaxed);
         let stream_idle = Duration::from_millis(route.stream_idle_ms());
+        let choice = Choice::of(route.http(), &head);
         let body = request.into_body();
+        if body.is_over()
+            && let Some(mut file) = files::answer(&route, &head, is_bare).await
+        {
+            file.headers = open.added.to(file.headers);
+            return (name, Ok(choice.apply(file)));
+        }
         let body = if body.is_over() {
             Body::Empty
         } else {
@@ -356,15 +364,16 @@ impl<I: Invoker> Service<I> {
         let result = self.invoker.invoke(&route, invocation).await;
         let result = result.map(|mut reply| {
             reply.headers = open.added.to(reply.headers);
-            silence::limited(reply, stream_idle)
+            choice.apply(silence::limited(reply, stream_idle))
         });
         let result = result.map_err(|fault| Refusal::of_fault_for(&fault, &name, route.compat()));
         (name, result)
     }
 }
 
-/// Method, route and fields of a request, under the same rules as for HTTP/1.1.
-fn request_head<B>(request: &Request<B>) -> Result<(String, Head), Refusal> {
+/// Method, route and fields of a request, under the same rules as for HTTP/1.1, and whether its path
+/// is a single segment.
+fn request_head<B>(request: &Request<B>) -> Result<(String, Head, bool), Refusal> {
     if matches!(request.method().as_str(), "CONNECT" | "TRACE") {
         let mut refusal = Refusal::new(405, "M1022", "method not supported");
         refusal.allow = Some("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS".into());
@@ -377,7 +386,7 @@ fn request_head<B>(request: &Request<B>) -> Result<(String, Head), Refusal> {
     if request.headers().len() > FIELDS_MAX {
         return Err(Refusal::new(431, "M1017", "headers: 100 fields, 32 KiB at most"));
     }
-    let Target { name, path, query } = target::split(path_and_query.as_bytes())?;
+    let Target { name, path, query, is_bare } = target::split(path_and_query.as_bytes())?;
     let mut builder = Head::builder(request.method().as_str().as_bytes(), path, query);
     let host = host(request)?;
     builder.header(b"host", host);
@@ -400,7 +409,7 @@ fn request_head<B>(request: &Request<B>) -> Result<(String, Head), Refusal> {
     if !crumbs.is_empty() {
         builder.header(b"cookie", &crumbs.join(&b"; "[..]));
     }
-    Ok((String::from_utf8_lossy(name).into_owned(), builder.finish()))
+    Ok((String::from_utf8_lossy(name).into_owned(), builder.finish(), is_bare))
 }
 
 /// `:authority`, or `Host` without it; two different values are refused.

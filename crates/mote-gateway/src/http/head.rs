@@ -37,6 +37,8 @@ pub struct RequestHead {
     pub name: String,
     /// Method, path below the name, query and header fields.
     pub head: Head,
+    /// Whether its path is a single segment, without a `/` behind it.
+    pub is_bare: bool,
     /// How its body is delimited.
     pub framing: Framing,
     /// Whether another request may follow on the connection.
@@ -94,7 +96,7 @@ pub fn parse(bytes: &[u8]) -> Result<RequestHead, Refusal> {
             origin
         }
     };
-    let Target { name, path, query } = target::split(target)?;
+    let Target { name, path, query, is_bare } = target::split(target)?;
     let mut fields = Fields::new(Head::builder(method, path, query));
     let field_lines = lines.rest;
     loop {
@@ -108,7 +110,8 @@ pub fn parse(bytes: &[u8]) -> Result<RequestHead, Refusal> {
         fields.line(line, lines.number)?;
     }
     let ambiguous = fields.underscored && has_twins(&names(field_lines));
-    let head = fields.finish(name, absolute_host, http10)?;
+    let mut head = fields.finish(name, absolute_host, http10)?;
+    head.is_bare = is_bare;
     if ambiguous { Err(twins()) } else { Ok(head) }
 }
 
@@ -358,6 +361,8 @@ impl<'a> Fields<'a> {
             name: String::from_utf8(name.to_vec())
                 .map_err(|_| Refusal::new(400, "M1026", "path is not in normal form"))?,
             head,
+            // The caller knows the target.
+            is_bare: false,
             framing,
             keep_alive: !self.close && (!http10 || self.keep_alive),
             http10,

@@ -4,7 +4,9 @@
 mod answer;
 pub mod chunked;
 mod client;
+mod compress;
 mod connection;
+mod files;
 mod front;
 mod h2;
 mod h2_activity;

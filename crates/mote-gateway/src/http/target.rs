@@ -14,6 +14,8 @@ pub struct Target<'a> {
     pub path: &'a [u8],
     /// The query without `?`.
     pub query: &'a [u8],
+    /// Whether the path is one segment, without a `/` behind it.
+    pub is_bare: bool,
 }
 
 /// Checks an origin-form target (`/name/path?query`) and splits it.
@@ -37,11 +39,11 @@ pub fn split(target: &[u8]) -> Result<Target<'_>, Refusal> {
     }
     check_query(query)?;
     let rest = &path[1..];
-    let (name, below) = match memchr::memchr(b'/', rest) {
-        Some(at) => (&rest[..at], &rest[at..]),
-        None => (rest, &b"/"[..]),
+    let (name, below, is_bare) = match memchr::memchr(b'/', rest) {
+        Some(at) => (&rest[..at], &rest[at..], false),
+        None => (rest, &b"/"[..], !rest.is_empty()),
     };
-    Ok(Target { name, path: below, query })
+    Ok(Target { name, path: below, query, is_bare })
 }
 
 /// Bytes that need no further check.

@@ -1,0 +1,265 @@
+//! Compresses answers for clients that accept it, if the manifest of the function says so.
+
+use std::io::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use mote_core::Reply;
+use mote_core::body::{Body, BodyError, BodySource};
+use mote_core::invocation::{Head, headers, put_header};
+use mote_core::spec::HttpRules;
+use mote_static_files::accepts;
+
+/// Shorter answers fit into one packet of a network anyway.
+const BYTES_MIN: u64 = 1_024;
+/// Bytes that are compressed before other tasks run: about a millisecond.
+const PIECE_BYTES: usize = 32 << 10;
+/// Answers that are compressed at once; further ones are sent as they are. The state of each takes
+/// about 300 KB.
+const AT_ONCE_MAX: usize = 64;
+/// Most of the gain of the best level, at a third of its time.
+const LEVEL: Compression = Compression::new(4);
+
+/// What a request and the function's manifest mean for the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// The function's answers are not compressed.
+    Off,
+    /// They are, but not this one: the client does not accept it.
+    Plain,
+    /// The client accepts a compressed answer.
+    Gzip,
+}
+
+impl Choice {
+    pub(super) fn of(rules: Option<&HttpRules>, head: &Head) -> Self {
+        if !rules.is_some_and(|rules| rules.compress) {
+            return Self::Off;
+        }
+        let sent = headers(head.headers()).find(|(name, _)| *name == b"accept-encoding");
+        let is_accepted = sent.is_some_and(|(_, value)| accepts(value, "gzip"));
+        // The length of a compressed body is not known before it is made.
+        if is_accepted && head.method() != b"HEAD" { Self::Gzip } else { Self::Plain }
+    }
+
+    /// The answer in the form that was chosen.
+    pub(super) fn apply(self, mut reply: Reply) -> Reply {
+        let is_long = reply.body.length().is_none_or(|bytes| bytes >= BYTES_MIN);
+        if self == Self::Off || !is_long || !is_compressible(&reply) {
+            return reply;
+        }
+        let place = (self == Self::Gzip).then(Place::take).flatten();
+        let mut block = Vec::with_capacity(reply.headers.len() + 64);
+        for (name, value) in headers(&reply.headers) {
+            // The bytes are others now, although the content is the same (RFC 9110, 8.8.1).
+            let is_strong = name.eq_ignore_ascii_case(b"etag") && value.starts_with(b"\"");
+            match place {
+                Some(_) if is_strong => put_header(&mut block, name, &[b"W/", value].concat()),
+                _ => put_header(&mut block, name, value),
+            }
+        }
+        put_header(&mut block, b"vary", b"accept-encoding");
+        if let Some(place) = place {
+            put_header(&mut block, b"content-encoding", b"gzip");
+            reply.body = compressed(std::mem::take(&mut reply.body), place);
+        }
+        reply.headers = block.into();
+        reply
+    }
+}
+
+/// Whether the content of an answer gets shorter, and may be changed.
+fn is_compressible(reply: &Reply) -> bool {
+    if matches!(reply.status, 100..=199 | 204 | 206 | 304) {
+        return false;
+    }
+    let mut kind: &[u8] = b"";
+    for (name, value) in headers(&reply.headers) {
+        let is = |wanted: &str| name.eq_ignore_ascii_case(wanted.as_bytes());
+        if is("content-type") {
+            kind = value;
+        }
+        let keeps_form = is("cache-control")
+            && value.split(|b| *b == b',').any(|one| one.trim_ascii() == b"no-transform");
+        if is("content-encoding") || is("content-range") || keeps_form {
+            return false;
+        }
+    }
+    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    let kind = kind.to_ascii_lowercase();
+    let ends = |ending: &[u8]| kind.ends_with(ending);
+    match &kind[..] {
+        // Its events are short, and its connection lives long.
+        b"text/event-stream" => false,
+        _ if kind.starts_with(b"text/") => true,
+        b"image/svg+xml" | b"application/wasm" | b"application/x-ndjson" => true,
+        _ => ends(b"json") || ends(b"xml") || ends(b"javascript"),
+    }
+}
+
+/// One of the places for answers that are compressed at once.
+struct Place;
+
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+impl Place {
+    fn take() -> Option<Self> {
+        let place = Self;
+        // Dropping it gives it back, also if there was none.
+        (TAKEN.fetch_add(1, Ordering::Relaxed) < AT_ONCE_MAX).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        TAKEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn compressed(body: Body, place: Place) -> Body {
+    let mut encoder = GzEncoder::new(Vec::new(), LEVEL);
+    match &body {
+        Body::Whole(bytes) if bytes.len() <= PIECE_BYTES => {
+            // Writing into memory does not fail.
+            let _ = encoder.write_all(bytes);
+            Body::whole(encoder.finish().unwrap_or_default())
+        }
+        _ => {
+            let is_stream = matches!(body, Body::Stream { .. });
+            let source = Compressed {
+                body,
+                encoder: Some(encoder),
+                piece: Bytes::new(),
+                is_stream,
+                rests: false,
+                _place: place,
+            };
+            Body::Stream { source: Box::new(source), length: None }
+        }
+    }
+}
+
+struct Compressed {
+    body: Body,
+    /// `None` at the end.
+    encoder: Option<GzEncoder<Vec<u8>>>,
+    /// What is not compressed yet of the last chunk.
+    piece: Bytes,
+    /// Whether the chunks come from the function one by one, so that each is sent at once.
+    is_stream: bool,
+    /// Whether other tasks run before the next piece.
+    rests: bool,
+    _place: Place,
+}
+
+impl BodySource for Compressed {
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        loop {
+            let Some(encoder) = &mut self.encoder else { return Poll::Ready(None) };
+            if self.piece.is_empty() {
+                match ready!(self.body.poll_chunk(cx)) {
+                    Some(Ok(chunk)) => self.piece = chunk,
+                    Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                    None => {
+                        let rest = self.encoder.take().and_then(|encoder| encoder.finish().ok());
+                        return Poll::Ready(rest.map(|rest| Ok(rest.into())));
+                    }
+                }
+                continue;
+            }
+            if std::mem::replace(&mut self.rests, false) {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let now = self.piece.split_to(self.piece.len().min(PIECE_BYTES));
+            self.rests = now.len() == PIECE_BYTES;
+            // Writing into memory does not fail.
+            let _ = encoder.write_all(&now);
+            if self.is_stream && self.piece.is_empty() {
+                let _ = encoder.flush();
+            }
+            let out = std::mem::take(encoder.get_mut());
+            if !out.is_empty() {
+                return Poll::Ready(Some(Ok(out.into())));
+            }
+        }
+    }
+
+    fn take_trailers(&mut self) -> Bytes {
+        self.body.take_trailers()
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.body.held_bytes() + self.piece.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use mote_core::Phases;
+
+    use super::*;
+
+    fn reply(fields: &[(&str, &str)], body: Body) -> Reply {
+        let mut block = Vec::new();
+        for (name, value) in fields {
+            put_header(&mut block, name.as_bytes(), value.as_bytes());
+        }
+        Reply { status: 200, headers: block.into(), body, phases: Phases::default() }
+    }
+
+    fn field(reply: &Reply, wanted: &str) -> Option<String> {
+        let mut all = headers(&reply.headers);
+        let found = all.find(|(name, _)| *name == wanted.as_bytes());
+        found.map(|(_, value)| String::from_utf8_lossy(value).into_owned())
+    }
+
+    async fn plain(reply: Reply) -> Vec<u8> {
+        let body = reply.body.collect(1 << 30).await.expect("a body");
+        let mut text = Vec::new();
+        flate2::read::GzDecoder::new(&body[..]).read_to_end(&mut text).expect("gzip");
+        text
+    }
+
+    #[tokio::test]
+    async fn texts_get_shorter() {
+        let text: Vec<u8> = (0..200_000).flat_map(|n: u32| format!("{n} ").into_bytes()).collect();
+        for length in [2_000, PIECE_BYTES, PIECE_BYTES + 1, text.len()] {
+            let body = Body::whole(text[..length].to_vec());
+            let fields = [("content-type", "application/json"), ("etag", "\"a\"")];
+            let answer = Choice::Gzip.apply(reply(&fields, body));
+            assert_eq!(field(&answer, "content-encoding").as_deref(), Some("gzip"));
+            assert_eq!(field(&answer, "vary").as_deref(), Some("accept-encoding"));
+            assert_eq!(field(&answer, "etag").as_deref(), Some("W/\"a\""));
+            assert_eq!(plain(answer).await, text[..length]);
+        }
+        assert_eq!(TAKEN.load(Ordering::Relaxed), 0, "all places are given back");
+    }
+
+    #[test]
+    fn other_answers_stay_as_they_are() {
+        let long = || Body::whole(vec![b'a'; 5_000]);
+        for (fields, body) in [
+            (&[("content-type", "text/plain")][..], Body::whole("short")),
+            (&[("content-type", "image/png")], long()),
+            (&[], long()),
+            (&[("content-type", "text/event-stream")], long()),
+            (&[("content-type", "text/css"), ("content-encoding", "br")], long()),
+            (&[("content-type", "text/css"), ("cache-control", "no-transform")], long()),
+        ] {
+            let answer = Choice::Gzip.apply(reply(fields, body));
+            assert!(field(&answer, "vary").is_none(), "{fields:?}");
+        }
+        // Caches learn that other clients get another form.
+        let answer = Choice::Plain.apply(reply(&[("content-type", "text/css")], long()));
+        assert_eq!(field(&answer, "vary").as_deref(), Some("accept-encoding"));
+        assert!(field(&answer, "content-encoding").is_none());
+        let answer = Choice::Off.apply(reply(&[("content-type", "text/css")], long()));
+        assert!(field(&answer, "vary").is_none());
+    }
+}
