@@ -7,6 +7,7 @@ mod client;
 mod compress;
 mod connection;
 mod files;
+mod fission;
 mod front;
 mod h2;
 mod h2_activity;

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use mote_core::invocation::{Head, headers};
 use mote_core::rollout::sticky_key;
 use mote_core::routing::{self, Among, Found};
-use mote_core::spec::Access;
+use mote_core::spec::{Access, Platform};
 use mote_core::{Fault, Invoker, RouteInfo};
 
+use super::fission;
 use super::front::WellKnown;
 use super::head::no_such_function;
 use super::rules::{self, Checked};
@@ -71,6 +72,9 @@ pub(crate) fn find_route<I: Invoker>(
     }
     let name = name.as_str();
     let route = found.ok_or_else(|| no_such_function(name))?;
+    if placed == Placed::Routed && route.compat() == Some(Platform::Fission) {
+        fission::describe_route(head);
+    }
     let Some(rules) = route.http() else {
         accept(invoker, &route, name, head, asked, None)?;
         return placed.end(route, Added::default());
