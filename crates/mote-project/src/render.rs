@@ -3,7 +3,9 @@
 
 use std::fmt::Write as _;
 
-use mote_api::manifest::{MissedName, OverlapName, PolicyName, RuntimeName, ScheduleManifest};
+use mote_api::manifest::{
+    self, MissedName, OverlapName, PolicyName, RuntimeName, ScheduleManifest,
+};
 
 use super::foreign::Described;
 
@@ -62,6 +64,12 @@ pub fn mote_toml(file: &str, described: &Described) -> String {
     }
     limits(&mut out, described);
     scale(&mut out, described);
+    let words = ["public", "key", "basic", "mtls", "local"];
+    let is_mode = |word: &&str| manifest::access(word) == function.access;
+    if let Some(mode) = words.into_iter().find(is_mode) {
+        out.section("access");
+        out.key("mode", &quoted(mode), note("access"));
+    }
     if !function.egress.is_empty() {
         out.section("allow");
         let destination = |(host, port): &(String, u16)| match (host.as_str(), port) {

@@ -6,7 +6,7 @@ use std::fs;
 
 use mote_api::toml_reader::Mistakes;
 use mote_core::spec::{Platform, Runtime};
-use mote_project::{Options, Project, read, write_anew};
+use mote_project::{Options, Project, foreign, read, write_anew};
 
 /// Reads a folder `demo` with a manifest of another platform.
 fn read_files(files: &[(&str, &str)]) -> Result<Project, Mistakes> {
@@ -254,4 +254,20 @@ fn manifests_that_would_take_long_to_parse_are_refused_first() {
         ));
     }
     assert!(!read(&many).contains("too large"), "a thousand functions are refused");
+}
+
+#[test]
+fn an_imported_manifest_has_the_access() {
+    for mode in ["public", "key", "basic", "mtls", "local"] {
+        let source = format!(
+            "apiVersion: nuclio.io/v1\nkind: NuclioFunction\nmetadata: {{name: hello, annotations: \
+             {{mote/access: {mode}}}}}\nspec: {{runtime: python, handler: 'main:handler'}}\n"
+        );
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("function.yaml"), source).unwrap();
+        let found = foreign::read(dir.path()).unwrap().unwrap();
+        let text = mote_project::mote_toml("function.yaml", &found.functions[0]);
+        let section = format!("\n[access]\nmode = \"{mode}\"  # annotation mote/access\n");
+        assert!(text.contains(&section), "{text}");
+    }
 }
