@@ -33,9 +33,11 @@ mod openfaas;
 mod openwhisk;
 pub(super) mod packages;
 mod quantity;
+mod routes;
 mod schedules;
 
 pub use packages::Packages;
+pub use routes::Converted;
 
 /// The annotation that lists the destinations of a function, as `[allow] net` does in `mote.toml`.
 const ALLOW_NET: &str = "mote/allow-net";
@@ -92,6 +94,19 @@ impl Foreign {
             Err(mistakes) => self.left_out.push(LeftOut { name: label(name), mistakes }),
         }
     }
+
+    /// Whether it has a function of this name.
+    fn has(&self, name: &str) -> bool {
+        self.functions.iter().any(|one| one.name() == label(name))
+    }
+
+    /// The function that an object names; warns if there is none.
+    fn named(&mut self, object: &str, name: &str) -> Option<&mut Described> {
+        if !self.has(name) && !self.left_out.iter().any(|one| one.name == label(name)) {
+            self.warnings.push(format!("{object}: there is no function {name}"));
+        }
+        self.functions.iter_mut().find(|one| one.name() == label(name))
+    }
 }
 
 /// One function of it.
@@ -107,6 +122,9 @@ pub struct Described {
     pub notes: BTreeMap<&'static str, String>,
     /// Packages that the manifest asks for and that the files next to the code do not name.
     pub packages: Packages,
+    /// The routes that its platform's objects ask for. After the checks only those that the manifest
+    /// has, in its order.
+    pub routes: Vec<Converted>,
     /// Annotations that the platform's clients show, by platform.
     pub annotations: BTreeMap<String, String>,
 }
@@ -519,13 +537,14 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
         }
         Document::OpenWhisk => openwhisk::read(&shown, first, folder)?,
     };
+    routes::objects(&mut found, &documents);
     for name in missing {
         found
             .warnings
             .push(format!("${{{name}}} is not set and has no default; using an empty value"));
     }
     found.file = shown;
-    check(&found)?;
+    check(&mut found)?;
     Ok(Some(found))
 }
 
@@ -580,8 +599,8 @@ fn object_name(document: &Value) -> String {
     format!("{} {}", part(&document["kind"]), part(&document["metadata"]["name"]))
 }
 
-/// Checks names that become names of files and folders.
-fn check(found: &Foreign) -> Result<(), Mistakes> {
+/// Checks names that become names of files and folders, and then the routes.
+fn check(found: &mut Foreign) -> Result<(), Mistakes> {
     for function in &found.functions {
         if let Some(name) = &function.function.name
             && let Err(error) = FunctionName::new(&name.value)
@@ -595,6 +614,7 @@ fn check(found: &Foreign) -> Result<(), Mistakes> {
             return Err(mistake("M0303", text, None));
         }
     }
+    routes::settle(found);
     Ok(())
 }
 
@@ -607,10 +627,13 @@ pub fn is_plain_name(name: &str) -> bool {
 
 /// A function as a client describes it to Nuclio's dashboard, with its code inside.
 pub fn nuclio_document(document: &Value) -> Result<Described, Mistakes> {
-    let described = nuclio::sent(document)?;
+    let mut described = nuclio::sent(document)?;
+    // Callers of that API may have no other right on the node than to deploy functions of their own,
+    // so they cannot claim hosts and paths.
+    described.routes.clear();
     let functions = vec![described];
-    let found = Foreign { file: "function".to_owned(), functions, ..Foreign::default() };
-    check(&found)?;
+    let mut found = Foreign { file: "function".to_owned(), functions, ..Foreign::default() };
+    check(&mut found)?;
     Ok(found.functions.into_iter().next().expect("one was put in"))
 }
 

@@ -90,6 +90,18 @@ pub fn mote_toml(file: &str, described: &Described) -> String {
             out.key(name, &format!("{{ secret = {} }}", quoted(secret)), &from);
         }
     }
+    for (route, origin) in function.routes.iter().zip(&described.routes) {
+        let route = &route.value;
+        out.section("[route]");
+        if let Some(host) = &route.host {
+            out.key("host", &quoted(host), &origin.object);
+        }
+        out.key("path", &quoted(&route.path), &origin.object);
+        if !route.methods.is_empty() {
+            let methods: Vec<String> = route.methods.iter().map(|one| quoted(one)).collect();
+            out.key("methods", &format!("[{}]", methods.join(", ")), &origin.object);
+        }
+    }
     for schedule in &function.schedules {
         trigger(&mut out, &schedule.value);
     }

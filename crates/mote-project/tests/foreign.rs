@@ -6,7 +6,7 @@ use std::fs;
 
 use mote_api::toml_reader::Mistakes;
 use mote_core::spec::{Platform, Runtime};
-use mote_project::{Options, Project, foreign, read, write_anew};
+use mote_project::{Options, Planned, Project, foreign, read, write_anew};
 
 /// Reads a folder `demo` with a manifest of another platform.
 fn read_files(files: &[(&str, &str)]) -> Result<Project, Mistakes> {
@@ -128,10 +128,8 @@ fn specs_of_fission_name_the_code_beside_them() {
             "specs: lost: no file matches dist/*.zip of its ArchiveUploadSpec",
         ]
     );
-    assert_eq!(
-        project.functions[0].warnings,
-        ["HTTPTrigger route: the function answers at /form here, not at /show"]
-    );
+    assert_eq!(project.functions[0].warnings, [""; 0]);
+    assert_eq!(mote_routes::text(&project.functions[0].spec.routes()[0]), "/show");
     assert_eq!(project.functions[2].warnings, ["ArchiveUploadSpec: no file matches node_modules/"]);
 }
 
@@ -270,4 +268,255 @@ fn an_imported_manifest_has_the_access() {
         let section = format!("\n[access]\nmode = \"{mode}\"  # annotation mote/access\n");
         assert!(text.contains(&section), "{text}");
     }
+}
+
+/// The routes of the functions in a folder, each with its function's name, and all warnings.
+fn routes(files: &[(&str, &str)]) -> (Vec<String>, Vec<String>) {
+    let project = read_files(files).unwrap();
+    let of = |one: &Planned| {
+        let routes = one.spec.routes().iter();
+        routes.map(|route| format!("{}: {}", one.spec.name, mote_routes::text(route))).collect()
+    };
+    let routes = project.functions.iter().flat_map(|one| -> Vec<String> { of(one) }).collect();
+    let warnings = project.functions.iter().flat_map(|one| one.warnings.clone()).collect();
+    (routes, warnings)
+}
+
+fn fission_trigger(name: &str, spec: &str) -> String {
+    format!(
+        "---\napiVersion: fission.io/v1\nkind: HTTPTrigger\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n"
+    )
+}
+
+const FISSION: &str = "apiVersion: fission.io/v1\nkind: Function\nmetadata: {name: orders}\nspec:\n  \
+                       environment: {name: python}\n  package: {functionName: main}\n";
+
+#[test]
+fn triggers_of_fission_become_routes() {
+    let to = "functionref: {type: name, name: orders}";
+    for (spec, expected, said) in [
+        ("relativeurl: /orders", "", ""),
+        ("relativeurl: /orders, host: a.org", "a.org/orders", ""),
+        ("relativeurl: '/o/{id}', methods: [GET, PUT]", "GET,PUT /o/{id}", ""),
+        ("relativeurl: '/o/{id}', method: POST, methods: [GET]", "GET,POST /o/{id}", ""),
+        ("relativeurl: '/f/{path:.*}', host: '*'", "/f/{path...}", ""),
+        ("relativeurl: '/o/{id:[0-9]+}'", "/o/{id}", "{id:[0-9]+} matches any text"),
+        ("prefix: /orders", "", ""),
+        ("prefix: /orders/, keepPrefix: true", "/orders/*", ""),
+        ("prefix: /api", "/api/*", "the whole path, with /api at its beginning"),
+        ("prefix: /api, keepPrefix: true, relativeurl: /b", "/api/*", ""),
+        ("relativeurl: /a, createingress: true, ingressconfig: {host: b.org}", "b.org/a", ""),
+        ("relativeurl: /a, createingress: false, ingressconfig: {host: b.org}", "/a", ""),
+        (
+            "relativeurl: /a, createingress: true, ingressconfig: {host: b.org, path: '/x(/|$)(.*)', \
+             annotations: {nginx.ingress.kubernetes.io/rewrite-target: /a}}",
+            "b.org/x/*",
+            "the whole path, with /x(/|$)(.*) at its beginning",
+        ),
+        ("relativeurl: /a, routeConfig: {provider: gateway, hostnames: [c.org]}", "c.org/a", ""),
+        ("relativeurl: '/{a}.txt'", "", "/{a}.txt cannot be a route: a path such as"),
+        ("relativeurl: /_node", "", "/_node cannot be a route: what begins with /_ belongs to"),
+        ("host: a.org", "", "HTTPTrigger t: it has neither relativeurl nor prefix"),
+        (
+            "relativeurl: /a, corsConfig: {allowOrigins: ['*']}",
+            "/a",
+            "HTTPTrigger t: spec.corsConfig",
+        ),
+    ] {
+        let spec = format!("{spec}, {to}");
+        let source = format!("{FISSION}{}", fission_trigger("t", &spec));
+        let (routes, warnings) =
+            routes(&[("f.yaml", &source), ("main.py", "def main(): return 'x'\n")]);
+        let expected =
+            if expected.is_empty() { vec![] } else { vec![format!("orders: {expected}")] };
+        assert_eq!(routes, expected, "{spec}");
+        assert_eq!(warnings.is_empty(), said.is_empty(), "{spec}: {warnings:?}");
+        assert!(warnings.iter().all(|text| text.contains(said)), "{spec}: {warnings:?}");
+    }
+}
+
+#[test]
+fn triggers_of_fission_name_functions_of_other_files() {
+    let function = |name: &str| {
+        format!(
+            "kind: ArchiveUploadSpec\nname: a\ninclude: [main.py]\n---\n\
+             apiVersion: fission.io/v1\nkind: Package\nmetadata: {{name: p}}\nspec:\n  \
+             source: {{type: url, url: 'archive://a'}}\n---\n\
+             apiVersion: fission.io/v1\nkind: Function\nmetadata: {{name: {name}, \
+             annotations: {{mote/access: public}}}}\nspec:\n  environment: {{name: python}}\n  \
+             package: {{functionName: main, packageref: {{name: p}}}}\n"
+        )
+    };
+    let triggers = [
+        ("one", "relativeurl: /first, functionref: {name: a}"),
+        ("two", "relativeurl: /second, host: b.org, functionref: {name: a}"),
+        ("three", "relativeurl: /first, functionref: {name: b}"),
+        ("four", "relativeurl: /x, functionref: {name: lost}"),
+        (
+            "five",
+            "relativeurl: /shared, functionref: {type: function-weights, functionweights: {a: 20, b: 80}}",
+        ),
+    ];
+    let triggers: String =
+        triggers.iter().map(|(name, spec)| fission_trigger(name, spec)).collect();
+    let (routes, warnings) = routes(&[
+        ("specs/a.yaml", &function("a")),
+        ("specs/b.yaml", &function("b")),
+        ("specs/triggers.yaml", &triggers),
+        ("main.py", "def main(): return 'x'\n"),
+    ]);
+    assert_eq!(routes, ["a: /first", "a: b.org/second", "b: /shared"]);
+    assert_eq!(
+        warnings,
+        [
+            "HTTPTrigger four: there is no function lost",
+            "HTTPTrigger five: all requests reach b, without shares for a, b: deploy these as \
+             revisions of one function, and share its requests with mote traffic b",
+            "HTTPTrigger three: /first cannot be a route: the function a has this route; use \
+             /NAME, or import it and write another path in mote.toml",
+        ]
+    );
+}
+
+#[test]
+fn ingresses_of_nuclio_become_routes() {
+    for (attributes, expected, said) in [
+        ("port: 32001", "", "ignored: triggers.web.attributes.port"),
+        ("ingresses: {a: {host: a.org, paths: [/v1, /v2/]}}", "a.org/v1/* a.org/v2/*", ""),
+        ("ingresses: {a: {host: a.org}}", "a.org/*", ""),
+        ("ingresses: {a: {paths: [/v1], pathType: Exact}}", "/v1", ""),
+        ("ingresses: {a: {paths: [/v1], pathType: Prefix}}", "/v1/*", ""),
+        ("ingresses: {a: {hostTemplate: x, paths: [/]}}", "", "does not fill in a hostTemplate"),
+        ("ingresses: {a: {paths: [/hello], pathType: Exact}}", "", ""),
+        ("ingresses: {a: {host: localhost, paths: [/]}}", "", "localhost/* cannot be a route"),
+    ] {
+        let source = format!(
+            "apiVersion: nuclio.io/v1\nkind: NuclioFunction\nmetadata: {{name: hello}}\nspec:\n  \
+             runtime: python\n  handler: main:handler\n  triggers:\n    web: {{kind: http, \
+             attributes: {{{attributes}}}}}\n"
+        );
+        let code = "def handler(context, event):\n    return ''\n";
+        let block = source.lines().map(|line| format!("#   {line}\n")).collect::<String>();
+        let block = format!("# @nuclio.configure\n#\n# function.yaml:\n{block}\n{code}");
+        for files in [&[("function.yaml", &*source), ("main.py", code)][..], &[("main.py", &block)]]
+        {
+            let (routes, warnings) = routes(files);
+            let expected: Vec<String> =
+                expected.split_whitespace().map(|route| format!("hello: {route}")).collect();
+            assert_eq!(routes, expected, "{attributes}");
+            assert_eq!(warnings.is_empty(), said.is_empty(), "{attributes}: {warnings:?}");
+            assert!(warnings.iter().all(|text| text.contains(said)), "{attributes}: {warnings:?}");
+        }
+    }
+}
+
+#[test]
+fn objects_next_to_a_function_become_routes() {
+    let rules = "[{host: a.org, http: {paths: [{path: /v1, pathType: Prefix, backend: {service: {name: \
+                 NAME}}}, {path: /one, pathType: Exact, backend: {serviceName: NAME}}, {path: /other, \
+                 backend: {service: {name: other}}}]}}]";
+    let ingress = format!(
+        "---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{name: front}}\nspec: {{rules: {rules}}}\n"
+    );
+    let kubeless = "apiVersion: kubeless.io/v1beta1\nkind: Function\nmetadata: {name: hi, annotations: \
+                    {mote/access: key}}\nspec: {runtime: python3.8, handler: hi.run, function: \"def \
+                    run(event, context):\\n  return 1\"}\n---\napiVersion: kubeless.io/v1beta1\nkind: \
+                    HTTPTrigger\nmetadata: {name: t}\nspec: {function-name: hi, host-name: k.org, path: \
+                    say}\n---\napiVersion: kubeless.io/v1beta1\nkind: HTTPTrigger\nmetadata: {name: \
+                    u}\nspec: {function-name: hi, path: hi}\n";
+    let nuclio = "apiVersion: nuclio.io/v1\nkind: NuclioFunction\nmetadata: {name: hi, annotations: \
+                  {mote/access: key}}\nspec: {runtime: python, handler: 'main:handler'}\n";
+    let knative = "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: hi}\nspec: \
+                   {template: {metadata: {annotations: {mote/access: key}}, spec: {containers: [{command: \
+                   [python3, main.py]}]}}}\n---\napiVersion: serving.knative.dev/v1beta1\nkind: \
+                   DomainMapping\nmetadata: {name: k.example.org}\nspec: {ref: {kind: Service, name: hi}}\n";
+    let openfaas = "provider: {name: openfaas}\nfunctions: {hi: {lang: python3-http, handler: ., \
+                    annotations: {mote/access: key}}}\n---\napiVersion: openfaas.com/v1alpha2\nkind: \
+                    FunctionIngress\nmetadata: {name: f}\nspec: {domain: f.org, function: hi, path: \
+                    '/v1/hi/(.*)'}\n";
+    for (file, source, service, own) in [
+        ("f.yaml", kubeless, "hi", "hi: k.org/say/*"),
+        ("function.yaml", nuclio, "nuclio-hi", ""),
+        ("service.yaml", knative, "hi", "hi: k.example.org/*"),
+        ("stack.yml", openfaas, "hi", "hi: f.org/v1/hi/*"),
+    ] {
+        let source = format!("{source}{}", ingress.replace("NAME", service));
+        let code = "def handler(context, event): pass\n";
+        let (routes, warnings) = routes(&[
+            (file, &source),
+            ("main.py", code),
+            ("handler.py", "def handle(a, b): pass\n"),
+        ]);
+        let own = Some(own).filter(|own| !own.is_empty());
+        let expected: Vec<&str> =
+            own.into_iter().chain(["hi: a.org/v1/*", "hi: a.org/one"]).collect();
+        assert_eq!(routes, expected, "{file}");
+        let mut said = vec!["Ingress front: there is no function other"];
+        if file == "stack.yml" {
+            said.push("FunctionIngress f: the function receives the whole path, with /v1/hi at its beginning");
+        }
+        assert_eq!(warnings, said, "{file}");
+    }
+}
+
+#[test]
+fn objects_of_a_cluster_become_routes() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("handler.py"), "def handle(event, context):\n    pass\n").unwrap();
+    let object = |api: &str, kind: &str, name: &str, spec: serde_json::Value| serde_json::json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": spec});
+    let reference = serde_json::json!({"ref": {"kind": "Service", "name": "greeter"}});
+    let domain = serde_json::json!({"domain": "f.org", "function": "figlet"});
+    let container = serde_json::json!({"image": "example.com/greeter"});
+    let objects = vec![
+        object("openfaas.com/v1alpha2", "FunctionIngress", "front", domain),
+        object("serving.knative.dev/v1beta1", "DomainMapping", "g.org", reference),
+        object("openfaas.com/v1", "Function", "figlet", serde_json::json!({"name": "figlet"})),
+        object(
+            "serving.knative.dev/v1",
+            "Service",
+            "greeter",
+            serde_json::json!({"template": {"spec": {"containers": [container]}}}),
+        ),
+    ];
+    let at = |name: &str| (name.to_owned(), dir.path().to_owned());
+    let sources = [at("figlet"), at("greeter")].into();
+    let found = foreign::cluster::read("cluster", objects, &sources, dir.path()).unwrap();
+    let hosts: Vec<Option<&str>> = found
+        .functions
+        .iter()
+        .flat_map(|one| one.function.routes.iter().map(|route| route.value.host.as_deref()))
+        .collect();
+    assert_eq!((hosts, found.warnings), (vec![Some("f.org"), Some("g.org")], vec![]));
+}
+
+#[test]
+fn an_imported_manifest_has_the_routes() {
+    let spec = "relativeurl: '/o/{id}', host: a.org, methods: [GET], functionref: {name: orders}";
+    let dir = tempfile::tempdir().unwrap();
+    let source = format!("{FISSION}{}", fission_trigger("t", spec));
+    fs::write(dir.path().join("f.yaml"), source).unwrap();
+    fs::write(dir.path().join("main.py"), "def main(): return 'x'\n").unwrap();
+    let found = foreign::read(dir.path()).unwrap().unwrap();
+    let text = mote_project::mote_toml("f.yaml", &found.functions[0]);
+    let end = "\n[[route]]\nhost = \"a.org\"  # HTTPTrigger t\npath = \"/o/{id}\"  # HTTPTrigger t\n\
+               methods = [\"GET\"]  # HTTPTrigger t\n";
+    assert!(text.ends_with(end), "{text}");
+    fs::write(dir.path().join("mote.toml"), &text).unwrap();
+    let project = read(dir.path(), Options::default()).unwrap();
+    assert_eq!(mote_routes::text(&project.functions[0].spec.routes()[0]), "GET a.org/o/{id}");
+}
+
+#[test]
+fn functions_that_a_client_sends_to_a_node_claim_no_paths() {
+    let document = serde_json::json!({
+        "metadata": {"name": "hello"},
+        "spec": {
+            "runtime": "python:3.11", "handler": "main:handler",
+            "build": {"functionSourceCode": "eA=="},
+            "triggers": {"web": {"kind": "http", "attributes":
+                {"ingresses": {"a": {"host": "a.org", "paths": ["/"]}}}}},
+        },
+    });
+    let described = foreign::nuclio_document(&document).unwrap();
+    assert_eq!(described.function.routes, []);
 }

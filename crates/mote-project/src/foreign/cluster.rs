@@ -14,13 +14,15 @@ use super::super::contract;
 use super::super::mistakes::mistake;
 use super::{
     Described, Foreign, LeftOut, Source, check, fission, group, knative, kubeless, label, nuclio,
-    object_name, only_an_image, openfaas, text,
+    object_name, only_an_image, openfaas, routes, text,
 };
 
 /// The resources that are read, in the form in which `kubectl api-resources -o name` prints them.
-pub const RESOURCES: [&str; 11] = [
+pub const RESOURCES: [&str; 13] = [
     "services.serving.knative.dev",
+    "domainmappings.serving.knative.dev",
     "functions.openfaas.com",
+    "functioningresses.openfaas.com",
     "functions.kubeless.io",
     "cronjobtriggers.kubeless.io",
     "httptriggers.kubeless.io",
@@ -59,8 +61,8 @@ pub fn read(
             }),
             OPENFAAS => each(all, "Function", |object| function(file, object, sources)),
             _ => {
-                let names = all.iter().map(|object| format!("ignored: {}", object_name(object)));
-                found.warnings.extend(names);
+                let others = all.iter().filter(|object| !routes::is_read(object));
+                found.warnings.extend(others.map(|one| format!("ignored: {}", object_name(one))));
                 continue;
             }
         };
@@ -79,7 +81,10 @@ pub fn read(
         }
     }
     same_names(&found)?;
-    check(&found)?;
+    for all in groups.values() {
+        routes::objects(&mut found, all);
+    }
+    check(&mut found)?;
     Ok(found)
 }
 
@@ -130,7 +135,7 @@ fn each(
         if object["kind"] == kind {
             let name = text(&object["metadata"]["name"]).unwrap_or_default();
             found.add(&name, read(object));
-        } else {
+        } else if !routes::is_read(object) {
             found.warnings.push(format!("ignored: {}", object_name(object)));
         }
     }

@@ -110,7 +110,8 @@ pub(super) fn read_specs(folder: &Path) -> Result<Option<Foreign>, Mistakes> {
         found.add(&name, read);
     }
     timers(&mut found, &all);
-    super::check(&found)?;
+    super::routes::objects(&mut found, &all);
+    super::check(&mut found)?;
     Ok(Some(found))
 }
 
@@ -120,36 +121,17 @@ fn timers(found: &mut Foreign, all: &[Value]) {
         let spec = &document["spec"];
         let function = text(&spec["functionref"]["name"]).unwrap_or_default();
         let name = text(&document["metadata"]["name"]).unwrap_or_default();
-        match found.functions.iter_mut().find(|one| one.name() == super::label(&function)) {
-            Some(described) => super::schedules::fission(described, &name, spec),
-            None => {
-                found.warnings.push(format!("TimeTrigger {name}: there is no function {function}"))
-            }
+        if let Some(described) = found.named(&format!("TimeTrigger {name}"), &function) {
+            super::schedules::fission(described, &name, spec);
         }
     }
 }
 
-/// The warning about a trigger.
+/// The warning about a trigger of a kind that is not read.
 fn trigger(document: &Value) -> Option<String> {
     let kind = document["kind"].as_str().filter(|kind| kind.ends_with("Trigger"))?;
-    let object = object_name(document);
-    if kind == "TimeTrigger" {
-        return None;
-    }
-    if kind != "HTTPTrigger" {
-        return Some(format!("{object}: this trigger is not supported yet"));
-    }
-    let function = text(&document["spec"]["functionref"]["name"]).unwrap_or_default();
-    let path = ["relativeurl", "prefix"]
-        .into_iter()
-        .find_map(|key| text(&document["spec"][key]).filter(|path| !path.is_empty()));
-    match path {
-        Some(path) if path.trim_matches('/') == function => None,
-        Some(path) if !function.is_empty() => {
-            Some(format!("{object}: the function answers at /{function} here, not at {path}"))
-        }
-        _ => Some(format!("{object}: a function answers at /NAME over HTTP")),
-    }
+    let is_read = kind == "TimeTrigger" || super::routes::is_read(document);
+    (!is_read).then(|| format!("{}: this trigger is not supported yet", object_name(document)))
 }
 
 /// The object of this kind and name, or null.

@@ -16,7 +16,7 @@ pub(super) fn services(file: &str, all: &[Value]) -> Result<Foreign, Mistakes> {
     for document in all {
         if group(document) == "serving.knative.dev" && document["kind"] == "Service" {
             found.functions.push(service(file, document)?);
-        } else {
+        } else if !super::routes::is_read(document) {
             found.warnings.push(format!("ignored: {}", object_name(document)));
         }
     }

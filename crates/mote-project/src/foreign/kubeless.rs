@@ -22,21 +22,16 @@ pub(super) fn read(file: &str, all: &[Value]) -> Result<Foreign, Mistakes> {
         }
         let object = object_name(document);
         found.warnings.push(match kind {
+            _ if super::routes::is_read(document) => continue,
             _ if !ours => format!("ignored: {object}"),
             "CronJobTrigger" => continue,
-            "HTTPTrigger" => format!("{object}: a function answers at /NAME, no other path"),
             _ => format!("{object}: this trigger is not supported yet"),
         });
     }
     for document in all.iter().filter(|document| document["kind"] == "CronJobTrigger") {
         let (object, spec) = (object_name(document), &document["spec"]);
         let function = text(&spec["function-name"]).unwrap_or_default();
-        let described =
-            found.functions.iter_mut().find(|one| one.name() == super::label(&function));
-        let Some(described) = described else {
-            found.warnings.push(format!("{object}: there is no function {function}"));
-            continue;
-        };
+        let Some(described) = found.named(&object, &function) else { continue };
         let written = text(&spec["schedule"]).unwrap_or_default();
         if let Some(added) = described.add_cron(&object, &written) {
             super::schedules::set_body(added, &spec["payload"]);

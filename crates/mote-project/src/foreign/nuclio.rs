@@ -22,7 +22,7 @@ pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Foreign, 
         let ours = group(document) == "nuclio.io" || is_export(document);
         if ours && kind.is_none_or(|kind| kind.contains("Function")) {
             found.add(&shown_name(document, folder), function(file, document, folder));
-        } else {
+        } else if !super::routes::is_read(document) {
             found.warnings.push(format!("ignored: {}", object_name(document)));
         }
     }
@@ -96,7 +96,9 @@ pub(super) fn inline(path: &Path) -> Result<Option<Foreign>, Mistakes> {
     }
     described.source = Source::At(path.to_owned());
     let file = format!("{shown} ({MARK})");
-    Ok(Some(Foreign { file, functions: vec![described], ..Foreign::default() }))
+    let mut found = Foreign { file, functions: vec![described], ..Foreign::default() };
+    super::routes::settle(&mut found);
+    Ok(Some(found))
 }
 
 /// The runtime that a file's extension implies, where its block names none.
@@ -314,8 +316,8 @@ fn triggers(to: &mut Described, triggers: &Value) {
         } else if workers.is_some_and(|workers| workers > 1) {
             to.warn(format!("trigger {name}: workers: instances follow demand, up to scale.max"));
         }
-        if trigger["attributes"].is_object() {
-            to.warn(format!("ignored: triggers.{name}.attributes"));
-        }
+        let (attributes, place) = (&trigger["attributes"], format!("triggers.{name}.attributes"));
+        super::routes::nuclio(to, &format!("{place}.ingresses"), &attributes["ingresses"]);
+        to.ignore_rest(attributes, &["ingresses"], &format!("{place}."));
     }
 }
