@@ -315,6 +315,8 @@ impl<I: Invoker> Service<I> {
         if body.is_over()
             && let Some(mut file) = files::answer(&route, &head, is_bare).await
         {
+            // A stop waits until it is sent.
+            open.accept();
             file.headers = open.added.to(file.headers);
             return (name, Ok(choice.apply(file)));
         }
