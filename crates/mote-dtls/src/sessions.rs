@@ -1,0 +1,404 @@
+//! The sessions and the handshakes under way, without a socket and a clock: datagrams and messages go
+//! in, and what is to be sent gathers in [`Out`].
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dimpl::{Config, Dtls, Output};
+use mote_core::shares::address_owner;
+use mote_dtls_frames::{Message, Psk, datagram_head};
+
+use crate::hello::{Cookies, Hello, provider, with_checked_cookie};
+use crate::keys::Keys;
+
+/// Sessions at once. Each takes about 5 KiB, so all of them take about 20 MiB.
+pub(crate) const SESSIONS_MAX: usize = 4_096;
+/// Sessions of one address. Many devices may have one address, behind a router that translates
+/// addresses, but others must have room.
+pub(crate) const SESSIONS_OF_ONE_MAX: usize = 1_024;
+/// Handshakes under way at once, and those of one address. Each of their senders has shown that it
+/// receives datagrams at its address.
+pub(crate) const HANDSHAKES_MAX: usize = 512;
+pub(crate) const HANDSHAKES_OF_ONE_MAX: usize = 128;
+/// How long a handshake may take; a client on a poor link repeats a message several times.
+const HANDSHAKE: Duration = Duration::from_secs(30);
+/// A session ends after a day in which its client has sent nothing. A handshake costs a small device
+/// much energy, so a sensor that reports once in some hours keeps its session. A session that nobody
+/// uses costs only its memory, and the one that was used longest ago makes room for a new one.
+const IDLE: Duration = Duration::from_secs(24 * 3600);
+/// How often sessions are looked at that may have ended.
+const SWEEP: Duration = Duration::from_secs(10);
+/// How often handshakes under way are looked at, to repeat messages that were lost.
+const TICK: Duration = Duration::from_millis(250);
+/// Longest datagram that is sent in a handshake.
+const MTU: usize = 1_152;
+/// Longest datagram that is read, with its encryption. The front of the node reads 2 KiB.
+pub(crate) const DATAGRAM_BYTES_MAX: usize = 2_048 + 128;
+
+/// The time, by both clocks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Now {
+    pub(crate) instant: Instant,
+    pub(crate) unix_ms: u64,
+}
+
+/// What is to be sent.
+#[derive(Default)]
+pub(crate) struct Out {
+    /// To clients.
+    pub(crate) to_clients: Vec<(SocketAddr, Vec<u8>)>,
+    /// To the node, in order.
+    pub(crate) to_node: Vec<Vec<u8>>,
+}
+
+/// A handshake under way.
+struct Handshake {
+    dtls: Dtls,
+    random: Vec<u8>,
+    key: Option<Arc<Psk>>,
+}
+
+/// An established session.
+struct Session {
+    dtls: Dtls,
+    /// The random bytes of its hello.
+    random: Vec<u8>,
+    number: u32,
+    key: Arc<Psk>,
+    /// When the client last sent a datagram.
+    used: Instant,
+    /// Whether the client has sent one, and therefore received the end of its handshake.
+    is_confirmed: bool,
+}
+
+/// How a session or handshake continues after its output was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    Continues,
+    Connected,
+    Ended,
+}
+
+/// All sessions and handshakes.
+pub(crate) struct Sessions {
+    config: Arc<Config>,
+    cookies: Cookies,
+    keys: Arc<Keys>,
+    handshakes: HashMap<SocketAddr, Handshake>,
+    sessions: HashMap<SocketAddr, Session>,
+    by_number: HashMap<u32, SocketAddr>,
+    last_number: u32,
+    began: Instant,
+    swept: Instant,
+    ticked: Instant,
+    pub(crate) out: Out,
+}
+
+impl Sessions {
+    /// No sessions yet. `secret` is random, and is the one of the cookies.
+    pub(crate) fn new(secret: [u8; 32], now: Instant) -> Result<Self, dimpl::Error> {
+        let keys = Arc::new(Keys::default());
+        let config = Config::builder()
+            .with_crypto_provider(provider())
+            .with_psk_server(None, keys.clone())
+            .dtls13_cipher_suites(&[])
+            .require_client_certificate(false)
+            .handshake_timeout(HANDSHAKE)
+            .mtu(MTU)
+            .build()?;
+        Ok(Self {
+            config: Arc::new(config),
+            cookies: Cookies::new(secret),
+            keys,
+            handshakes: HashMap::new(),
+            sessions: HashMap::new(),
+            by_number: HashMap::new(),
+            last_number: 0,
+            began: now,
+            swept: now,
+            ticked: now,
+            out: Out::default(),
+        })
+    }
+
+    /// Sessions and handshakes.
+    #[cfg(test)]
+    fn counts(&self) -> (usize, usize) {
+        (self.sessions.len(), self.handshakes.len())
+    }
+
+    /// Takes a datagram of a client.
+    pub(crate) fn datagram(&mut self, peer: SocketAddr, bytes: &[u8], now: Now) {
+        self.keys.set_time(now.unix_ms);
+        if let Some(hello) = Hello::parse(bytes) {
+            return self.hello(peer, &hello, bytes, now);
+        }
+        // While another handshake is under way, its messages are for it, and everything else is for
+        // the session: a copy of an old hello must not keep a client from its session.
+        let begins_anew = self.handshakes.contains_key(&peer);
+        if begins_anew && bytes.first().is_some_and(|kind| matches!(kind, 20 | 22)) {
+            self.continue_handshake(peer, bytes, now);
+        } else if let Some(session) = self.sessions.get_mut(&peer) {
+            if is_ignored(bytes, session.is_confirmed || begins_anew) {
+                return;
+            }
+            let before = self.out.to_node.len();
+            let taken = give(&mut session.dtls, bytes, now.instant);
+            let after = drain(&mut session.dtls, peer, Some(session.number), &mut self.out);
+            if self.out.to_node.len() > before {
+                (session.used, session.is_confirmed) = (now.instant, true);
+            }
+            if !taken || after == After::Ended {
+                self.end(peer, now.instant);
+            }
+        }
+    }
+
+    /// Takes a hello: without a valid cookie, only an answer leaves, and nothing is kept.
+    fn hello(&mut self, peer: SocketAddr, hello: &Hello<'_>, bytes: &[u8], now: Now) {
+        let uptime = now.instant.saturating_duration_since(self.began);
+        if !self.cookies.is_valid(peer, hello, uptime) {
+            let cookie = self.cookies.make(peer, hello, uptime);
+            self.out.to_clients.push((peer, hello.verify_request(&cookie)));
+            return;
+        }
+        if self.handshakes.get(&peer).is_some_and(|known| known.random == hello.random()) {
+            // The client has not received the answer, so it is sent again.
+            return self.continue_handshake(peer, bytes, now);
+        }
+        // A copy of the hello with which the session began.
+        if self.sessions.get(&peer).is_some_and(|session| session.random == hello.random()) {
+            return;
+        }
+        // A client without a place repeats its hello.
+        let owner = address_owner(peer.ip());
+        let of_one = self.handshakes.keys().filter(|one| address_owner(one.ip()) == owner).count();
+        if hello.number != 1
+            || self.handshakes.len() >= HANDSHAKES_MAX
+            || of_one >= HANDSHAKES_OF_ONE_MAX
+        {
+            return;
+        }
+        let mut dtls = Dtls::new_12_psk(self.config.clone(), now.instant);
+        // The library counts messages from the first hello on.
+        let begun = give(&mut dtls, &hello.without_cookie(), now.instant);
+        drain(&mut dtls, peer, None, &mut Out::default());
+        if begun {
+            let handshake = Handshake { dtls, random: hello.random().to_vec(), key: None };
+            self.handshakes.insert(peer, handshake);
+            with_checked_cookie(hello.cookie(), || self.continue_handshake(peer, bytes, now));
+        }
+    }
+
+    fn continue_handshake(&mut self, peer: SocketAddr, bytes: &[u8], now: Now) {
+        // Alerts are not encrypted yet, so anybody could end the handshake with one.
+        if is_ignored(bytes, false) {
+            return;
+        }
+        let Some(mut handshake) = self.handshakes.remove(&peer) else { return };
+        let _ = self.keys.asked();
+        let mut taken = give(&mut handshake.dtls, bytes, now.instant);
+        if let Some(key) = self.keys.asked() {
+            handshake.key = Some(key);
+        }
+        // What the client sent with the end of its handshake follows the message that opens the
+        // session.
+        let mut out = Out::default();
+        let number = self.free_number();
+        let after = drain(&mut handshake.dtls, peer, Some(number), &mut out);
+        self.out.to_clients.append(&mut out.to_clients);
+        taken &= after != After::Ended;
+        match (after, handshake.key.clone()) {
+            (After::Connected, Some(key)) if taken => {
+                let (Handshake { dtls, random, .. }, used) = (handshake, now.instant);
+                let is_confirmed = !out.to_node.is_empty();
+                self.open(peer, Session { dtls, random, number, key, used, is_confirmed });
+                self.out.to_node.append(&mut out.to_node);
+            }
+            (After::Continues, _) if taken => {
+                self.handshakes.insert(peer, handshake);
+            }
+            // The client learns nothing; it ends its handshake by itself.
+            _ => {}
+        }
+    }
+
+    /// A number that no session has.
+    fn free_number(&self) -> u32 {
+        let mut number = self.last_number;
+        loop {
+            number = number.wrapping_add(1);
+            if !self.by_number.contains_key(&number) {
+                return number;
+            }
+        }
+    }
+
+    fn open(&mut self, peer: SocketAddr, session: Session) {
+        let number = session.number;
+        // The client has begun anew.
+        self.end(peer, session.used);
+        self.make_room(peer.ip(), session.used);
+        let identity = &session.key.identity;
+        let mut message = Vec::new();
+        Message::Opened { session: number, peer, identity }.encode(&mut message);
+        self.out.to_node.push(message);
+        self.last_number = number;
+        self.by_number.insert(number, peer);
+        self.sessions.insert(peer, session);
+    }
+
+    /// Ends the session that was used longest ago, if there is no place for another one.
+    fn make_room(&mut self, ip: IpAddr, now: Instant) {
+        let owner = address_owner(ip);
+        let is_own = |peer: &SocketAddr| address_owner(peer.ip()) == owner;
+        let all = self.sessions.len() >= SESSIONS_MAX;
+        let own = self.sessions.keys().filter(|peer| is_own(peer)).count() >= SESSIONS_OF_ONE_MAX;
+        if !all && !own {
+            return;
+        }
+        let candidates = self.sessions.iter().filter(|(peer, _)| !own || is_own(peer));
+        let oldest = candidates.min_by_key(|(_, session)| session.used).map(|(peer, _)| *peer);
+        if let Some(oldest) = oldest {
+            self.end(oldest, now);
+        }
+    }
+
+    /// Ends a session: tells its client if that is still possible, and the node.
+    fn end(&mut self, peer: SocketAddr, now: Instant) {
+        let Some(mut session) = self.sessions.remove(&peer) else { return };
+        self.by_number.remove(&session.number);
+        if session.dtls.handle_timeout(now).is_ok() && session.dtls.close().is_ok() {
+            let mut out = Out::default();
+            drain(&mut session.dtls, peer, None, &mut out);
+            self.out.to_clients.append(&mut out.to_clients);
+        }
+        let mut message = Vec::new();
+        Message::Closed { session: session.number }.encode(&mut message);
+        self.out.to_node.push(message);
+    }
+
+    /// Takes a message of the node.
+    pub(crate) fn message(&mut self, message: Message<'_>, now: Now) {
+        self.keys.set_time(now.unix_ms);
+        match message {
+            Message::Datagram { session, bytes } => {
+                let Some(peer) = self.by_number.get(&session).copied() else { return };
+                let Some(session) = self.sessions.get_mut(&peer) else { return };
+                let sent = session.dtls.handle_timeout(now.instant).is_ok()
+                    && session.dtls.send_application_data(bytes).is_ok();
+                drain(&mut session.dtls, peer, Some(session.number), &mut self.out);
+                if !sent {
+                    self.end(peer, now.instant);
+                }
+            }
+            Message::Keys { is_first, is_last, keys } => {
+                if self.keys.take(is_first, is_last, keys) {
+                    self.end_without_key(now.instant);
+                }
+            }
+            // Only this program sends them.
+            Message::Opened { .. } | Message::Closed { .. } => {}
+        }
+    }
+
+    /// Ends sessions whose key is not valid any more.
+    fn end_without_key(&mut self, now: Instant) {
+        let invalid = self.sessions.iter().filter(|(_, session)| !self.keys.has(&session.key));
+        let invalid: Vec<SocketAddr> = invalid.map(|(peer, _)| *peer).collect();
+        for peer in invalid {
+            self.end(peer, now);
+        }
+    }
+
+    /// How long to wait for datagrams and messages before [`Sessions::time_passed`].
+    pub(crate) fn patience(&self) -> Duration {
+        if self.handshakes.is_empty() { SWEEP } else { TICK }
+    }
+
+    /// Repeats messages of handshakes, and ends what has taken too long.
+    pub(crate) fn time_passed(&mut self, now: Now) {
+        self.keys.set_time(now.unix_ms);
+        let out = &mut self.out;
+        if now.instant.saturating_duration_since(self.ticked) >= TICK {
+            self.ticked = now.instant;
+            self.handshakes.retain(|peer, handshake| {
+                handshake.dtls.handle_timeout(now.instant).is_ok()
+                    && drain(&mut handshake.dtls, *peer, None, out) == After::Continues
+            });
+        }
+        if now.instant.saturating_duration_since(self.swept) >= SWEEP {
+            self.swept = now.instant;
+            self.end_without_key(now.instant);
+            let idle = |used: Instant| now.instant.saturating_duration_since(used) >= IDLE;
+            let idle = self.sessions.iter().filter(|(_, session)| idle(session.used));
+            let idle: Vec<SocketAddr> = idle.map(|(peer, _)| *peer).collect();
+            for peer in idle {
+                self.end(peer, now.instant);
+            }
+        }
+    }
+}
+
+/// Takes what the library wants to send, and what the client has sent in the session `number`.
+fn drain(dtls: &mut Dtls, peer: SocketAddr, number: Option<u32>, out: &mut Out) -> After {
+    let mut buffer = [0; 2 * DATAGRAM_BYTES_MAX];
+    let mut after = After::Continues;
+    loop {
+        match dtls.poll_output(&mut buffer) {
+            Output::Packet(bytes) => out.to_clients.push((peer, bytes.to_vec())),
+            Output::ApplicationData(bytes) => {
+                if let Some(number) = number {
+                    let mut message = Vec::with_capacity(bytes.len() + 5);
+                    datagram_head(&mut message, number);
+                    message.extend_from_slice(bytes);
+                    out.to_node.push(message);
+                }
+            }
+            Output::Connected => after = After::Connected,
+            Output::CloseNotify => after = After::Ended,
+            // A message that is longer than every datagram that is read or sent.
+            Output::BufferTooSmall { .. } => return After::Ended,
+            Output::Timeout(_) => return after,
+            // Certificates and keys of other protocols: pre-shared keys have none.
+            _ => {}
+        }
+    }
+}
+
+/// Gives the library a datagram; `false` if the session or handshake cannot continue. A panic of the
+/// library ends what it happened in, and nothing else.
+fn give(dtls: &mut Dtls, bytes: &[u8], now: Instant) -> bool {
+    let given = catch_unwind(AssertUnwindSafe(|| {
+        dtls.handle_timeout(now).is_ok() && dtls.handle_packet(bytes).is_ok()
+    }));
+    given.unwrap_or_else(|_| {
+        tracing::error!("the DTLS library panicked on a datagram; its session has ended");
+        false
+    })
+}
+
+/// Whether a datagram for an established session has something that an honest client does not send
+/// there. What is not encrypted can be forged, so only messages of a handshake are accepted, and only
+/// until it is known that the client has received the end of its own.
+fn is_ignored(bytes: &[u8], is_confirmed: bool) -> bool {
+    let mut rest = bytes;
+    while let Some((head, after)) = rest.split_at_checked(13) {
+        let is_encrypted = head[3..5] == [0, 1];
+        let is_of_handshake = head[3..5] == [0, 0] && matches!(head[0], 20 | 22);
+        let length = usize::from(u16::from_be_bytes([head[11], head[12]]));
+        let Some(after) = after.get(length..) else { return true };
+        if !is_encrypted && (is_confirmed || !is_of_handshake) {
+            return true;
+        }
+        rest = after;
+    }
+    !rest.is_empty() || bytes.is_empty()
+}
+
+#[cfg(test)]
+#[path = "sessions_tests.rs"]
+mod tests;
