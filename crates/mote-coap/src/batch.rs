@@ -151,6 +151,17 @@ impl Outbox {
         })
     }
 
+    /// [`Outbox::flush`] with a call that sends one datagram to its peer.
+    pub(crate) fn flush_one_by_one(
+        &mut self,
+        mut send: impl FnMut(SocketAddr, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.flush_with(|bytes, datagrams| {
+            let Some(datagram) = datagrams.first() else { return Ok(0) };
+            send(datagram.peer, &bytes[datagram.start..datagram.end]).map(|()| 1)
+        })
+    }
+
     /// [`Outbox::flush`] with the call that sends the first of some datagrams and returns how many
     /// it sent. The call reports an error only if the first datagram failed.
     fn flush_with(

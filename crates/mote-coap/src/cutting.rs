@@ -12,6 +12,8 @@ pub(crate) const BERT: u8 = 7;
 pub(crate) enum Frame {
     /// A datagram.
     Datagram,
+    /// A datagram of a session, whose peer has proved its address and who it is.
+    Session,
     /// A message over TCP: the largest that the peer reads, and whether it reads several blocks in
     /// one message.
     Stream { bytes_max: usize, bert: bool },
@@ -29,7 +31,7 @@ impl Frame {
     /// Longest payload that needs no blocks, if the message is short enough.
     fn whole_max(self, exponent: u8) -> usize {
         match self {
-            Frame::Datagram => 16 << exponent,
+            Frame::Datagram | Frame::Session => 16 << exponent,
             Frame::Stream { bytes_max, .. } => bytes_max,
         }
     }
@@ -37,14 +39,18 @@ impl Frame {
     /// Whether a response is short enough for one message, and for this limit.
     pub(crate) fn fits(self, response: &Response, limit: Option<usize>, token: &[u8]) -> bool {
         let bytes_max = match self {
-            Frame::Datagram => limit.unwrap_or(DATAGRAM_BYTES_MAX).min(DATAGRAM_BYTES_MAX),
+            Frame::Datagram | Frame::Session => {
+                limit.unwrap_or(DATAGRAM_BYTES_MAX).min(DATAGRAM_BYTES_MAX)
+            }
             Frame::Stream { bytes_max, .. } => bytes_max,
         };
         // The message is encoded only if the estimate does not decide.
         response.bytes_max() <= bytes_max || {
             let mut bytes = Vec::new();
             match self {
-                Frame::Datagram => response.encode(&mut bytes, MessageType::Con, 0, token),
+                Frame::Datagram | Frame::Session => {
+                    response.encode(&mut bytes, MessageType::Con, 0, token)
+                }
                 Frame::Stream { .. } => stream::encode(response, &mut bytes, token),
             }
             bytes.len() <= bytes_max

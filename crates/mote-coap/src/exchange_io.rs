@@ -6,6 +6,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
-use super::batch::{BATCH_MAX, Inbox, Outbox, RECEIVE_BYTES};
+use super::batch::{BATCH_MAX, Inbox, RECEIVE_BYTES};
 use super::runs::{Panicked, Runs};
 use super::server::{Config, Finished, Server, Work};
 use crate::ids::now_ns;
@@ -32,18 +33,46 @@ pub(crate) const STOP_GRACE: Duration = Duration::from_secs(30);
 /// used only while datagrams wait.
 const SOCKET_BYTES: usize = 4 << 20;
 
+/// Where the front receives and sends datagrams.
+pub(crate) trait Datagrams {
+    /// Gives the server at most one batch; returns `true` if more may be waiting.
+    fn poll_receive<I: Invoker>(
+        &mut self,
+        cx: &mut Context<'_>,
+        server: &mut Server<I>,
+        now_ns: u64,
+    ) -> io::Result<bool>;
+
+    /// Sends the gathered datagrams; if that is not possible now, the task is woken once it is.
+    fn poll_send<I: Invoker>(
+        &mut self,
+        cx: &mut Context<'_>,
+        server: &mut Server<I>,
+    ) -> Poll<io::Result<()>>;
+}
+
 /// Serves the socket until `stop` becomes true.
 pub async fn serve<I: Invoker>(
     socket: UdpSocket,
     invoker: I,
     config: Config,
-    mut stop: watch::Receiver<bool>,
+    stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     prepare(&socket)?;
-    let answer_bytes_max = config.answer_bytes_max;
-    let mut server = Server::new(invoker.clone(), config);
+    let server = Server::new(invoker.clone(), config);
+    let inbox = Inbox::new(socket.local_addr()?.is_ipv4());
+    serve_datagrams(Udp { socket, inbox }, server, invoker, stop).await
+}
+
+/// Serves datagrams until `stop` becomes true.
+pub(crate) async fn serve_datagrams<I: Invoker>(
+    mut datagrams: impl Datagrams,
+    mut server: Server<I>,
+    invoker: I,
+    mut stop: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let answer_bytes_max = server.config.answer_bytes_max;
     let mut runs = Runs::new();
-    let mut inbox = Inbox::new(socket.local_addr()?.is_ipv4());
     let mut alarm = Alarm::default();
     let mut stopped = pin!(stop.wait_for(|stop| *stop));
     let mut stopping = false;
@@ -55,12 +84,12 @@ pub async fn serve<I: Invoker>(
         }
         // Datagrams that the last turn left are sent first; while the socket is full, nothing is
         // read.
-        let full = poll_send(cx, &socket, &mut server.out)?.is_pending();
+        let full = datagrams.poll_send(cx, &mut server)?.is_pending();
         let now = now_ns();
         runs.poll(cx, |id, result| server.finish(id, finished(result), now));
         // What a stopping node has not read stays in the socket. If a service manager holds the
         // socket, the next node reads it; otherwise the clients send it again.
-        let more = !stopping && !full && poll_receive(cx, &socket, &mut inbox, &mut server, now)?;
+        let more = !stopping && !full && datagrams.poll_receive(cx, &mut server, now)?;
         let mut works = std::mem::take(&mut server.work);
         for work in works.drain(..) {
             let id = work.id;
@@ -75,7 +104,7 @@ pub async fn serve<I: Invoker>(
             server.time_passed(now_ns());
         }
         let more_notices = server.observers.is_some() && server.notify_changed(cx, now);
-        let sent = poll_send(cx, &socket, &mut server.out)?.is_ready();
+        let sent = datagrams.poll_send(cx, &mut server)?.is_ready();
         if more || more_notices || (full && sent) {
             // Other tasks run first, so that the invocations that were just handed over reach their
             // workers.
@@ -94,73 +123,89 @@ pub async fn serve<I: Invoker>(
     Ok(())
 }
 
-fn prepare(socket: &UdpSocket) -> io::Result<()> {
+/// Sets the options of a socket that receives datagrams of clients.
+pub fn prepare(socket: &impl AsFd) -> io::Result<()> {
+    let socket = socket2::SockRef::from(socket);
     // A socket on all addresses receives datagrams for groups that any other program joined. The
     // front offers nothing to groups, and one request to a group would cause many answers.
     if socket.local_addr()?.is_ipv4() {
-        socket2::SockRef::from(socket).set_multicast_all_v4(false)?;
+        socket.set_multicast_all_v4(false)?;
     } else {
-        socket2::SockRef::from(socket).set_multicast_all_v6(false)?;
+        socket.set_multicast_all_v6(false)?;
     }
     // Beyond the machine's ordinary limit if that is permitted, otherwise up to it.
-    if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BYTES).is_err() {
-        sockopt::set_socket_recv_buffer_size(socket, SOCKET_BYTES)?;
+    if sockopt::set_socket_recv_buffer_size_force(&*socket, SOCKET_BYTES).is_err() {
+        sockopt::set_socket_recv_buffer_size(&*socket, SOCKET_BYTES)?;
     }
-    Ok(sockopt::set_socket_send_buffer_size(socket, SOCKET_BYTES)?)
+    Ok(sockopt::set_socket_send_buffer_size(&*socket, SOCKET_BYTES)?)
 }
 
-/// Gives the server at most one batch; returns `true` if the socket may hold more.
-fn poll_receive<I: Invoker>(
-    cx: &mut Context<'_>,
-    socket: &UdpSocket,
-    inbox: &mut Inbox,
-    server: &mut Server<I>,
-    now_ns: u64,
-) -> io::Result<bool> {
-    loop {
-        if socket.poll_recv_ready(cx)?.is_pending() {
-            return Ok(false);
+/// A UDP socket.
+struct Udp {
+    socket: UdpSocket,
+    inbox: Inbox,
+}
+
+impl Datagrams for Udp {
+    fn poll_receive<I: Invoker>(
+        &mut self,
+        cx: &mut Context<'_>,
+        server: &mut Server<I>,
+        now_ns: u64,
+    ) -> io::Result<bool> {
+        let Self { socket, inbox } = self;
+        loop {
+            if socket.poll_recv_ready(cx)?.is_pending() {
+                return Ok(false);
+            }
+            let mut full = false;
+            let result = socket.try_io(Interest::READABLE, || {
+                let count = inbox.receive(&*socket, |peer, datagram| {
+                    if datagram.len() > RECEIVE_BYTES {
+                        server.datagram_too_long(peer, datagram, now_ns);
+                    } else {
+                        server.datagram(peer, datagram, now_ns);
+                    }
+                })?;
+                full = count == BATCH_MAX;
+                // A batch that is not full has emptied the socket. Reporting that to the runtime
+                // saves a call that would find nothing.
+                if full { Ok(()) } else { Err(ErrorKind::WouldBlock.into()) }
+            });
+            match result {
+                Ok(()) => return Ok(true),
+                // The readiness is used up; another attempt registers the task for the next
+                // datagram.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                // A peer's closed port is reported as an error of a later call, and does not concern
+                // this socket.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::ConnectionRefused | ErrorKind::Interrupted
+                    ) => {}
+                Err(error) => return Err(error),
+            }
         }
-        let mut full = false;
-        let result = socket.try_io(Interest::READABLE, || {
-            let count = inbox.receive(socket, |peer, datagram| {
-                if datagram.len() > RECEIVE_BYTES {
-                    server.datagram_too_long(peer, datagram, now_ns);
-                } else {
-                    server.datagram(peer, datagram, now_ns);
+    }
+
+    fn poll_send<I: Invoker>(
+        &mut self,
+        cx: &mut Context<'_>,
+        server: &mut Server<I>,
+    ) -> Poll<io::Result<()>> {
+        let out = &mut server.out;
+        while !out.is_empty() {
+            ready!(self.socket.poll_send_ready(cx))?;
+            match self.socket.try_io(Interest::WRITABLE, || out.flush(&self.socket)) {
+                Err(error) if error.kind() != ErrorKind::WouldBlock => {
+                    return Poll::Ready(Err(error));
                 }
-            })?;
-            full = count == BATCH_MAX;
-            // A batch that is not full has emptied the socket. Reporting that to the runtime saves
-            // a call that would find nothing.
-            if full { Ok(()) } else { Err(ErrorKind::WouldBlock.into()) }
-        });
-        match result {
-            Ok(()) => return Ok(true),
-            // The readiness is used up; another attempt registers the task for the next datagram.
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            // A peer's closed port is reported as an error of a later call, and does not concern
-            // this socket.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::ConnectionRefused | ErrorKind::Interrupted
-                ) => {}
-            Err(error) => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
         }
+        Poll::Ready(Ok(()))
     }
-}
-
-/// Sends the gathered datagrams; if the socket is full, the task is woken once it has room.
-fn poll_send(cx: &mut Context<'_>, socket: &UdpSocket, out: &mut Outbox) -> Poll<io::Result<()>> {
-    while !out.is_empty() {
-        ready!(socket.poll_send_ready(cx))?;
-        match socket.try_io(Interest::WRITABLE, || out.flush(socket)) {
-            Err(error) if error.kind() != ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
-            Ok(()) | Err(_) => {}
-        }
-    }
-    Poll::Ready(Ok(()))
 }
 
 /// Wakes the task at a given time. Each answer usually moves the due time further away, so a timer

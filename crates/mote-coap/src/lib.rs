@@ -31,10 +31,12 @@ mod room;
 mod runs;
 mod sender;
 mod server;
+mod sessions;
 pub mod stream;
 mod stream_io;
 mod translate;
 
-pub use exchange_io::serve;
+pub use exchange_io::{prepare, serve};
 pub use server::Config;
+pub use sessions::serve_sessions;
 pub use stream_io::{StreamConfig, serve_stream};

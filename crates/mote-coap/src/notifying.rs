@@ -133,12 +133,12 @@ impl<I: Invoker> Server<I> {
                 self.unconfirmed(&to, &response);
                 None
             }
-            Frame::Datagram if confirmable => {
+            Frame::Datagram | Frame::Session if confirmable => {
                 let mid = self.confirmable(&to, &response, attempt, now_ns);
                 // It is not repeated if too many others are.
                 Some((mid, self.is_outstanding(&(to.peer, mid))))
             }
-            Frame::Datagram => Some((self.unconfirmed(&to, &response), false)),
+            Frame::Datagram | Frame::Session => Some((self.unconfirmed(&to, &response), false)),
         };
         if let Some(notices) = &self.config.notices {
             notices.count_sent();

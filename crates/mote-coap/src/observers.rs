@@ -144,6 +144,15 @@ impl Observers {
         first
     }
 
+    /// Removes all observers of a peer that is gone.
+    pub(crate) fn remove_peer(&mut self, peer: SocketAddr) {
+        let of_peer = self.all.iter().filter(|(_, observer)| observer.to.peer == peer);
+        let of_peer: Vec<usize> = of_peer.map(|(at, _)| at).collect();
+        for at in of_peer {
+            self.remove(at);
+        }
+    }
+
     /// Removes an observer.
     pub(crate) fn remove(&mut self, at: usize) {
         let Some(observer) = self.all.try_remove(at) else { return };

@@ -21,11 +21,18 @@ pub struct Proofs {
     keys: RandomState,
     proven: HashMap<SocketAddr, u64>,
     order: VecDeque<SocketAddr>,
+    /// Whether every source was proven before its first datagram arrived.
+    pub(crate) are_all_proven: bool,
 }
 
 impl Default for Proofs {
     fn default() -> Self {
-        Self { keys: RandomState::new(), proven: HashMap::new(), order: VecDeque::new() }
+        Self {
+            keys: RandomState::new(),
+            proven: HashMap::new(),
+            order: VecDeque::new(),
+            are_all_proven: false,
+        }
     }
 }
 
@@ -39,8 +46,9 @@ impl Proofs {
         request_bytes: usize,
         now_ns: u64,
     ) -> Option<usize> {
-        let proven =
-            peer.ip().is_loopback() || self.proven.get(&peer).is_some_and(|until| *until > now_ns);
+        let proven = self.are_all_proven
+            || peer.ip().is_loopback()
+            || self.proven.get(&peer).is_some_and(|until| *until > now_ns);
         if proven { None } else { Some(UNPROVEN_BYTES.max(request_bytes * UNPROVEN_FACTOR)) }
     }
 

@@ -1,6 +1,7 @@
 //! Who sends a request, as far as somebody asks.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 use mote_core::invocation::Head;
 use mote_core::spec::Access;
@@ -19,10 +20,11 @@ pub(crate) struct Sender {
 
 impl Sender {
     /// Whether the sender may call the function, which each block of a transfer must show. Takes the
-    /// key out of the query, so that neither the function nor an observed resource has it.
+    /// key out of the query, so that neither the function nor an observed resource has it. `identity`
+    /// is that of the sender's pre-shared key, if the sender has a session.
     pub(crate) fn admit<I: Invoker>(
         exchange: &mut Exchange,
-        frame: Frame,
+        (frame, identity): (Frame, Option<Arc<String>>),
         invoker: &I,
         route: &I::Route,
     ) -> Result<Self, Fault> {
@@ -35,6 +37,9 @@ impl Sender {
         if let Some(key) = translate::take_key(&mut exchange.to.query) {
             head.replace_header(b"x-api-key", &key);
         }
+        if let Some(identity) = identity {
+            head.set_psk(identity);
+        }
         invoker.admit(route, &mut head, Some(from))?;
         Ok(Self { from, head })
     }
@@ -44,6 +49,9 @@ impl Sender {
     /// machine.
     pub(crate) fn address(exchange: &Exchange, frame: Frame) -> IpAddr {
         let ip = exchange.to.peer.ip();
+        if let Frame::Session = frame {
+            return ip.to_canonical();
+        }
         let is_forgeable = matches!(frame, Frame::Datagram) && !ip.is_loopback();
         if is_forgeable && ip.to_canonical().is_loopback() {
             return Ipv6Addr::UNSPECIFIED.into();

@@ -22,6 +22,7 @@ use super::observers::Observers;
 use super::proof::Proofs;
 use super::room::{Room, Running};
 use super::sender::Sender;
+use super::sessions::Sessions;
 use super::stream::{self, StreamMessage};
 use super::{links, translate};
 use crate::ids::invocation_id;
@@ -125,7 +126,9 @@ pub(crate) struct Server<I: Invoker> {
     exchanges: Exchanges,
     uploads: Uploads<TransferKey>,
     answers: Bounded<TransferKey, Response>,
-    proofs: Proofs,
+    pub(crate) proofs: Proofs,
+    /// The sessions of the peers, if they have sessions.
+    pub(crate) sessions: Option<Box<Sessions>>,
     hasher: RandomState,
     running: Slab<Exchange>,
     shares: Running,
@@ -155,6 +158,7 @@ impl<I: Invoker> Server<I> {
             uploads: Uploads::new(config.uploads_bytes_max, BLOCK_KEEP_NS),
             answers: Bounded::new(config.answers_bytes_max, BLOCK_KEEP_NS),
             proofs: Proofs::default(),
+            sessions: None,
             running: Slab::new(),
             shares: Running::default(),
             next_serial: 0,
@@ -374,7 +378,7 @@ impl<I: Invoker> Server<I> {
         exchange.accept = request.accept;
         exchange.to.block2 = request.block2;
         let blocks = [request.block1, request.block2];
-        if matches!(self.frame, Frame::Datagram)
+        if !matches!(self.frame, Frame::Stream { .. })
             && blocks.iter().flatten().any(|block| block.size_exponent == BERT)
         {
             return Some(Response::diagnostic((4, 0), "SZX 7"));
@@ -399,7 +403,9 @@ impl<I: Invoker> Server<I> {
             return Some(Response::diagnostic((4, 4), text));
         };
         exchange.function = Some(route.name().clone());
-        let mut sender = match Sender::admit(exchange, self.frame, &self.invoker, &route) {
+        let identity = self.identity(exchange.to.peer);
+        let admitted = Sender::admit(exchange, (self.frame, identity), &self.invoker, &route);
+        let mut sender = match admitted {
             Ok(sender) => sender,
             Err(fault) => return Some(self.fault(exchange, &fault)),
         };
@@ -589,8 +595,8 @@ impl<I: Invoker> Server<I> {
         let mid = self.fresh_mid();
         let (frame, token) = (self.frame, to.token.as_bytes());
         self.out.write(to.peer, |out| match frame {
-            Frame::Datagram => response.encode(out, MessageType::Non, mid, token),
             Frame::Stream { .. } => stream::encode(response, out, token),
+            _ => response.encode(out, MessageType::Non, mid, token),
         });
         mid
     }
@@ -757,7 +763,7 @@ impl<I: Invoker> Server<I> {
             self.out.push(peer, &outstanding.datagram);
             self.counters.retransmissions += 1;
         }
-        if self.observers.is_some() && matches!(self.frame, Frame::Datagram) {
+        if self.observers.is_some() && !matches!(self.frame, Frame::Stream { .. }) {
             self.ping_silent(now_ns);
         }
         self.uploads.shrink(now_ns);

@@ -139,6 +139,7 @@ pub struct Head {
     is_local: bool,
     place: Option<Place>,
     certificate: Option<Arc<Vec<String>>>,
+    psk: Option<Arc<String>>,
 }
 
 impl Head {
@@ -213,6 +214,16 @@ impl Head {
     /// The names that [`Head::set_certificate`] has noted; `None` without a certificate.
     pub fn certificate(&self) -> Option<&[String]> {
         self.certificate.as_deref().map(Vec::as_slice)
+    }
+
+    /// Notes the identity of the pre-shared key with which the client has proved who it is.
+    pub fn set_psk(&mut self, identity: Arc<String>) {
+        self.psk = Some(identity);
+    }
+
+    /// The identity that [`Head::set_psk`] has noted.
+    pub fn psk(&self) -> Option<&str> {
+        self.psk.as_ref().map(|identity| identity.as_str())
     }
 
     /// The caller that [`Head::admit`] has named.
@@ -298,6 +309,7 @@ impl Head {
             is_local: false,
             place: None,
             certificate: None,
+            psk: None,
         })
     }
 
