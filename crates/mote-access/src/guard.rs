@@ -11,6 +11,7 @@ use mote_core::invocation::Head;
 use mote_core::spec::{Access, CertificateRules, Rates, TokenRules, WebhookRules};
 use mote_core::{Fault, RouteInfo};
 use mote_issuers::{Issuers, Rejected};
+use tokio::sync::watch;
 
 use crate::bounded::unix_ms;
 use crate::credentials::{presented, tokens};
@@ -32,6 +33,7 @@ struct Shared {
     meters: Meters,
     refusals: Refusals,
     secrets: OnceLock<Box<UseSecret>>,
+    replaced: watch::Sender<()>,
 }
 
 /// Calls back with the value of the node's secret of this name, if there is one.
@@ -41,6 +43,17 @@ impl Guard {
     /// Replaces all keys. Requests that arrive from now on are checked with the new ones.
     pub fn replace(&self, ring: KeyRing) {
         self.0.ring.store(Arc::new(ring));
+        self.0.replaced.send_replace(());
+    }
+
+    /// Tells of each later [`Guard::replace`].
+    pub fn replaced(&self) -> watch::Receiver<()> {
+        self.0.replaced.subscribe()
+    }
+
+    /// All keys at this moment.
+    pub fn ring(&self) -> Arc<KeyRing> {
+        self.0.ring.load_full()
     }
 
     /// Whether there is a key that opens this function.
@@ -228,8 +241,15 @@ impl Guard {
             return Err(Fault::OtherSite);
         }
         let (ring, now_unix_ms) = (self.0.ring.load(), unix_ms());
+        // A client that has proved its key when it connected need not send it.
+        if let Some(key) = head.psk().and_then(|identity| ring.find_psk(identity, now_unix_ms))
+            && (is_optional || key.opens(function))
+        {
+            head.admit(Some(key.name.as_bytes()));
+            return Ok(());
+        }
         // A request may have several keys, of which one must open the function.
-        let (mut sent, mut has_other, mut found) = (0, false, None);
+        let (mut sent, mut has_other, mut found) = (0, head.psk().is_some(), None);
         for one in presented(head.headers(), access) {
             sent += 1;
             if found.is_none()
@@ -412,6 +432,32 @@ mod tests {
         assert!(text.contains("a token of another service"), "{text}");
         let fields = [("x-api-key", one.as_str()), ("authorization", &other)];
         assert_eq!(answer(&guard, "other", &fields), Err(Fault::OtherKey));
+    }
+
+    #[test]
+    fn a_pre_shared_key_opens_what_its_key_opens() {
+        let (guard, _) = guard();
+        let identity_of =
+            |name: &str| guard.ring().keys().find(|key| &*key.name == name).map(Key::psk_identity);
+        let answer = |identity: Option<String>, access, function: &str| {
+            let mut head = head(&[]);
+            head.set_psk(Arc::new(identity.expect("an identity")));
+            guard.admit(access, None, function, &mut head, None).map(|()| head)
+        };
+        for function in ["hello", "other"] {
+            let head = answer(identity_of("all"), Access::Key, function).expect("admitted");
+            assert_eq!(head.caller(), Some(&b"all"[..]));
+        }
+        assert!(answer(identity_of("one"), Access::Key, "hello").is_ok());
+        assert_eq!(answer(identity_of("one"), Access::Key, "other"), Err(Fault::OtherKey));
+        assert_eq!(answer(identity_of("all"), Access::Mtls, "other"), Err(Fault::NoCertificate));
+        assert_eq!(answer(identity_of("all"), Access::Local, "other"), Err(Fault::NotLocal));
+        let one = identity_of("one");
+        let replaced = guard.replaced();
+        assert!(!replaced.has_changed().expect("the guard exists"));
+        guard.replace(KeyRing::default());
+        assert!(replaced.has_changed().expect("the guard exists"));
+        assert!(answer(one, Access::Key, "hello").is_err(), "the key was revoked");
     }
 
     #[test]

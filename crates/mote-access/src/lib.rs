@@ -24,4 +24,4 @@ mod ring;
 pub use guard::{Guard, UseSecret};
 pub use guarded::Guarded;
 pub use metrics::RefusalMetrics;
-pub use ring::{Key, KeyRing, NewKey, is_pattern};
+pub use ring::{Key, KeyRing, NewKey, is_pattern, psk_of};

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use data_encoding::BASE64URL_NOPAD;
+use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use hashbrown::HashMap;
 use mote_core::FunctionName;
 use sha2::{Digest, Sha256};
@@ -39,6 +39,18 @@ impl Key {
     fn is_valid(&self, now_unix_ms: u64) -> bool {
         self.expires_unix_ms.is_none_or(|expires| now_unix_ms < expires)
     }
+
+    /// The identity of the pre-shared key that belongs to this key: the name of the caller, a dot, and
+    /// the last 8 hexadecimal digits of the hash. A caller whose key is being replaced has two.
+    pub fn psk_identity(&self) -> String {
+        format!("{}.{}", self.name, HEXLOWER.encode(&end_of(&self.hash)))
+    }
+
+    /// The pre-shared key: the first 32 hexadecimal digits of the hash, as text. They are 128 random
+    /// bits, which small devices can store, and from which nobody can compute the key or its hash.
+    pub fn psk(&self) -> String {
+        HEXLOWER.encode(&self.hash[..16])
+    }
 }
 
 /// All keys of a node at one moment.
@@ -46,12 +58,29 @@ impl Key {
 /// A presented key is looked up by its SHA-256. How long that takes says something about hashes,
 /// which a caller cannot choose, and nothing about keys.
 #[derive(Debug, Default)]
-pub struct KeyRing(HashMap<[u8; 32], Key>);
+pub struct KeyRing {
+    all: HashMap<[u8; 32], Key>,
+    /// The ends of the hashes, by which pre-shared keys are found, and the hashes; in order.
+    by_end: Vec<([u8; IDENTITY_BYTES], [u8; 32])>,
+}
+
+/// Bytes at the end of the hash that the identity of a pre-shared key contains.
+const IDENTITY_BYTES: usize = 4;
+
+fn end_of(hash: &[u8; 32]) -> [u8; IDENTITY_BYTES] {
+    *hash.last_chunk().expect("the hash is longer")
+}
 
 impl KeyRing {
     /// A ring with these keys.
     pub fn new(keys: impl IntoIterator<Item = Key>) -> Self {
-        Self(keys.into_iter().map(|key| (key.hash, key)).collect())
+        let mut all = HashMap::default();
+        for key in keys {
+            all.insert(key.hash, key);
+        }
+        let mut by_end: Vec<_> = all.keys().map(|hash| (end_of(hash), *hash)).collect();
+        by_end.sort_unstable();
+        Self { all, by_end }
     }
 
     /// The valid key that a caller has sent, if it is one.
@@ -60,19 +89,45 @@ impl KeyRing {
             return None;
         }
         let hash: [u8; 32] = Sha256::digest(presented).into();
-        self.0.get(&hash).filter(|key| key.is_valid(now_unix_ms))
+        self.all.get(&hash).filter(|key| key.is_valid(now_unix_ms))
+    }
+
+    /// The valid key to which a pre-shared key with this identity belongs.
+    pub fn find_psk(&self, identity: &str, now_unix_ms: u64) -> Option<&Key> {
+        let (name, end) = identity.rsplit_once('.')?;
+        let mut wanted = [0; IDENTITY_BYTES];
+        if end.len() != 2 * IDENTITY_BYTES {
+            return None;
+        }
+        HEXLOWER.decode_mut(end.as_bytes(), &mut wanted).ok()?;
+        let first = self.by_end.partition_point(|(end, _)| *end < wanted);
+        let same = self.by_end[first..].iter().take_while(|(end, _)| *end == wanted);
+        let mut keys = same.filter_map(|(_, hash)| self.all.get(hash));
+        keys.find(|key| *key.name == *name && key.is_valid(now_unix_ms))
+    }
+
+    /// All keys, also those that have expired.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.all.values()
     }
 
     /// Whether a valid key of the caller with this name opens a function.
     pub fn caller_opens(&self, caller: &[u8], function: &str, now_unix_ms: u64) -> bool {
-        let mut keys = self.0.values().filter(|key| key.name.as_bytes() == caller);
+        let mut keys = self.all.values().filter(|key| key.name.as_bytes() == caller);
         keys.any(|key| key.is_valid(now_unix_ms) && key.opens(function))
     }
 
     /// Whether a valid key opens this function.
     pub fn opens(&self, function: &str, now_unix_ms: u64) -> bool {
-        self.0.values().any(|key| key.is_valid(now_unix_ms) && key.opens(function))
+        self.all.values().any(|key| key.is_valid(now_unix_ms) && key.opens(function))
     }
+}
+
+/// The identity and the pre-shared key of the caller `name` who has the key `text`.
+pub fn psk_of(name: &str, text: &str) -> (String, String) {
+    let hash = Sha256::digest(text).into();
+    let key = Key { name: name.into(), hash, functions: Vec::new(), expires_unix_ms: None };
+    (key.psk_identity(), key.psk())
 }
 
 /// A key that has just been made.
@@ -127,6 +182,40 @@ mod tests {
         assert!(ring.caller_opens(b"shop", "hello", 100));
         assert!(!ring.caller_opens(b"shop", "other", 100));
         assert!(!ring.caller_opens(b"sho", "hello", 100));
+    }
+
+    #[test]
+    fn a_pre_shared_key_is_computed_from_the_hash() {
+        // printf %s a | sha256sum
+        let one = key("a", &[], Some(100));
+        assert_eq!(one.psk_identity(), "shop.afee48bb");
+        assert_eq!(one.psk(), "ca978112ca1bbdcafac231b39a23dc4d");
+        assert_eq!(psk_of("shop", "a"), (one.psk_identity(), one.psk()));
+        let ring = KeyRing::new([one, key("b", &["hello"], None)]);
+        assert_eq!(ring.find_psk("shop.afee48bb", 99).map(|key| key.hash[0]), Some(0xca));
+        assert!(ring.find_psk("shop.afee48bb", 100).is_none());
+        let other = ring.keys().find(|key| !key.functions.is_empty()).expect("the other");
+        let identity = other.psk_identity();
+        assert_eq!(
+            ring.find_psk(&identity, 100).map(|key| &key.functions[..]),
+            Some(&["hello".to_owned()][..])
+        );
+        for unknown in [
+            "",
+            "shop",
+            "shop.",
+            "shop.afee48bc",
+            "shopxafee48bb",
+            "xéafee48bb",
+            "shop.AFEE48BB",
+            "shop.afee48bb0",
+            "sho.afee48bb",
+            ".afee48bb",
+            "é.afee48b",
+            "afee48bb",
+        ] {
+            assert!(ring.find_psk(unknown, 0).is_none(), "{unknown}");
+        }
     }
 
     #[test]
