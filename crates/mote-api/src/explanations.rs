@@ -337,6 +337,8 @@ const ROWS: &[Row] = &[
         "The process `mote-nats` ended or could not start; the line before says why. The node starts it again with growing pauses of up to 10 s. Until then, functions that use their state receive the code `unavailable`. A process that needs more than 512 MiB of memory ends; use fewer namespaces with many keys. docs/guides/several-nodes.md explains the setting `nats`."),
     row("M1216", exit::FAILED, "no certificate from the authority",
         "The node orders a certificate (the setting `acme`) and did not get one. The message says why: the authority refused, the connection to it failed, or the node could not use a file. The authority must find the names of `acme` in the DNS, and reach the node under them: port 443 must lead to the HTTPS front, or port 80 to the HTTP front. The node keeps using its present certificate, even after that has expired, and tries again by itself, after the time in the message. docs/guides/https.md#ordered-from-an-authority has a list of what to check."),
+    row("M1217", exit::FAILED, "CoAP over DTLS does not run",
+        "The process `mote-dtls` ended or could not start; the line before says why. The node starts it again with growing pauses of up to 10 s. Its sessions are gone, and clients begin new ones. The other fronts are not affected. docs/guides/coap-dtls.md explains the setting `coap_dtls`."),
     row("M1301", exit::INVALID, "archive is refused",
         "An entry of the uploaded archive is not allowed: a path or link that leaves the function, a device file, an ambiguous name, or broken tar data. Nothing from the archive was stored. `mote deploy` creates archives that are accepted."),
     row("M1302", exit::INVALID, "archive is too large",

@@ -1,6 +1,7 @@
 //! Who sends a request, as far as somebody asks.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use mote_core::invocation::Head;
@@ -10,6 +11,9 @@ use mote_core::{Fault, Invoker, RouteInfo};
 use super::cutting::Frame;
 use super::exchange::Exchange;
 use super::translate;
+
+/// The sessions of a front: by number, the address of each, and the identity of its client.
+pub(crate) type Sessions = HashMap<u32, (SocketAddr, Arc<String>)>;
 
 /// The sender of a request that its function accepts.
 pub(crate) struct Sender {

@@ -21,8 +21,7 @@ use super::message::{self, Header, MessageType, Refused, Request, Response, Toke
 use super::observers::Observers;
 use super::proof::Proofs;
 use super::room::{Room, Running};
-use super::sender::Sender;
-use super::sessions::Sessions;
+use super::sender::{Sender, Sessions};
 use super::stream::{self, StreamMessage};
 use super::{links, translate};
 use crate::ids::invocation_id;

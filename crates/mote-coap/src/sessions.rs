@@ -5,7 +5,6 @@
 //! ([`mote_dtls_frames::address_of`]). So everything that the front keeps for a peer, such as the
 //! answers to repeated messages, is for one session, as RFC 7252, 9.1 requires.
 
-use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -23,9 +22,6 @@ use super::batch::{BATCH_MAX, RECEIVE_BYTES};
 use super::cutting::Frame;
 use super::exchange_io::{Datagrams, serve_datagrams};
 use super::server::{Config, Server};
-
-/// The sessions of a front: by number, the address of each, and the identity of its client.
-pub(crate) type Sessions = HashMap<u32, (SocketAddr, Arc<String>)>;
 
 /// Serves the sessions of another program until `stop` becomes true. `socket` does not block; it keeps
 /// the boundaries of messages and tells when the other side is gone (`SOCK_SEQPACKET`), which is an

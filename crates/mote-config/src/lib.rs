@@ -42,6 +42,8 @@ pub struct Config {
     pub coap: Option<SocketAddr>,
     /// Address of the CoAP front over TCP; `None` switches it off.
     pub coap_tcp: Option<SocketAddr>,
+    /// Address of the CoAP front over DTLS; `None` switches it off.
+    pub coap_dtls: Option<SocketAddr>,
     /// Address of the management API over TCP; `None` switches it off.
     pub admin: Option<SocketAddr>,
     /// Whether the management API answers other machines without TLS, too.

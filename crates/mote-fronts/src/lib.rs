@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+mod dtls;
 pub mod limits;
 
 use std::future::Future;
@@ -20,6 +21,7 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 
 pub use calls::{Calls, Route};
+pub use dtls::{Settings as DtlsSettings, coap_dtls};
 
 /// A front until it has stopped.
 pub type Served = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;

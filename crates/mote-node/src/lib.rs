@@ -109,6 +109,7 @@ pub(crate) struct Node {
     pub(crate) certificates: Option<Arc<mote_tls::Certificates>>,
     pub(crate) coap: Option<SocketAddr>,
     pub(crate) coap_tcp: Option<SocketAddr>,
+    pub(crate) coap_dtls: Option<SocketAddr>,
     /// The tokens of those who manage the node over TCP.
     pub(crate) operators: Arc<mote_operators::Operators>,
     /// Held while tokens are changed.

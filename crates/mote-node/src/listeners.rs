@@ -17,6 +17,7 @@ pub(crate) struct Listeners {
     pub(crate) https: Option<TcpListener>,
     pub(crate) coap: Option<UdpSocket>,
     pub(crate) coap_tcp: Option<TcpListener>,
+    pub(crate) coap_dtls: Option<std::net::UdpSocket>,
     /// The management socket.
     pub(crate) management: UnixListener,
     /// Whether the node has made the management socket, and therefore removes it.
@@ -49,6 +50,17 @@ impl Listeners {
             }
             None => tcp("coap_tcp", config.coap_tcp).await?,
         };
+        let coap_dtls = match (given.coap_dtls, config.coap_dtls) {
+            (Some(given), _) => {
+                replace("coap_dtls", &mut config.coap_dtls, given.local_addr()?);
+                Some(given)
+            }
+            (None, Some(address)) => {
+                let bound = std::net::UdpSocket::bind(address);
+                Some(bound.map_err(|error| busy("coap_dtls", address, error))?)
+            }
+            (None, None) => None,
+        };
         let owns_management = given.management.is_none();
         let management = match given.management {
             Some((given, path)) => {
@@ -58,7 +70,7 @@ impl Listeners {
             None => bind_socket(&config.socket)?,
         };
         let admin = tcp("admin", config.admin).await?;
-        Ok(Self { http, https, coap, coap_tcp, management, owns_management, admin })
+        Ok(Self { http, https, coap, coap_tcp, coap_dtls, management, owns_management, admin })
     }
 }
 

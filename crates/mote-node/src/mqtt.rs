@@ -18,7 +18,7 @@ use mote_mqtt::{
 };
 use tokio::runtime::Handle;
 
-use super::unusable::{busy, unusable};
+use super::unusable::{busy, companion, unusable};
 use mote_config::OwnBroker;
 
 /// The file with the id of the node, in the data folder. It exists once the node has had a trigger.
@@ -41,12 +41,7 @@ pub(super) async fn start_broker(
     if own.listen.port() != 0 {
         drop(TcpListener::bind(own.listen).map_err(|error| busy("mqtt", own.listen, error))?);
     }
-    let program = std::env::current_exe().context("cannot find the program of the node")?;
-    let program = program.with_file_name(BROKER_PROGRAM);
-    if !program.is_file() {
-        let text = format!("the program {} is missing; install it there", program.display());
-        return Err(unusable("mqtt", text));
-    }
+    let program = companion("mqtt", BROKER_PROGRAM)?;
     let folder = data.join(BROKER_FOLDER);
     let uid = uid_base - 1;
     mote_companion::own_folder::make(&folder, uid)

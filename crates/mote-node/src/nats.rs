@@ -4,14 +4,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use mote_api::types::{Check, CheckState};
 use mote_core::state::State;
 use mote_nats_client::{Launch, Nats, NatsError, NatsState, Settings};
 use mote_state::FileState;
 use tokio::runtime::Handle;
 
-use super::unusable::unusable;
+use super::unusable::{companion, unusable};
 use mote_config::NatsServers;
 
 /// The program of the connection, next to that of the node.
@@ -21,12 +21,7 @@ const OLDEST: [u32; 2] = [2, 9];
 
 /// Starts the process that connects the node to its servers.
 pub(super) fn start(servers: &NatsServers, uid_base: u32, runtime: &Handle) -> Result<Nats> {
-    let program = std::env::current_exe().context("cannot find the program of the node")?;
-    let program = program.with_file_name(PROGRAM);
-    if !program.is_file() {
-        let text = format!("the program {} is missing; install it there", program.display());
-        return Err(unusable("nats", text));
-    }
+    let program = companion("nats", PROGRAM)?;
     // Files that cannot be read now are mistakes of the settings.
     let files = [("nats_credentials", &servers.credentials), ("nats_ca", &servers.authorities)];
     for (key, path) in files {

@@ -19,7 +19,7 @@ use mote_api::types::Reach;
 use mote_compat::Bound;
 use mote_core::RouteInfo;
 use mote_engine::{Config as EngineConfig, Engine, Revision, Serving};
-use mote_fronts::Calls;
+use mote_fronts::{Calls, DtlsSettings};
 use mote_gateway::http;
 use mote_journal::Deferring;
 use mote_notices::NoticeMetrics;
@@ -36,7 +36,7 @@ use tokio::sync::oneshot;
 
 use super::listeners::Listeners;
 use super::services::NodeServices;
-use super::unusable::unusable;
+use super::unusable::{companion, unusable};
 use super::{
     Node, accepted, cells, compat, https, interpreters, keys, mqtt, nats, operators, reach, runs,
     schedules, secrets,
@@ -72,6 +72,8 @@ const STARTS_PER_CORE: u32 = 4;
 const CORES_PER_THREAD: usize = 4;
 /// Lines of the announcement about what other machines reach.
 const REACH_LINES_MAX: usize = 24;
+/// The program that ends DTLS sessions, next to that of the node.
+const DTLS_PROGRAM: &str = "mote-dtls";
 /// The file of the state of functions, in the data folder.
 const STATE_FILE: &str = "state.db";
 
@@ -167,9 +169,12 @@ async fn serve(
         https: https_listener,
         coap: coap_socket,
         coap_tcp: coap_listener,
+        coap_dtls: dtls_socket,
         ..
     } = listeners;
     let Listeners { management: socket, owns_management, admin: admin_listener, .. } = listeners;
+    let dtls_program = dtls_socket.as_ref().map(|_| companion("coap_dtls", DTLS_PROGRAM));
+    let dtls_program = dtls_program.transpose()?;
     let certificates = https::certificates(&config)?;
     let clients = https::client_authorities(&config)?;
     let tls = https::of_apis(certificates.as_ref())?;
@@ -242,6 +247,7 @@ async fn serve(
         certificates: certificates.clone(),
         coap: coap_socket.as_ref().and_then(|socket| socket.local_addr().ok()),
         coap_tcp: coap_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+        coap_dtls: dtls_socket.as_ref().and_then(|socket| socket.local_addr().ok()),
         config,
         engine: engine.clone(),
         invoker: Deferring::new(engine.clone(), journals.clone()).with_callers(opens),
@@ -332,6 +338,18 @@ async fn serve(
         let configs = (coap_config.clone(), mote_coap::StreamConfig::default());
         let (invoker, stopped) = (invoker.clone(), coap_stopped.clone());
         fronts.spawn(mote_fronts::coap_stream(listener, invoker, configs, stopped));
+    }
+    if let (Some(socket), Some(program)) = (dtls_socket, dtls_program) {
+        let settings = DtlsSettings {
+            program,
+            socket,
+            uid: node.config.uid_base - 4,
+            guard: node.guard.clone(),
+            data_path: Handle::current(),
+        };
+        let (invoker, stopped) = (invoker.clone(), coap_stopped.clone());
+        let front = mote_fronts::coap_dtls(settings, invoker, coap_config.clone(), stopped);
+        fronts.spawn_on(front, management);
     }
     if let Some(socket) = coap_socket {
         fronts.spawn(mote_fronts::coap(socket, invoker, coap_config, coap_stopped.clone()));
@@ -642,6 +660,9 @@ fn announce(node: &Node) {
     }
     if let Some(address) = node.coap_tcp {
         text.push_str(&format!("  coap+tcp  coap+tcp://{address}\n"));
+    }
+    if let Some(address) = node.coap_dtls {
+        text.push_str(&format!("  coaps  coaps://{address}\n"));
     }
     text.push_str(&format!("  admin  {}\n", node.config.socket.display()));
     if let Some(admin) = node.config.admin {

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use crate::GivenError;
 
 /// The names, for messages.
-pub(crate) const NAMES: &str = "http, https, coap, coap-tcp and management";
+pub(crate) const NAMES: &str = "http, https, coap, coap-tcp, coap-dtls and management";
 
 const TCP: &str = "a listening TCP socket (ListenStream=ADDRESS:PORT)";
 const UDP: &str = "a UDP socket (ListenDatagram=ADDRESS:PORT)";
@@ -27,6 +27,8 @@ pub struct Sockets {
     pub coap: Option<UdpSocket>,
     /// For the CoAP front over TCP.
     pub coap_tcp: Option<TcpListener>,
+    /// For the CoAP front over DTLS.
+    pub coap_dtls: Option<UdpSocket>,
     /// For the management API, with its path.
     pub management: Option<(UnixListener, PathBuf)>,
 }
@@ -38,6 +40,7 @@ impl Sockets {
             "https" => set(&mut self.https, "https", fd, TCP, tcp(socket)),
             "coap" => set(&mut self.coap, "coap", fd, UDP, udp(socket)),
             "coap-tcp" => set(&mut self.coap_tcp, "coap-tcp", fd, TCP, tcp(socket)),
+            "coap-dtls" => set(&mut self.coap_dtls, "coap-dtls", fd, UDP, udp(socket)),
             "management" => set(&mut self.management, "management", fd, UNIX, unix(socket)),
             _ => Err(GivenError::Name { fd, name: name.escape_debug().to_string() }),
         }
@@ -51,6 +54,7 @@ impl Sockets {
             ("https", address(&self.https)),
             ("coap", self.coap.as_ref().and_then(|udp| udp.local_addr().ok())),
             ("coap-tcp", address(&self.coap_tcp)),
+            ("coap-dtls", self.coap_dtls.as_ref().and_then(|udp| udp.local_addr().ok())),
         ];
         for (name, address) in all {
             if let Some(address) = address.filter(|address| !lan && !is_loopback(address)) {

@@ -35,6 +35,7 @@ pub const FILE_NAME: &str = "mote-node.toml";
 const HTTP_PORT_DEFAULT: u16 = 6683;
 const HTTPS_PORT: u16 = 6684;
 const COAP_PORT_DEFAULT: u16 = 5683;
+const COAPS_PORT: u16 = 5684;
 const MQTT_PORT: u16 = 1883;
 const MQTTS_PORT: u16 = 8883;
 const MQTT_BROKER_DEFAULT: &str = "mqtt://127.0.0.1:1883";
@@ -208,6 +209,7 @@ impl Loaded {
         let compat = check.compat(host, lan);
         let coap = check.coap(SocketAddr::new(host, COAP_PORT_DEFAULT), lan, &compat);
         let coap_tcp = check.offered("coap_tcp", SocketAddr::new(host, COAP_PORT_DEFAULT), lan);
+        let coap_dtls = check.offered("coap_dtls", SocketAddr::new(host, COAPS_PORT), lan);
         let admin_plain = check.strip("admin", "http://");
         let admin = check.address("admin", None, true);
         let mqtt = check.mqtt(host, lan);
@@ -251,6 +253,7 @@ impl Loaded {
                 access_log,
                 coap,
                 coap_tcp,
+                coap_dtls,
                 admin,
                 admin_plain,
                 socket,

@@ -12,7 +12,7 @@ pub struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 52] = [
+pub const SETTINGS: [Setting; 53] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -102,6 +102,11 @@ pub const SETTINGS: [Setting; 52] = [
         key: "coap_tcp",
         default: "`off`",
         text: "Address of the CoAP front over TCP (`coap+tcp://`), `on` for port 5683, or `off`. `:PORT` keeps the default host.",
+    },
+    Setting {
+        key: "coap_dtls",
+        default: "`off`",
+        text: "Address of the CoAP front over DTLS (`coaps://`), `on` for port 5684, or `off`. `:PORT` keeps the default host. Clients use the keys of callers (guide coap-dtls.md).",
     },
     Setting {
         key: "admin",

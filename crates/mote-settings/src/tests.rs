@@ -161,6 +161,7 @@ fn flags_win_over_environment_over_file() {
             "access_log_format combined default",
             "coap 127.0.0.1:3 MOTE_COAP",
             "coap_tcp off default",
+            "coap_dtls off default",
             "admin off default",
             "socket /d/mote.sock default",
             "lan false default",

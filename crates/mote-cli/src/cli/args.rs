@@ -242,6 +242,9 @@ pub(super) struct NodeFlags {
     /// Address of the CoAP front over TCP, :PORT, on, or off [default: off]
     #[arg(long, value_name = "ADDR")]
     pub(super) coap_tcp: Option<String>,
+    /// Address of the CoAP front over DTLS, :PORT, on, or off [default: off]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) coap_dtls: Option<String>,
     /// Address of the management API over TCP, for other machines over TLS [default: off]
     #[arg(long, value_name = "ADDR")]
     pub(super) admin: Option<String>,

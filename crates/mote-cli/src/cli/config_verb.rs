@@ -44,6 +44,7 @@ pub(super) fn given(flags: &NodeFlags) -> Vec<(&'static str, String)> {
         ("access_log_format", &flags.front.access_log_format),
         ("coap", &flags.coap),
         ("coap_tcp", &flags.coap_tcp),
+        ("coap_dtls", &flags.coap_dtls),
         ("admin", &flags.admin),
         ("socket", &flags.socket),
         ("memory", &flags.memory),

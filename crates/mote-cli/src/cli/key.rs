@@ -19,11 +19,11 @@ pub(super) async fn run(client: &Client, verb: &KeyVerb, output: &Output) -> Res
     match verb {
         KeyVerb::Create(args) => create(client, args, output).await,
         KeyVerb::List => list(client, output).await,
-        KeyVerb::Rotate { name, grace } => {
+        KeyVerb::Rotate { name, grace, psk } => {
             let grace_ms = grace.as_deref().map(|text| duration("--grace", text)).transpose()?;
             let wish = CallerKeyRotation { grace_ms: grace_ms.unwrap_or(0) };
             let new = client.rotate_key(name, &wish).await?;
-            print(&new, output)
+            print(&new, *psk, output)
         }
         KeyVerb::Revoke(args) => revoke(client, args, output).await,
     }
@@ -37,7 +37,7 @@ async fn create(client: &Client, args: &KeyCreate, output: &Output) -> Result<()
         valid_ms: expires.map(|text| duration("--expires", text)).transpose()?,
     };
     let new = client.create_key(&wish).await?;
-    let printed = print(&new, output);
+    let printed = print(&new, args.psk, output);
     if !wish.functions.is_empty()
         && let Ok(list) = client.functions().await
     {
@@ -62,15 +62,22 @@ fn opens_some(wanted: &str, functions: &[Function]) -> bool {
     })
 }
 
-/// Prints a key alone, so that a script can take it, and what there is to know to standard error.
-fn print(new: &NewCallerKey, output: &Output) -> Result<(), Failure> {
+/// Prints a key alone, so that a script can take it, and what there is to know to standard error. With
+/// `psk`, prints what a device needs for CoAP over DTLS, from which nobody can compute the key.
+fn print(new: &NewCallerKey, psk: bool, output: &Output) -> Result<(), Failure> {
     let opens = match new.functions.as_slice() {
         [] => "every function with access mode key".to_owned(),
         all => all.join(", "),
     };
     let until = new.expires_at.map(|at| format!(" until {at}")).unwrap_or_default();
     output.say(&format!("{} opens {opens}{until}; this key is not shown again:", new.name));
-    output.result(new, &[&new.name], || format!("{}\n", harmless(&new.key)))?;
+    if psk {
+        let (identity, psk) = mote_access::psk_of(&new.name, &new.key);
+        let shown = serde_json::json!({ "name": new.name, "identity": identity, "psk": psk });
+        output.result(&shown, &[&new.name], || format!("{} {psk}\n", harmless(&identity)))?;
+    } else {
+        output.result(new, &[&new.name], || format!("{}\n", harmless(&new.key)))?;
+    }
     if let Some(until) = new.previous_until {
         output.say(&format!("the former key is valid until {until}"));
     }

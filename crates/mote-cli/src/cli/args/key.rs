@@ -22,6 +22,9 @@ pub(in crate::cli) enum KeyVerb {
         /// How long the former key stays valid, for example 1h or 7d [default: not at all]
         #[arg(long, value_name = "DURATION")]
         grace: Option<String>,
+        /// Print the identity and the pre-shared key for CoAP over DTLS instead of the key
+        #[arg(long)]
+        psk: bool,
     },
     /// Make the keys of callers invalid at once
     Revoke(KeyRevoke),
@@ -38,6 +41,9 @@ pub(in crate::cli) struct KeyCreate {
     /// How long the key is valid, for example 12h or 90d [default: until it is revoked]
     #[arg(long, value_name = "DURATION")]
     pub(in crate::cli) expires: Option<String>,
+    /// Print the identity and the pre-shared key for CoAP over DTLS instead of the key
+    #[arg(long)]
+    pub(in crate::cli) psk: bool,
 }
 
 #[derive(Debug, ClapArgs)]

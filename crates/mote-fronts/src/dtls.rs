@@ -1,0 +1,133 @@
+//! The CoAP front over DTLS: the process `mote-dtls`, and the front that serves its sessions.
+
+use std::io::{self, ErrorKind};
+use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use mote_access::{Guard, Key};
+use mote_companion::supervision::{self, Companion};
+use mote_dtls_frames::{Psk, all_keys};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tokio::net::UnixDatagram;
+use tokio::process::{Child, Command};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::{Calls, Served};
+
+/// What the front over DTLS needs.
+pub struct Settings {
+    /// The program `mote-dtls`.
+    pub program: PathBuf,
+    /// The socket that clients reach.
+    pub socket: UdpSocket,
+    /// The user id that the process takes if the node runs as root.
+    pub uid: u32,
+    /// The keys of callers, which are the pre-shared keys.
+    pub guard: Guard,
+    /// Where the front runs.
+    pub data_path: Handle,
+}
+
+/// Runs the process and the front until `stop` becomes true.
+pub fn coap_dtls(
+    settings: Settings,
+    invoker: Calls,
+    config: mote_coap::Config,
+    stop: watch::Receiver<bool>,
+) -> Served {
+    let front = Front { settings, invoker, config, link: None };
+    Box::pin(async move {
+        mote_coap::prepare(&front.settings.socket)?;
+        supervision::keep(front, stop).await;
+        Ok(())
+    })
+}
+
+struct Front {
+    settings: Settings,
+    invoker: Calls,
+    config: mote_coap::Config,
+    /// The node's end of the socket to the process that is being started.
+    link: Option<OwnedFd>,
+}
+
+impl Companion for Front {
+    const LABEL: &'static str = "DTLS";
+    const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+    fn command(&mut self) -> io::Result<Command> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (own, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        self.link = Some(own);
+        let mut command = Command::new(&self.settings.program);
+        // The end of its input, when the node ends however it ends, ends the process.
+        command
+            .args(["run", "--uid", &self.settings.uid.to_string()])
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(other))
+            .stdout(Stdio::from(OwnedFd::from(self.settings.socket.try_clone()?)));
+        Ok(command)
+    }
+
+    async fn serve(
+        &mut self,
+        child: &mut Child,
+        stopped: &mut watch::Receiver<bool>,
+    ) -> io::Result<()> {
+        let link = self.link.take().ok_or_else(|| io::Error::other("it was not started"))?;
+        let for_keys = UnixDatagram::from_std(link.try_clone()?.into())?;
+        let (invoker, config) = (self.invoker.clone(), self.config.clone());
+        let front = mote_coap::serve_sessions(link, invoker, config, stopped.clone());
+        let mut front = self.settings.data_path.spawn(mote_tasks::boxed(front));
+        let served = tokio::select! {
+            served = &mut front => served.map_err(io::Error::other)?,
+            never = send_keys(&for_keys, &self.settings.guard) => never,
+            ended = child.wait() => ended.map(|_| ()),
+        };
+        front.abort();
+        match served {
+            // The process has ended, which its status explains.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(()),
+            served => served,
+        }
+    }
+
+    fn ended(&mut self, ended: &io::Result<String>, is_stopping: bool) {
+        self.link = None;
+        let problem = match ended {
+            _ if is_stopping => return,
+            Ok(status) => format!("mote-dtls ended ({status})"),
+            Err(error) => format!("mote-dtls cannot run: {error}"),
+        };
+        tracing::error!("[M1217] {problem}; the node starts it again");
+    }
+}
+
+/// Sends the process all keys, and again whenever they change.
+async fn send_keys<T>(link: &UnixDatagram, guard: &Guard) -> T {
+    let mut replaced = guard.replaced();
+    loop {
+        for message in all_keys(guard.ring().keys().map(psk)) {
+            if link.send(&message).await.is_err() {
+                // The process has ended, which its status explains.
+                return std::future::pending().await;
+            }
+        }
+        if replaced.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+fn psk(key: &Key) -> Psk {
+    Psk {
+        identity: key.psk_identity(),
+        key: key.psk().into_bytes(),
+        expires_unix_ms: key.expires_unix_ms,
+    }
+}
