@@ -4,7 +4,7 @@
 build:
 	scripts/setup.sh build
 	MOTE_COMMIT=$$(git rev-parse HEAD 2>/dev/null || echo unknown) cargo build --release -p mote -p mote-chain
-	cargo build --release -p mote-broker -p mote-nats -p mote-acme -p mote-upgrade
+	cargo build --release -p mote-broker -p mote-nats -p mote-acme -p mote-dtls -p mote-upgrade
 
 # The images of a cell and of a controller, in target/images.
 image: build

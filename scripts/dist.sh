@@ -19,7 +19,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-PACKAGES=(mote mote-chain mote-broker mote-nats mote-acme mote-upgrade) # of Cargo
+PACKAGES=(mote mote-chain mote-broker mote-nats mote-acme mote-dtls mote-upgrade) # of Cargo
 PROGRAMS=("${PACKAGES[@]}" mote-tools)                    # mote-tools is in the package mote
 DYNAMIC=x86_64-unknown-linux-gnu
 mapfile -t TARGETS < <(echo $DYNAMIC && scripts/static.sh --list)
@@ -99,7 +99,7 @@ build() {
   unset RUSTFLAGS
   local std=("-Zbuild-std=std,panic_unwind" "-Zbuild-std-features=panic-unwind,optimize_for_size")
   "$toolchain/bin/cargo" build --locked --release --target $DYNAMIC "${std[@]}" -p mote -p mote-chain &&
-    "$toolchain/bin/cargo" build --locked --release --target $DYNAMIC "${std[@]}" -p mote-broker -p mote-nats -p mote-acme -p mote-upgrade
+    "$toolchain/bin/cargo" build --locked --release --target $DYNAMIC "${std[@]}" -p mote-broker -p mote-nats -p mote-acme -p mote-dtls -p mote-upgrade
 }
 # build_all: the program that uses the C library is compiled next to the static ones.
 build_all() {

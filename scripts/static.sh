@@ -24,7 +24,7 @@ cd "$(dirname "$0")/.."
 TARGETS=(x86_64-unknown-linux-musl aarch64-unknown-linux-musl armv7-unknown-linux-musleabihf
   riscv64gc-unknown-linux-musl)
 # The features of shared dependencies depend on what is built together (Makefile, "build").
-GROUPS_OF_PROGRAMS=("mote mote-chain" "mote-broker mote-nats mote-acme mote-upgrade")
+GROUPS_OF_PROGRAMS=("mote mote-chain" "mote-broker mote-nats mote-acme mote-dtls mote-upgrade")
 ZIG=0.17.1 ZIGBUILD=0.24.1
 
 say() { echo "static: $*" >&2; }

@@ -578,7 +578,7 @@ check "the unit's exposure is at most $EXPOSURE_MAX tenths" \
   systemd-analyze security --offline=yes --threshold=$EXPOSURE_MAX "$PWD/deploy/systemd/mote.service"
 mkdir "$work/symbols" && tar -xzf "$DIST/$unpacked-symbols.tar.gz" -C "$work/symbols"
 mkdir "$work/archive" && tar -xzf "$archive" -C "$work/archive"
-for program in mote mote-tools mote-chain mote-broker mote-nats mote-acme mote-upgrade; do
+for program in mote mote-tools mote-chain mote-broker mote-nats mote-acme mote-dtls mote-upgrade; do
   check "the symbols of $program are those of the program" same_build "$work/archive/$unpacked/bin/$program" "$work/symbols/$unpacked-symbols/$program.debug"
 done
 check "the list of crates and the provenance are there" python3 -B -c '

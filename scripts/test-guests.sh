@@ -142,7 +142,7 @@ root_of() {
 data_of() {
   local folder=$work/$1.data name
   mkdir -p "$folder"/{programs,tests,files}
-  for name in mote mote-tools mote-chain mote-broker mote-nats mote-acme; do
+  for name in mote mote-tools mote-chain mote-broker mote-nats mote-acme mote-dtls; do
     [ ! -e "$2/$name" ] || cp "$2/$name" "$folder/programs/"
   done
   strip "$folder"/programs/* 2>/dev/null || true # programs of another processor are stripped already

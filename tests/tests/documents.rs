@@ -31,11 +31,12 @@ use mote_tests::{Node, has_one_processor, mote_binary, skip};
 /// Longest time that one command of a document may take; some commands build Go functions.
 const COMMAND_SECONDS_MAX: &str = "300";
 /// Programs that some machines do not have.
-const TOOLS: [&str; 2] = ["coap-client", "sqlite3"];
+const TOOLS: [&str; 3] = ["coap-client-openssl", "coap-client", "sqlite3"];
 /// Languages of blocks that must be run or give a reason why not.
 const COMMANDS: [&str; 4] = ["", "sh", "bash", "shell"];
 /// Documented addresses of other platforms' APIs, and the names of these fronts in an announcement.
-const PLATFORMS: [(&str, &str, &str); 6] = [
+const PLATFORMS: [(&str, &str, &str); 7] = [
+    ("--coap-dtls", "coaps", "127.0.0.1:5684"),
     ("--openfaas", "openfaas", "127.0.0.1:8080"),
     ("--nuclio", "nuclio", "127.0.0.1:8070"),
     ("--openwhisk", "openwhisk", "127.0.0.1:3233"),
@@ -223,9 +224,7 @@ impl Reader {
             ["coap-client", "coap-client-notls", "coap-client-openssl", "coap-client-gnutls"];
         let client = names.iter().find_map(|name| which(name));
         if let Some(client) = &client {
-            for name in names {
-                program(&bin.join(name), &format!("exec {} \"$@\"", client.display()));
-            }
+            program(&bin.join("coap-client"), &format!("exec {} \"$@\"", client.display()));
         }
         let copied = Command::new("cp")
             .arg("-r")
@@ -283,8 +282,14 @@ impl Reader {
             ("/run/mote/mote.sock".to_owned(), socket.to_str().unwrap().to_owned()),
             ("/var/lib/mote".to_owned(), node.dir.path().join("data").to_str().unwrap().to_owned()),
         ];
-        for (_, name, documented) in served {
-            self.here.push(((*documented).to_owned(), node.platform(name).to_string()));
+        for &(_, name, documented) in served {
+            let address = node.platform(name).to_string();
+            if name == "coaps" {
+                // In a URL, the usual port is left out.
+                let url = ("coaps://127.0.0.1/".to_owned(), format!("coaps://{address}/"));
+                self.here.push(url);
+            }
+            self.here.push((documented.to_owned(), address));
         }
         let user = rustix::process::getuid();
         if !user.is_root() {
@@ -459,6 +464,7 @@ documents! {
     chains: "docs/guides/chains.md",
     cloudevents: "docs/guides/cloudevents.md",
     coap: "docs/guides/coap.md",
+    coap_dtls: "docs/guides/coap-dtls.md",
     mqtt: "docs/guides/mqtt.md",
     moving_from_fission: "docs/guides/moving-from-fission.md",
     moving_from_knative: "docs/guides/moving-from-knative.md",
