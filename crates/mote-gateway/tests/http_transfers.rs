@@ -320,7 +320,7 @@ fn a_client_that_goes_away_cancels_its_invocation() {
 
 #[test]
 fn two_thousand_idle_connections_are_closed_by_the_clock() {
-    let config = Config { head_timeout: Duration::from_secs(2), ..quick() };
+    let config = Config { keep_alive_timeout: Duration::from_secs(2), ..quick() };
     let server = Server::start(config);
     let mut clients: Vec<_> = (0..2_000).map(|_| server.client()).collect();
     for client in clients.iter_mut().step_by(2) {
@@ -331,6 +331,19 @@ fn two_thousand_idle_connections_are_closed_by_the_clock() {
     println!("{} tried / {closed} closed", clients.len());
     assert_eq!(closed, clients.len());
     assert_eq!(server.client().call("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
+}
+
+#[test]
+fn a_connection_may_wait_for_its_first_request() {
+    let config = Config { keep_alive_timeout: Duration::from_secs(60), ..quick() };
+    let server = Server::start(config);
+    let mut client = server.client();
+    let mut slow = server.client();
+    slow.send("G");
+    // Measured: a wait that is longer than the time for a head, which begins with its first byte.
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(client.call("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
+    assert_eq!(slow.answer(false).unwrap().status, 408);
 }
 
 #[test]

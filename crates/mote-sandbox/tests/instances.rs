@@ -189,11 +189,14 @@ async fn limits(backend: &ProcessBackend) {
     // Half a core, measured by the processor time that is used.
     let mut cpu = request(13, &code.0, shim(&["sh", "-c", "while :; do :; done"]));
     cpu.limits.cpu_millis = Some(200);
+    let began = std::time::Instant::now();
     let started = backend.start(cpu).await.unwrap();
-    // Measured: the processor time that the instance uses during this pause.
+    // Measured: the processor time that the instance uses during this pause, which is longer on a
+    // machine that is busy.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let usage = started.control.usage().unwrap();
-    assert!(usage.cpu_ns < 500_000_000, "{usage:?}");
+    let passed = began.elapsed();
+    assert!(u128::from(2 * usage.cpu_ns) < passed.as_nanos(), "{usage:?} in {passed:?}");
     assert!(usage.memory_bytes > 0 && usage.pids >= 2, "{usage:?}");
     keeps_its_share(&*started.control, "204");
     started.control.kill();

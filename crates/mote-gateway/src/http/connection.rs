@@ -49,7 +49,8 @@ pub(crate) async fn serve<I: Invoker>(
     let mut input = Input::new(&front.config, front.stopper.stopped());
     let is_h2 = {
         let (mut reader, _) = stream.split();
-        input.set_deadline(front.config.head_timeout);
+        // Pools of clients and browsers connect before they have a request.
+        input.set_deadline(front.config.keep_alive_timeout);
         loop {
             let seen = input.bytes.len().min(PREFACE.len());
             if input.bytes[..seen] != PREFACE[..seen] {
@@ -58,11 +59,15 @@ pub(crate) async fn serve<I: Invoker>(
             if seen == PREFACE.len() {
                 break true;
             }
+            let is_first = input.bytes.is_empty();
             if input.fill(&mut reader).await.is_err() {
-                if input.bytes.is_empty() {
+                if is_first {
                     return;
                 }
                 break false;
+            }
+            if is_first {
+                input.set_deadline(front.config.head_timeout);
             }
         }
     };

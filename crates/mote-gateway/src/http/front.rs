@@ -36,7 +36,7 @@ pub struct Config {
     pub head_timeout: Duration,
     /// The longest silence inside a request body.
     pub body_idle_timeout: Duration,
-    /// The longest silence between requests.
+    /// The longest silence before the first request, and between requests.
     pub keep_alive_timeout: Duration,
     /// How long a client may take nothing of its answer.
     pub write_timeout: Duration,
