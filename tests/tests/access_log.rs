@@ -58,7 +58,7 @@ fn each_request_has_a_line_in_the_combined_format() {
     let fields = [("user-agent", "probe \"1\""), ("referer", "http://plant.example/")];
     kept.call("POST", "/tells/a%20b?c=d", &fields, b"3");
     kept.call("GET", "/nowhere", &[], b"");
-    kept.call("HEAD", "/tells", &[], b"");
+    kept.call("HEAD", "/tells/", &[], b"");
     let mut broken = TcpStream::connect(node.http).expect("connects");
     broken.write_all(b"GET / HTTP/1.1\r\nno colon\r\n\r\n").expect("sends");
     broken.read_to_end(&mut Vec::new()).expect("an answer");
@@ -76,8 +76,8 @@ fn each_request_has_a_line_in_the_combined_format() {
         "\"POST /tells/a%20b?c=d HTTP/1.1\" 200 9 \"http://plant.example/\" \"probe \\\"1\\\"\"",
     );
     assert!(all[1].contains("\"GET /nowhere HTTP/1.1\" 404 "), "{}", all[1]);
-    ends(2, "\"HEAD /tells HTTP/1.1\" 200 - \"-\" \"-\"");
-    assert!(all[3].contains("] \"-\" 400 "), "{}", all[3]);
+    ends(2, "\"HEAD /tells/ HTTP/1.1\" 200 - \"-\" \"-\"");
+    assert!(all[3].contains("] \"GET / HTTP/1.1\" 400 "), "{}", all[3]);
     let mode = std::fs::metadata(logged.path()).expect("a file").permissions().mode();
     assert_eq!(mode & 0o007, 0, "other users may not read addresses of clients: {mode:o}");
 }
@@ -105,7 +105,7 @@ fn json_names_function_caller_and_invocation() {
     assert_eq!(all.len(), 3, "{all:?}");
     let (refused, called, second) = (&all[0], &all[1], &all[2]);
     assert_eq!((&refused["status"], &refused["target"]), (&401.into(), &"/orders/7?a=b".into()));
-    assert!(refused.get("caller").is_none() && refused.get("function").is_none(), "{refused}");
+    assert!(refused.get("caller").is_none() && refused["function"] == "keyed", "{refused}");
     assert_eq!(called["client"], "2001:db8::17");
     assert_eq!(called["caller"], "pump-3");
     assert_eq!(called["function"], "keyed");
@@ -198,6 +198,17 @@ fn a_log_that_cannot_be_opened_is_an_error_of_the_start() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains("/proc/none/access.log"), "{text}");
     assert!(text.contains("access_log"), "{text}");
+    // A mistake must not destroy the node's own files.
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = Command::new(mote_tests::mote_binary())
+        .args(["up", "--coap", "off", "--http", &free_address().to_string(), "--data"])
+        .arg(folder.path())
+        .arg("--access-log")
+        .arg(folder.path().join("mote.db"))
+        .output()
+        .expect("mote starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("data folder"), "{text}");
     // A full disk is no reason to stop serving.
     let node = Node::start_with(&["--access-log", "/dev/full"]);
     node.deploy_ok("tells", &[("app.py", TELLS)]);

@@ -185,7 +185,14 @@ fn a_page_of_files_works_in_a_browser_with_its_function() {
     // A page that is not there is the application's, and a script's question is the function's.
     let html = [("accept", "text/html,*/*")];
     assert_eq!(node.call("GET", "/app/orders", &html, b"").text(), app);
-    assert_eq!(node.get("/app/api/value").text(), "function /api/value");
+    let value = node.get("/app/api/value");
+    assert_eq!(value.text(), "function /api/value");
+    // A cache must not give one of them for the other.
+    let page = node.call("GET", "/app/api/value", &html, b"");
+    for answer in [&value, &page] {
+        assert_eq!(answer.header("vary"), Some("accept"));
+    }
+    assert_eq!(page.header("cache-control"), Some("no-cache"));
     if Command::new("chromium").arg("--version").output().is_err() {
         mote_tests::skip("a_page_of_files_works_in_a_browser_with_its_function", "no chromium");
         return;

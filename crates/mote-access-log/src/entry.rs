@@ -9,15 +9,16 @@ use mote_core::invocation::{Head, headers};
 /// One request and its answer.
 #[derive(Debug)]
 pub struct Entry {
-    /// The client's address.
+    /// The client's address, if it is known.
     pub client: Option<IpAddr>,
     /// The name of the caller, if it has proved one.
     pub caller: Option<String>,
     /// The method; empty if the head of the request could not be read.
     pub method: Vec<u8>,
-    /// The path and the query as they were sent, except that a slash at the end of a single segment is
-    /// left out.
+    /// The path and the query as they were sent.
     pub target: Vec<u8>,
+    /// What stands in place of method and target if the head could not be read: its first line.
+    pub first_line: Vec<u8>,
     /// The version of HTTP, as request lines name it.
     pub protocol: &'static str,
     /// The fields `Host`, `Referer` and `User-Agent`.
@@ -39,10 +40,13 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The entry of a request whose head could not be read.
-    pub fn unreadable(client: IpAddr, protocol: &'static str) -> Self {
+    /// The entry of a request whose head could not be read, with the bytes that have arrived.
+    pub fn unreadable(client: IpAddr, protocol: &'static str, arrived: &[u8]) -> Self {
+        let first_line = arrived.split(|byte| matches!(byte, b'\r' | b'\n')).next();
         Self {
-            client: Some(client),
+            first_line: first_line.unwrap_or_default().to_vec(),
+            // A proxy did not know it.
+            client: Some(client).filter(|client| !client.is_unspecified()),
             caller: None,
             method: Vec::new(),
             target: Vec::new(),
@@ -59,15 +63,20 @@ impl Entry {
     }
 
     /// The entry of a request with this head; `name` is the first segment of its path, which the head
-    /// does not have.
-    pub fn new(client: IpAddr, protocol: &'static str, name: &str, head: &Head) -> Self {
-        let mut entry = Self::unreadable(client, protocol);
+    /// does not have, and `is_bare` says that not even a `/` follows it.
+    pub fn new(
+        client: IpAddr,
+        protocol: &'static str,
+        (name, is_bare): (&str, bool),
+        head: &Head,
+    ) -> Self {
+        let mut entry = Self::unreadable(client, protocol, b"");
         entry.method.extend_from_slice(head.method());
         entry.target.reserve(2 + name.len() + head.path().len() + head.query().len());
         entry.target.push(b'/');
         entry.target.extend_from_slice(name.as_bytes());
-        // A head has the path "/" with and without a slash behind the first segment.
-        if head.path() != b"/" {
+        // A head has the path "/" in any case.
+        if !is_bare && !name.is_empty() {
             entry.target.extend_from_slice(head.path());
         }
         if !head.query().is_empty() {

@@ -45,7 +45,8 @@ fn put_common(into: &mut Vec<u8>, entry: &Entry, began: SystemTime) {
     put_day(into, began);
     into.extend_from_slice(b"] ");
     if entry.method.is_empty() {
-        into.extend_from_slice(b"\"-\"");
+        let line = if entry.first_line.is_empty() { b"-" } else { &entry.first_line[..] };
+        put_quoted(into, line);
     } else {
         let parts: [&[u8]; 3] = [&entry.method, &entry.target, entry.protocol.as_bytes()];
         put_quoted(into, &parts.join(&b' '));
@@ -94,6 +95,7 @@ fn put_json(into: &mut Vec<u8>, entry: &Entry, now: SystemTime, took: Duration) 
     put("caller", json!(entry.caller));
     put("method", json!(text(&entry.method)));
     put("target", json!(text(&entry.target)));
+    put("first_line", json!(text(&entry.first_line)));
     put("protocol", json!(entry.protocol));
     put("host", json!(entry.host.as_deref().map(text)));
     put("function", json!(entry.function));
@@ -151,7 +153,7 @@ mod tests {
         head.header(b"user-agent", b"curl/8 \"x\"\x1b[1m");
         let head = head.finish();
         let client = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
-        let mut entry = Entry::new(client, "HTTP/1.1", "hello", &head);
+        let mut entry = Entry::new(client, "HTTP/1.1", ("hello", false), &head);
         entry.found("hello", &head);
         (entry.status, entry.body_bytes) = (200, 12);
         entry
@@ -172,8 +174,13 @@ mod tests {
         let text = line(Format::Common, &named);
         assert!(text.starts_with("192.0.2.7 - pump\\x203\\x0a\\\" ["), "{text}");
         assert!(text.ends_with("\" 499 -\n"), "{text}");
-        let unreadable = Entry::unreadable(IpAddr::V4(Ipv4Addr::LOCALHOST), "HTTP/1.1");
-        assert!(line(Format::Common, &unreadable).contains("] \"-\" 499 -"));
+        let unreadable = |arrived: &[u8]| {
+            let entry = Entry::unreadable(IpAddr::V4(Ipv4Addr::LOCALHOST), "HTTP/1.1", arrived);
+            line(Format::Common, &entry)
+        };
+        assert!(unreadable(b"").contains("] \"-\" 499 -"));
+        let text = unreadable(b"GET /../\"a\x00 HTTP/9\r\nhost: a\r\n");
+        assert!(text.contains("] \"GET /../\\\"a\\x00 HTTP/9\" 499 -"), "{text}");
     }
 
     #[test]

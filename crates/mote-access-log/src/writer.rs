@@ -6,7 +6,6 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _}
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
@@ -25,6 +24,8 @@ const GATHER: Duration = Duration::from_millis(100);
 const WAITING_BYTES_MAX: usize = 4 << 20;
 /// A buffer that grew beyond this is not kept.
 const KEEP_BYTES: usize = 64 << 10;
+/// How long the end of the node waits for a destination.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// How often a destination that fails is reported in the log of the node.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
@@ -63,7 +64,6 @@ pub enum OpenError {
 #[derive(Clone)]
 pub struct AccessLog {
     shared: Arc<Shared>,
-    thread: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
 impl std::fmt::Debug for AccessLog {
@@ -77,6 +77,8 @@ struct Shared {
     waiting: Mutex<Waiting>,
     /// Notified when the first line waits, and at the end.
     more: Condvar,
+    /// Notified when the thread has ended.
+    ended: Condvar,
 }
 
 /// Lines that the thread has not taken yet.
@@ -86,6 +88,8 @@ struct Waiting {
     /// Lines that found no room.
     lost: u64,
     is_closed: bool,
+    /// Whether the thread has ended.
+    has_ended: bool,
 }
 
 impl AccessLog {
@@ -93,13 +97,18 @@ impl AccessLog {
     /// takes.
     pub fn open(destination: &Destination, format: Format) -> Result<Self, OpenError> {
         let sink = Sink::open(destination)?;
-        let shared = Arc::new(Shared { format, waiting: Mutex::default(), more: Condvar::new() });
+        let (waiting, more, ended) = (Mutex::default(), Condvar::new(), Condvar::new());
+        let shared = Arc::new(Shared { format, waiting, more, ended });
         let of_thread = shared.clone();
-        let thread = std::thread::Builder::new()
+        std::thread::Builder::new()
             .name("mote-access-log".to_owned())
-            .spawn(move || of_thread.serve(sink))
+            .spawn(move || {
+                of_thread.serve(sink);
+                of_thread.waiting.lock().has_ended = true;
+                of_thread.ended.notify_all();
+            })
             .map_err(OpenError::Thread)?;
-        Ok(Self { shared, thread: Arc::new(Mutex::new(Some(thread))) })
+        Ok(Self { shared })
     }
 
     /// Appends the line of a request that has just ended. Does not block: if too many lines wait for
@@ -119,14 +128,21 @@ impl AccessLog {
         }
     }
 
-    /// Writes what waits and ends the thread. Blocks until the destination has taken everything. Lines
-    /// that are written later are lost.
+    /// Writes what waits and ends the thread. Blocks until the destination has taken everything, or
+    /// has taken nothing more for 2 s; the end of the process then ends the thread. Lines that are
+    /// written later are lost.
     pub fn close(&self) {
-        self.shared.waiting.lock().is_closed = true;
+        let mut waiting = self.shared.waiting.lock();
+        waiting.is_closed = true;
         self.shared.more.notify_one();
-        if let Some(thread) = self.thread.lock().take() {
-            // A panic of the thread was printed when it happened.
-            let _ = thread.join();
+        let until = Instant::now() + CLOSE_MAX;
+        while !waiting.has_ended {
+            if self.shared.ended.wait_until(&mut waiting, until).timed_out() {
+                tracing::warn!(
+                    "lines of the access log are missing: its destination takes nothing"
+                );
+                return;
+            }
         }
     }
 }
@@ -242,13 +258,20 @@ impl Sink {
 fn open_file(path: &Path) -> io::Result<File> {
     // Opening a pipe that nobody reads would wait for a reader.
     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let file =
-        OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags).open(path)?;
+    let opened =
+        OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags).open(path);
+    let not_ordinary = || io::Error::other("it is not an ordinary file");
+    let file = match opened {
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) => {
+            return Err(not_ordinary());
+        }
+        opened => opened?,
+    };
     let kind = file.metadata()?.file_type();
     if kind.is_file() || kind.is_char_device() {
         return Ok(file);
     }
-    Err(io::Error::other("it is not an ordinary file"))
+    Err(not_ordinary())
 }
 
 /// Whether another file is at the path now, or none.
@@ -275,7 +298,7 @@ mod tests {
     use super::*;
 
     fn entry(method: &str) -> Entry {
-        let mut entry = Entry::unreadable(IpAddr::V4(Ipv4Addr::LOCALHOST), "HTTP/1.1");
+        let mut entry = Entry::unreadable(IpAddr::V4(Ipv4Addr::LOCALHOST), "HTTP/1.1", b"");
         entry.method = method.as_bytes().to_vec();
         entry.status = 200;
         entry
@@ -337,6 +360,31 @@ mod tests {
     }
 
     #[test]
+    fn a_destination_that_takes_nothing_does_not_hold_back_the_end() {
+        let dir = tempfile::tempdir().expect("temp folder");
+        let path = dir.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+            .expect("a pipe");
+        let both = OpenOptions::new().read(true).write(true).open(&path).expect("opens");
+        let shared = Shared {
+            format: Format::Common,
+            waiting: Mutex::default(),
+            more: Condvar::new(),
+            ended: Condvar::new(),
+        };
+        let log = AccessLog { shared: Arc::new(shared) };
+        let of_thread = log.shared.clone();
+        // A moved file is opened again, so this path has to be the pipe itself.
+        std::thread::spawn(move || of_thread.serve(Sink::File { path, file: both }));
+        let mut long = entry("GET");
+        long.target = vec![b'a'; 8 << 10];
+        (0..100).for_each(|_| log.write(&long));
+        let began = Instant::now();
+        log.close();
+        assert!(began.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
     fn what_is_no_file_is_refused() {
         let dir = tempfile::tempdir().expect("temp folder");
         let text = |path: &Path| {
@@ -349,6 +397,6 @@ mod tests {
         let pipe = dir.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0)
             .expect("a pipe");
-        assert!(text(&pipe).contains("cannot open"));
+        assert!(text(&pipe).contains("not an ordinary file"));
     }
 }

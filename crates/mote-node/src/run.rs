@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use mote_access::{Guard, Guarded, RefusalMetrics};
-use mote_access_log::AccessLog;
+use mote_access_log::{AccessLog, Destination as AccessLogPlace};
 use mote_api::exit;
 use mote_api::text::wrapped;
 use mote_api::types::Reach;
@@ -160,6 +160,12 @@ async fn serve(
     };
     let (state, state_file) = nats::state(nats.as_ref(), &config.data.join(STATE_FILE));
 
+    if let Some((AccessLogPlace::File(path), _)) = &config.access_log
+        && std::path::absolute(path)?.starts_with(std::path::absolute(&config.data)?)
+    {
+        let text = "a file in the data folder, which the node keeps for itself".to_owned();
+        return Err(unusable("access_log", text));
+    }
     let open = |(to, format): &(_, _)| AccessLog::open(to, *format);
     let access_log = config.access_log.as_ref().map(open).transpose();
     let access_log = access_log.map_err(|error| unusable("access_log", error.to_string()))?;

@@ -56,12 +56,14 @@ fn checked(rule: RouteRule, key: &str, line: usize) -> Result<RouteRule, Mistake
 pub(crate) fn check_files(function: &FunctionManifest, root: &Path) -> Result<(), Mistakes> {
     let Some(files) = &function.static_files else { return Ok(()) };
     let (folder, line) = &files.folder;
-    if !root.join(folder).is_dir() {
+    let folder = folder.trim_end_matches('/');
+    let is_below = |path: &str| path.split('/').all(|part| !matches!(part, "" | "." | ".."));
+    if !is_below(folder) || !root.join(folder).is_dir() {
         let text = format!("folder: there is no folder {} next to the code", escaped(folder));
         return Err(in_manifest("M0303", *line, &text));
     }
     match &files.fallback {
-        Some((file, line)) if !root.join(folder).join(file).is_file() => {
+        Some((file, line)) if !is_below(file) || !root.join(folder).join(file).is_file() => {
             let text = format!("fallback: there is no file {} in that folder", escaped(file));
             Err(in_manifest("M0303", *line, &text))
         }

@@ -45,16 +45,19 @@ impl Asked<'_> {
     pub(crate) fn part(&self, tag: &str, bytes: u64) -> Part {
         let is_same = self.if_range.is_none_or(|known| known == tag.as_bytes());
         let range = self.range.and_then(|range| str::from_utf8(range).ok());
-        let Some(range) = range.and_then(|range| range.strip_prefix("bytes=")) else {
+        let Some((unit, range)) = range.and_then(|range| range.split_once('=')) else {
             return Part::Whole;
         };
+        if !unit.eq_ignore_ascii_case("bytes") {
+            return Part::Whole;
+        }
         let Some((first, last)) = range.trim().split_once('-').filter(|_| is_same) else {
             return Part::Whole;
         };
         let number = |text: &str| {
-            let is_number =
-                (1..=18).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
-            text.parse::<u64>().ok().filter(|_| is_number)
+            let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+            // A larger number is beyond the end of every file.
+            is_number.then(|| text.parse::<u64>().unwrap_or(u64::MAX))
         };
         match (first, last) {
             ("", last) => match number(last) {
@@ -115,7 +118,9 @@ mod tests {
             ("bytes=3-2", Part::Whole),
             ("bytes=0-1,4-5", Part::Whole),
             ("bytes=+1-2", Part::Whole),
-            ("bytes=18446744073709551615-", Part::Whole),
+            ("Bytes=0-1", Part::Range(0, 2)),
+            ("bytes=99999999999999999999-", Part::Beyond),
+            ("bytes=0-99999999999999999999", Part::Range(0, 10)),
             ("items=0-3", Part::Whole),
             ("bytes=-", Part::Whole),
         ] {

@@ -48,7 +48,9 @@ pub async fn answer(
     match found {
         Found::Folder(last) => Some(redirect(name.unwrap_or(&last), head.query())),
         Found::File(_) if name.is_some() => Some(redirect(name?, head.query())),
-        Found::File(file) => Some(file_reply(file, rules, head)),
+        Found::File(file) => Some(file_reply(file, rules.cache_s, head)),
+        // A page that stands for others changes with each deploy, and must not be taken for them.
+        Found::Fallback(file) => Some(file_reply(file, 0, head)),
     }
 }
 
@@ -79,9 +81,9 @@ fn reply(status: u16, block: Vec<u8>, body: Body) -> Reply {
     Reply { status, headers: Bytes::from(block), body, phases: Phases::default() }
 }
 
-fn file_reply(file: lookup::File, rules: &StaticFiles, head: &Head) -> Reply {
+fn file_reply(file: lookup::File, cache_s: u32, head: &Head) -> Reply {
     let mut block = Vec::new();
-    let cache = match rules.cache_s {
+    let cache = match cache_s {
         0 => "no-cache".to_owned(),
         seconds => format!("max-age={seconds}"),
     };

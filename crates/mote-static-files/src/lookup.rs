@@ -33,6 +33,8 @@ pub(crate) struct Wanted {
 /// What was found.
 pub(crate) enum Found {
     File(File),
+    /// The file for pages that are not there.
+    Fallback(File),
     /// A folder with an index, without a `/` at the end of the request's path, whose last segment this
     /// is.
     Folder(String),
@@ -98,7 +100,7 @@ pub(crate) fn find(
             Some(Found::Folder(utf8_percent_encode(last, UNSAFE).to_string()))
         })
     };
-    found.or_else(|| send(&fallback?))
+    found.or_else(|| file(&root, &fallback?, wanted, version).map(Found::Fallback))
 }
 
 /// Opens an ordinary file below the folder. Links lead to files below the folder only.

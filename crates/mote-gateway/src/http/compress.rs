@@ -20,6 +20,8 @@ const PIECE_BYTES: usize = 32 << 10;
 /// Answers that are compressed at once; further ones are sent as they are. The state of each takes
 /// about 300 KB.
 const AT_ONCE_MAX: usize = 64;
+/// Fields that describe the bytes of a body, which would not be true any more.
+const DIGESTS: [&str; 4] = ["digest", "content-digest", "repr-digest", "content-md5"];
 /// Most of the gain of the best level, at a third of its time.
 const LEVEL: Compression = Compression::new(4);
 
@@ -32,6 +34,8 @@ pub(super) enum Choice {
     Plain,
     /// The client accepts a compressed answer.
     Gzip,
+    /// The same for an answer without its body.
+    Head,
 }
 
 impl Choice {
@@ -41,8 +45,11 @@ impl Choice {
         }
         let sent = headers(head.headers()).find(|(name, _)| *name == b"accept-encoding");
         let is_accepted = sent.is_some_and(|(_, value)| accepts(value, "gzip"));
-        // The length of a compressed body is not known before it is made.
-        if is_accepted && head.method() != b"HEAD" { Self::Gzip } else { Self::Plain }
+        match (is_accepted, head.method()) {
+            (false, _) => Self::Plain,
+            (true, b"HEAD") => Self::Head,
+            (true, _) => Self::Gzip,
+        }
     }
 
     /// The answer in the form that was chosen.
@@ -51,12 +58,14 @@ impl Choice {
         if self == Self::Off || !is_long || !is_compressible(&reply) {
             return reply;
         }
-        let place = (self == Self::Gzip).then(Place::take).flatten();
+        let place = matches!(self, Self::Gzip | Self::Head).then(Place::take).flatten();
         let mut block = Vec::with_capacity(reply.headers.len() + 64);
         for (name, value) in headers(&reply.headers) {
             // The bytes are others now, although the content is the same (RFC 9110, 8.8.1).
             let is_strong = name.eq_ignore_ascii_case(b"etag") && value.starts_with(b"\"");
             match place {
+                // Its parts would be those of the other form.
+                Some(_) if name.eq_ignore_ascii_case(b"accept-ranges") => {}
                 Some(_) if is_strong => put_header(&mut block, name, &[b"W/", value].concat()),
                 _ => put_header(&mut block, name, value),
             }
@@ -64,7 +73,11 @@ impl Choice {
         put_header(&mut block, b"vary", b"accept-encoding");
         if let Some(place) = place {
             put_header(&mut block, b"content-encoding", b"gzip");
-            reply.body = compressed(std::mem::take(&mut reply.body), place);
+            reply.body = match self {
+                // How long it would be is not known before it is made.
+                Self::Head => Body::Empty,
+                _ => compressed(std::mem::take(&mut reply.body), place),
+            };
         }
         reply.headers = block.into();
         reply
@@ -83,8 +96,11 @@ fn is_compressible(reply: &Reply) -> bool {
             kind = value;
         }
         let keeps_form = is("cache-control")
-            && value.split(|b| *b == b',').any(|one| one.trim_ascii() == b"no-transform");
-        if is("content-encoding") || is("content-range") || keeps_form {
+            && value
+                .split(|b| *b == b',')
+                .any(|one| one.trim_ascii().eq_ignore_ascii_case(b"no-transform"));
+        let is_of_bytes = DIGESTS.iter().any(|digest| is(digest));
+        if is("content-encoding") || is("content-range") || is_of_bytes || keeps_form {
             return false;
         }
     }
@@ -250,7 +266,8 @@ mod tests {
             (&[], long()),
             (&[("content-type", "text/event-stream")], long()),
             (&[("content-type", "text/css"), ("content-encoding", "br")], long()),
-            (&[("content-type", "text/css"), ("cache-control", "no-transform")], long()),
+            (&[("content-type", "text/css"), ("cache-control", "public, No-Transform")], long()),
+            (&[("content-type", "text/css"), ("Digest", "sha-256=a")], long()),
         ] {
             let answer = Choice::Gzip.apply(reply(fields, body));
             assert!(field(&answer, "vary").is_none(), "{fields:?}");

@@ -140,7 +140,7 @@ async fn serve_one<I: Invoker>(
         Ok(None) => return After::Close,
         Err(refusal) => {
             let log = front.config.access_log.as_ref();
-            writer.logged = Logged::unreadable(log, peer.address, "HTTP/1.1");
+            writer.logged = Logged::unreadable(log, peer.address, "HTTP/1.1", &input.bytes);
             let _ = answer::refuse(writer, &front.config, &refusal, None, false, false).await;
             return After::CloseUnread;
         }
@@ -150,7 +150,13 @@ async fn serve_one<I: Invoker>(
     let address = client.unwrap_or(peer.address);
     if let Some(log) = &front.config.access_log {
         let protocol = if request.http10 { "HTTP/1.0" } else { "HTTP/1.1" };
-        writer.logged = Logged::new(Some(log), address, protocol, &request.name, &request.head);
+        writer.logged = Logged::new(
+            Some(log),
+            address,
+            protocol,
+            (&request.name, request.is_bare),
+            &request.head,
+        );
     }
     let owner = address_owner(address);
     if request.wants_upgrade && request.framing == Framing::None && !input.bytes.is_empty() {
@@ -169,6 +175,11 @@ async fn serve_one<I: Invoker>(
     let (route, added) = match found {
         Ok(found) => found,
         Err(refusal) => {
+            if front.config.access_log.is_some()
+                && front.invoker.route(&request.name, || None).is_some()
+            {
+                writer.logged.found(&request.name, &request.head);
+            }
             input.refusals += 1;
             let keep = request.keep_alive
                 && request.framing == Framing::None
@@ -196,6 +207,7 @@ async fn serve_one<I: Invoker>(
     }
     input.refusals = 0;
     let choice = Choice::of(route.http(), &request.head);
+    let added = files::varying(&route, &request.head, added);
     let mut exchange =
         Exchange { front, route, request, received_ns, is_head, owner, added, choice };
     if let Some(file) = file {

@@ -275,7 +275,8 @@ impl<I: Invoker> Service<I> {
         let (mut name, mut head, is_bare) = match request_head(&request) {
             Ok(found) => found,
             Err(refusal) => {
-                open.logged = Logged::unreadable(self.access_log.as_ref(), self.address, PROTOCOL);
+                let log = self.access_log.as_ref();
+                open.logged = Logged::unreadable(log, self.address, PROTOCOL, b"");
                 return (String::new(), Err(refusal));
             }
         };
@@ -284,7 +285,8 @@ impl<I: Invoker> Service<I> {
         }
         let client = self.via.as_ref().and_then(|proxies| proxies.client(&head));
         let address = client.unwrap_or(self.address);
-        open.logged = Logged::new(self.access_log.as_ref(), address, PROTOCOL, &name, &head);
+        open.logged =
+            Logged::new(self.access_log.as_ref(), address, PROTOCOL, (&name, is_bare), &head);
         let from = address_owner(address);
         let length = request.body().length();
         let asked = Asked { from, length, wants_websocket: false };
@@ -296,11 +298,14 @@ impl<I: Invoker> Service<I> {
             self.well_known.as_ref(),
         ) {
             Ok((route, added)) => {
-                open.added = added;
+                open.added = files::varying(&route, &head, added);
                 open.logged.found(route.name().as_str(), &head);
                 route
             }
             Err(refusal) => {
+                if self.access_log.is_some() && self.invoker.route(&name, || None).is_some() {
+                    open.logged.found(&name, &head);
+                }
                 let refusals = self.activity.refusals.fetch_add(1, Ordering::Relaxed) + 1;
                 if refusals == REFUSALS_IN_A_ROW_MAX {
                     self.activity.useless.notify_one();

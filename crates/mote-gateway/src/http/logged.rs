@@ -12,12 +12,12 @@ use mote_core::invocation::Head;
 pub(crate) struct Logged(Option<Box<(AccessLog, Entry)>>);
 
 impl Logged {
-    /// The entry of a request with this head.
+    /// The entry of a request with this head, see [`Entry::new`].
     pub(super) fn new(
         log: Option<&AccessLog>,
         client: IpAddr,
         protocol: &'static str,
-        name: &str,
+        name: (&str, bool),
         head: &Head,
     ) -> Self {
         let entry = |log: &AccessLog| (log.clone(), Entry::new(client, protocol, name, head));
@@ -29,8 +29,9 @@ impl Logged {
         log: Option<&AccessLog>,
         client: IpAddr,
         protocol: &'static str,
+        arrived: &[u8],
     ) -> Self {
-        let entry = |log: &AccessLog| (log.clone(), Entry::unreadable(client, protocol));
+        let entry = |log: &AccessLog| (log.clone(), Entry::unreadable(client, protocol, arrived));
         Self(log.map(|log| Box::new(entry(log))))
     }
 

@@ -179,6 +179,7 @@ fn fission(found: &mut Foreign, document: &Value) {
     if let Some(method) = filled(&spec["method"]).filter(|one| !methods.contains(one)) {
         methods.push(method);
     }
+    methods.iter_mut().for_each(|method| method.make_ascii_uppercase());
     let names = spec["routeConfig"]["hostnames"].as_array().into_iter().flatten();
     let mut hosts: Vec<Option<String>> = names.map(host).collect();
     if hosts.is_empty() {
@@ -266,6 +267,15 @@ pub(super) fn nuclio(to: &mut Described, place: &str, ingresses: &Value) {
         let host = host(&one["host"]);
         if host.is_none() && filled(&one["hostTemplate"]).is_some() {
             to.warn(format!("{object}: mote does not fill in a hostTemplate: write host instead"));
+            continue;
+        }
+        for key in ["annotations", "authenticationMode", "authentication", "secretName"] {
+            if !one[key].is_null() && one[key] != "none" {
+                to.warn(format!("ignored: {object}.{key}"));
+            }
+        }
+        if !one["paths"].is_null() && !one["paths"].is_array() {
+            to.warn(format!("{object}: paths is a list of paths, so this ingress has no route"));
             continue;
         }
         let mut paths: Vec<String> =
