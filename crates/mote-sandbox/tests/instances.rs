@@ -191,8 +191,7 @@ async fn limits(backend: &ProcessBackend) {
     cpu.limits.cpu_millis = Some(200);
     let began = std::time::Instant::now();
     let started = backend.start(cpu).await.unwrap();
-    // Measured: the processor time that the instance uses during this pause, which is longer on a
-    // machine that is busy.
+    // Measured: the processor time of this pause, which takes longer on a busy machine.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let usage = started.control.usage().unwrap();
     let passed = began.elapsed();

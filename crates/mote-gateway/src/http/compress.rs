@@ -53,9 +53,14 @@ impl Choice {
     }
 
     /// The answer in the form that was chosen.
-    pub(super) fn apply(self, mut reply: Reply) -> Reply {
+    pub(super) fn apply(self, reply: Reply) -> Reply {
+        if self == Self::Off { reply } else { self.applied(reply) }
+    }
+
+    #[cold]
+    fn applied(self, mut reply: Reply) -> Reply {
         let is_long = reply.body.length().is_none_or(|bytes| bytes >= BYTES_MIN);
-        if self == Self::Off || !is_long || !is_compressible(&reply) {
+        if !is_long || !is_compressible(&reply) {
             return reply;
         }
         let place = matches!(self, Self::Gzip | Self::Head).then(Place::take).flatten();

@@ -152,18 +152,9 @@ fn fission(found: &mut Foreign, document: &Value) {
         ));
     }
     let Some(to) = found.named(&object, &function) else { return };
-    let known = [
-        "relativeurl",
-        "prefix",
-        "keepPrefix",
-        "host",
-        "method",
-        "methods",
-        "functionref",
-        "createingress",
-        "ingressconfig",
-        "routeConfig",
-    ];
+    let known = "relativeurl prefix keepPrefix host method methods functionref createingress \
+        ingressconfig routeConfig";
+    let known: Vec<&str> = known.split_whitespace().collect();
     to.ignore_rest(spec, &known, &format!("{object}: spec."));
     let ingress = Some(&spec["ingressconfig"]).filter(|_| spec["createingress"] == true);
     let prefix = filled(&spec["prefix"]);
@@ -274,12 +265,12 @@ pub(super) fn nuclio(to: &mut Described, place: &str, ingresses: &Value) {
                 to.warn(format!("ignored: {object}.{key}"));
             }
         }
-        if !one["paths"].is_null() && !one["paths"].is_array() {
-            to.warn(format!("{object}: paths is a list of paths, so this ingress has no route"));
+        let paths = one["paths"].as_array();
+        if paths.is_none() && !one["paths"].is_null() {
+            to.warn(format!("{object}: paths is not a list, so it has no route"));
             continue;
         }
-        let mut paths: Vec<String> =
-            one["paths"].as_array().into_iter().flatten().filter_map(text).collect();
+        let mut paths: Vec<String> = paths.into_iter().flatten().filter_map(text).collect();
         if paths.is_empty() && host.is_some() {
             paths.push("/".to_owned());
         }
