@@ -1,9 +1,12 @@
 //! The lines of the log.
 
+use std::borrow::Cow;
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde_json::{Value, json};
+use jiff::Timestamp;
+use serde::Serialize;
 
 use crate::{Entry, Format};
 
@@ -42,7 +45,9 @@ fn put_common(into: &mut Vec<u8>, entry: &Entry, began: SystemTime) {
         None => into.push(b'-'),
     }
     into.extend_from_slice(b" [");
-    put_day(into, began);
+    // 27/Nov/2026:08:00:00 +0000
+    let day = utc(began).strftime("%d/%b/%Y:%H:%M:%S +0000");
+    write!(into, "{day}").expect("memory");
     into.extend_from_slice(b"] ");
     if entry.method.is_empty() {
         let line = if entry.first_line.is_empty() { b"-" } else { &entry.first_line[..] };
@@ -64,49 +69,66 @@ fn status(entry: &Entry) -> u16 {
     if entry.status == 0 { 499 } else { entry.status }
 }
 
-/// The time of the Common Log Format: `27/Nov/2026:06:40:00 +0000`.
-fn put_day(into: &mut Vec<u8>, at: SystemTime) {
-    // Fri, 27 Nov 2026 06:40:00 GMT
-    let text = httpdate::fmt_http_date(at);
-    let (day, month, year, time) = (&text[5..7], &text[8..11], &text[12..16], &text[17..25]);
-    write!(into, "{day}/{month}/{year}:{time} +0000").expect("memory");
+/// The time by the clock of the machine, in UTC. The clock of a machine that has just started may be
+/// wrong, but not before 1970.
+fn utc(at: SystemTime) -> Timestamp {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_millisecond(since.as_millis() as i64).unwrap_or_default()
 }
 
-/// The time as RFC 3339 writes it, with milliseconds.
-fn rfc3339(at: SystemTime) -> String {
-    let text = httpdate::fmt_http_date(at);
-    let (day, month, year, time) = (&text[5..7], &text[8..11], &text[12..16], &text[17..25]);
-    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    let month = MONTHS.find(month).map_or(0, |at| at / 3 + 1);
-    let millis = at.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_millis());
-    format!("{year}-{month:02}-{day}T{time}.{millis:03}Z")
+/// A line of JSON; what is not known is left out.
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client: Option<IpAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caller: Option<&'a str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    method: Cow<'a, str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    target: Cow<'a, str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    first_line: Cow<'a, str>,
+    protocol: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    function: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    invocation: Option<String>,
+    status: u16,
+    bytes: u64,
+    duration_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    referer: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user_agent: Option<Cow<'a, str>>,
 }
 
 fn put_json(into: &mut Vec<u8>, entry: &Entry, now: SystemTime, took: Duration) {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(cut(bytes)).into_owned();
-    let mut all = serde_json::Map::new();
-    let mut put = |name: &str, value: Value| {
-        if !value.is_null() && value != "" {
-            all.insert(name.to_owned(), value);
-        }
+    fn text(bytes: &[u8]) -> Cow<'_, str> {
+        String::from_utf8_lossy(cut(bytes))
+    }
+    let line = Line {
+        time: format!("{:.3}", utc(now - took)),
+        client: entry.client,
+        caller: entry.caller.as_deref(),
+        method: text(&entry.method),
+        target: text(&entry.target),
+        first_line: text(&entry.first_line),
+        protocol: entry.protocol,
+        host: entry.host.as_deref().map(text),
+        function: &entry.function,
+        invocation: entry.invocation.map(|id| id.to_string()),
+        status: status(entry),
+        bytes: entry.body_bytes,
+        // Microseconds are enough, and have no digits that mean nothing.
+        duration_ms: took.as_micros() as f64 / 1_000.0,
+        referer: entry.referer.as_deref().map(text),
+        user_agent: entry.user_agent.as_deref().map(text),
     };
-    put("time", json!(rfc3339(now - took)));
-    put("client", json!(entry.client.map(|client| client.to_string())));
-    put("caller", json!(entry.caller));
-    put("method", json!(text(&entry.method)));
-    put("target", json!(text(&entry.target)));
-    put("first_line", json!(text(&entry.first_line)));
-    put("protocol", json!(entry.protocol));
-    put("host", json!(entry.host.as_deref().map(text)));
-    put("function", json!(entry.function));
-    put("invocation", json!(entry.invocation.map(|id| id.to_string())));
-    put("status", json!(status(entry)));
-    put("bytes", json!(entry.body_bytes));
-    // Microseconds are enough, and have no digits that mean nothing.
-    put("duration_ms", json!(took.as_micros() as f64 / 1_000.0));
-    put("referer", json!(entry.referer.as_deref().map(text)));
-    put("user_agent", json!(entry.user_agent.as_deref().map(text)));
-    serde_json::to_writer(into, &Value::Object(all)).expect("memory");
+    serde_json::to_writer(into, &line).expect("memory");
 }
 
 fn put_quoted(into: &mut Vec<u8>, bytes: &[u8]) {
@@ -133,9 +155,10 @@ fn cut(bytes: &[u8]) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr};
+    use std::net::Ipv4Addr;
 
     use mote_core::invocation::Head;
+    use serde_json::Value;
 
     use super::*;
 

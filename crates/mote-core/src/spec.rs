@@ -33,7 +33,7 @@ pub use background::{
     BACKOFF_MS_MAX_DEFAULT, FUNCTION_PART, Recipient, RetryOn, Topic,
 };
 pub use doors::{OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT};
-pub use http::{CORS_AGE_S_MAX, Cors, HttpRules, StaticFiles, is_origin};
+pub use http::{CORS_AGE_S_MAX, Cors, HttpRules, StaticFiles, is_below, is_origin};
 pub use isolation::{Isolation, PodKind};
 pub use protocol::Protocol;
 pub use rate::{CALLS_AT_ONCE_MAX, RATE_CALLS_MAX, RATE_PERIOD_MS_MAX, Rate, Rates};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dimpl::PskResolver;
 use mote_dtls_frames::Psk;
 
-/// Bytes of the longest key. The library and small devices accept longer ones, but none is needed.
+/// Bytes of the longest key. The keys of callers are shorter.
 const KEY_BYTES_MAX: usize = 64;
 
 /// All valid keys. The library asks it for the key of an identity in the middle of a handshake.

@@ -5,7 +5,7 @@ use std::path::Path;
 use mote_api::manifest::{FunctionManifest, RouteManifest};
 use mote_api::toml_reader::{Lined, Mistakes};
 use mote_core::spec::routes::{Redirect, RouteRule};
-use mote_core::spec::{Cors, HttpRules, StaticFiles};
+use mote_core::spec::{Cors, HttpRules, StaticFiles, is_below};
 
 use crate::mistakes::{escaped, in_manifest};
 
@@ -57,7 +57,6 @@ pub(crate) fn check_files(function: &FunctionManifest, root: &Path) -> Result<()
     let Some(files) = &function.static_files else { return Ok(()) };
     let (folder, line) = &files.folder;
     let folder = folder.trim_end_matches('/');
-    let is_below = |path: &str| path.split('/').all(|part| !matches!(part, "" | "." | ".."));
     if !is_below(folder) || !root.join(folder).is_dir() {
         let text = format!("folder: there is no folder {} next to the code", escaped(folder));
         return Err(in_manifest("M0303", *line, &text));

@@ -126,7 +126,7 @@ pub fn is_origin(text: &str) -> bool {
 }
 
 /// Whether a path stays below the folder to which it is relative.
-fn is_below(path: &str) -> bool {
+pub fn is_below(path: &str) -> bool {
     let is_name = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
     path.len() <= ENTRY_BYTES_MAX && path.split('/').all(is_name)
 }

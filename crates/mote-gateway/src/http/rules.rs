@@ -55,7 +55,14 @@ pub(crate) fn check(rules: &HttpRules, head: &Head, wants_websocket: bool) -> Ch
         broken = Some(Refusal::new(400, "M1034", format!("the field {name} is required")));
     }
     let added = rules.cors.as_ref().map(|cors| fields(cors, origin, is_preflight));
-    let added = added.map_or_else(Added::default, Added::new);
+    let mut added = added.map_or_else(Added::default, Added::new);
+    let has_fallback = rules.files.as_ref().is_some_and(|files| files.fallback.is_some());
+    if has_fallback && matches!(head.method(), b"GET" | b"HEAD") {
+        // A browser that opens a page gets another answer than a script.
+        let mut block = Vec::new();
+        put_header(&mut block, b"vary", b"accept");
+        added = added.and(&Added::new(block.into()));
+    }
     Checked { added, broken, is_preflight }
 }
 
