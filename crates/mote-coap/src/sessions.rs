@@ -12,7 +12,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use mote_core::Invoker;
-use mote_dtls_frames::{MESSAGE_BYTES_MAX, Message, address_of, datagram_head, session_of};
+use mote_dtls_frames::{
+    IDENTITY_BYTES_MAX, MESSAGE_BYTES_MAX, Message, SESSIONS_MAX, address_of, datagram_head,
+    session_of,
+};
 use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
@@ -124,6 +127,10 @@ impl<I: Invoker> Server<I> {
     pub(crate) fn message(&mut self, message: Message<'_>, now_ns: u64) {
         let Some(sessions) = &mut self.sessions else { return };
         match message {
+            // The program keeps to these limits. If somebody has taken it over, it must not be able to
+            // fill the memory of the node.
+            Message::Opened { identity, .. }
+                if sessions.len() >= SESSIONS_MAX || identity.len() > IDENTITY_BYTES_MAX => {}
             Message::Opened { session, peer, identity } => {
                 let identity = Arc::new(identity.to_owned());
                 sessions.insert(session, (address_of(session, peer), identity));

@@ -11,6 +11,12 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 /// Longest message, in bytes. A list of keys that is longer is sent in several messages.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 10;
 
+/// Sessions that exist at once; the program ends one before it opens another. Each takes about 10 KiB
+/// there (measured with 1,000).
+pub const SESSIONS_MAX: usize = 4_096;
+/// Longest identity of a session, in bytes: that of the longest name of a caller, and more.
+pub const IDENTITY_BYTES_MAX: usize = 512;
+
 const DATAGRAM: u8 = 1;
 const OPENED: u8 = 2;
 const CLOSED: u8 = 3;

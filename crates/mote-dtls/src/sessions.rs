@@ -9,13 +9,11 @@ use std::time::{Duration, Instant};
 
 use dimpl::{Config, Dtls, Output};
 use mote_core::shares::address_owner;
-use mote_dtls_frames::{Message, Psk, datagram_head};
+use mote_dtls_frames::{Message, Psk, SESSIONS_MAX, datagram_head};
 
 use crate::hello::{Cookies, Hello, provider, with_checked_cookie};
 use crate::keys::Keys;
 
-/// Sessions at once. Each takes about 10 KiB (measured with 1,000), so all of them take about 40 MiB.
-pub(crate) const SESSIONS_MAX: usize = 4_096;
 /// Sessions of one address. Many devices may have one address, behind a router that translates
 /// addresses, but others must have room.
 pub(crate) const SESSIONS_OF_ONE_MAX: usize = 1_024;
