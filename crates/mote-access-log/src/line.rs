@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use crate::{Entry, Format};
@@ -45,9 +46,7 @@ fn put_common(into: &mut Vec<u8>, entry: &Entry, began: SystemTime) {
         None => into.push(b'-'),
     }
     into.extend_from_slice(b" [");
-    // 27/Nov/2026:08:00:00 +0000
-    let day = utc(began).strftime("%d/%b/%Y:%H:%M:%S +0000");
-    write!(into, "{day}").expect("memory");
+    put_day(into, began);
     into.extend_from_slice(b"] ");
     if entry.method.is_empty() {
         let line = if entry.first_line.is_empty() { b"-" } else { &entry.first_line[..] };
@@ -74,6 +73,18 @@ fn status(entry: &Entry) -> u16 {
 fn utc(at: SystemTime) -> Timestamp {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_millisecond(since.as_millis() as i64).unwrap_or_default()
+}
+
+/// The time of the Common Log Format: `27/Nov/2026:08:00:00 +0000`. jiff's own formatter would make the
+/// program 20 KB larger.
+fn put_day(into: &mut Vec<u8>, at: SystemTime) {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let at = TimeZone::UTC.to_datetime(utc(at));
+    let month = MONTHS[usize::from(at.month().unsigned_abs()) - 1];
+    let (hour, minute, second) = (at.hour(), at.minute(), at.second());
+    write!(into, "{:02}/{month}/{}:{hour:02}:{minute:02}:{second:02} +0000", at.day(), at.year())
+        .expect("memory");
 }
 
 /// A line of JSON; what is not known is left out.
