@@ -499,7 +499,7 @@ mod tests {
     #[test]
     fn a_password_opens_functions_of_its_mode_only() {
         let (guard, [all, one, old]) = guard();
-        let basic = |text: &str| format!("Basic {}", data_encoding::BASE64.encode(text.as_bytes()));
+        let basic = |text: &str| format!("Basic {}", mote_core::base64::encode(text.as_bytes()));
         let call = |access, field: &str, more: &[(&str, &str)]| {
             let mut head = head(&[&[("authorization", field)], more].concat());
             guard.admit(access, None, "other", &mut head, None).map(|()| head)
@@ -636,7 +636,7 @@ mod tests {
         };
         let bearer = format!("Bearer {token}");
         let bare = format!("Bearer {without_role}");
-        let password = data_encoding::BASE64.encode(format!("one:{one}").as_bytes());
+        let password = mote_core::base64::encode(format!("one:{one}").as_bytes());
         let password = format!("Basic {password}");
         let (token, key) = (("authorization", bearer.as_str()), ("x-api-key", all.as_str()));
         let password = ("authorization", password.as_str());

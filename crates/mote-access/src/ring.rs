@@ -3,7 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hashbrown::HashMap;
 use mote_core::FunctionName;
 use sha2::{Digest, Sha256};
@@ -43,13 +44,13 @@ impl Key {
     /// The identity of the pre-shared key that belongs to this key: the name of the caller, a dot, and
     /// the last 8 hexadecimal digits of the hash. A caller whose key is being replaced has two.
     pub fn psk_identity(&self) -> String {
-        format!("{}.{}", self.name, HEXLOWER.encode(&end_of(&self.hash)))
+        format!("{}.{}", self.name, base16ct::lower::encode_string(&end_of(&self.hash)))
     }
 
     /// The pre-shared key: the first 32 hexadecimal digits of the hash, as text. They are 128 random
     /// bits, which small devices can store, and from which nobody can compute the key or its hash.
     pub fn psk(&self) -> String {
-        HEXLOWER.encode(&self.hash[..16])
+        base16ct::lower::encode_string(&self.hash[..16])
     }
 }
 
@@ -95,11 +96,8 @@ impl KeyRing {
     /// The valid key to which a pre-shared key with this identity belongs.
     pub fn find_psk(&self, identity: &str, now_unix_ms: u64) -> Option<&Key> {
         let (name, end) = identity.rsplit_once('.')?;
-        let mut wanted = [0; IDENTITY_BYTES];
-        if end.len() != 2 * IDENTITY_BYTES {
-            return None;
-        }
-        HEXLOWER.decode_mut(end.as_bytes(), &mut wanted).ok()?;
+        let wanted = base16ct::lower::decode_vec(end).ok()?;
+        let wanted = <[u8; IDENTITY_BYTES]>::try_from(wanted).ok()?;
         let first = self.by_end.partition_point(|(end, _)| *end < wanted);
         let same = self.by_end[first..].iter().take_while(|(end, _)| *end == wanted);
         let mut keys = same.filter_map(|(_, hash)| self.all.get(hash));
@@ -143,7 +141,7 @@ impl NewKey {
     pub fn random() -> io::Result<Self> {
         let mut bytes = [0; 32];
         io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
-        let text = format!("{PREFIX}{}", BASE64URL_NOPAD.encode(&bytes));
+        let text = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes));
         let hash = Sha256::digest(&text).into();
         Ok(Self { text, hash })
     }

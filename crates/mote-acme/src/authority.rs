@@ -4,7 +4,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use data_encoding::BASE64URL_NOPAD;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
@@ -124,7 +125,7 @@ fn read_key(file: &Path) -> io::Result<(String, Vec<u8>)> {
     let [id, key] = text.split_whitespace().collect::<Vec<_>>()[..] else {
         return Err(wrong("the file must have the identifier of the key, a space, and the key"));
     };
-    let key = BASE64URL_NOPAD.decode(key.trim_end_matches('=').as_bytes());
+    let key = URL_SAFE_NO_PAD.decode(key.trim_end_matches('='));
     Ok((id.to_owned(), key.map_err(|_| wrong("the key is not base64url"))?))
 }
 

@@ -2,7 +2,6 @@
 //! (RFC 8075 in the opposite direction).
 
 use bytes::Bytes;
-use data_encoding::HEXLOWER;
 use mote_core::invocation::{Head, headers};
 
 use super::content_format::{content_format, media_type};
@@ -98,7 +97,7 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
 }
 
 fn entity_tag(etag: &[u8]) -> String {
-    format!("\"{}\"", HEXLOWER.encode(etag))
+    format!("\"{}\"", base16ct::lower::encode_string(etag))
 }
 
 /// The answer of a function as a response, before it is cut into blocks.
@@ -154,7 +153,7 @@ fn etag(value: &[u8]) -> Option<Vec<u8>> {
     let text = text.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     // Only lower-case digits are accepted, because the tag is written in that form for a
     // conditional request.
-    let hex = (text.len() <= 16).then(|| HEXLOWER.decode(text).ok()).flatten();
+    let hex = (text.len() <= 16).then(|| base16ct::lower::decode_vec(text).ok()).flatten();
     let bytes = hex.unwrap_or_else(|| text[..text.len().min(8)].to_vec());
     (!bytes.is_empty()).then_some(bytes)
 }

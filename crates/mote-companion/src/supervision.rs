@@ -2,9 +2,12 @@
 
 use std::future::Future;
 use std::io;
+use std::path::Path;
+use std::pin::Pin;
 use std::process::Stdio;
 use std::time::Duration;
 
+use mote_tasks::Task;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::watch;
@@ -19,12 +22,17 @@ const LINE_BYTES_MAX: u64 = 1 << 10;
 /// Lines of its log in a second; what others do can cause lines, so further ones are dropped.
 const LINES_PER_S: u32 = 20;
 
+/// The work of [`Companion::serve`]. It is behind a pointer so that a program contains the code that
+/// keeps companions running once, and not once for each kind of them.
+pub type Serving<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + Send + 'a>>;
+
 /// A program that a node keeps running.
 pub trait Companion: Send {
     /// Its name in front of the lines of its log.
-    const LABEL: &'static str;
+    fn label(&self) -> &'static str;
+
     /// The first pause before it is started again, and the longest.
-    const PAUSES: (Duration, Duration);
+    fn pauses(&self) -> (Duration, Duration);
 
     /// The command for the next start. The environment of the node, which may contain secrets, does
     /// not reach it.
@@ -32,23 +40,34 @@ pub trait Companion: Send {
 
     /// Serves a process until it has ended or the node stops. Afterwards the process has
     /// [`END_PATIENCE`] to end; after an error it is killed.
-    fn serve(
-        &mut self,
-        child: &mut Child,
-        stopped: &mut watch::Receiver<bool>,
-    ) -> impl Future<Output = io::Result<()>> + Send;
+    fn serve<'a>(
+        &'a mut self,
+        child: &'a mut Child,
+        stopped: &'a mut watch::Receiver<bool>,
+    ) -> Serving<'a>;
 
     /// The process does not run any more. Unless the node `is_stopping`, it is started again.
     fn ended(&mut self, ended: &io::Result<String>, is_stopping: bool);
 }
 
+/// The command that runs `program` in `folder`, without anything of the node's environment.
+pub fn command(program: &Path, folder: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.arg("run").env_clear().current_dir(folder);
+    command
+}
+
 /// Runs a program until the node stops, with growing pauses between starts.
-pub async fn keep<C: Companion>(mut companion: C, mut stopped: watch::Receiver<bool>) {
-    let (first, longest) = C::PAUSES;
+pub fn keep(companion: impl Companion + 'static, stopped: watch::Receiver<bool>) -> Task {
+    mote_tasks::boxed(keep_running(Box::new(companion), stopped))
+}
+
+async fn keep_running(mut companion: Box<dyn Companion>, mut stopped: watch::Receiver<bool>) {
+    let (first, longest) = companion.pauses();
     let mut pause = first;
     while !*stopped.borrow() {
         let began = Instant::now();
-        let ended = run(&mut companion, &mut stopped).await;
+        let ended = run(&mut *companion, &mut stopped).await;
         let is_stopping = *stopped.borrow();
         companion.ended(&ended, is_stopping);
         if is_stopping {
@@ -66,16 +85,17 @@ pub async fn keep<C: Companion>(mut companion: C, mut stopped: watch::Receiver<b
 }
 
 /// One process from its start to its end: how it ended.
-async fn run<C: Companion>(
-    companion: &mut C,
+async fn run(
+    companion: &mut dyn Companion,
     stopped: &mut watch::Receiver<bool>,
 ) -> io::Result<String> {
     let mut command = companion.command()?;
     let mut child = command.stderr(Stdio::piped()).kill_on_drop(true).spawn()?;
     // The command may hold the other end of a socket, whose close tells the process to end.
     drop(command);
+    let label = companion.label();
     let log =
-        child.stderr.take().map(|errors| tokio::spawn(mote_tasks::boxed(relay(errors, C::LABEL))));
+        child.stderr.take().map(|errors| tokio::spawn(mote_tasks::boxed(relay(errors, label))));
     let ended = match companion.serve(&mut child, stopped).await {
         Ok(()) => match timeout(END_PATIENCE, child.wait()).await {
             Ok(status) => Ok(status?.to_string()),
@@ -136,8 +156,13 @@ mod tests {
     }
 
     impl Companion for Counting {
-        const LABEL: &'static str = "counting";
-        const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(2));
+        fn label(&self) -> &'static str {
+            "counting"
+        }
+
+        fn pauses(&self) -> (Duration, Duration) {
+            (Duration::from_millis(1), Duration::from_millis(2))
+        }
 
         fn command(&mut self) -> io::Result<Command> {
             self.starts += 1;
@@ -150,19 +175,21 @@ mod tests {
             Ok(command)
         }
 
-        async fn serve(
-            &mut self,
-            child: &mut Child,
-            stopped: &mut watch::Receiver<bool>,
-        ) -> io::Result<()> {
+        fn serve<'a>(
+            &'a mut self,
+            child: &'a mut Child,
+            stopped: &'a mut watch::Receiver<bool>,
+        ) -> Serving<'a> {
             if self.starts == 4 {
                 let _ = self.ends.send(("runs".to_owned(), false));
             }
-            tokio::select! {
-                ended = child.wait() => ended.map(|_| ()),
-                // This program does not end by itself, so it is killed.
-                _ = stopped.changed() => Err(io::Error::other("stopped")),
-            }
+            Box::pin(async move {
+                tokio::select! {
+                    ended = child.wait() => ended.map(|_| ()),
+                    // This program does not end by itself, so it is killed.
+                    _ = stopped.changed() => Err(io::Error::other("stopped")),
+                }
+            })
         }
 
         fn ended(&mut self, ended: &io::Result<String>, is_stopping: bool) {

@@ -3,12 +3,12 @@
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use mote_access::{Guard, Key};
-use mote_companion::supervision::{self, Companion};
+use mote_companion::supervision::{self, Companion, Serving};
 use mote_dtls_frames::{Psk, all_keys};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::net::UnixDatagram;
@@ -56,28 +56,51 @@ struct Front {
 }
 
 impl Companion for Front {
-    const LABEL: &'static str = "DTLS";
-    const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+    fn label(&self) -> &'static str {
+        "DTLS"
+    }
+
+    fn pauses(&self) -> (Duration, Duration) {
+        (Duration::from_millis(100), Duration::from_secs(10))
+    }
 
     fn command(&mut self) -> io::Result<Command> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (own, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         self.link = Some(own);
-        let mut command = Command::new(&self.settings.program);
+        let mut command = supervision::command(&self.settings.program, Path::new("/"));
         // The end of its input, when the node ends however it ends, ends the process.
         command
-            .args(["run", "--uid", &self.settings.uid.to_string()])
-            .env_clear()
-            .current_dir("/")
+            .args(["--uid", &self.settings.uid.to_string()])
             .stdin(Stdio::from(other))
             .stdout(Stdio::from(OwnedFd::from(self.settings.socket.try_clone()?)));
         Ok(command)
     }
 
-    async fn serve(
+    fn serve<'a>(
+        &'a mut self,
+        child: &'a mut Child,
+        stopped: &'a mut watch::Receiver<bool>,
+    ) -> Serving<'a> {
+        Box::pin(self.serve_process(child, stopped))
+    }
+
+    fn ended(&mut self, ended: &io::Result<String>, is_stopping: bool) {
+        self.link = None;
+        let problem = match ended {
+            _ if is_stopping => return,
+            Ok(status) => format!("mote-dtls ended ({status})"),
+            Err(error) => format!("mote-dtls cannot run: {error}"),
+        };
+        tracing::error!("[M1217] {problem}; the node starts it again");
+    }
+}
+
+impl Front {
+    async fn serve_process(
         &mut self,
         child: &mut Child,
-        stopped: &mut watch::Receiver<bool>,
+        stopped: &watch::Receiver<bool>,
     ) -> io::Result<()> {
         let link = self.link.take().ok_or_else(|| io::Error::other("it was not started"))?;
         let for_keys = UnixDatagram::from_std(link.try_clone()?.into())?;
@@ -95,16 +118,6 @@ impl Companion for Front {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(()),
             served => served,
         }
-    }
-
-    fn ended(&mut self, ended: &io::Result<String>, is_stopping: bool) {
-        self.link = None;
-        let problem = match ended {
-            _ if is_stopping => return,
-            Ok(status) => format!("mote-dtls ended ({status})"),
-            Err(error) => format!("mote-dtls cannot run: {error}"),
-        };
-        tracing::error!("[M1217] {problem}; the node starts it again");
     }
 }
 

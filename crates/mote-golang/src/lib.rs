@@ -144,7 +144,7 @@ pub fn key(spec: &FunctionSpec, code_hash: &str, version: &str) -> String {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
-    let key = data_encoding::HEXLOWER.encode(&hash.finalize()[..16]);
+    let key = base16ct::lower::encode_string(&hash.finalize()[..16]);
     let plain: String =
         version.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '.' }).collect();
     format!("{key}-go{plain}-{}", std::env::consts::ARCH)

@@ -1,6 +1,7 @@
 //! The keys of an issuer.
 
-use data_encoding::BASE64URL_NOPAD;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::signature::{self, RsaPublicKeyComponents, UnparsedPublicKey};
 use serde_json::{Map, Value};
 
@@ -151,7 +152,7 @@ impl KeySet {
 /// A key with which signatures can be verified, if it is one.
 fn read(key: &Map<String, Value>) -> Option<VerifyingKey> {
     let text = |name: &str| key.get(name)?.as_str();
-    let bytes = |name: &str| BASE64URL_NOPAD.decode(text(name)?.as_bytes()).ok();
+    let bytes = |name: &str| URL_SAFE_NO_PAD.decode(text(name)?).ok();
     if key.contains_key("use") && text("use") != Some("sig") {
         return None;
     }

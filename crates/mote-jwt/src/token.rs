@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use data_encoding::BASE64URL_NOPAD;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use mote_core::spec::TokenRules;
 use serde_json::{Map, Value};
 
@@ -53,7 +54,7 @@ pub fn verify(
     let (Some(head), Some(claims), None) = (parts.next(), parts.next(), parts.next()) else {
         return Err(Wrong("not three parts"));
     };
-    let decoded = |part| BASE64URL_NOPAD.decode(part).map_err(|_| Wrong("not base64url"));
+    let decoded = |part| URL_SAFE_NO_PAD.decode(part).map_err(|_| Wrong("not base64url"));
     let head = json::parse(&decoded(head)?).ok_or(Wrong("head is no object"))?;
     let signature = decoded(signature)?;
     let (algorithm, name) = algorithm(&head)?;

@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use data_encoding::BASE32_NOPAD;
+use base32ct::{Base32Unpadded, Encoding as _};
 use mote_core::accept::Accept;
 use mote_core::spec::mqtt::{Connection, LOCAL, MqttTrigger, matches};
 use mote_core::{FunctionName, InvocationId, Invoker};
@@ -188,7 +188,7 @@ impl<I: Invoker> Triggers<I> {
             hash.update([0]);
         }
         // Every broker accepts a client id of up to 23 letters and digits.
-        let text = BASE32_NOPAD.encode(&hash.finalize()).to_ascii_lowercase();
+        let text = Base32Unpadded::encode_string(&hash.finalize());
         let client_id = format!("mote{}", &text[..19]);
         let function = function.clone();
         let connection = trigger.connection();

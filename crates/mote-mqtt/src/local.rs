@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mote_companion::supervision::{self, Companion};
+use mote_companion::supervision::{self, Companion, Serving};
 use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -59,10 +59,8 @@ impl LocalBroker {
         let address = Arc::new(Mutex::new(None));
         let (stopping, stopped) = watch::channel(false);
         let password = settings.password.clone();
-        let task = runtime.spawn(mote_tasks::boxed(supervision::keep(
-            Broker { settings, address: address.clone() },
-            stopped,
-        )));
+        let broker = Broker { settings, address: address.clone() };
+        let task = runtime.spawn(supervision::keep(broker, stopped));
         Self { address, password, stopping, task: Mutex::new(Some(task)) }
     }
 
@@ -97,30 +95,32 @@ struct Broker {
 }
 
 impl Companion for Broker {
-    const LABEL: &'static str = "MQTT broker";
-    const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
+    fn label(&self) -> &'static str {
+        "MQTT broker"
+    }
+
+    fn pauses(&self) -> (Duration, Duration) {
+        (Duration::from_millis(250), Duration::from_secs(30))
+    }
 
     fn command(&mut self) -> io::Result<Command> {
-        let mut command = Command::new(&self.settings.program);
+        let mut command = supervision::command(&self.settings.program, &self.settings.folder);
         command
-            .arg("run")
-            .env_clear()
             // Without a fixed threshold the allocator raises it with each large message that is
             // freed, keeps the holes, and the process reaches its limit with half of its memory in
             // use.
             .env("MALLOC_MMAP_THRESHOLD_", "32768")
-            .current_dir(&self.settings.folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         Ok(command)
     }
 
-    async fn serve(
-        &mut self,
-        child: &mut Child,
-        stopped: &mut watch::Receiver<bool>,
-    ) -> io::Result<()> {
-        serve(&mut self.settings, &self.address, stopped, child).await
+    fn serve<'a>(
+        &'a mut self,
+        child: &'a mut Child,
+        stopped: &'a mut watch::Receiver<bool>,
+    ) -> Serving<'a> {
+        Box::pin(serve(&mut self.settings, &self.address, stopped, child))
     }
 
     fn ended(&mut self, ended: &io::Result<String>, is_stopping: bool) {

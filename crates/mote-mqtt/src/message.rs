@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use data_encoding::BASE64;
 use mote_core::invocation::{Head, headers};
 use mote_core::spec::mqtt::{Acknowledge, MqttTrigger, is_topic, reply_topic};
 use mote_core::{Fault, FaultClass};
@@ -75,7 +74,7 @@ pub fn head(message: &Publish) -> Head {
         field("mqtt-response-topic", text);
     }
     if let Some(bytes) = &message.correlation {
-        field("mqtt-correlation-data", &BASE64.encode(bytes));
+        field("mqtt-correlation-data", &mote_core::base64::encode(bytes));
     }
     if let Some(key) = idempotency_key(message) {
         field(IDEMPOTENCY_KEY, key);

@@ -10,8 +10,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base32ct::{Base32Unpadded, Encoding as _};
 use bytes::BytesMut;
-use data_encoding::BASE32_NOPAD;
 use mote_core::publish::{Message, Publish, PublishError, PublishFuture};
 use mote_core::shares::{Exceeded, Share, Shares};
 use mote_core::spec::mqtt::{Connection, MqttVersion};
@@ -231,7 +231,7 @@ impl Link {
             hash.update(part.as_bytes());
             hash.update([0]);
         }
-        let text = BASE32_NOPAD.encode(&hash.finalize()).to_ascii_lowercase();
+        let text = Base32Unpadded::encode_string(&hash.finalize());
         let stopping = inner.stopping.subscribe();
         Self {
             inner,

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use mote_companion::supervision::{self, Companion, END_PATIENCE};
+use mote_companion::supervision::{self, Companion, END_PATIENCE, Serving};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
@@ -51,34 +51,36 @@ struct Process {
 }
 
 impl Companion for Process {
-    const LABEL: &'static str = "NATS";
-    const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+    fn label(&self) -> &'static str {
+        "NATS"
+    }
+
+    fn pauses(&self) -> (Duration, Duration) {
+        (Duration::from_millis(100), Duration::from_secs(10))
+    }
 
     fn command(&mut self) -> io::Result<Command> {
         let settings = (self.launch.settings)()?;
         let (own, other) = std::os::unix::net::UnixStream::pair()?;
         own.set_nonblocking(true)?;
         self.begun = Some((settings, UnixStream::from_std(own)?));
-        let mut command = Command::new(&self.launch.program);
+        let mut command = supervision::command(&self.launch.program, Path::new("/"));
         // The socket is its input, and its end, when the node ends however it ends, ends the
         // process.
-        command
-            .arg("run")
-            .env_clear()
-            .current_dir("/")
-            .stdin(Stdio::from(OwnedFd::from(other)))
-            .stdout(Stdio::null());
+        command.stdin(Stdio::from(OwnedFd::from(other))).stdout(Stdio::null());
         Ok(command)
     }
 
-    async fn serve(
-        &mut self,
-        child: &mut Child,
-        stopped: &mut watch::Receiver<bool>,
-    ) -> io::Result<()> {
-        let begun = self.begun.take().ok_or_else(|| io::Error::other("it was not started"))?;
-        self.shared.began();
-        serve(begun, &self.shared, stopped, child).await
+    fn serve<'a>(
+        &'a mut self,
+        child: &'a mut Child,
+        stopped: &'a mut watch::Receiver<bool>,
+    ) -> Serving<'a> {
+        Box::pin(async move {
+            let begun = self.begun.take().ok_or_else(|| io::Error::other("it was not started"))?;
+            self.shared.began();
+            serve(begun, &self.shared, stopped, child).await
+        })
     }
 
     fn ended(&mut self, ended: &io::Result<String>, is_stopping: bool) {

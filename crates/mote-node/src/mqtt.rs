@@ -64,7 +64,7 @@ pub(super) async fn start_broker(
         tls: tls.transpose()?,
         anonymous: own.anonymous,
         uid,
-        password: data_encoding::BASE32_NOPAD.encode(&random),
+        password: base16ct::lower::encode_string(&random),
     };
     let broker = Arc::new(LocalBroker::start(settings, runtime));
     broker.ready(BROKER_PATIENCE).await;
@@ -118,7 +118,7 @@ impl MqttHost {
         }
         let mut bytes = [0; 10];
         std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
-        let text = data_encoding::BASE32_NOPAD.encode(&bytes).to_ascii_lowercase();
+        let text = base16ct::lower::encode_string(&bytes);
         let whole = self.data.join("mqtt.id.new");
         let mut file = std::fs::File::create(&whole)?;
         std::io::Write::write_all(&mut file, format!("{text}\n").as_bytes())?;

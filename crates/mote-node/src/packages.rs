@@ -195,7 +195,7 @@ fn wanted(
     for (_, text) in &registries.files {
         add(text.as_bytes());
     }
-    let mut key = data_encoding::HEXLOWER.encode(&hash.finalize()[..16]);
+    let mut key = base16ct::lower::encode_string(&hash.finalize()[..16]);
     let _ = write!(key, "-{language}{}-{}", interpreter.version, std::env::consts::ARCH);
     let text = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let mut argv = if language == "python" {

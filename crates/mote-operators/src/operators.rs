@@ -117,7 +117,7 @@ impl Operators {
 pub(crate) fn random_text() -> io::Result<String> {
     let mut bytes = [0; 32];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(data_encoding::HEXLOWER.encode(&bytes))
+    Ok(base16ct::lower::encode_string(&bytes))
 }
 
 /// The token in the value of `Authorization`; the name of the scheme has no case (RFC 9110, 11.1).

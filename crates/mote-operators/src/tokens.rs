@@ -106,7 +106,7 @@ pub fn create(
         tracing::error!(%error, "cannot make a token");
         Problem::new(500, "M0599", "the node could not make a token; see its log")
     })?;
-    let sha256 = data_encoding::HEXLOWER.encode(&Sha256::digest(&token));
+    let sha256 = base16ct::lower::encode_string(&Sha256::digest(&token));
     let stored = Stored { sha256, role: role.clone(), created_at_ms: now_ms, expires_at_ms };
     let value = serde_json::to_vec(&stored).expect("plain data");
     store.put_documents(&[change(&name, Some(value))])?;
@@ -130,7 +130,7 @@ pub fn revoke(store: &Store, operators: &Operators, name: &str) -> Result<(), No
 /// Loads the tokens from the store.
 pub fn bring_back(store: &Store, operators: &Operators) -> Result<(), StoreError> {
     let holders = read(store)?.into_iter().filter_map(|(name, stored)| {
-        let hash = data_encoding::HEXLOWER.decode(stored.sha256.as_bytes()).ok()?;
+        let hash = base16ct::lower::decode_vec(&stored.sha256).ok()?;
         let holder = Holder {
             name: name.into(),
             role: stored.role.parse().ok()?,

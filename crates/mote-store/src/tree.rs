@@ -280,5 +280,5 @@ fn digest(input: &mut impl Read) -> io::Result<(u64, [u8; 32])> {
 
 /// Lower-case hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    data_encoding::HEXLOWER.encode(bytes)
+    base16ct::lower::encode_string(bytes)
 }

@@ -7,7 +7,8 @@ mod rules;
 
 pub use rules::check;
 
-use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use mote_core::invocation::headers;
 use mote_core::spec::{HmacRules, SignatureEncoding, SignatureHash, WebhookRules, WebhookScheme};
 use ring::hmac::{self, Algorithm};
@@ -171,7 +172,7 @@ fn only<'a>(block: &'a [u8], name: &str) -> Option<&'a [u8]> {
 }
 
 fn hex(text: &[u8]) -> Option<Vec<u8>> {
-    HEXLOWER_PERMISSIVE.decode(text).ok()
+    base16ct::mixed::decode_vec(text).ok()
 }
 
 fn parse_seconds(text: &[u8]) -> Option<u64> {
@@ -238,7 +239,7 @@ mod tests {
         };
         let timed = scheme("a:{timestamp}:{body}", Some("x-time"));
         let call = |rules: &WebhookRules, time: &str, text: &str| {
-            let value = format!("v={}", BASE64.encode(&sign(hmac::HMAC_SHA512, "k", text)));
+            let value = format!("v={}", BASE64.encode(sign(hmac::HMAC_SHA512, "k", text)));
             let block = block(&[("x-signature", &value), ("x-time", time)]);
             verifies(rules, "k", &block, b"body", NOW_MS)
         };
@@ -264,7 +265,7 @@ mod tests {
 
     #[test]
     fn several_signatures_and_their_bounds() {
-        let good = data_encoding::HEXLOWER.encode(&sign(hmac::HMAC_SHA256, "k", "1700000000.body"));
+        let good = base16ct::lower::encode_string(&sign(hmac::HMAC_SHA256, "k", "1700000000.body"));
         let stripe = rules(WebhookScheme::Stripe);
         let call = |value: &str| {
             verifies(&stripe, "k", &block(&[("stripe-signature", value)]), b"body", NOW_MS)
@@ -286,7 +287,7 @@ mod tests {
         }
         let standard = rules(WebhookScheme::Standard);
         let key = BASE64.encode(b"key");
-        let value = BASE64.encode(&sign(hmac::HMAC_SHA256, "key", "msg_1.1700000000.body"));
+        let value = BASE64.encode(sign(hmac::HMAC_SHA256, "key", "msg_1.1700000000.body"));
         let call = |id: &str, secret: &str| {
             let value = format!("v1a,xx v1,{value}");
             let fields = [

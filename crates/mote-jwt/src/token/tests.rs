@@ -25,7 +25,7 @@ struct Signer {
 }
 
 fn encode(bytes: &[u8]) -> String {
-    BASE64URL_NOPAD.encode(bytes)
+    URL_SAFE_NO_PAD.encode(bytes)
 }
 
 impl Signer {
@@ -272,7 +272,7 @@ fn signatures_have_one_form() {
     let token = signer.token("ES256", "p256", &good());
     assert_eq!(answer(&token), Ok(()));
     let (signed, signature) = token.rsplit_once('.').expect("three parts");
-    let bytes = BASE64URL_NOPAD.decode(signature.as_bytes()).expect("valid");
+    let bytes = URL_SAFE_NO_PAD.decode(signature.as_bytes()).expect("valid");
     let again = |bytes: &[u8]| format!("{signed}.{}", encode(bytes));
     for (what, wrong) in [
         ("empty", again(b"")),
@@ -314,7 +314,7 @@ fn signatures_have_one_form() {
     for (algorithm, kid) in [("RS256", "rsa"), ("EdDSA", "ed"), ("ES384", "p384")] {
         let token = signer.token(algorithm, kid, &good());
         let (signed, signature) = token.rsplit_once('.').expect("three parts");
-        let bytes = BASE64URL_NOPAD.decode(signature.as_bytes()).expect("valid");
+        let bytes = URL_SAFE_NO_PAD.decode(signature.as_bytes()).expect("valid");
         let mut changed = bytes.clone();
         changed[0] ^= 1;
         let longer = [&[0], &bytes[..]].concat();
