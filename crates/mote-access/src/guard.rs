@@ -242,14 +242,15 @@ impl Guard {
         }
         let (ring, now_unix_ms) = (self.0.ring.load(), unix_ms());
         // A client that has proved its key when it connected need not send it.
-        if let Some(key) = head.psk().and_then(|identity| ring.find_psk(identity, now_unix_ms))
+        let proved = head.psk().and_then(|identity| ring.find_psk(identity, now_unix_ms));
+        if let Some(key) = proved
             && (is_optional || key.opens(function))
         {
             head.admit(Some(key.name.as_bytes()));
             return Ok(());
         }
         // A request may have several keys, of which one must open the function.
-        let (mut sent, mut has_other, mut found) = (0, head.psk().is_some(), None);
+        let (mut sent, mut has_other, mut found) = (0, proved.is_some(), None);
         for one in presented(head.headers(), access) {
             sent += 1;
             if found.is_none()

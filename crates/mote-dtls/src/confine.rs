@@ -9,8 +9,9 @@ use landlock::{
 };
 use mote_companion::confinement::{Bounds, give_up_rights};
 
-/// All sessions, twice as much for what waits to be sent, and a few descriptors.
-const BOUNDS: Bounds = Bounds { memory_bytes: 128 << 20, files: 16 };
+/// All sessions with the most that their clients can make the library keep, which is five times the
+/// usual, and a few descriptors.
+const BOUNDS: Bounds = Bounds { memory_bytes: 256 << 20, files: 16 };
 
 /// Confines this process. Call it while it has one thread.
 pub(crate) fn confine(uid: u32) -> io::Result<()> {

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod confine;
+mod gate;
 mod hello;
 mod keys;
 mod sessions;

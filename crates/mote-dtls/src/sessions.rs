@@ -11,6 +11,7 @@ use dimpl::{Config, Dtls, Output};
 use mote_core::shares::address_owner;
 use mote_dtls_frames::{Message, Psk, SESSIONS_MAX, datagram_head};
 
+use crate::gate::{Stage, pieces};
 use crate::hello::{Cookies, Hello, provider, with_checked_cookie};
 use crate::keys::Keys;
 
@@ -19,8 +20,11 @@ use crate::keys::Keys;
 pub(crate) const SESSIONS_OF_ONE_MAX: usize = 1_024;
 /// Handshakes under way at once, and those of one address. Each of their senders has shown that it
 /// receives datagrams at its address.
-pub(crate) const HANDSHAKES_MAX: usize = 512;
-pub(crate) const HANDSHAKES_OF_ONE_MAX: usize = 128;
+pub(crate) const HANDSHAKES_MAX: usize = 256;
+pub(crate) const HANDSHAKES_OF_ONE_MAX: usize = 64;
+/// Records of a handshake that the library may keep, in 5 KiB each, also for as long as the session
+/// lasts. A client sends two, and repeats them some times.
+const KEPT_RECORDS_MAX: usize = 10;
 /// How long a handshake may take; a client on a poor link repeats a message several times.
 const HANDSHAKE: Duration = Duration::from_secs(30);
 /// A session ends after a day in which its client has sent nothing. A handshake costs a small device
@@ -57,6 +61,9 @@ struct Handshake {
     dtls: Dtls,
     random: Vec<u8>,
     key: Option<Arc<Psk>>,
+    began: Instant,
+    /// Records of its client that the library may still keep.
+    keepable: usize,
 }
 
 /// An established session.
@@ -140,12 +147,18 @@ impl Sessions {
         if begins_anew && bytes.first().is_some_and(|kind| matches!(kind, 20 | 22)) {
             self.continue_handshake(peer, bytes, now);
         } else if let Some(session) = self.sessions.get_mut(&peer) {
-            if is_ignored(bytes, session.is_confirmed || begins_anew) {
-                return;
-            }
+            let is_confirmed = session.is_confirmed || begins_anew;
+            let stage = if is_confirmed { Stage::Session } else { Stage::End };
+            let Some(pieces) = pieces(bytes, stage, &mut 0) else { return };
             let before = self.out.to_node.len();
-            let taken = give(&mut session.dtls, bytes, now.instant);
-            let after = drain(&mut session.dtls, peer, Some(session.number), &mut self.out);
+            let (mut taken, mut after) = (true, After::Continues);
+            for piece in pieces {
+                taken &= give(&mut session.dtls, piece, now.instant);
+                let now = drain(&mut session.dtls, peer, Some(session.number), &mut self.out);
+                if now == After::Ended {
+                    after = now;
+                }
+            }
             if self.out.to_node.len() > before {
                 (session.used, session.is_confirmed) = (now.instant, true);
             }
@@ -159,6 +172,11 @@ impl Sessions {
     fn hello(&mut self, peer: SocketAddr, hello: &Hello<'_>, bytes: &[u8], now: Now) {
         let uptime = now.instant.saturating_duration_since(self.began);
         if !self.cookies.is_valid(peer, hello, uptime) {
+            // A client with a cookie that is too old ends its handshake and begins a new one. The
+            // library does not accept a hello that is the third one of a handshake.
+            if hello.number != 0 {
+                return;
+            }
             let cookie = self.cookies.make(peer, hello, uptime);
             self.out.to_clients.push((peer, hello.verify_request(&cookie)));
             return;
@@ -171,34 +189,66 @@ impl Sessions {
         if self.sessions.get(&peer).is_some_and(|session| session.random == hello.random()) {
             return;
         }
-        // A client without a place repeats its hello.
-        let owner = address_owner(peer.ip());
-        let of_one = self.handshakes.keys().filter(|one| address_owner(one.ip()) == owner).count();
-        if hello.number != 1
-            || self.handshakes.len() >= HANDSHAKES_MAX
-            || of_one >= HANDSHAKES_OF_ONE_MAX
-        {
+        if hello.number != 1 {
             return;
         }
+        self.make_room_for_handshake(peer);
         let mut dtls = Dtls::new_12_psk(self.config.clone(), now.instant);
         // The library counts messages from the first hello on.
         let begun = give(&mut dtls, &hello.without_cookie(), now.instant);
         drain(&mut dtls, peer, None, &mut Out::default());
         if begun {
-            let handshake = Handshake { dtls, random: hello.random().to_vec(), key: None };
+            let handshake = Handshake {
+                dtls,
+                random: hello.random().to_vec(),
+                key: None,
+                began: now.instant,
+                keepable: KEPT_RECORDS_MAX,
+            };
             self.handshakes.insert(peer, handshake);
             with_checked_cookie(hello.cookie(), || self.continue_handshake(peer, bytes, now));
         }
     }
 
-    fn continue_handshake(&mut self, peer: SocketAddr, bytes: &[u8], now: Now) {
-        // Alerts are not encrypted yet, so anybody could end the handshake with one.
-        if is_ignored(bytes, false) {
+    /// Ends the oldest handshake of an address that has as many as it may have. If there is no place
+    /// at all, the oldest one of the address that has the most ends.
+    fn make_room_for_handshake(&mut self, peer: SocketAddr) {
+        if self.handshakes.len() < HANDSHAKES_OF_ONE_MAX {
             return;
         }
+        let owner = address_owner(peer.ip());
+        let mut of_owners = HashMap::new();
+        for one in self.handshakes.keys() {
+            *of_owners.entry(address_owner(one.ip())).or_insert(0_usize) += 1;
+        }
+        let of_one = of_owners.get(&owner).copied().unwrap_or_default();
+        let crowded = if of_one >= HANDSHAKES_OF_ONE_MAX {
+            Some(owner)
+        } else if self.handshakes.len() >= HANDSHAKES_MAX {
+            of_owners.into_iter().max_by_key(|(_, count)| *count).map(|(owner, _)| owner)
+        } else {
+            None
+        };
+        let Some(crowded) = crowded else { return };
+        let of_crowded =
+            self.handshakes.iter().filter(|(one, _)| address_owner(one.ip()) == crowded);
+        let oldest = of_crowded.min_by_key(|(_, handshake)| handshake.began).map(|(one, _)| *one);
+        if let Some(oldest) = oldest {
+            self.handshakes.remove(&oldest);
+        }
+    }
+
+    fn continue_handshake(&mut self, peer: SocketAddr, bytes: &[u8], now: Now) {
         let Some(mut handshake) = self.handshakes.remove(&peer) else { return };
+        let Some(pieces) = pieces(bytes, Stage::Handshake, &mut handshake.keepable) else {
+            self.handshakes.insert(peer, handshake);
+            return;
+        };
         let _ = self.keys.asked();
-        let mut taken = give(&mut handshake.dtls, bytes, now.instant);
+        let mut taken = true;
+        for piece in pieces {
+            taken &= give(&mut handshake.dtls, piece, now.instant);
+        }
         if let Some(key) = self.keys.asked() {
             handshake.key = Some(key);
         }
@@ -377,24 +427,6 @@ fn give(dtls: &mut Dtls, bytes: &[u8], now: Instant) -> bool {
         tracing::error!("the DTLS library panicked on a datagram; its session has ended");
         false
     })
-}
-
-/// Whether a datagram for an established session has something that an honest client does not send
-/// there. What is not encrypted can be forged, so only messages of a handshake are accepted, and only
-/// until it is known that the client has received the end of its own.
-fn is_ignored(bytes: &[u8], is_confirmed: bool) -> bool {
-    let mut rest = bytes;
-    while let Some((head, after)) = rest.split_at_checked(13) {
-        let is_encrypted = head[3..5] == [0, 1];
-        let is_of_handshake = head[3..5] == [0, 0] && matches!(head[0], 20 | 22);
-        let length = usize::from(u16::from_be_bytes([head[11], head[12]]));
-        let Some(after) = after.get(length..) else { return true };
-        if !is_encrypted && (is_confirmed || !is_of_handshake) {
-            return true;
-        }
-        rest = after;
-    }
-    !rest.is_empty() || bytes.is_empty()
 }
 
 #[cfg(test)]

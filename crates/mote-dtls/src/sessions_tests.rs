@@ -299,6 +299,70 @@ fn sessions_and_handshakes_are_bounded_for_each_address() {
     assert_eq!(told.iter().filter(|text| text.ends_with("closed")).count(), 1);
 }
 
+#[test]
+fn the_oldest_handshake_of_the_busiest_address_makes_room() {
+    let (mut all, now) = sessions();
+    let begin = |all: &mut Sessions, ip: [u8; 4], port: u16, now: Now| {
+        let mut client = Client::new(port, "one", "key of one", now);
+        client.peer = SocketAddr::from((ip, port));
+        for _ in 0..2 {
+            for bytes in client.sends() {
+                all.datagram(client.peer, &bytes, now);
+            }
+            for (_, bytes) in std::mem::take(&mut all.out.to_clients) {
+                client.dtls.handle_packet(&bytes).unwrap();
+            }
+        }
+        client
+    };
+    let owners = (HANDSHAKES_MAX / HANDSHAKES_OF_ONE_MAX) as u8;
+    for number in 0..HANDSHAKES_MAX as u16 {
+        let at = later(now, Duration::from_millis(number.into()));
+        begin(&mut all, [192, 0, 2, 10 + (number % u16::from(owners)) as u8], number, at);
+    }
+    assert_eq!(all.counts(), (0, HANDSHAKES_MAX));
+    // Everybody who answers in time gets a session, although all places are taken.
+    let at = later(now, Duration::from_secs(1));
+    let mut client = begin(&mut all, [192, 0, 2, 1], 1, at);
+    client.exchange(&mut all, at);
+    assert!(client.is_connected);
+    // A busy address takes only its own places.
+    let mut second = begin(&mut all, [192, 0, 2, 1], 2, at);
+    for port in 0..500 {
+        begin(&mut all, [192, 0, 2, 10], 1_000 + port, at);
+    }
+    second.exchange(&mut all, at);
+    assert!(second.is_connected);
+}
+
+#[test]
+fn a_stranger_stores_little_in_a_handshake() {
+    let (mut all, now) = sessions();
+    let mut client = Client::new(1, "one", "key of one", now);
+    for _ in 0..2 {
+        for bytes in client.sends() {
+            all.datagram(client.peer, &bytes, now);
+        }
+        for (_, bytes) in std::mem::take(&mut all.out.to_clients) {
+            client.dtls.handle_packet(&bytes).unwrap();
+        }
+    }
+    // Empty parts of later messages, of which the library would keep 29 datagrams.
+    let mut part = vec![22, 0xfe, 0xfd, 0, 0, 0, 0, 0, 0, 9, 0, 0, 12];
+    part.extend_from_slice(&[11, 0, 0, 5, 0, 100, 0, 0, 0, 0, 0, 0]);
+    for _ in 0..100 {
+        all.datagram(client.peer, &part.repeat(8), now);
+    }
+    // What looks like the encrypted end of a handshake is kept, but not without end.
+    let mut last = vec![22, 0xfe, 0xfd, 0, 1, 0, 0, 0, 0, 0, 0, 0, 40];
+    last.extend_from_slice(&[7; 40]);
+    for number in 0..100 {
+        last[10] = number;
+        all.datagram(client.peer, &last, now);
+    }
+    assert_eq!(all.handshakes[&client.peer].keepable, 0);
+}
+
 /// A small generator, so that a failure can be repeated.
 struct Random(u64);
 

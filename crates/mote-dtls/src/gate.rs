@@ -1,0 +1,196 @@
+//! Which datagrams reach the library. Pure.
+//!
+//! What is not encrypted can be forged, and the library keeps what it cannot use yet: each record in
+//! 5 KiB whatever its length. So it receives only what an honest client sends at this point, and only
+//! a bounded number of the records that it may keep.
+
+/// Records that the library takes out of one datagram; it ignores a datagram with more.
+const PIECE_RECORDS_MAX: usize = 8;
+const RECORD_BYTES: usize = 13;
+const MESSAGE_BYTES: usize = 12;
+/// The number of a client's last message without encryption: hello, hello with the cookie, key.
+const LAST_NUMBER: u16 = 2;
+
+const CHANGE_CIPHER: u8 = 20;
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+const DATA: u8 = 23;
+
+/// How far a client is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Alerts are not encrypted yet, so anybody could end the handshake with one. No client sends
+    /// data before it has received the end of the handshake.
+    Handshake,
+    /// The session is there, but the client may not know it, and repeat its last messages. The first
+    /// of them lets the library repeat its answer; it would keep the others.
+    End,
+    /// The client has sent something in the session, so that nothing but data and alerts can follow.
+    Session,
+}
+
+/// What happens to a record.
+enum Verdict {
+    Passes,
+    /// It passes, and the library may keep it.
+    Kept,
+    /// It does not reach the library, but the others of its datagram do.
+    Skipped,
+    /// The whole datagram does not reach the library.
+    Refused,
+}
+
+/// The datagram in pieces that the library accepts; `None` if it has something that an honest client
+/// does not send, or more than `keepable` records that the library may keep.
+pub(crate) fn pieces<'a>(
+    datagram: &'a [u8],
+    stage: Stage,
+    keepable: &mut usize,
+) -> Option<Vec<&'a [u8]>> {
+    let (mut pieces, mut kept) = (Vec::new(), 0);
+    // The records of the next piece: where they begin, their bytes, and their number.
+    let (mut next, mut bytes, mut records) = (datagram, 0, 0);
+    let mut rest = datagram;
+    while let Some((head, after)) = rest.split_at_checked(RECORD_BYTES) {
+        let length = usize::from(u16::from_be_bytes([head[11], head[12]]));
+        let (record, after) = after.split_at_checked(length)?;
+        let is_skipped = match verdict(head, record, stage) {
+            Verdict::Passes => false,
+            Verdict::Kept => {
+                kept += 1;
+                false
+            }
+            Verdict::Skipped => true,
+            Verdict::Refused => return None,
+        };
+        if !is_skipped {
+            bytes += RECORD_BYTES + length;
+            records += 1;
+        }
+        if is_skipped || records == PIECE_RECORDS_MAX {
+            pieces.push(&next[..bytes]);
+            (next, bytes, records) = (after, 0, 0);
+        }
+        rest = after;
+    }
+    if !rest.is_empty() || datagram.is_empty() {
+        return None;
+    }
+    pieces.push(&next[..bytes]);
+    pieces.retain(|piece| !piece.is_empty());
+    *keepable = keepable.checked_sub(kept)?;
+    Some(pieces)
+}
+
+fn verdict(head: &[u8], record: &[u8], stage: Stage) -> Verdict {
+    let epoch = [head[3], head[4]];
+    let (is_plain, is_encrypted) = (epoch == [0, 0], epoch == [0, 1]);
+    match (head[0], stage) {
+        (HANDSHAKE, Stage::Handshake | Stage::End) if is_plain && is_whole_message(record) => {
+            Verdict::Passes
+        }
+        (CHANGE_CIPHER, Stage::Handshake) if is_plain => Verdict::Kept,
+        (CHANGE_CIPHER, Stage::End) if is_plain => Verdict::Skipped,
+        (HANDSHAKE, Stage::Handshake) if is_encrypted => Verdict::Kept,
+        (HANDSHAKE, Stage::End) if is_encrypted => Verdict::Skipped,
+        // The library decrypts them at once, and does not keep them.
+        (ALERT | DATA, Stage::End | Stage::Session) if is_encrypted => Verdict::Passes,
+        _ => Verdict::Refused,
+    }
+}
+
+/// Whether a record has one message of a handshake, in one part. A client with a pre-shared key has
+/// none that is too long for that.
+fn is_whole_message(record: &[u8]) -> bool {
+    let Some((head, body)) = record.split_at_checked(MESSAGE_BYTES) else { return false };
+    let length = (body.len() as u32).to_be_bytes();
+    !body.is_empty()
+        && head[1..4] == length[1..]
+        && u16::from_be_bytes([head[4], head[5]]) <= LAST_NUMBER
+        && head[6..9] == [0; 3]
+        && head[9..12] == length[1..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: u8, epoch: u8, body: &[u8]) -> Vec<u8> {
+        let mut out = vec![kind, 0xfe, 0xfd, 0, epoch, 0, 0, 0, 0, 0, 1];
+        out.extend((body.len() as u16).to_be_bytes());
+        out.extend(body);
+        out
+    }
+
+    fn message(number: u8, length: u8, offset: u8, body: &[u8]) -> Vec<u8> {
+        let mut out = vec![16, 0, 0, length, 0, number, 0, 0, offset, 0, 0, body.len() as u8];
+        out.extend(body);
+        record(HANDSHAKE, 0, &out)
+    }
+
+    #[test]
+    fn only_what_an_honest_client_sends_passes() {
+        use Stage::{End, Handshake, Session};
+        let whole = message(2, 3, 0, b"key");
+        let last = [&whole[..], &record(CHANGE_CIPHER, 0, &[1]), &record(HANDSHAKE, 1, &[0; 40])];
+        let mut two_in_one = whole.clone();
+        two_in_one.extend(&whole[RECORD_BYTES..]);
+        two_in_one[12] *= 2;
+        for (datagram, passes_at) in [
+            (last.concat(), &[Handshake, End][..]),
+            (whole.clone(), &[Handshake, End]),
+            (record(DATA, 1, &[0; 40]), &[End, Session]),
+            (record(99, 1, &[0; 40]), &[]),
+            (record(ALERT, 1, &[0; 18]), &[End, Session]),
+            (record(HANDSHAKE, 1, &[0; 40]), &[Handshake, End]),
+            (message(3, 3, 0, b"key"), &[]),
+            (message(2, 4, 0, b"key"), &[]),
+            (message(2, 3, 1, b"ey"), &[]),
+            (message(2, 0, 0, b""), &[]),
+            (two_in_one, &[]),
+            (record(HANDSHAKE, 0, &[]), &[]),
+            (record(ALERT, 0, &[2, 40]), &[]),
+            (record(DATA, 0, b"data"), &[]),
+            (record(CHANGE_CIPHER, 1, &[1]), &[]),
+            (record(HANDSHAKE, 2, &[0; 40]), &[]),
+            (whole[..whole.len() - 1].to_vec(), &[]),
+            ([&whole[..], b"x"].concat(), &[]),
+            (Vec::new(), &[]),
+        ] {
+            for stage in [Handshake, End, Session] {
+                let passes = pieces(&datagram, stage, &mut 32).is_some();
+                assert_eq!(passes, passes_at.contains(&stage), "{stage:?} {datagram:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn many_records_pass_in_pieces() {
+        let one = record(DATA, 1, &[7; 20]);
+        let many = one.repeat(19);
+        let parts = pieces(&many, Stage::Session, &mut 0).unwrap();
+        let lengths: Vec<usize> = parts.iter().map(|part| part.len() / one.len()).collect();
+        assert_eq!(lengths, [8, 8, 3]);
+        assert_eq!(parts.concat(), many);
+        assert_eq!(pieces(&one.repeat(16), Stage::Session, &mut 0).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn what_the_library_keeps_is_bounded() {
+        let whole = message(2, 3, 0, b"key");
+        let (change, last) = (record(CHANGE_CIPHER, 0, &[1]), record(HANDSHAKE, 1, &[0; 40]));
+        let data = record(DATA, 1, &[0; 40]);
+        let flight = [&whole[..], &change, &last].concat();
+        let mut keepable = 5;
+        for passes in [true, true, false] {
+            let parts = pieces(&flight, Stage::Handshake, &mut keepable);
+            assert_eq!(parts, passes.then_some(vec![&flight[..]]));
+        }
+        assert_eq!(keepable, 1);
+        assert_eq!(pieces(&whole, Stage::Handshake, &mut 0), Some(vec![&whole[..]]));
+        // When the session is there, only the first message of a repeated flight is of use.
+        let then_data = [&flight[..], &data, &change, &data].concat();
+        assert_eq!(pieces(&then_data, Stage::End, &mut 0).unwrap(), [&whole[..], &data, &data]);
+        assert_eq!(pieces(&last, Stage::End, &mut 0), Some(Vec::new()));
+    }
+}
