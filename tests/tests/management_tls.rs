@@ -103,6 +103,74 @@ fn a_certificate_is_trusted_by_fingerprint_or_authority() {
 }
 
 #[test]
+fn login_keeps_a_token_that_the_node_accepts_and_logout_forgets_it() {
+    let admin = free_address().to_string();
+    let node = Node::start_with(&["--admin", &admin, "--https", "127.0.0.1:0"]);
+    node.deploy_ok("hello", &[("app.py", HELLO)]);
+    let made = node.ok(&["token", "create", "me", "--role", "viewer"]);
+    let (token, print) = (made.trim(), fingerprint(&node));
+    let address = format!("https://{admin}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("new/nodes.toml");
+    let kept = folder.path().join("new/here.token");
+    let shown = file.to_str().expect("UTF-8");
+    // The token arrives through a file, as it does not stand among the arguments.
+    let given = folder.path().join("given");
+    let login = |token: &str, more: &[&str]| {
+        std::fs::write(&given, token).unwrap();
+        let mut args = vec!["login", address.as_str(), "--token-file", given.to_str().unwrap()];
+        args.extend(more);
+        mote(&args, &[("MOTE_NODES", shown)])
+    };
+
+    for (token, more, wanted) in [
+        (token, &["--name", "here"][..], "(SHA-256 "),
+        ("wrong", &["--name", "here", "--fingerprint", &print], "M1401"),
+        ("", &["--name", "here", "--fingerprint", &print], "no token for here"),
+        ("a\nb", &["--name", "here", "--fingerprint", &print], "no token for here"),
+        (token, &["--name", "h ere", "--fingerprint", &print], "cannot be the name"),
+        (token, &["--name", "here", "--ca", "/missing.pem"], "/missing.pem"),
+    ] {
+        let refused = login(token, more);
+        assert!(!refused.status.success() && said(&refused).contains(wanted), "{refused:?}");
+        assert!(!file.exists() && !kept.exists(), "nothing is kept of {refused:?}");
+    }
+    let untrusted = said(&login(token, &["--name", "here"]));
+    assert!(untrusted.contains(&format!("--fingerprint {print}")), "{untrusted}");
+
+    let named = ["--name", "here", "--fingerprint", print.as_str()];
+    let text = printed(&login(token, &named));
+    assert!(text.contains("--node here"), "{text}");
+    let mode = std::fs::metadata(&kept).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let list = ["--node", "here", "list", "-o", "name"];
+    assert_eq!(printed(&mote(&list, &[("MOTE_NODES", shown)])), "hello\n");
+    let denied = mote(&["--node", "here", "remove", "hello", "--yes"], &[("MOTE_NODES", shown)]);
+    assert!(said(&denied).contains("M1407"), "a viewer removes nothing: {denied:?}");
+
+    // Another token takes the place of the first one; comments and other nodes stay.
+    let mut written = std::fs::read_to_string(&file).unwrap();
+    written.insert_str(0, "# ours\n");
+    written.push_str("\n[groups]\nall-of-us = [\"here\"]\n");
+    std::fs::write(&file, written).unwrap();
+    let other = node.ok(&["token", "create", "again", "--role", "operator"]);
+    printed(&login(&other, &named));
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.starts_with("# ours\n") && text.contains("all-of-us"), "{text}");
+    assert_eq!(std::fs::read_to_string(&kept).unwrap(), other);
+    let taken = mote(&["login", "https://127.0.0.1:1", "--name", "here"], &[("MOTE_NODES", shown)]);
+    assert!(said(&taken).contains("here is the name of https://"), "{taken:?}");
+    let group = ["login", address.as_str(), "--name", "all-of-us"];
+    assert!(said(&mote(&group, &[("MOTE_NODES", shown)])).contains("is a group"));
+
+    let unknown = mote(&["logout", "there"], &[("MOTE_NODES", shown)]);
+    assert!(said(&unknown).contains("no node is called there"), "{unknown:?}");
+    assert!(mote(&["logout", "here"], &[("MOTE_NODES", shown)]).status.success());
+    assert!(!kept.exists());
+    assert!(!std::fs::read_to_string(&file).unwrap().contains("here"));
+}
+
+#[test]
 fn other_machines_manage_a_node_over_tls_only() {
     if !is_root() {
         return skip("management from another machine", "needs root");

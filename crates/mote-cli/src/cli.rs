@@ -20,6 +20,7 @@ mod invocations;
 mod invoke;
 mod key;
 mod kv;
+mod login;
 mod logs;
 mod mqtt;
 mod node;

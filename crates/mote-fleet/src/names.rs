@@ -172,6 +172,11 @@ impl Names {
         self.groups.insert(name.to_owned(), members.value);
     }
 
+    /// Whether this is the name of a group.
+    pub fn is_group(&self, name: &str) -> bool {
+        self.groups.contains_key(name)
+    }
+
     /// All nodes in the file, in the order of their names.
     pub fn nodes(&self) -> impl Iterator<Item = &Named> {
         self.nodes.values()
@@ -245,7 +250,7 @@ impl Names {
 }
 
 /// Whether a text can name a node or a group, and so is no address.
-fn is_name(text: &str) -> bool {
+pub fn is_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     !text.is_empty() && text.len() <= 64 && text.chars().all(plain)
 }

@@ -64,6 +64,16 @@ pub(crate) fn fingerprint_text(certificate: &[u8]) -> String {
     text
 }
 
+/// The fingerprint in the text of an error about a certificate that is not trusted
+/// ([`Connector::connect`]).
+pub fn fingerprint_in(reason: &str) -> Option<&str> {
+    let (_, rest) = reason.rsplit_once(SEEN)?;
+    rest.strip_suffix(')').filter(|text| Trust::fingerprint(text).is_some())
+}
+
+/// What stands before the fingerprint in such a text.
+const SEEN: &str = " (SHA-256 ";
+
 /// Makes connections over TLS.
 #[derive(Clone)]
 pub struct Connector(TlsConnector);
@@ -193,7 +203,7 @@ impl ServerCertVerifier for Verifier {
                 }
             }
         };
-        Err(Error::General(format!("{reason} (SHA-256 {})", seen())))
+        Err(Error::General(format!("{reason}{SEEN}{})", seen())))
     }
 
     fn verify_tls12_signature(
@@ -230,6 +240,9 @@ mod tests {
     #[test]
     fn fingerprints_are_read_as_they_are_written() {
         let text = fingerprint_text(b"certificate");
+        let reason = format!("it has expired{SEEN}{text})");
+        assert_eq!(fingerprint_in(&reason), Some(&*text));
+        assert_eq!(fingerprint_in("it has expired (SHA-256 AB)"), None);
         let read = Trust::fingerprint(&text).unwrap();
         assert_eq!(Trust::fingerprint(&text.replace(':', "").to_lowercase()), Some(read.clone()));
         for before in ["sha256 Fingerprint=", "SHA-256 ", "sha256:"] {

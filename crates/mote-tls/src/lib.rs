@@ -18,7 +18,7 @@ mod stream;
 
 pub use acme::{Acme, PROGRAM as ACME_PROGRAM};
 pub use authorities::{ClientAuthorities, names};
-pub use client::{Connector, Trust};
+pub use client::{Connector, Trust, fingerprint_in};
 pub use renewing::keep_renewed;
 pub use stream::{Acceptor, Stream, is_encrypted, plain};
 

@@ -7,6 +7,8 @@ mod export;
 mod front;
 mod import;
 mod key;
+mod kv;
+mod login;
 mod mqtt;
 mod nats;
 mod operators;
@@ -25,6 +27,8 @@ pub(super) use self::export::{Export as ExportVerb, ExportKubernetes, ExportTo};
 pub(super) use self::front::FrontFlags;
 pub(super) use self::import::Import;
 pub(super) use self::key::{Key, KeyCreate, KeyRevoke, KeyVerb};
+pub(super) use self::kv::{Kv, KvKeys, KvVerb};
+pub(super) use self::login::{Login, Logout};
 pub(super) use self::mqtt::{Mqtt, MqttUsersVerb, MqttVerb};
 pub(super) use self::nats::NatsFlags;
 pub(super) use self::operators::{AuditArgs, Token, TokenCreate, TokenRevoke, TokenVerb};
@@ -119,6 +123,10 @@ pub(super) enum Verb {
     /// List functions
     #[command(visible_alias = "ls")]
     List,
+    /// Keep the token of a node, so that --node finds the node by a name
+    Login(Login),
+    /// Forget nodes that mote login has kept, and their tokens
+    Logout(Logout),
     /// Show the state of the nodes that nodes.toml names, or of those of --node
     Nodes,
     /// Show one function
@@ -700,83 +708,6 @@ pub(super) enum DeadLetterVerb {
         #[arg(short, long)]
         yes: bool,
     },
-}
-
-#[derive(Debug, ClapArgs)]
-pub(super) struct Kv {
-    #[command(subcommand)]
-    pub(super) verb: KvVerb,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum KvVerb {
-    /// Print the value of a key
-    Get {
-        /// Function, or shared:NAME
-        namespace: String,
-        /// The key
-        key: String,
-    },
-    /// Write the value of a key
-    Put {
-        /// Function, or shared:NAME
-        namespace: String,
-        /// The key
-        key: String,
-        /// The value [default: standard input]
-        value: Option<String>,
-        /// Remove it after this time, e.g. 90s or 12h
-        #[arg(long, value_name = "TIME")]
-        ttl: Option<String>,
-        /// Write only if the entry has this version; 0 if there is none
-        #[arg(long, value_name = "VERSION")]
-        if_version: Option<u64>,
-    },
-    /// Remove a key
-    #[command(visible_alias = "rm")]
-    Delete {
-        /// Function, or shared:NAME
-        namespace: String,
-        /// The key
-        key: String,
-    },
-    /// List the keys of a namespace, or all namespaces
-    #[command(visible_alias = "ls")]
-    List(KvKeys),
-    /// Add to a number
-    #[command(visible_alias = "incr", allow_negative_numbers = true)]
-    Increment {
-        /// Function, or shared:NAME
-        namespace: String,
-        /// The key
-        key: String,
-        /// What is added
-        #[arg(default_value_t = 1)]
-        by: i64,
-    },
-    /// Remove everything in a namespace
-    Clear {
-        /// Function, or shared:NAME
-        namespace: String,
-        /// Do not ask for confirmation
-        #[arg(short, long)]
-        yes: bool,
-    },
-}
-
-#[derive(Debug, ClapArgs)]
-pub(super) struct KvKeys {
-    /// Function, or shared:NAME [default: list the namespaces]
-    pub(super) namespace: Option<String>,
-    /// Only keys that begin with this
-    #[arg(long, default_value = "", hide_default_value = true)]
-    pub(super) prefix: String,
-    /// Only keys behind this one
-    #[arg(long, value_name = "KEY")]
-    pub(super) after: Option<String>,
-    /// Keys at most
-    #[arg(long, default_value_t = 1000)]
-    pub(super) limit: u32,
 }
 
 #[derive(Debug, ClapArgs)]

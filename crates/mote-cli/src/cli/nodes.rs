@@ -62,7 +62,7 @@ pub(super) fn only(global: &Global) -> Result<Node, Failure> {
 }
 
 /// The file with the names of nodes, and whether it must exist.
-fn nodes_file(given: &Given) -> (PathBuf, bool) {
+pub(super) fn nodes_file(given: &Given) -> (PathBuf, bool) {
     given.file_of_user("MOTE_NODES", FILE_NAME)
 }
 
@@ -70,7 +70,7 @@ fn nodes_file(given: &Given) -> (PathBuf, bool) {
 fn read(given: &Given) -> Result<Names, Failure> {
     let (path, required) = nodes_file(given);
     let shown = path.display().to_string();
-    match bounded(&path) {
+    match read_text(&path) {
         Ok(text) => Ok(Names::parse(&path, &text)?),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !required => {
             Ok(Names::default())
@@ -79,7 +79,8 @@ fn read(given: &Given) -> Result<Names, Failure> {
     }
 }
 
-fn bounded(path: &Path) -> std::io::Result<String> {
+/// The text of a file with names or a token.
+pub(super) fn read_text(path: &Path) -> std::io::Result<String> {
     use std::io::Read;
     let mut text = String::new();
     std::fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
@@ -113,6 +114,17 @@ fn connect_one(node: &Named, global: &Global, is_only: bool) -> Result<Node, Fai
         None if is_only => std::env::var("MOTE_TOKEN").ok(),
         None => None,
     };
+    let client = client_of(node, token, is_only, global)?;
+    Ok(Node { name: node.name.clone(), client })
+}
+
+/// The client of a node with this token, which trusts the certificate that the node should have.
+pub(super) fn client_of(
+    node: &Named,
+    token: Option<String>,
+    is_only: bool,
+    global: &Global,
+) -> Result<Client, Failure> {
     let endpoint = Endpoint::parse(&node.address, token).map_err(ClientError::from)?;
     let is_tls = matches!(endpoint, Endpoint::Tcp { tls: true, .. });
     let mut client = client(endpoint, global);
@@ -124,7 +136,7 @@ fn connect_one(node: &Named, global: &Global, is_only: bool) -> Result<Node, Fai
         let hint = "without https:// everyone on the way can read the token";
         return Err(Failure::new("M0101", text).with_hint(hint));
     }
-    Ok(Node { name: node.name.clone(), client })
+    Ok(client)
 }
 
 /// Whether somebody has said which certificate of a node to trust.
@@ -184,7 +196,7 @@ fn token(name: &str, path: &Path, global: &Global) -> Result<String, Failure> {
         let text = format!("{name}: other users can read the token: chmod 600 {shown}");
         Output::new(global).warn(&text);
     }
-    Ok(bounded(path).map_err(|error| failed(&error))?.trim().to_owned())
+    Ok(read_text(path).map_err(|error| failed(&error))?.trim().to_owned())
 }
 
 fn client(endpoint: Endpoint, global: &Global) -> Client {

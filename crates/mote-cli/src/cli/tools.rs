@@ -14,8 +14,8 @@ use super::failure::Failure;
 use super::output::Output;
 use super::{
     bench, completion, config_verb, deploy, ended, explain, export, fleet, functions, import,
-    invocations, invoke, key, kv, logs, mqtt, node, nodes, operators, program, rollout, scale,
-    schedules, secret, simulate, top, upload,
+    invocations, invoke, key, kv, login, logs, mqtt, node, nodes, operators, program, rollout,
+    scale, schedules, secret, simulate, top, upload,
 };
 
 /// Runs the command line of this process as `mote-tools`.
@@ -44,6 +44,18 @@ pub fn run() -> ExitCode {
         Verb::Import(args) => import::run(&args, &output),
         Verb::Simulate(args) => simulate::run(&args, output),
         Verb::Bench(bench) => bench::run(&bench, &args.global, &output),
+        Verb::Login(login) => runtime().and_then(|runtime| {
+            let result = runtime.block_on(async {
+                tokio::select! {
+                    result = login::login(&login, &args.global, &output) => result,
+                    _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
+                }
+            });
+            // A thread that still waits for the terminal must not delay the end of the command.
+            runtime.shutdown_background();
+            result
+        }),
+        Verb::Logout(args) => login::logout(&args, &output),
         Verb::Nodes => {
             runtime().and_then(|runtime| runtime.block_on(nodes::list(&args.global, &output)))
         }
@@ -95,6 +107,8 @@ fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure
                 Verb::Mqtt(args) => mqtt::run(&client, &args.verb, output).await,
                 Verb::Doctor => node::doctor(&client, global, output).await,
                 Verb::Nodes
+                | Verb::Login(_)
+                | Verb::Logout(_)
                 | Verb::Up(_)
                 | Verb::Config(_)
                 | Verb::Cluster { .. }

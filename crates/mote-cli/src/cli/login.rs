@@ -1,0 +1,296 @@
+//! `mote login` and `mote logout`: the token of a node is kept in a file that only this user reads,
+//! and the node has a name in `nodes.toml`.
+
+use std::io::{IsTerminal, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use mote_api::client::{ClientError, Endpoint};
+use mote_fleet::edit::{self, Entry};
+use mote_fleet::names::{Named, Names, is_name};
+use mote_settings::Given;
+use mote_tls::fingerprint_in;
+
+use super::args::{Global, Login, Logout};
+use super::failure::Failure;
+use super::input;
+use super::nodes::{client_of, nodes_file, read_text};
+use super::output::{Output, harmless};
+
+/// `mote login`: asks the node with the token, and keeps both only if it answers.
+pub(super) async fn login(args: &Login, global: &Global, output: &Output) -> Result<(), Failure> {
+    let endpoint = Endpoint::parse(&args.address, None).map_err(ClientError::from)?;
+    let Endpoint::Tcp { authority, .. } = &endpoint else {
+        let text = format!("{}: a socket needs no token", harmless(&args.address));
+        return Err(Failure::new("M0101", text).with_hint("write https://HOST:PORT"));
+    };
+    if endpoint.is_readable() {
+        output.warn("without https:// everyone on the way can read the token");
+    }
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => name_of(authority),
+    };
+    if !is_name(&name) {
+        let text = format!("{} cannot be the name of a node", harmless(&name));
+        return Err(Failure::new("M0101", text).with_hint("use letters, digits, `-` and `_`"));
+    }
+    let file = NodesFile::open()?;
+    file.check_name(&name, &args.address)?;
+    let ca = args.ca.as_deref().map(absolute).transpose()?;
+    let token = token(args, &name).await?;
+    let mut named = Named {
+        name: name.clone(),
+        address: args.address.clone(),
+        token_file: None,
+        fingerprint: args.fingerprint.clone(),
+        ca,
+    };
+    let mut answer = client_of(&named, Some(token.clone()), true, global)?.status().await;
+    if let Err(ClientError::Untrusted { reason, .. }) = &answer
+        && named.fingerprint.is_none()
+        && named.ca.is_none()
+        && let Some(seen) = fingerprint_in(reason)
+    {
+        named.fingerprint = Some(agreed(&args.address, seen).await?);
+        answer = client_of(&named, Some(token.clone()), true, global)?.status().await;
+    }
+    let status = answer?;
+    file.keep(&named, &token)?;
+    output.result(&status, &[&name], || {
+        let shown = harmless(&name);
+        format!(
+            "{shown} is {}, mote {}; use it with --node {shown}, or set MOTE_NODE={shown}\n",
+            harmless(&args.address),
+            harmless(&status.version)
+        )
+    })
+}
+
+/// `mote logout`: forgets nodes and removes the tokens that `mote login` has kept.
+pub(super) fn logout(args: &Logout, output: &Output) -> Result<(), Failure> {
+    for name in &args.names {
+        let file = NodesFile::open()?;
+        let Some(node) = file.names.nodes().find(|node| node.name == *name) else {
+            let text = format!("no node is called {}", harmless(name));
+            let hint = format!("mote nodes lists those in {}", file.path.display());
+            return Err(Failure::new("M0101", text).with_hint(hint));
+        };
+        let own = file.token_path(name);
+        let is_own = node.token_file.as_deref() == Some(own.as_path());
+        let text = edit::without(&file.text, name).map_err(|error| file.unreadable(&error.0))?;
+        file.write(&text)?;
+        if is_own {
+            match std::fs::remove_file(&own) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Failure::of_file("M0102", &own.display().to_string(), &error));
+                }
+                _ => {}
+            }
+        }
+        output.say(&format!(
+            "{} is forgotten; its token stays valid until an operator revokes it",
+            harmless(name)
+        ));
+    }
+    Ok(())
+}
+
+/// The file of names, as it is before a change.
+struct NodesFile {
+    path: PathBuf,
+    text: String,
+    names: Names,
+}
+
+impl NodesFile {
+    fn open() -> Result<Self, Failure> {
+        let (path, _) = nodes_file(&Given::from_process(Vec::new(), None));
+        // A link to the file stays one.
+        let path = std::fs::canonicalize(&path).unwrap_or(path);
+        let text = match read_text(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => {
+                return Err(Failure::of_file("M0102", &path.display().to_string(), &error));
+            }
+        };
+        let names = Names::parse(&path, &text)?;
+        Ok(Self { path, text, names })
+    }
+
+    fn folder(&self) -> &Path {
+        self.path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
+    }
+
+    /// Where `mote login` keeps the token of a node.
+    fn token_path(&self, name: &str) -> PathBuf {
+        self.path.with_file_name(token_name(name))
+    }
+
+    /// A name stands for one node, and is not that of a group.
+    fn check_name(&self, name: &str, address: &str) -> Result<(), Failure> {
+        if self.names.is_group(name) {
+            let text = format!("{name} is a group in {}", self.path.display());
+            return Err(Failure::new("M0101", text).with_hint("choose another one with --name"));
+        }
+        match self.names.nodes().find(|node| node.name == name) {
+            Some(node) if node.address != address => {
+                let text = format!("{name} is the name of {}", harmless(&node.address));
+                let hint = format!("choose another one with --name, or first: mote logout {name}");
+                Err(Failure::new("M0101", text).with_hint(hint))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the token, then the name that leads to it.
+    fn keep(&self, node: &Named, token: &str) -> Result<(), Failure> {
+        let ca = node.ca.as_ref().map(|path| path.to_string_lossy());
+        let token_file = token_name(&node.name);
+        let entry = Entry {
+            name: &node.name,
+            address: &node.address,
+            token_file: &token_file,
+            fingerprint: node.fingerprint.as_deref(),
+            ca: ca.as_deref(),
+        };
+        let text = edit::with(&self.text, &entry).map_err(|error| self.unreadable(&error.0))?;
+        // What is written can be read again.
+        Names::parse(&self.path, &text)?;
+        let failed = |path: &Path, error: &std::io::Error| {
+            Failure::of_file("M0102", &path.display().to_string(), error)
+        };
+        std::fs::create_dir_all(self.folder()).map_err(|error| failed(self.folder(), &error))?;
+        let path = self.token_path(&node.name);
+        replace(&path, format!("{token}\n").as_bytes(), 0o600)
+            .map_err(|error| failed(&path, &error))?;
+        self.write(&text)
+    }
+
+    fn write(&self, text: &str) -> Result<(), Failure> {
+        let mode = std::fs::metadata(&self.path).map_or(0o644, |there| there.permissions().mode());
+        replace(&self.path, text.as_bytes(), mode & 0o777)
+            .map_err(|error| Failure::of_file("M0102", &self.path.display().to_string(), &error))
+    }
+
+    fn unreadable(&self, reason: &str) -> Failure {
+        Failure::new("M0303", format!("{}: {reason}", self.path.display()))
+    }
+}
+
+fn token_name(name: &str) -> String {
+    format!("{name}.token")
+}
+
+/// Writes a file anew, so that a crash leaves the old one or the new one.
+fn replace(path: &Path, bytes: &[u8], mode: u32) -> std::io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    let mut options = std::fs::OpenOptions::new();
+    // One that an interrupted command has left may have another mode.
+    let _ = std::fs::remove_file(&new);
+    let mut file = options.write(true).create_new(true).mode(mode).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)
+}
+
+/// The name of a node that was given none: its host, with `-` in place of what no name has.
+fn name_of(authority: &str) -> String {
+    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    host.trim_matches(['[', ']'])
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect()
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::fs::canonicalize(path)
+        .map_err(|error| Failure::of_file("M0102", &path.display().to_string(), &error))
+}
+
+/// The token: from a file, from standard input, or from the person at the terminal, who does not see
+/// it.
+async fn token(args: &Login, name: &str) -> Result<String, Failure> {
+    let missing = || {
+        Failure::new("M0101", format!("no token for {}", harmless(name)))
+            .with_hint("an operator makes one on the node: mote token create NAME --role ROLE")
+    };
+    let text = if args.token_file.is_none() && std::io::stdin().is_terminal() {
+        let question = format!("Token for {}: ", harmless(&args.address));
+        // It is read on another thread, so that Ctrl-C works while the command waits for it.
+        let asked = tokio::task::spawn_blocking(move || rpassword::prompt_password(question));
+        asked.await.map_err(std::io::Error::other).and_then(|read| read)?
+    } else {
+        input::read(args.token_file.as_deref(), missing).await?
+    };
+    let token = text.trim();
+    let is_header = token.bytes().all(|byte| byte.is_ascii_graphic());
+    match token.is_empty() || !is_header {
+        false => Ok(token.to_owned()),
+        true => Err(missing()),
+    }
+}
+
+/// Asks whether a certificate that no authority has signed is that of the node.
+async fn agreed(address: &str, seen: &str) -> Result<String, Failure> {
+    let refused = || {
+        let text =
+            format!("{}: the certificate is not trusted (SHA-256 {seen})", harmless(address));
+        Failure::new("M0208", text).with_hint(format!(
+            "compare it with the one that the node printed when it started; if they are equal, add \
+             --fingerprint {seen}"
+        ))
+    };
+    if !std::io::stdin().is_terminal() {
+        return Err(refused());
+    }
+    eprint!(
+        "No authority that this machine trusts has signed the certificate of {}.\nIts SHA-256 is \
+         {seen}\nIs that the one that the node printed when it started? [y/N] ",
+        harmless(address)
+    );
+    let _ = std::io::stderr().flush();
+    let reading = tokio::task::spawn_blocking(|| {
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer).map(|_| answer)
+    });
+    let answer = reading.await.map_err(std::io::Error::other).and_then(|answer| answer)?;
+    match matches!(answer.trim(), "y" | "Y" | "yes") {
+        true => Ok(seen.to_owned()),
+        false => Err(refused()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_becomes_a_name() {
+        for (authority, name) in [
+            ("kitchen:6680", "kitchen"),
+            ("pi.lan:6680", "pi-lan"),
+            ("10.0.0.7:6680", "10-0-0-7"),
+            ("[fe80::1]:6680", "fe80--1"),
+        ] {
+            assert_eq!(name_of(authority), name);
+            assert!(is_name(name));
+        }
+    }
+
+    #[test]
+    fn a_file_is_replaced_with_its_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.token");
+        std::fs::write(folder.path().join("a.token.new"), "left").unwrap();
+        for text in ["one", "two"] {
+            replace(&path, text.as_bytes(), 0o600).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}
