@@ -82,6 +82,7 @@ for example in examples/*/; do
     hello-*) call "$name" mote ;;
     echo-*) call "$name" "sent and back" -d "sent and back" ;;
     sieve-*) call "$name" 168 ;;
+    counter-*) call "$name" "call 1" ;;
     thermo-*) call thermo '"anomaly":false' -d '{"sensor":"demo","celsius":21.5,"at":"now"}' ;;
     *) echo "no call is written for $name" >&2; exit 1 ;;
   esac

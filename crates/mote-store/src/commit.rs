@@ -175,7 +175,7 @@ impl Committer {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
             | OpenFlags::SQLITE_OPEN_NO_MUTEX
             | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-        let opened = Connection::open_with_flags(&self.path, flags);
+        let opened = Connection::open_with_flags(schema::with_real_folder(&self.path)?, flags);
         let connection = opened.map_err(|error| schema::sql(&self.path, error))?;
         connection.busy_timeout(schema::BUSY_TIMEOUT).map_err(|e| schema::sql(&self.path, e))?;
         Ok(connection)
@@ -343,6 +343,23 @@ mod tests {
         let mut statement = reader.prepare("SELECT n FROM numbers ORDER BY n").expect("valid");
         let rows = statement.query_map([], |row| row.get(0)).expect("runs");
         rows.collect::<Result<_, _>>().expect("numbers")
+    }
+
+    #[test]
+    fn the_folder_of_a_file_may_be_a_link_and_the_file_may_not() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| dir.path().join(name);
+        std::fs::create_dir(path("real")).expect("a folder");
+        std::os::unix::fs::symlink(path("real"), path("linked")).expect("a link");
+        let committer = Committer::open(&path("linked/numbers.db"), STEPS, "n").expect("opens");
+        committer.submit(true, add(1), |_| ());
+        committer.reader().expect("opens");
+        drop(committer);
+        let committer = Committer::open(&path("real/numbers.db"), STEPS, "n").expect("opens");
+        assert_eq!(all(&committer), [1]);
+        drop(committer);
+        std::os::unix::fs::symlink(path("real/numbers.db"), path("other.db")).expect("a link");
+        assert!(Committer::open(&path("other.db"), STEPS, "n").is_err());
     }
 
     #[test]

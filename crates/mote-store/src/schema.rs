@@ -185,9 +185,21 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-    let connection = Connection::open_with_flags(path, flags).map_err(|error| sql(path, error))?;
+    let there = with_real_folder(path)?;
+    let connection = Connection::open_with_flags(there, flags).map_err(|error| sql(path, error))?;
     connection.busy_timeout(BUSY_TIMEOUT).map_err(|error| sql(path, error))?;
     Ok(connection)
+}
+
+/// The path of a file without links to its folder. SQLite is told to follow no link, because the file
+/// must not be one, and then refuses links in the whole path; a data folder may be on another disk.
+pub(crate) fn with_real_folder(path: &Path) -> Result<PathBuf, StoreError> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(path.to_owned());
+    };
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let real = std::fs::canonicalize(folder).map_err(|error| StoreError::io(folder, error))?;
+    Ok(real.join(name))
 }
 
 fn prepare(
