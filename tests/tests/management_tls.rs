@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use mote_tests::network::Far;
 use mote_tests::{Node, call_at, free_address, is_root, mote_binary, skip};
@@ -129,6 +129,7 @@ fn login_keeps_a_token_that_the_node_accepts_and_logout_forgets_it() {
         ("", &["--name", "here", "--fingerprint", &print], "no token for here"),
         ("a\nb", &["--name", "here", "--fingerprint", &print], "no token for here"),
         (token, &["--name", "h ere", "--fingerprint", &print], "cannot be the name"),
+        (token, &["--name=--", "--fingerprint", &print], "cannot be the name"),
         (token, &["--name", "here", "--ca", "/missing.pem"], "/missing.pem"),
     ] {
         let refused = login(token, more);
@@ -162,6 +163,26 @@ fn login_keeps_a_token_that_the_node_accepts_and_logout_forgets_it() {
     assert!(said(&taken).contains("here is the name of https://"), "{taken:?}");
     let group = ["login", address.as_str(), "--name", "all-of-us"];
     assert!(said(&mote(&group, &[("MOTE_NODES", shown)])).contains("is a group"));
+
+    // Commands at the same time lose nothing of each other.
+    let all: Vec<String> = (0..5).map(|number| format!("n{number}")).collect();
+    std::fs::write(&given, token).unwrap();
+    let begin = |name: &String| {
+        Command::new(mote_binary())
+            .args(["login", &address, "--name", name, "--fingerprint", &print, "--token-file"])
+            .arg(&given)
+            .env("MOTE_NODES", shown)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the binary starts")
+    };
+    let running: Vec<_> = all.iter().map(begin).collect();
+    for mut login in running {
+        assert!(login.wait().unwrap().success());
+    }
+    let names: Vec<&str> =
+        std::iter::once("logout").chain(all.iter().map(String::as_str)).collect();
+    assert!(mote(&names, &[("MOTE_NODES", shown)]).status.success());
 
     let unknown = mote(&["logout", "there"], &[("MOTE_NODES", shown)]);
     assert!(said(&unknown).contains("no node is called there"), "{unknown:?}");

@@ -8,6 +8,7 @@
 
 pub mod deploy;
 pub mod edit;
+pub mod files;
 pub mod names;
 pub mod rollout;
 pub mod rows;

@@ -1,12 +1,14 @@
 //! `mote login` and `mote logout`: the token of a node is kept in a file that only this user reads,
 //! and the node has a name in `nodes.toml`.
 
+use std::fs::File;
 use std::io::{IsTerminal, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use mote_api::client::{ClientError, Endpoint};
 use mote_fleet::edit::{self, Entry};
+use mote_fleet::files::replace;
 use mote_fleet::names::{Named, Names, is_name};
 use mote_settings::Given;
 use mote_tls::fingerprint_in;
@@ -31,12 +33,12 @@ pub(super) async fn login(args: &Login, global: &Global, output: &Output) -> Res
         Some(name) => name.clone(),
         None => name_of(authority),
     };
-    if !is_name(&name) {
+    // A name that begins with `-` would be a flag in other commands.
+    if !is_name(&name) || name.starts_with('-') {
         let text = format!("{} cannot be the name of a node", harmless(&name));
         return Err(Failure::new("M0101", text).with_hint("use letters, digits, `-` and `_`"));
     }
-    let file = NodesFile::open()?;
-    file.check_name(&name, &args.address)?;
+    NodesFile::open()?.check_name(&name, &args.address)?;
     let ca = args.ca.as_deref().map(absolute).transpose()?;
     let token = token(args, &name).await?;
     let mut named = Named {
@@ -56,7 +58,7 @@ pub(super) async fn login(args: &Login, global: &Global, output: &Output) -> Res
         answer = client_of(&named, Some(token.clone()), true, global)?.status().await;
     }
     let status = answer?;
-    file.keep(&named, &token)?;
+    keep(&named, &token)?;
     output.result(&status, &[&name], || {
         let shown = harmless(&name);
         format!(
@@ -70,7 +72,7 @@ pub(super) async fn login(args: &Login, global: &Global, output: &Output) -> Res
 /// `mote logout`: forgets nodes and removes the tokens that `mote login` has kept.
 pub(super) fn logout(args: &Logout, output: &Output) -> Result<(), Failure> {
     for name in &args.names {
-        let file = NodesFile::open()?;
+        let file = NodesFile::open_alone()?;
         let Some(node) = file.names.nodes().find(|node| node.name == *name) else {
             let text = format!("no node is called {}", harmless(name));
             let hint = format!("mote nodes lists those in {}", file.path.display());
@@ -101,6 +103,8 @@ struct NodesFile {
     path: PathBuf,
     text: String,
     names: Names,
+    /// The folder, which is locked while the file is changed.
+    _lock: Option<File>,
 }
 
 impl NodesFile {
@@ -116,11 +120,20 @@ impl NodesFile {
             }
         };
         let names = Names::parse(&path, &text)?;
-        Ok(Self { path, text, names })
+        Ok(Self { path, text, names, _lock: None })
     }
 
-    fn folder(&self) -> &Path {
-        self.path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
+    /// The same, while no other `mote login` or `mote logout` changes the file. Makes its folder.
+    fn open_alone() -> Result<Self, Failure> {
+        let path = Self::open()?.path;
+        let folder = folder_of(&path);
+        let locked = std::fs::create_dir_all(folder).and_then(|()| {
+            let lock = File::open(folder)?;
+            lock.lock().map(|()| lock)
+        });
+        let lock = locked
+            .map_err(|error| Failure::of_file("M0102", &folder.display().to_string(), &error))?;
+        Ok(Self { _lock: Some(lock), ..Self::open()? })
     }
 
     /// Where `mote login` keeps the token of a node.
@@ -144,30 +157,6 @@ impl NodesFile {
         }
     }
 
-    /// Writes the token, then the name that leads to it.
-    fn keep(&self, node: &Named, token: &str) -> Result<(), Failure> {
-        let ca = node.ca.as_ref().map(|path| path.to_string_lossy());
-        let token_file = token_name(&node.name);
-        let entry = Entry {
-            name: &node.name,
-            address: &node.address,
-            token_file: &token_file,
-            fingerprint: node.fingerprint.as_deref(),
-            ca: ca.as_deref(),
-        };
-        let text = edit::with(&self.text, &entry).map_err(|error| self.unreadable(&error.0))?;
-        // What is written can be read again.
-        Names::parse(&self.path, &text)?;
-        let failed = |path: &Path, error: &std::io::Error| {
-            Failure::of_file("M0102", &path.display().to_string(), error)
-        };
-        std::fs::create_dir_all(self.folder()).map_err(|error| failed(self.folder(), &error))?;
-        let path = self.token_path(&node.name);
-        replace(&path, format!("{token}\n").as_bytes(), 0o600)
-            .map_err(|error| failed(&path, &error))?;
-        self.write(&text)
-    }
-
     fn write(&self, text: &str) -> Result<(), Failure> {
         let mode = std::fs::metadata(&self.path).map_or(0o644, |there| there.permissions().mode());
         replace(&self.path, text.as_bytes(), mode & 0o777)
@@ -179,22 +168,38 @@ impl NodesFile {
     }
 }
 
-fn token_name(name: &str) -> String {
-    format!("{name}.token")
+/// Writes the token, then the name that leads to it. What others have written into the file since the
+/// command began stays.
+fn keep(node: &Named, token: &str) -> Result<(), Failure> {
+    let file = NodesFile::open_alone()?;
+    file.check_name(&node.name, &node.address)?;
+    let ca = node.ca.as_ref().map(|path| path.to_string_lossy());
+    let token_file = token_name(&node.name);
+    let entry = Entry {
+        name: &node.name,
+        address: &node.address,
+        token_file: &token_file,
+        fingerprint: node.fingerprint.as_deref(),
+        ca: ca.as_deref(),
+    };
+    let text = edit::with(&file.text, &entry).map_err(|error| file.unreadable(&error.0))?;
+    // What is written can be read again.
+    Names::parse(&file.path, &text)?;
+    let failed = |path: &Path, error: &std::io::Error| {
+        Failure::of_file("M0102", &path.display().to_string(), error)
+    };
+    let path = file.token_path(&node.name);
+    replace(&path, format!("{token}\n").as_bytes(), 0o600)
+        .map_err(|error| failed(&path, &error))?;
+    file.write(&text)
 }
 
-/// Writes a file anew, so that a crash leaves the old one or the new one.
-fn replace(path: &Path, bytes: &[u8], mode: u32) -> std::io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let new = path.with_file_name(name);
-    let mut options = std::fs::OpenOptions::new();
-    // One that an interrupted command has left may have another mode.
-    let _ = std::fs::remove_file(&new);
-    let mut file = options.write(true).create_new(true).mode(mode).open(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&new, path)
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
+}
+
+fn token_name(name: &str) -> String {
+    format!("{name}.token")
 }
 
 /// The name of a node that was given none: its host, with `-` in place of what no name has.
@@ -279,18 +284,5 @@ mod tests {
             assert_eq!(name_of(authority), name);
             assert!(is_name(name));
         }
-    }
-
-    #[test]
-    fn a_file_is_replaced_with_its_mode() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.token");
-        std::fs::write(folder.path().join("a.token.new"), "left").unwrap();
-        for text in ["one", "two"] {
-            replace(&path, text.as_bytes(), 0o600).unwrap();
-            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
-            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        }
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }
