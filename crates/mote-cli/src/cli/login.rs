@@ -12,6 +12,7 @@ use mote_fleet::files::replace;
 use mote_fleet::names::{Named, Names, is_name};
 use mote_settings::Given;
 use mote_tls::fingerprint_in;
+use rustix::fs::{FlockOperation, flock};
 
 use super::args::{Global, Login, Logout};
 use super::failure::Failure;
@@ -129,7 +130,8 @@ impl NodesFile {
         let folder = folder_of(&path);
         let locked = std::fs::create_dir_all(folder).and_then(|()| {
             let lock = File::open(folder)?;
-            lock.lock().map(|()| lock)
+            flock(&lock, FlockOperation::LockExclusive)?;
+            Ok(lock)
         });
         let lock = locked
             .map_err(|error| Failure::of_file("M0102", &folder.display().to_string(), &error))?;
