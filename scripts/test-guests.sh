@@ -20,7 +20,7 @@
 #   arm64, armv7            2 processors, 1 GiB: functions, ten of them, and the tests of x86-v2, as far as the
 #              programs are there
 #   user-arm64, user-armv7  without another kernel: the programs and the tests of single crates, translated, with
-#              pages of 4, 16 and 64 KiB
+#              pages of 4, 16 and 64 KiB (32-bit ARM has pages of 4 KiB alone)
 # Without a job all are run. GUEST_TESTS, GUEST_MODES (root user delegated), SUITE (bookworm) and MIRROR
 # can be set. The roots and kernels are kept in .cache/guests.
 #
@@ -501,15 +501,20 @@ job_armv7() { emulated armv7; }
 # translated NAME: programs of another processor on this machine's kernel. The translator has neither
 # sandboxes nor threads in namespaces, so what needs a sandbox is left to the emulated machines.
 translated() {
-  local name=$1 translator=qemu-${QEMU_OF[$1]}-static word page crate file arguments=()
+  local name=$1 translator=qemu-${QEMU_OF[$1]}-static word page crate file try arguments=() pages="4096 16384 65536"
+  # 32-bit ARM has pages of 4 KiB alone.
+  [ "$name" != armv7 ] || pages=4096
   if [ -x "${foreign[$name]}/mote" ]; then
-    for word in version doctor "explain M0703" "simulate --list"; do
-      for page in 4096 16384 65536; do
+    # The translator cannot start a second translated program, as mote does for all verbs but its own.
+    for word in "mote version" "mote-tools doctor" "mote-tools explain M0703" "mote-tools simulate --list"; do
+      for page in $pages; do
         # shellcheck disable=SC2086 # words
-        if "$translator" -p $page "${foreign[$name]}/mote" $word >"$work/user" 2>&1; then
-          tell "ok      $name, translated, pages of $((page / 1024)) KiB: mote $word: $(head -n 1 "$work/user")"
+        if "$translator" -p $page "${foreign[$name]}"/$word >"$work/user" 2>&1 ||
+          # What a sandbox needs is missing there, which ends with an error, after all was looked at.
+          { [ "$word" = "mote-tools doctor" ] && grep -q "this is what the machine supports" "$work/user"; }; then
+          tell "ok      $name, translated, pages of $((page / 1024)) KiB: $word: $(head -n 1 "$work/user")"
         else
-          tell "FAILED  $name, translated, pages of $((page / 1024)) KiB: mote $word"
+          tell "FAILED  $name, translated, pages of $((page / 1024)) KiB: $word"
           sed 's/^/        /' "$work/user" | tail -n 5 | tee -a "$all"
         fi
       done
@@ -521,9 +526,17 @@ translated() {
   scripts/static.sh --test-programs "${TARGET_OF[$name]}" --lib "${arguments[@]}" 2>"$work/cargo" | built lib >"$work/built" ||
     { tail -n 20 "$work/cargo" >&2; return 1; }
   while read -r crate file; do
-    for page in 4096 65536; do
-      # Not all system calls are translated; the tests that need others are named in the output.
-      (cd "crates/${crate//_/-}" && timeout 900 "$translator" -p $page "$file" --test-threads 2) >"$work/user" 2>&1 || true
+    for page in ${pages/16384 /}; do
+      # Not all system calls are translated; the tests that need others are named in the output. A test
+      # that starts its own program again cannot run.
+      for try in 1 2 3; do
+        (cd "crates/${crate//_/-}" && timeout 900 "$translator" -p "$page" "$file" --test-threads 2 \
+          --skip a_crash_between_any_two_steps_leaves_the_old_or_the_new) >"$work/user" 2>&1 || true
+        # With pages that are larger than those of this machine, the translator sometimes refuses a
+        # thread memory that is there.
+        if ! grep -q '^memory allocation of [0-9]* bytes failed' "$work/user" || [ "$page" = 4096 ]; then break; fi
+        tell "figure  $name, translated, pages of $((page / 1024)) KiB: $crate: the translator had no memory, attempt $try"
+      done
       result=$(grep '^test result' "$work/user" | head -n 1) || true
       if [[ $result == *" ok. "* ]]; then
         tell "ok      $name, translated, pages of $((page / 1024)) KiB: $crate: $result"

@@ -85,9 +85,11 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(StreamMessage<'_>, usize)>, Broken>
         length => (0, usize::from(length)),
     };
     let Some((length, rest)) = rest.split_at_checked(extension) else { return Ok(None) };
-    let tail_length = length.iter().fold(0, |n, byte| n << 8 | usize::from(*byte)) + base;
+    let extended = length.iter().fold(0, |n, byte| n << 8 | usize::from(*byte));
     let header = 1 + extension + 1 + token_length;
-    if header + tail_length > MESSAGE_BYTES_MAX {
+    // The largest length exceeds what 32 bits hold.
+    let tail_length = extended.saturating_add(base);
+    if tail_length.saturating_add(header) > MESSAGE_BYTES_MAX {
         return Err(Broken::TooLong);
     }
     let [code, rest @ ..] = rest else { return Ok(None) };

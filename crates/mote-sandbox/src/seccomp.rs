@@ -380,7 +380,9 @@ mod tests {
     #[test]
     fn the_list_is_short_and_compiles() {
         let count = allowed_count();
-        assert!((150..=200).contains(&count), "{count} calls");
+        // 32-bit processors have a second form of many calls, for large files and late times.
+        let most = if cfg!(target_pointer_width = "32") { 240 } else { 200 };
+        assert!((150..=most).contains(&count), "{count} calls");
         assert!(!compile().unwrap().is_empty());
     }
 }
