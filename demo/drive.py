@@ -29,7 +29,7 @@ ANSWER_SECONDS_MAX = 10
 RUN_SECONDS_MAX = 60
 
 
-def hourly_celsius(path):
+def hourly_celsius(path=None):
     """The year, hour by hour; without a file, that of the installed data set."""
     if path is None:
         from vega_datasets import local_data

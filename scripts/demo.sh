@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Starts a new node, deploys every example and sends a year of temperatures to it, over HTTP and CoAP
 # and through an MQTT broker.
+#
+# $MOTE_PROGRAMS names a folder with the programs; without it, those of a release are used, or they are
+# built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +21,10 @@ if ! cmp -s demo/requirements.txt "$venv/installed.txt"; then
   cp demo/requirements.txt "$venv/installed.txt"
 fi
 
-if programs=$(scripts/prebuilt.sh); then
+if [ -n "${MOTE_PROGRAMS:-}" ]; then
+  step "the programs in $MOTE_PROGRAMS"
+  programs=$MOTE_PROGRAMS
+elif programs=$(scripts/prebuilt.sh); then
   step "the programs of the release in $programs"
 else
   step "build"

@@ -317,24 +317,6 @@ fn the_index_has_every_decision() {
     }
 }
 
-/// The demo deploys all examples, and ends with an error at one for which it has no call.
-#[test]
-fn the_demo_calls_every_example() {
-    let script = read("scripts/demo.sh");
-    let calls: Vec<&str> = script
-        .lines()
-        .filter_map(|line| line.trim().split_once("-*) call ").map(|(kind, _)| kind))
-        .collect();
-    let mut examples = 0;
-    for entry in std::fs::read_dir(root().join("examples")).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        let (kind, _) = name.split_once('-').expect("KIND-LANGUAGE");
-        assert!(calls.contains(&kind), "scripts/demo.sh has no call for examples/{name}");
-        examples += 1;
-    }
-    assert!(examples >= 10, "{examples}");
-}
-
 /// The drawing of the recording matches the recording.
 #[test]
 fn the_recording_is_drawn_from_what_was_recorded() {
