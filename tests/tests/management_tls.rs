@@ -184,6 +184,14 @@ fn login_keeps_a_token_that_the_node_accepts_and_logout_forgets_it() {
         std::iter::once("logout").chain(all.iter().map(String::as_str)).collect();
     assert!(mote(&names, &[("MOTE_NODES", shown)]).status.success());
 
+    // What a variable says about the certificate is kept.
+    let (path, told) = (given.to_str().unwrap(), ("MOTE_FINGERPRINT", print.as_str()));
+    let by_variable = ["login", &address, "--name", "told", "--token-file", path];
+    printed(&mote(&by_variable, &[("MOTE_NODES", shown), told]));
+    let list = ["--node", "told", "list", "-o", "name"];
+    assert_eq!(printed(&mote(&list, &[("MOTE_NODES", shown)])), "hello\n");
+    assert!(mote(&["logout", "told"], &[("MOTE_NODES", shown)]).status.success());
+
     let unknown = mote(&["logout", "there"], &[("MOTE_NODES", shown)]);
     assert!(said(&unknown).contains("no node is called there"), "{unknown:?}");
     assert!(mote(&["logout", "here"], &[("MOTE_NODES", shown)]).status.success());

@@ -1,6 +1,6 @@
 //! `mote list`, `mote describe` and `mote remove`.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use mote_api::client::{Client, InvocationFilter};
 use mote_api::quantity::{duration_text, size_text};
@@ -8,6 +8,7 @@ use mote_api::types::{Function, Instance, MqttStatus, Rate, Scaling, Stop};
 
 use super::args::RemoveFunctions;
 use super::failure::Failure;
+use super::input;
 use super::output::{Output, harmless, table};
 use super::schedules;
 
@@ -251,15 +252,7 @@ pub(super) async fn is_agreed(question: &str, output: &Output) -> Result<bool, F
         let problem = Failure::new("M0101", "cannot ask for confirmation: stdin is not a terminal");
         return Err(problem.with_hint("add --yes to confirm on the command line"));
     }
-    eprint!("{question} [y/N] ");
-    let _ = std::io::stderr().flush();
-    // The answer is read on another thread, so that Ctrl-C works while the command waits for it.
-    let reading = tokio::task::spawn_blocking(|| {
-        let mut answer = String::new();
-        std::io::stdin().read_line(&mut answer).map(|_| answer)
-    });
-    let answer = reading.await.map_err(std::io::Error::other).and_then(|answer| answer)?;
-    let agreed = matches!(answer.trim(), "y" | "Y" | "yes");
+    let agreed = input::says_yes(question).await?;
     if !agreed {
         output.say("nothing was removed");
     }

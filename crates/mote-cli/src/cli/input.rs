@@ -1,7 +1,7 @@
-//! Values that nobody else may see: they come from standard input or a file, never from an argument,
-//! which every user of a machine can see.
+//! What commands read: values that nobody else may see, which come from standard input or a file and
+//! never from an argument, which every user of a machine can see; and answers to questions.
 
-use std::io::{IsTerminal, Read};
+use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 
 use super::failure::Failure;
@@ -39,4 +39,17 @@ pub(super) async fn read(
         let failure = Failure::new("M0303", format!("{shown}: not UTF-8; secrets are text"));
         failure.with_hint("encode it, for example as base64, and decode it in the function")
     })
+}
+
+/// Asks a question on the terminal, and returns whether the answer is yes.
+pub(super) async fn says_yes(question: &str) -> Result<bool, Failure> {
+    eprint!("{question} [y/N] ");
+    let _ = std::io::stderr().flush();
+    // The answer is read on another thread, so that Ctrl-C works while the command waits for it.
+    let reading = tokio::task::spawn_blocking(|| {
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer).map(|_| answer)
+    });
+    let answer = reading.await.map_err(std::io::Error::other).and_then(|answer| answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }

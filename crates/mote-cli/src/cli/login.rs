@@ -2,7 +2,7 @@
 //! and the node has a name in `nodes.toml`.
 
 use std::fs::File;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::args::{Global, Login, Logout};
 use super::failure::Failure;
 use super::input;
-use super::nodes::{client_of, nodes_file, read_text};
+use super::nodes::{client_of, nodes_file, read_text, variable};
 use super::output::{Output, harmless};
 
 /// `mote login`: asks the node with the token, and keeps both only if it answers.
@@ -40,13 +40,21 @@ pub(super) async fn login(args: &Login, global: &Global, output: &Output) -> Res
         return Err(Failure::new("M0101", text).with_hint("use letters, digits, `-` and `_`"));
     }
     NodesFile::open()?.check_name(&name, &args.address)?;
-    let ca = args.ca.as_deref().map(absolute).transpose()?;
+    // What the variables say is kept as well, so that later commands need no variables.
+    let is_told = args.fingerprint.is_some() || args.ca.is_some();
+    let told = |name| variable(name).filter(|_| !is_told);
+    let fingerprint = args.fingerprint.clone().or_else(|| told("MOTE_FINGERPRINT"));
+    let ca = match &fingerprint {
+        Some(_) => None,
+        None => args.ca.clone().or_else(|| told("MOTE_CA").map(PathBuf::from)),
+    };
+    let ca = ca.as_deref().map(absolute).transpose()?;
     let token = token(args, &name).await?;
     let mut named = Named {
         name: name.clone(),
         address: args.address.clone(),
         token_file: None,
-        fingerprint: args.fingerprint.clone(),
+        fingerprint,
         ca,
     };
     let mut answer = client_of(&named, Some(token.clone()), true, global)?.status().await;
@@ -109,10 +117,14 @@ struct NodesFile {
 }
 
 impl NodesFile {
-    fn open() -> Result<Self, Failure> {
+    /// Where it is. A link to the file stays one.
+    fn path() -> PathBuf {
         let (path, _) = nodes_file(&Given::from_process(Vec::new(), None));
-        // A link to the file stays one.
-        let path = std::fs::canonicalize(&path).unwrap_or(path);
+        std::fs::canonicalize(&path).unwrap_or(path)
+    }
+
+    fn open() -> Result<Self, Failure> {
+        let path = Self::path();
         let text = match read_text(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
@@ -126,7 +138,7 @@ impl NodesFile {
 
     /// The same, while no other `mote login` or `mote logout` changes the file. Makes its folder.
     fn open_alone() -> Result<Self, Failure> {
-        let path = Self::open()?.path;
+        let path = Self::path();
         let folder = folder_of(&path);
         let locked = std::fs::create_dir_all(folder).and_then(|()| {
             let lock = File::open(folder)?;
@@ -254,18 +266,12 @@ async fn agreed(address: &str, seen: &str) -> Result<String, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(refused());
     }
-    eprint!(
+    let question = format!(
         "No authority that this machine trusts has signed the certificate of {}.\nIts SHA-256 is \
-         {seen}\nIs that the one that the node printed when it started? [y/N] ",
+         {seen}\nIs that the one that the node printed when it started?",
         harmless(address)
     );
-    let _ = std::io::stderr().flush();
-    let reading = tokio::task::spawn_blocking(|| {
-        let mut answer = String::new();
-        std::io::stdin().read_line(&mut answer).map(|_| answer)
-    });
-    let answer = reading.await.map_err(std::io::Error::other).and_then(|answer| answer)?;
-    match matches!(answer.trim(), "y" | "Y" | "yes") {
+    match input::says_yes(&question).await? {
         true => Ok(seen.to_owned()),
         false => Err(refused()),
     }

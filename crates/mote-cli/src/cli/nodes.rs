@@ -146,10 +146,14 @@ fn is_told_what_to_trust(node: &Named) -> bool {
     told || is_set("MOTE_FINGERPRINT") || is_set("MOTE_CA")
 }
 
+/// The value of a variable that is set and not empty.
+pub(super) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
 /// TLS with what is trusted of a node: what `nodes.toml` says, then `MOTE_FINGERPRINT`, which is for
 /// one node, `MOTE_CA`, and the authorities of the machine.
 fn secure(node: &Named, is_only: bool) -> Result<Tls, Failure> {
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let given = || variable("MOTE_FINGERPRINT").filter(|_| is_only);
     let trust = match (&node.fingerprint, &node.ca) {
         (None, Some(path)) => Trust::Authorities(path.clone()),

@@ -44,17 +44,7 @@ pub fn run() -> ExitCode {
         Verb::Import(args) => import::run(&args, &output),
         Verb::Simulate(args) => simulate::run(&args, output),
         Verb::Bench(bench) => bench::run(&bench, &args.global, &output),
-        Verb::Login(login) => runtime().and_then(|runtime| {
-            let result = runtime.block_on(async {
-                tokio::select! {
-                    result = login::login(&login, &args.global, &output) => result,
-                    _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
-                }
-            });
-            // A thread that still waits for the terminal must not delay the end of the command.
-            runtime.shutdown_background();
-            result
-        }),
+        Verb::Login(login) => attended(login::login(&login, &args.global, &output)),
         Verb::Logout(args) => login::logout(&args, &output),
         Verb::Nodes => {
             runtime().and_then(|runtime| runtime.block_on(nodes::list(&args.global, &output)))
@@ -75,53 +65,58 @@ fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure
         [one] if !is_change_of_several(&verb) => one,
         all => return runtime()?.block_on(boxed(fleet::run(all, &verb, global, output))),
     };
-    let runtime = runtime()?;
     let client = one.client.clone();
-    let result = runtime.block_on(async {
-        let work = boxed(async {
-            match verb {
-                Verb::Deploy(args) => deploy::run(&client, &args, output).await,
-                Verb::Invoke(args) => invoke::run(&client, &args, output).await,
-                Verb::List => functions::list(&client, output).await,
-                Verb::Describe { name } => functions::describe(&client, &name, output).await,
-                Verb::Revisions { name } => rollout::revisions(&client, &name, output).await,
-                Verb::Schedules { name } => schedules::run(&client, name.as_deref(), output).await,
-                Verb::Rollback { name, revision } => {
-                    rollout::rollback(&client, &name, revision.as_deref(), output).await
-                }
-                Verb::Traffic(args) => rollout::traffic(&client, &args, output).await,
-                Verb::Logs(args) => logs::run(&client, &args, output).await,
-                Verb::Scale(args) => scale::run(&client, &args, output).await,
-                Verb::Top(args) => top::run(&client, args, output).await,
-                Verb::Remove(args) => functions::remove(&client, &args, output).await,
-                Verb::Invocation(args) => invocations::run(&client, &args.verb, output).await,
-                Verb::Runs(args) => invocations::run_runs(&client, &args.verb, output).await,
-                Verb::DeadLetters(args) => {
-                    invocations::run_dead_letters(&client, &args.verb, output).await
-                }
-                Verb::Secret(args) => secret::run(&client, &args.verb, output).await,
-                Verb::Key(args) => key::run(&client, &args.verb, output).await,
-                Verb::Token(args) => operators::run(&client, &args.verb, output).await,
-                Verb::Audit(args) => operators::audit(&client, &args, output).await,
-                Verb::Kv(args) => kv::run(&client, &args.verb, output).await,
-                Verb::Mqtt(args) => mqtt::run(&client, &args.verb, output).await,
-                Verb::Doctor => node::doctor(&client, global, output).await,
-                Verb::Nodes
-                | Verb::Login(_)
-                | Verb::Logout(_)
-                | Verb::Up(_)
-                | Verb::Config(_)
-                | Verb::Cluster { .. }
-                | Verb::Upgrade { .. }
-                | Verb::Explain { .. }
-                | Verb::Completion { .. }
-                | Verb::Export(_)
-                | Verb::Import(_)
-                | Verb::Simulate(_)
-                | Verb::Bench(_)
-                | Verb::Version => Ok(()),
+    attended(async {
+        match verb {
+            Verb::Deploy(args) => deploy::run(&client, &args, output).await,
+            Verb::Invoke(args) => invoke::run(&client, &args, output).await,
+            Verb::List => functions::list(&client, output).await,
+            Verb::Describe { name } => functions::describe(&client, &name, output).await,
+            Verb::Revisions { name } => rollout::revisions(&client, &name, output).await,
+            Verb::Schedules { name } => schedules::run(&client, name.as_deref(), output).await,
+            Verb::Rollback { name, revision } => {
+                rollout::rollback(&client, &name, revision.as_deref(), output).await
             }
-        });
+            Verb::Traffic(args) => rollout::traffic(&client, &args, output).await,
+            Verb::Logs(args) => logs::run(&client, &args, output).await,
+            Verb::Scale(args) => scale::run(&client, &args, output).await,
+            Verb::Top(args) => top::run(&client, args, output).await,
+            Verb::Remove(args) => functions::remove(&client, &args, output).await,
+            Verb::Invocation(args) => invocations::run(&client, &args.verb, output).await,
+            Verb::Runs(args) => invocations::run_runs(&client, &args.verb, output).await,
+            Verb::DeadLetters(args) => {
+                invocations::run_dead_letters(&client, &args.verb, output).await
+            }
+            Verb::Secret(args) => secret::run(&client, &args.verb, output).await,
+            Verb::Key(args) => key::run(&client, &args.verb, output).await,
+            Verb::Token(args) => operators::run(&client, &args.verb, output).await,
+            Verb::Audit(args) => operators::audit(&client, &args, output).await,
+            Verb::Kv(args) => kv::run(&client, &args.verb, output).await,
+            Verb::Mqtt(args) => mqtt::run(&client, &args.verb, output).await,
+            Verb::Doctor => node::doctor(&client, global, output).await,
+            Verb::Nodes
+            | Verb::Login(_)
+            | Verb::Logout(_)
+            | Verb::Up(_)
+            | Verb::Config(_)
+            | Verb::Cluster { .. }
+            | Verb::Upgrade { .. }
+            | Verb::Explain { .. }
+            | Verb::Completion { .. }
+            | Verb::Export(_)
+            | Verb::Import(_)
+            | Verb::Simulate(_)
+            | Verb::Bench(_)
+            | Verb::Version => Ok(()),
+        }
+    })
+}
+
+/// Runs the work of a command, which Ctrl-C ends at once.
+fn attended(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = runtime()?;
+    let work = boxed(work);
+    let result = runtime.block_on(async {
         tokio::select! {
             result = work => result,
             _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
