@@ -96,8 +96,10 @@ impl KeyRing {
     /// The valid key to which a pre-shared key with this identity belongs.
     pub fn find_psk(&self, identity: &str, now_unix_ms: u64) -> Option<&Key> {
         let (name, end) = identity.rsplit_once('.')?;
-        let wanted = base16ct::lower::decode_vec(end).ok()?;
-        let wanted = <[u8; IDENTITY_BYTES]>::try_from(wanted).ok()?;
+        let mut wanted = [0; IDENTITY_BYTES];
+        if base16ct::lower::decode(end, &mut wanted).ok()?.len() != IDENTITY_BYTES {
+            return None;
+        }
         let first = self.by_end.partition_point(|(end, _)| *end < wanted);
         let same = self.by_end[first..].iter().take_while(|(end, _)| *end == wanted);
         let mut keys = same.filter_map(|(_, hash)| self.all.get(hash));

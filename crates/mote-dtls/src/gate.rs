@@ -99,8 +99,8 @@ fn verdict(head: &[u8], record: &[u8], stage: Stage) -> Verdict {
     }
 }
 
-/// Whether a record has one message of a handshake, in one part. A client with a pre-shared key has
-/// none that is too long for that.
+/// Whether a record has one message of a handshake, in one part. The messages of a client with a
+/// pre-shared key are short enough for one part.
 fn is_whole_message(record: &[u8]) -> bool {
     let Some((head, body)) = record.split_at_checked(MESSAGE_BYTES) else { return false };
     let length = (body.len() as u32).to_be_bytes();

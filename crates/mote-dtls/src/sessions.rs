@@ -151,18 +151,15 @@ impl Sessions {
             let stage = if is_confirmed { Stage::Session } else { Stage::End };
             let Some(pieces) = pieces(bytes, stage, &mut 0) else { return };
             let before = self.out.to_node.len();
-            let (mut taken, mut after) = (true, After::Continues);
-            for piece in pieces {
-                taken &= give(&mut session.dtls, piece, now.instant);
-                let now = drain(&mut session.dtls, peer, Some(session.number), &mut self.out);
-                if now == After::Ended {
-                    after = now;
-                }
-            }
+            let goes_on = pieces.into_iter().all(|piece| {
+                let taken = give(&mut session.dtls, piece, now.instant);
+                let after = drain(&mut session.dtls, peer, Some(session.number), &mut self.out);
+                taken && after != After::Ended
+            });
             if self.out.to_node.len() > before {
                 (session.used, session.is_confirmed) = (now.instant, true);
             }
-            if !taken || after == After::Ended {
+            if !goes_on {
                 self.end(peer, now.instant);
             }
         }
@@ -245,10 +242,8 @@ impl Sessions {
             return;
         };
         let _ = self.keys.asked();
-        let mut taken = true;
-        for piece in pieces {
-            taken &= give(&mut handshake.dtls, piece, now.instant);
-        }
+        let mut taken =
+            pieces.into_iter().all(|piece| give(&mut handshake.dtls, piece, now.instant));
         if let Some(key) = self.keys.asked() {
             handshake.key = Some(key);
         }

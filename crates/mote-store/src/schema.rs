@@ -191,8 +191,9 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// The path of a file without links to its folder. SQLite is told to follow no link, because the file
-/// must not be one, and then refuses links in the whole path; a data folder may be on another disk.
+/// The path of a file, with links in the path of its folder resolved. The file itself must not be a
+/// link, so SQLite is told to follow none, and then it refuses links in the whole path. A link may
+/// well lead to the data folder, for example on another disk.
 pub(crate) fn with_real_folder(path: &Path) -> Result<PathBuf, StoreError> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(path.to_owned());
