@@ -34,9 +34,11 @@ mod server;
 mod sessions;
 pub mod stream;
 mod stream_io;
+mod stream_tls;
 mod translate;
 
 pub use exchange_io::{prepare, serve};
 pub use server::Config;
 pub use sessions::serve_sessions;
 pub use stream_io::{StreamConfig, serve_stream};
+pub use stream_tls::{ALPN, StreamTls};

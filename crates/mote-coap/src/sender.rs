@@ -15,6 +15,23 @@ use super::translate;
 /// The sessions of a front: by number, the address of each, and the identity of its client.
 pub(crate) type Sessions = HashMap<u32, (SocketAddr, Arc<String>)>;
 
+/// What the clients of a front have proved before they send requests.
+pub(crate) enum Clients {
+    /// Nothing, as over UDP and TCP.
+    Unknown,
+    /// The clients of sessions have proved the identities of their pre-shared keys.
+    Sessions(Box<Sessions>),
+    /// The only client, at the other end of a connection, has proved the names in its certificate.
+    Certified(Arc<Vec<String>>),
+}
+
+/// What the client of a request has proved.
+pub(crate) enum Proved {
+    Nothing,
+    Identity(Arc<String>),
+    Names(Arc<Vec<String>>),
+}
+
 /// The sender of a request that its function accepts.
 pub(crate) struct Sender {
     pub(crate) from: IpAddr,
@@ -24,11 +41,10 @@ pub(crate) struct Sender {
 
 impl Sender {
     /// Whether the sender may call the function, which each block of a transfer must show. Takes the
-    /// key out of the query, so that neither the function nor an observed resource has it. `identity`
-    /// is that of the sender's pre-shared key, if the sender has a session.
+    /// key out of the query, so that neither the function nor an observed resource has it.
     pub(crate) fn admit<I: Invoker>(
         exchange: &mut Exchange,
-        (frame, identity): (Frame, Option<Arc<String>>),
+        (frame, proved): (Frame, Proved),
         invoker: &I,
         route: &I::Route,
     ) -> Result<Self, Fault> {
@@ -41,8 +57,10 @@ impl Sender {
         if let Some(key) = translate::take_key(&mut exchange.to.query) {
             head.replace_header(b"x-api-key", &key);
         }
-        if let Some(identity) = identity {
-            head.set_psk(identity);
+        match proved {
+            Proved::Nothing => {}
+            Proved::Identity(identity) => head.set_psk(identity),
+            Proved::Names(names) => head.set_certificate(Some(names)),
         }
         invoker.admit(route, &mut head, Some(from))?;
         Ok(Self { from, head })

@@ -21,7 +21,7 @@ use super::message::{self, Header, MessageType, Refused, Request, Response, Toke
 use super::observers::Observers;
 use super::proof::Proofs;
 use super::room::{Room, Running};
-use super::sender::{Sender, Sessions};
+use super::sender::{Clients, Sender};
 use super::stream::{self, StreamMessage};
 use super::{links, translate};
 use crate::ids::invocation_id;
@@ -126,8 +126,8 @@ pub(crate) struct Server<I: Invoker> {
     uploads: Uploads<TransferKey>,
     answers: Bounded<TransferKey, Response>,
     pub(crate) proofs: Proofs,
-    /// The sessions of the peers, if they have sessions.
-    pub(crate) sessions: Option<Box<Sessions>>,
+    /// What is known about the clients.
+    pub(crate) clients: Clients,
     hasher: RandomState,
     running: Slab<Exchange>,
     shares: Running,
@@ -157,7 +157,7 @@ impl<I: Invoker> Server<I> {
             uploads: Uploads::new(config.uploads_bytes_max, BLOCK_KEEP_NS),
             answers: Bounded::new(config.answers_bytes_max, BLOCK_KEEP_NS),
             proofs: Proofs::default(),
-            sessions: None,
+            clients: Clients::Unknown,
             running: Slab::new(),
             shares: Running::default(),
             next_serial: 0,
@@ -402,8 +402,8 @@ impl<I: Invoker> Server<I> {
             return Some(Response::diagnostic((4, 4), text));
         };
         exchange.function = Some(route.name().clone());
-        let identity = self.identity(exchange.to.peer);
-        let admitted = Sender::admit(exchange, (self.frame, identity), &self.invoker, &route);
+        let proved = self.proved(exchange.to.peer);
+        let admitted = Sender::admit(exchange, (self.frame, proved), &self.invoker, &route);
         let mut sender = match admitted {
             Ok(sender) => sender,
             Err(fault) => return Some(self.fault(exchange, &fault)),

@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use super::batch::{BATCH_MAX, RECEIVE_BYTES};
 use super::cutting::Frame;
 use super::exchange_io::{Datagrams, serve_datagrams};
+use super::sender::{Clients, Proved};
 use super::server::{Config, Server};
 
 /// Serves the sessions of another program until `stop` becomes true. `socket` does not block; it keeps
@@ -38,7 +39,7 @@ pub async fn serve_sessions<I: Invoker>(
     let mut server = Server::new(invoker.clone(), config);
     server.frame = Frame::Session;
     server.proofs.are_all_proven = true;
-    server.sessions = Some(Box::default());
+    server.clients = Clients::Sessions(Box::default());
     // The runtime has no type for such sockets, and does nothing with the one for datagrams that they
     // do not do.
     let socket = UnixDatagram::from_std(socket.into())?;
@@ -117,15 +118,21 @@ impl Datagrams for Link {
 }
 
 impl<I: Invoker> Server<I> {
-    /// The identity of a peer that has a session.
-    pub(crate) fn identity(&self, peer: SocketAddr) -> Option<Arc<String>> {
-        let (_, identity) = self.sessions.as_ref()?.get(&session_of(peer))?;
-        Some(identity.clone())
+    /// What the client with this address has proved.
+    pub(crate) fn proved(&self, peer: SocketAddr) -> Proved {
+        match &self.clients {
+            Clients::Unknown => Proved::Nothing,
+            Clients::Certified(names) => Proved::Names(names.clone()),
+            Clients::Sessions(sessions) => match sessions.get(&session_of(peer)) {
+                Some((_, identity)) => Proved::Identity(identity.clone()),
+                None => Proved::Nothing,
+            },
+        }
     }
 
     /// Takes a message of the program that ends the sessions.
     pub(crate) fn message(&mut self, message: Message<'_>, now_ns: u64) {
-        let Some(sessions) = &mut self.sessions else { return };
+        let Clients::Sessions(sessions) = &mut self.clients else { return };
         match message {
             // The program keeps to these limits. If somebody has taken it over, it must not be able to
             // fill the memory of the node.

@@ -1,4 +1,4 @@
-//! CoAP over TCP (RFC 8323): connections, each with a task and a [`Server`] of its own.
+//! CoAP over TCP and TLS (RFC 8323): connections, each with a task and a [`Server`] of its own.
 //!
 //! The server is that of the datagrams, which reads the same requests and writes the same answers;
 //! this file adds what a connection has: messages with a length, signals, and a peer that may stop
@@ -15,7 +15,7 @@ use std::time::Duration;
 use mote_core::Invoker;
 use mote_core::shares::{Share, Shares, address_owner};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -26,6 +26,7 @@ use super::ids::now_ns;
 use super::runs::Runs;
 use super::server::{Config, Server};
 use super::stream::{self, BASE_MESSAGE_BYTES, Broken, Signal};
+use super::stream_tls::{self, Socket, StreamTls};
 
 /// Bounds of the connections.
 #[derive(Debug, Clone)]
@@ -36,13 +37,16 @@ pub struct StreamConfig {
     pub connections_per_address_max: usize,
     /// Bytes that all connections hold: messages, bodies in blocks, answers. One address has half.
     pub bytes_max: usize,
-    /// Nanoseconds until the first message, which says what the peer can do, has arrived.
+    /// Nanoseconds until the first message, which says what the peer can do, has arrived; and before
+    /// it, nanoseconds of a handshake.
     pub first_ns: u64,
     /// Nanoseconds in which a message that has begun to arrive is complete, and in which the peer
     /// reads something that was sent to it.
     pub progress_ns: u64,
     /// Nanoseconds without a message after which the node asks whether the peer is there.
     pub silence_ns: u64,
+    /// Present if the connections have TLS.
+    pub tls: Option<StreamTls>,
 }
 
 impl Default for StreamConfig {
@@ -55,6 +59,7 @@ impl Default for StreamConfig {
             progress_ns: 30_000_000_000,
             // Below the time after which usual routers forget a connection.
             silence_ns: 240_000_000_000,
+            tls: None,
         }
     }
 }
@@ -74,7 +79,7 @@ const READ_BYTES: usize = 16 << 10;
 /// Messages in one turn.
 const MESSAGES_PER_TURN: u32 = mote_core::turn::TURN_ITEMS_MAX;
 /// Bytes of connections are counted in units of this.
-const UNIT_BYTES: usize = 16 << 10;
+pub(crate) const UNIT_BYTES: usize = 16 << 10;
 /// Answers and bodies in blocks that one connection keeps.
 const ANSWERS_BYTES_MAX: usize = 4 << 20;
 
@@ -116,23 +121,32 @@ pub async fn serve_stream<I: Invoker>(
         // A client that opens too many connections finds them closed.
         let Ok(share) = shares.take(address_owner(peer.ip()), 1) else { continue };
         let _ = socket.set_nodelay(true);
-        let connection = Connection {
-            server: Server::new(invoker.clone(), config.clone()),
-            socket,
-            peer,
-            config: streams.clone(),
-            bytes: bytes.clone(),
-            held: None,
-            input: Vec::new(),
-            output: Vec::new(),
-            written: 0,
-            times: Times::at(now_ns()),
-            state: State::Greeting,
-        };
+        let (config, streams, bytes) = (config.clone(), streams.clone(), bytes.clone());
         let (invoker, stop) = (invoker.clone(), stopping.clone());
-        let answer_bytes_max = config.answer_bytes_max;
         connections.spawn(async move {
-            connection.serve(invoker, answer_bytes_max, stop).await;
+            let time_max = Duration::from_nanos(streams.first_ns);
+            let tls = streams.tls.clone();
+            let opened = stream_tls::open(socket, peer, tls, &bytes, time_max, &stop);
+            if let Some((socket, clients)) = opened.await {
+                let answer_bytes_max = config.answer_bytes_max;
+                let mut server = Server::new(invoker.clone(), config);
+                server.clients = clients;
+                let connection = Connection {
+                    server,
+                    socket,
+                    peer,
+                    config: streams,
+                    bytes,
+                    held: None,
+                    input: Vec::new(),
+                    output: Vec::new(),
+                    written: 0,
+                    is_flushed: true,
+                    times: Times::at(now_ns()),
+                    state: State::Greeting,
+                };
+                connection.serve(invoker, answer_bytes_max, stop).await;
+            }
             drop((place, share));
         });
     }
@@ -173,7 +187,7 @@ impl Times {
 
 struct Connection<I: Invoker> {
     server: Server<I>,
-    socket: TcpStream,
+    socket: Socket,
     peer: SocketAddr,
     config: StreamConfig,
     bytes: Shares<IpAddr>,
@@ -181,6 +195,8 @@ struct Connection<I: Invoker> {
     input: Vec<u8>,
     output: Vec<u8>,
     written: usize,
+    /// Whether the kernel has what was written, which TLS may keep back.
+    is_flushed: bool,
     times: Times,
     state: State,
 }
@@ -239,7 +255,7 @@ impl<I: Invoker> Connection<I> {
                     return Poll::Ready(());
                 }
             }
-            let written = self.unsent() == 0;
+            let written = self.unsent() == 0 && self.is_flushed;
             let is_over = match self.state {
                 State::Broken => written,
                 State::Ending => written && self.server.running() == 0,
@@ -255,6 +271,9 @@ impl<I: Invoker> Connection<I> {
             Poll::Pending
         });
         tokio::task::coop::unconstrained(turn).await;
+        // A client with TLS is told that the connection ends here, if that needs no waiting.
+        let closing = poll_fn(|cx| Poll::Ready(Pin::new(&mut self.socket).poll_shutdown(cx)));
+        let _ = closing.await;
         tracing::debug!(peer = %self.peer, counters = ?self.server.counters(), "CoAP connection ended");
     }
 
@@ -396,9 +415,16 @@ impl<I: Invoker> Connection<I> {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(written)) => {
                     self.written += written;
+                    self.is_flushed = false;
                     self.times.unsent = None;
                 }
                 Poll::Ready(Err(error)) => return Err(error),
+            }
+        }
+        if !self.is_flushed {
+            match Pin::new(&mut self.socket).poll_flush(cx)? {
+                Poll::Ready(()) => (self.is_flushed, self.times.unsent) = (true, None),
+                Poll::Pending => _ = self.times.unsent.get_or_insert(now_ns),
             }
         }
         self.written = 0;

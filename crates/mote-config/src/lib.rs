@@ -44,6 +44,8 @@ pub struct Config {
     pub coap_tcp: Option<SocketAddr>,
     /// Address of the CoAP front over DTLS; `None` switches it off.
     pub coap_dtls: Option<SocketAddr>,
+    /// Address of the CoAP front over TLS; `None` switches it off.
+    pub coap_tls: Option<SocketAddr>,
     /// Address of the management API over TCP; `None` switches it off.
     pub admin: Option<SocketAddr>,
     /// Whether the management API answers other machines without TLS, too.
@@ -95,7 +97,7 @@ impl Config {
 
     /// Whether clients can show certificates.
     pub fn checks_certificates(&self) -> bool {
-        self.https.is_some() && self.client_ca.is_some()
+        self.https.or(self.coap_tls).is_some() && self.client_ca.is_some()
     }
 }
 

@@ -1,10 +1,11 @@
-//! TLS of the HTTP front and of the APIs for operators: the certificates, and how they are renewed.
+//! TLS of the fronts and of the APIs for operators: the certificates, and how they are renewed.
 
 use std::ffi::OsString;
 use std::sync::Arc;
 
 use anyhow::Result;
 use mote_api::harmless;
+use mote_coap::{StreamConfig, StreamTls};
 use mote_gateway::http;
 use mote_tls::{Acceptor, Acme, Certificates, ClientAuthorities};
 
@@ -23,7 +24,7 @@ pub(crate) fn certificates(config: &Config) -> Result<Option<Arc<Certificates>>>
         [config.admin, config.compat.openfaas, config.compat.openwhisk, config.compat.nuclio];
     let apis = apis.into_iter().chain([config.compat.tinyfaas.as_ref().map(|one| one.management)]);
     let reached = apis.flatten().find(|address| !address.ip().is_loopback());
-    let Some(address) = config.https.or(reached) else { return Ok(None) };
+    let Some(address) = config.https.or(config.coap_tls).or(reached) else { return Ok(None) };
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
     // A machine may have a name that no certificate can contain, for example with an underscore.
@@ -78,6 +79,16 @@ pub(crate) fn front_config(
         proxies: config.proxies.clone(),
         ..http_config(HTTPS_FILES_SHARE)
     })
+}
+
+/// The limits of the CoAP front over TLS, and its side of TLS.
+pub(crate) fn coap_config(
+    certificates: &Arc<Certificates>,
+    clients: Option<Arc<ClientAuthorities>>,
+) -> Result<StreamConfig> {
+    let server = certificates.server(&[mote_coap::ALPN], clients)?;
+    let tls = Some(StreamTls { server, names_of: mote_tls::names });
+    Ok(StreamConfig { tls, ..Default::default() })
 }
 
 /// The TLS of the APIs for operators, whose clients may also speak plain HTTP.

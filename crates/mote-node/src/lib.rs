@@ -110,6 +110,7 @@ pub(crate) struct Node {
     pub(crate) coap: Option<SocketAddr>,
     pub(crate) coap_tcp: Option<SocketAddr>,
     pub(crate) coap_dtls: Option<SocketAddr>,
+    pub(crate) coap_tls: Option<SocketAddr>,
     /// The tokens of those who manage the node over TCP.
     pub(crate) operators: Arc<mote_operators::Operators>,
     /// Held while tokens are changed.

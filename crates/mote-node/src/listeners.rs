@@ -18,6 +18,7 @@ pub(crate) struct Listeners {
     pub(crate) coap: Option<UdpSocket>,
     pub(crate) coap_tcp: Option<TcpListener>,
     pub(crate) coap_dtls: Option<std::net::UdpSocket>,
+    pub(crate) coap_tls: Option<TcpListener>,
     /// The management socket.
     pub(crate) management: UnixListener,
     /// Whether the node has made the management socket, and therefore removes it.
@@ -43,13 +44,8 @@ impl Listeners {
                 None => None,
             },
         };
-        let coap_tcp = match given.coap_tcp {
-            Some(given) => {
-                replace("coap_tcp", &mut config.coap_tcp, given.local_addr()?);
-                Some(TcpListener::from_std(given)?)
-            }
-            None => tcp("coap_tcp", config.coap_tcp).await?,
-        };
+        let coap_tcp = stream("coap_tcp", given.coap_tcp, &mut config.coap_tcp).await?;
+        let coap_tls = stream("coap_tls", given.coap_tls, &mut config.coap_tls).await?;
         let coap_dtls = match (given.coap_dtls, config.coap_dtls) {
             (Some(given), _) => {
                 replace("coap_dtls", &mut config.coap_dtls, given.local_addr()?);
@@ -70,7 +66,17 @@ impl Listeners {
             None => bind_socket(&config.socket)?,
         };
         let admin = tcp("admin", config.admin).await?;
-        Ok(Self { http, https, coap, coap_tcp, coap_dtls, management, owns_management, admin })
+        Ok(Self {
+            http,
+            https,
+            coap,
+            coap_tcp,
+            coap_dtls,
+            coap_tls,
+            management,
+            owns_management,
+            admin,
+        })
     }
 }
 
@@ -95,6 +101,17 @@ fn front(
     }
     let Some(address) = *setting else { return Ok(None) };
     Ok(Some(http::listen(address).map_err(|error| busy(key, address, error))?))
+}
+
+/// The socket of a CoAP front over TCP or TLS.
+async fn stream(
+    key: &'static str,
+    given: Option<std::net::TcpListener>,
+    setting: &mut Option<SocketAddr>,
+) -> Result<Option<TcpListener>> {
+    let Some(given) = given else { return tcp(key, *setting).await };
+    replace(key, setting, given.local_addr()?);
+    Ok(Some(TcpListener::from_std(given)?))
 }
 
 async fn tcp(key: &'static str, address: Option<SocketAddr>) -> Result<Option<TcpListener>> {

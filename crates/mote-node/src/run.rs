@@ -19,7 +19,7 @@ use mote_api::types::Reach;
 use mote_compat::Bound;
 use mote_core::RouteInfo;
 use mote_engine::{Config as EngineConfig, Engine, Revision, Serving};
-use mote_fronts::{Calls, DtlsSettings};
+use mote_fronts::{Calls, DtlsSettings, Served};
 use mote_gateway::http;
 use mote_journal::Deferring;
 use mote_notices::NoticeMetrics;
@@ -176,6 +176,7 @@ async fn serve(
         coap: coap_socket,
         coap_tcp: coap_listener,
         coap_dtls: dtls_socket,
+        coap_tls: coap_tls_listener,
         ..
     } = listeners;
     let Listeners { management: socket, owns_management, admin: admin_listener, .. } = listeners;
@@ -208,6 +209,7 @@ async fn serve(
             .chain(admin_port)
             .chain(cells.iter().map(|cells| cells.address().port()))
             .chain(coap_listener.iter().filter_map(|tcp| Some(tcp.local_addr().ok()?.port())))
+            .chain(coap_tls_listener.iter().filter_map(|tcp| Some(tcp.local_addr().ok()?.port())))
             .collect(),
     };
     let journals = accepted::journals(&config, &store, outgoing.clone(), nats.as_ref(), management);
@@ -254,6 +256,7 @@ async fn serve(
         coap: coap_socket.as_ref().and_then(|socket| socket.local_addr().ok()),
         coap_tcp: coap_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
         coap_dtls: dtls_socket.as_ref().and_then(|socket| socket.local_addr().ok()),
+        coap_tls: coap_tls_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
         config,
         engine: engine.clone(),
         invoker: Deferring::new(engine.clone(), journals.clone()).with_callers(opens),
@@ -326,20 +329,27 @@ async fn serve(
         config.well_known = certificates.as_ref().and_then(https::well_known);
         fronts.spawn(mote_fronts::http(listener, invoker.clone(), config, stopper.clone()));
     }
-    if let (Some(listener), Some(certificates)) = (https_listener, &certificates) {
+    // Handshakes take long, and must not delay the functions and the other fronts.
+    let has_tls = https_listener.is_some() || coap_tls_listener.is_some();
+    let thread = || runtime_on_thread("mote-tls", std::future::pending());
+    let of_fronts = has_tls.then(thread).transpose()?.zip(certificates.as_ref());
+    let coap_config = mote_coap::Config { notices: Some(notices), ..Default::default() };
+    if let (Some(listener), Some((thread, certificates))) = (coap_tls_listener, &of_fronts) {
+        let configs = (coap_config.clone(), https::coap_config(certificates, clients.clone())?);
+        let (invoker, stopped) = (invoker.clone(), coap_stopped.clone());
+        let front = mote_fronts::coap_stream(listener, invoker, configs, stopped);
+        fronts.spawn(on_thread(thread, front));
+    }
+    if let (Some(listener), Some((thread, certificates))) = (https_listener, &of_fronts) {
         let mut config = https::front_config(&node.config, certificates, clients.clone())?;
         config.access_log.clone_from(&access_log);
         let front = mote_fronts::http(listener, invoker.clone(), config, stopper.clone());
-        // Handshakes take long, and must not delay the functions and the other fronts.
-        let thread = runtime_on_thread("mote-https", std::future::pending())?;
-        let front = async move { thread.spawn(front).await.map_err(std::io::Error::other)? };
-        fronts.spawn(mote_tasks::boxed(front));
+        fronts.spawn(on_thread(thread, front));
     }
     if let Some(certificates) = certificates {
         management.spawn(mote_tasks::boxed(certificates.clone().keep_ordered()));
         management.spawn(mote_tasks::boxed(mote_tls::keep_renewed(certificates, clients)));
     }
-    let coap_config = mote_coap::Config { notices: Some(notices), ..Default::default() };
     if let Some(listener) = coap_listener {
         let configs = (coap_config.clone(), mote_coap::StreamConfig::default());
         let (invoker, stopped) = (invoker.clone(), coap_stopped.clone());
@@ -557,6 +567,12 @@ fn runtime_on_thread(name: &str, end: impl Future<Output = ()> + Send + 'static)
     Ok(handle)
 }
 
+/// A front on a thread of its own.
+fn on_thread(thread: &Handle, front: Served) -> Served {
+    let ended = thread.spawn(front);
+    Box::pin(async move { ended.await.map_err(std::io::Error::other)? })
+}
+
 /// `mote up PATH…` deploys like any other client: through the management socket, with the same
 /// output. The child is killed if the node stops first.
 fn deploy_at_start(paths: &[PathBuf], socket: &Path) -> Option<tokio::process::Child> {
@@ -669,6 +685,9 @@ fn announce(node: &Node) {
     }
     if let Some(address) = node.coap_dtls {
         text.push_str(&format!("  coaps  coaps://{address}\n"));
+    }
+    if let Some(address) = node.coap_tls {
+        text.push_str(&format!("  coaps+tcp  coaps+tcp://{address}\n"));
     }
     text.push_str(&format!("  admin  {}\n", node.config.socket.display()));
     if let Some(admin) = node.config.admin {

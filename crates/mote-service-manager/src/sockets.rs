@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use crate::GivenError;
 
 /// The names, for messages.
-pub(crate) const NAMES: &str = "http, https, coap, coap-tcp, coap-dtls and management";
+pub(crate) const NAMES: &str = "http, https, coap, coap-tcp, coap-dtls, coap-tls and management";
 
 const TCP: &str = "a listening TCP socket (ListenStream=ADDRESS:PORT)";
 const UDP: &str = "a UDP socket (ListenDatagram=ADDRESS:PORT)";
@@ -29,6 +29,8 @@ pub struct Sockets {
     pub coap_tcp: Option<TcpListener>,
     /// For the CoAP front over DTLS.
     pub coap_dtls: Option<UdpSocket>,
+    /// For the CoAP front over TLS.
+    pub coap_tls: Option<TcpListener>,
     /// For the management API, with its path.
     pub management: Option<(UnixListener, PathBuf)>,
 }
@@ -41,6 +43,7 @@ impl Sockets {
             "coap" => set(&mut self.coap, "coap", fd, UDP, udp(socket)),
             "coap-tcp" => set(&mut self.coap_tcp, "coap-tcp", fd, TCP, tcp(socket)),
             "coap-dtls" => set(&mut self.coap_dtls, "coap-dtls", fd, UDP, udp(socket)),
+            "coap-tls" => set(&mut self.coap_tls, "coap-tls", fd, TCP, tcp(socket)),
             "management" => set(&mut self.management, "management", fd, UNIX, unix(socket)),
             _ => Err(GivenError::Name { fd, name: name.escape_debug().to_string() }),
         }
@@ -55,6 +58,7 @@ impl Sockets {
             ("coap", self.coap.as_ref().and_then(|udp| udp.local_addr().ok())),
             ("coap-tcp", address(&self.coap_tcp)),
             ("coap-dtls", self.coap_dtls.as_ref().and_then(|udp| udp.local_addr().ok())),
+            ("coap-tls", address(&self.coap_tls)),
         ];
         for (name, address) in all {
             if let Some(address) = address.filter(|address| !lan && !is_loopback(address)) {

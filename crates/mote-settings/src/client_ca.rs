@@ -6,15 +6,15 @@ use super::Check;
 
 impl Check<'_> {
     /// The file with the authorities of clients, which only the HTTPS front asks for certificates.
-    pub(super) fn client_ca(&mut self, has_https: bool) -> Option<PathBuf> {
+    pub(super) fn client_ca(&mut self, has_tls: bool) -> Option<PathBuf> {
         if self.given("client_ca").is_none() {
             self.settle("client_ca", "none".to_owned());
             return None;
         }
         let file = self.path("client_ca", PathBuf::new());
-        if !has_https {
-            let hint = "turn on https".to_owned();
-            self.fault("client_ca", "only with https", Some(hint));
+        if !has_tls {
+            let hint = "turn on https or coap_tls".to_owned();
+            self.fault("client_ca", "only with https or coap_tls", Some(hint));
         }
         Some(file)
     }

@@ -210,6 +210,8 @@ impl Loaded {
         let coap = check.coap(SocketAddr::new(host, COAP_PORT_DEFAULT), lan, &compat);
         let coap_tcp = check.offered("coap_tcp", SocketAddr::new(host, COAP_PORT_DEFAULT), lan);
         let coap_dtls = check.offered("coap_dtls", SocketAddr::new(host, COAPS_PORT), lan);
+        let coap_tls = check.offered("coap_tls", SocketAddr::new(host, COAPS_PORT), lan);
+        let has_tls = https.or(coap_tls).is_some();
         let admin_plain = check.strip("admin", "http://");
         let admin = check.address("admin", None, true);
         let mqtt = check.mqtt(host, lan);
@@ -223,7 +225,7 @@ impl Loaded {
         let data = check.path("data", given.data_default());
         let secrets_key = check.secrets_key();
         let certificates = check.path("certificates", data.join("certificates"));
-        let client_ca = check.client_ca(https.is_some());
+        let client_ca = check.client_ca(has_tls);
         let acme = check.acme(https.is_some());
         let proxies = check.proxies();
         let access_log = check.access_log();
@@ -236,6 +238,7 @@ impl Loaded {
             ("http", http),
             ("https", https),
             ("coap_tcp", coap_tcp),
+            ("coap_tls", coap_tls),
             ("admin", admin),
             ("cell", cell_at),
         ];
@@ -254,6 +257,7 @@ impl Loaded {
                 coap,
                 coap_tcp,
                 coap_dtls,
+                coap_tls,
                 admin,
                 admin_plain,
                 socket,

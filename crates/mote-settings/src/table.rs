@@ -12,7 +12,7 @@ pub struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 53] = [
+pub const SETTINGS: [Setting; 54] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -36,12 +36,12 @@ pub const SETTINGS: [Setting; 53] = [
     Setting {
         key: "certificates",
         default: "`certificates` in the data folder",
-        text: "Folder with the certificates of `https` and their keys (PEM): `NAME.crt` or `NAME.pem` with `NAME.key`, or folders that have `fullchain.pem` with `privkey.pem`, or `tls.crt` with `tls.key`. A client gets the first one that is valid for the host that it names. The node reads changed files again. If the folder is the default one and has none, the node makes a certificate of its own.",
+        text: "Folder with the certificates of `https` and `coap_tls` and their keys (PEM): `NAME.crt` or `NAME.pem` with `NAME.key`, or folders that have `fullchain.pem` with `privkey.pem`, or `tls.crt` with `tls.key`. A client gets the first one that is valid for the host that it names. The node reads changed files again. If the folder is the default one and has none, the node makes a certificate of its own.",
     },
     Setting {
         key: "client_ca",
         default: "none",
-        text: "File with the certificates (PEM) of the authorities that sign the certificates of clients, and with their revocation lists, if there are any. If it is set, the HTTPS port asks each client for a certificate. Clients need a valid certificate to call functions with the access mode `mtls`, and `callers` in their manifest can restrict its names. The node reads a changed file again.",
+        text: "File with the certificates (PEM) of the authorities that sign the certificates of clients, and with their revocation lists, if there are any. If it is set, the ports of `https` and `coap_tls` ask each client for a certificate. Clients need a valid certificate to call functions with the access mode `mtls`, and `callers` in their manifest can restrict its names. The node reads a changed file again.",
     },
     Setting {
         key: "acme",
@@ -109,6 +109,11 @@ pub const SETTINGS: [Setting; 53] = [
         text: "Address of the CoAP front over DTLS (`coaps://`), `on` for port 5684, or `off`. `:PORT` keeps the default host. Clients use the keys of callers (guide coap-dtls.md).",
     },
     Setting {
+        key: "coap_tls",
+        default: "`off`",
+        text: "Address of the CoAP front over TLS (`coaps+tcp://`), `on` for port 5684, or `off`. `:PORT` keeps the default host. It has the certificates of `https`, and `client_ca` holds for it, too.",
+    },
+    Setting {
         key: "admin",
         default: "`off`",
         text: "Address of the management API over TCP, which requires a token. The Unix socket is always available. Other machines must use TLS (`https://`); with `http://` before the address, they may use plain HTTP as well.",
@@ -141,7 +146,7 @@ pub const SETTINGS: [Setting; 53] = [
     Setting {
         key: "polling",
         default: "`true`",
-        text: "Whether the node polls for the next event for up to 0.1 ms before it sleeps, while it serves one request at a time. Polling saves the time of a wake-up; `false` saves power. Always off on a machine with one core.",
+        text: "Whether the node polls for the next event for up to 0.1 ms before it sleeps, while it serves one request at a time, and lets workers do so while few invocations are under way. Polling saves the time of a wake-up; `false` saves power. Always off on a machine with one core.",
     },
     Setting {
         key: "timeout_factor",

@@ -162,6 +162,7 @@ fn flags_win_over_environment_over_file() {
             "coap 127.0.0.1:3 MOTE_COAP",
             "coap_tcp off default",
             "coap_dtls off default",
+            "coap_tls off default",
             "admin off default",
             "socket /d/mote.sock default",
             "lan false default",

@@ -253,6 +253,9 @@ pub(super) struct NodeFlags {
     /// Address of the CoAP front over DTLS, :PORT, on, or off [default: off]
     #[arg(long, value_name = "ADDR")]
     pub(super) coap_dtls: Option<String>,
+    /// Address of the CoAP front over TLS, :PORT, on, or off [default: off]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) coap_tls: Option<String>,
     /// Address of the management API over TCP, for other machines over TLS [default: off]
     #[arg(long, value_name = "ADDR")]
     pub(super) admin: Option<String>,

@@ -45,6 +45,7 @@ pub(super) fn given(flags: &NodeFlags) -> Vec<(&'static str, String)> {
         ("coap", &flags.coap),
         ("coap_tcp", &flags.coap_tcp),
         ("coap_dtls", &flags.coap_dtls),
+        ("coap_tls", &flags.coap_tls),
         ("admin", &flags.admin),
         ("socket", &flags.socket),
         ("memory", &flags.memory),

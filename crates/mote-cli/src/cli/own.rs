@@ -315,7 +315,6 @@ mod tests {
             "up --output what",
             "up --color Auto",
             "up -qv",
-            "up -vq a",
             "up -qq",
             "up -x",
             "up --lan",
@@ -324,7 +323,6 @@ mod tests {
             "up --lan true",
             "-q up",
             "-ojson up",
-            "-o",
             "version",
             "version a",
             "version -q",
@@ -341,7 +339,6 @@ mod tests {
             "--lan up",
             "Up",
             "upp",
-            "u",
         ] {
             check(line);
         }
