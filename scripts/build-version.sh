@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 [ $# = 2 ] || { sed -n '5s/^# //p' "$0" >&2; exit 2; }
 [ "$(id -u)" = 0 ] || { echo "build-version: a mount namespace needs root" >&2; exit 1; }
 
-CRATES=(mote mote-node mote-chain mote-upgrade)
+CRATES=(mote mote-cli mote-node mote-chain mote-upgrade)
 version=$1 folder=$(realpath -m "$2") profile=${PROFILE:-dev}
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 built=$target/$profile
