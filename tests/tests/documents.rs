@@ -479,6 +479,7 @@ documents! {
     kubernetes: "docs/guides/kubernetes.md",
     pods: "docs/guides/pods.md",
     installing: "docs/guides/installing.md",
+    namespaces: "docs/guides/namespaces.md",
     operating: "docs/guides/operating.md",
     rollout: "docs/guides/rollout.md",
     scaling: "docs/guides/scaling.md",

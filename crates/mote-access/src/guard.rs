@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use mote_core::body::Body;
 use mote_core::invocation::Head;
 use mote_core::spec::{Access, CertificateRules, Rates, TokenRules, WebhookRules};
-use mote_core::{Fault, RouteInfo};
+use mote_core::{Fault, RouteInfo, name};
 use mote_issuers::{Issuers, Rejected};
 use tokio::sync::watch;
 
@@ -102,7 +102,8 @@ impl Guard {
         let bytes = arrived(body)?;
         let mut verified = Err(Fault::NoSignatureSecret);
         if let Some(secrets) = self.0.secrets.get() {
-            secrets(&rules.secret, &mut |secret| {
+            let secret = name::kept(&rules.secret, name::split(function).1);
+            secrets(&secret, &mut |secret| {
                 let is_valid =
                     mote_webhook::verifies(rules, secret, head.headers(), &bytes, unix_ms());
                 verified = if is_valid { Ok(()) } else { Err(Fault::NoSignature) };
@@ -215,6 +216,33 @@ impl Guard {
         head.keep_place(place);
         head.count();
         Ok(())
+    }
+
+    /// The same for a function of a namespace, whose rate is counted first.
+    #[cold]
+    pub(crate) fn count_within(
+        &self,
+        access: Access,
+        rates: &Rates,
+        function: &str,
+        head: &mut Head,
+        from: Option<IpAddr>,
+    ) -> Result<(), Fault> {
+        if head.is_counted() {
+            return Ok(());
+        }
+        if !head.is_paid() {
+            let counted = self.0.meters.count_namespace(function);
+            counted.inspect_err(|fault| self.0.refusals.note(function, fault, from))?;
+        }
+        self.count(access, rates, function, head, from)?;
+        head.count();
+        Ok(())
+    }
+
+    /// Sets how many calls of the functions of a namespace are accepted in a second.
+    pub fn limit_namespace(&self, namespace: &str, calls_per_s: Option<u32>) {
+        self.0.meters.limit_namespace(namespace, calls_per_s);
     }
 
     #[inline(never)]

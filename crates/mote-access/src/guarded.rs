@@ -88,7 +88,11 @@ impl<I: Invoker> Invoker for Guarded<I> {
         head: &mut Head,
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
-        self.guard.count(route.access(), route.rates(), route.name().as_str(), head, from)
+        let name = route.name().as_str();
+        if route.is_confined() {
+            return self.guard.count_within(route.access(), route.rates(), name, head, from);
+        }
+        self.guard.count(route.access(), route.rates(), name, head, from)
     }
 
     fn invoke(

@@ -11,6 +11,7 @@ use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use hashbrown::{DefaultHashBuilder, HashMap};
 use mote_core::Fault;
+use mote_core::name::split;
 use mote_core::place::Place;
 use mote_core::shares::{Exceeded, Shares, address_owner};
 use mote_core::spec::{Rate, Rates};
@@ -35,6 +36,8 @@ pub(crate) struct Meters {
     all: ArcSwap<HashMap<u64, Arc<Meter>>>,
     /// Held by those who change it.
     change: Mutex<()>,
+    /// The rates of namespaces.
+    namespaces: ArcSwap<HashMap<String, Arc<DefaultDirectRateLimiter>>>,
 }
 
 struct Meter {
@@ -75,6 +78,27 @@ impl Meters {
             all.map_err(|until| self.refused(&until, false))?;
             Ok(place)
         })
+    }
+
+    /// Counts a call of a function in a namespace.
+    pub(crate) fn count_namespace(&self, function: &str) -> Result<(), Fault> {
+        let all = self.namespaces.load();
+        let Some(meter) = split(function).1.and_then(|namespace| all.get(namespace)) else {
+            return Ok(());
+        };
+        meter.check().map_err(|until| self.refused(&until, false))
+    }
+
+    /// Sets the rate of a namespace; without one, its calls are not counted.
+    pub(crate) fn limit_namespace(&self, namespace: &str, calls_per_s: Option<u32>) {
+        let _changing = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = HashMap::clone(&self.namespaces.load());
+        changed.remove(namespace);
+        if let Some(calls) = calls_per_s.and_then(NonZeroU32::new) {
+            let meter = RateLimiter::direct(Quota::per_second(calls));
+            changed.insert(namespace.to_owned(), Arc::new(meter));
+        }
+        self.namespaces.store(Arc::new(changed));
     }
 
     /// Gives a call that was counted before another place.

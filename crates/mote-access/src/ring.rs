@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hashbrown::HashMap;
-use mote_core::FunctionName;
+use mote_core::name;
 use sha2::{Digest, Sha256};
 
 /// The beginning of each key, by which people and scanners recognise it.
@@ -17,23 +17,28 @@ const PRESENTED_BYTES_MAX: usize = 128;
 /// What is kept of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
-    /// The name of the caller.
+    /// The name of the caller; in a namespace, `NAMESPACE/NAME`.
     pub name: Arc<str>,
     /// The SHA-256 of the key.
     pub hash: [u8; 32],
-    /// Names of functions, or beginnings of names with `*`; empty if it opens every function.
+    /// Names of functions in the namespace of the caller, or beginnings of names with `*`; empty if it
+    /// opens every function there.
     pub functions: Vec<String>,
     /// From when on it is not valid, in milliseconds since 1970.
     pub expires_unix_ms: Option<u64>,
 }
 
 impl Key {
-    /// Whether it opens a function.
+    /// Whether it opens a function, which must be in the key's own namespace.
     pub fn opens(&self, function: &str) -> bool {
+        let (label, namespace) = name::split(function);
+        if name::of_kept(&self.name).0 != namespace {
+            return false;
+        }
         self.functions.is_empty()
             || self.functions.iter().any(|pattern| match pattern.strip_suffix('*') {
-                Some(start) => function.starts_with(start),
-                None => function == pattern,
+                Some(start) => label.starts_with(start),
+                None => label == pattern,
             })
     }
 
@@ -151,7 +156,7 @@ impl NewKey {
 
 /// Whether a text says which functions a key opens: a name, or the beginning of names and `*`.
 pub fn is_pattern(text: &str) -> bool {
-    let Some(start) = text.strip_suffix('*') else { return FunctionName::new(text).is_ok() };
+    let Some(start) = text.strip_suffix('*') else { return name::is_label(text) };
     let is_part = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     start.len() <= 63 && !start.starts_with('-') && start.bytes().all(is_part)
 }

@@ -174,13 +174,14 @@ pub trait Secure: std::fmt::Debug + Send + Sync {
 pub struct Client {
     endpoint: Endpoint,
     secure: Option<Arc<dyn Secure>>,
+    namespace: Option<Arc<str>>,
     pub(crate) timeout: Duration,
 }
 
 impl Client {
     /// A client with the default time limit. Connects only when a call is made.
     pub fn new(endpoint: Endpoint) -> Self {
-        Self { endpoint, secure: None, timeout: TIMEOUT_DEFAULT }
+        Self { endpoint, secure: None, namespace: None, timeout: TIMEOUT_DEFAULT }
     }
 
     /// The same with another time limit per call.
@@ -194,6 +195,13 @@ impl Client {
     #[must_use]
     pub fn with_secure(mut self, secure: Arc<dyn Secure>) -> Self {
         self.secure = Some(secure);
+        self
+    }
+
+    /// The same for names in a namespace, if they are written without one.
+    #[must_use]
+    pub fn with_namespace(mut self, namespace: &str) -> Self {
+        self.namespace = Some(namespace.into());
         self
     }
 
@@ -501,6 +509,9 @@ impl Client {
             .uri(path)
             .header("host", host)
             .header("user-agent", concat!("mote/", env!("CARGO_PKG_VERSION")));
+        if let Some(namespace) = &self.namespace {
+            request = request.header(paths::HEADER_NAMESPACE, &**namespace);
+        }
         if let Some(token) = token {
             let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
                 ClientError::Request("the token contains illegal characters".to_owned())

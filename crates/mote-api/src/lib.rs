@@ -21,6 +21,7 @@ pub mod keys;
 pub mod kv;
 pub mod manifest;
 pub mod mqtt;
+pub mod namespaces;
 pub mod openapi;
 pub mod openwhisk;
 pub mod operators;

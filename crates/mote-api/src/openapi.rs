@@ -17,6 +17,7 @@ use crate::journals::{JournalList, JournalState, JournalStatus};
 use crate::keys::{CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey};
 use crate::kv::{KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten};
 use crate::mqtt::{MqttUser, MqttUserRequest, MqttUsers};
+use crate::namespaces::{Namespace, NamespaceList, NamespaceRequest, Quotas};
 use crate::openwhisk::{
     WhiskAction, WhiskEntity, WhiskManifest, WhiskResult, WhiskRule, WhiskSequence,
 };
@@ -62,12 +63,12 @@ fn described() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, cells, put_cells, pods, put_pods, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, openapi_json, livez,
+        status, doctor, cells, put_cells, pods, put_pods, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, namespaces, create_namespace, namespace, update_namespace, delete_namespace, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
         AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
-        AuditEntry, AuditLog, NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens, CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey, Cell, CellList, CellPlace, CellsRequest, PodList, PodPlace, PodsRequest, WaitingPod, InvocationState, RunStep, RunStepState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
+        Namespace, NamespaceList, NamespaceRequest, Quotas, AuditEntry, AuditLog, NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens, CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey, Cell, CellList, CellPlace, CellsRequest, PodList, PodPlace, PodsRequest, WaitingPod, InvocationState, RunStep, RunStepState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
         InvokeAnswer, InvokeRequest, JournalList, JournalState, JournalStatus, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten, LogLine,
         LogStream, MqttUser, MqttUserRequest, MqttUsers, NodeBudget, NodeStatus, Problem,
         Rate, Reach, RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
@@ -468,6 +469,54 @@ fn rotate_key() {}
         (status = 404, body = Problem, content_type = "application/problem+json"),
     ))]
 fn revoke_key() {}
+
+/// The namespaces that the sender may see, without the default one.
+#[utoipa::path(get, path = "/v1/namespaces", tag = "namespaces", responses(
+    (status = 200, body = NamespaceList),
+))]
+fn namespaces() {}
+
+/// Makes a namespace.
+#[utoipa::path(post, path = "/v1/namespaces", tag = "namespaces",
+    request_body = NamespaceRequest,
+    responses(
+        (status = 201, body = Namespace, description = "made"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "there is one with this name, or the node shares its functions with others"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid name"),
+    ))]
+fn create_namespace() {}
+
+/// One namespace, and what it uses.
+#[utoipa::path(get, path = "/v1/namespaces/{name}", tag = "namespaces",
+    params(("name" = String, Path, description = "name of the namespace")),
+    responses(
+        (status = 200, body = Namespace),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn namespace() {}
+
+/// Replaces the limits of a namespace. What is above a new limit stays.
+#[utoipa::path(put, path = "/v1/namespaces/{name}", tag = "namespaces",
+    params(("name" = String, Path, description = "name of the namespace")),
+    request_body = Quotas,
+    responses(
+        (status = 200, body = Namespace),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn update_namespace() {}
+
+/// Deletes a namespace. It waits for changes and instances in it to end.
+#[utoipa::path(delete, path = "/v1/namespaces/{name}", tag = "namespaces",
+    params(
+        ("name" = String, Path, description = "name of the namespace"),
+        ("force" = Option<bool>, Query, description = "delete it with its functions, secrets, state, keys, tokens and accepted invocations; without this, it must be empty"),
+    ),
+    responses(
+        (status = 204, description = "deleted"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "it is not empty, or something in it does not end"),
+    ))]
+fn delete_namespace() {}
 
 /// The tokens of those who manage the node, without the tokens themselves.
 #[utoipa::path(get, path = "/v1/tokens", tag = "operators", responses(

@@ -14,6 +14,9 @@ pub struct OperatorToken {
     pub name: String,
     /// What its holder may do: `viewer`, `deployer` or `operator`.
     pub role: String,
+    /// The namespace that it is for; absent for the whole node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
@@ -38,6 +41,9 @@ pub struct OperatorTokenRequest {
     pub name: String,
     /// What its holder may do: `viewer`, `deployer` or `operator`.
     pub role: String,
+    /// The namespace that it is for; the whole node if it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
     /// How long it is valid, in milliseconds; for ever if it is absent.
     #[serde(default)]
     pub valid_ms: Option<u64>,
@@ -50,6 +56,9 @@ pub struct NewOperatorToken {
     pub name: String,
     /// What its holder may do.
     pub role: String,
+    /// The namespace that it is for; absent for the whole node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
     /// The token.
     pub token: String,
     /// From when on it is not valid; absent if it does not expire.

@@ -59,6 +59,10 @@ pub const KEY_ROTATE: &str = "/v1/keys/{name}/rotate";
 pub const TOKENS: &str = "/v1/tokens";
 /// `DELETE` (makes it invalid): one of them.
 pub const TOKEN: &str = "/v1/tokens/{name}";
+/// `GET`, `POST` (makes one): the namespaces.
+pub const NAMESPACES: &str = "/v1/namespaces";
+/// `GET`, `PUT` (replaces its limits), `DELETE`: one of them.
+pub const NAMESPACE: &str = "/v1/namespaces/{name}";
 /// `GET`: what was changed, when and by whom.
 pub const AUDIT: &str = "/v1/audit";
 /// `GET`: what the namespaces of functions' state hold.
@@ -87,6 +91,8 @@ pub const METRICS: &str = "/metrics";
 pub const HEADER_METHOD: &str = "mote-method";
 /// Request header: path and query that the function receives, beginning with `/`.
 pub const HEADER_PATH: &str = "mote-path";
+/// Request header: the namespace of the names in the request that are written without one.
+pub const HEADER_NAMESPACE: &str = "mote-namespace";
 /// Response header: the id of the invocation.
 pub const HEADER_INVOCATION: &str = "mote-invocation";
 /// Response header: the error code, if `mote` made the answer and not the function.

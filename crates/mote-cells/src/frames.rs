@@ -472,7 +472,7 @@ pub(crate) fn put_fault(out: &mut Vec<u8>, stream: u32, fault: &Fault) {
         Fault::BodyIncomplete => (3, 0, 0, ""),
         Fault::CallerGone => (4, 0, 0, ""),
         Fault::QueueFull => (5, 0, 0, ""),
-        Fault::NodeFull => (6, 0, 0, ""),
+        Fault::NodeFull | Fault::NamespaceFull { .. } => (6, 0, 0, ""),
         Fault::Stopping => (7, 0, 0, ""),
         Fault::DeadlineQueued { timeout_ms } => (8, 0, *timeout_ms, ""),
         Fault::DeadlineStarting { timeout_ms } => (9, 0, *timeout_ms, ""),

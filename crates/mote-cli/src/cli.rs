@@ -23,6 +23,7 @@ mod kv;
 mod login;
 mod logs;
 mod mqtt;
+mod namespace;
 mod node;
 mod nodes;
 mod operators;

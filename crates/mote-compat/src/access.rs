@@ -78,6 +78,13 @@ async fn check(
             let text = other_role(&gate.access, &name, role, act).await;
             (StatusCode::FORBIDDEN, format!("{text}\n")).into_response()
         }
+        Admission::OtherScope { name } => {
+            if let Some(act) = act(&name, from, &request) {
+                gate.access.record(act).await;
+            }
+            let text = other_scope(&name);
+            (StatusCode::FORBIDDEN, format!("{text}\n")).into_response()
+        }
         Admission::Refused => {
             let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"Restricted\"")];
             let text = "invalid credentials; the password is a token of the node, such as the one in admin.token\n";
@@ -122,6 +129,11 @@ pub async fn other_role(
         access.record(act).await;
     }
     format!("the token {name} has the role {role}, which does not permit this")
+}
+
+/// Why a token of a namespace is refused.
+pub fn other_scope(name: &str) -> String {
+    format!("the token {name} is for one namespace; this API is for the whole node")
 }
 
 /// What a request does, as if it were refused; `None` if it changes nothing.

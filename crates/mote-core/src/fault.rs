@@ -73,6 +73,11 @@ pub enum Fault {
     QueueFull,
     /// The node has no room for another instance.
     NodeFull,
+    /// The function's namespace is at one of its limits.
+    NamespaceFull {
+        /// Which one, for the owner of the function.
+        message: String,
+    },
     /// The node is stopping.
     Stopping,
     /// The deadline passed while the invocation waited for a free worker.
@@ -197,6 +202,7 @@ impl Fault {
             Fault::CallerGone => row(499, (4, 0), None, false, "caller", "M0503"),
             Fault::QueueFull => row(429, (4, 29), Some(1), false, "capacity", "M0504"),
             Fault::NodeFull => row(503, (5, 3), Some(1), false, "capacity", "M0505"),
+            Fault::NamespaceFull { .. } => row(503, (5, 3), Some(1), false, "capacity", "M0428"),
             Fault::Stopping => row(503, (5, 3), Some(1), false, "capacity", "M0506"),
             Fault::DeadlineQueued { .. } => row(504, (5, 4), None, false, "timeout", "M0507"),
             Fault::DeadlineStarting { .. } => row(504, (5, 4), None, false, "timeout", "M0508"),
@@ -246,9 +252,11 @@ impl Fault {
             | Fault::BodyTooLarge { .. }
             | Fault::BodyIncomplete
             | Fault::CallerGone => FaultClass::Caller,
-            Fault::QueueFull | Fault::NodeFull | Fault::Stopping | Fault::DeadlineQueued { .. } => {
-                FaultClass::Capacity
-            }
+            Fault::QueueFull
+            | Fault::NodeFull
+            | Fault::NamespaceFull { .. }
+            | Fault::Stopping
+            | Fault::DeadlineQueued { .. } => FaultClass::Capacity,
             Fault::DeadlineStarting { .. }
             | Fault::DeadlineRunning { .. }
             | Fault::HandlerError { .. }
@@ -321,6 +329,9 @@ impl Fault {
             Fault::CallerGone => "the caller disconnected".to_owned(),
             Fault::QueueFull => format!("{function}: queue is full, try again later"),
             Fault::NodeFull => "the node is full, try again later".to_owned(),
+            Fault::NamespaceFull { .. } => {
+                format!("{function}: its namespace is at a limit, try again later")
+            }
             Fault::Stopping => "the node is stopping, try again later".to_owned(),
             Fault::DeadlineQueued { timeout_ms } => {
                 format!(

@@ -615,6 +615,10 @@ pub trait RouteInfo {
     fn tag(&self) -> Option<&str> {
         None
     }
+    /// Whether it is in a namespace, whose calls are counted. Asked for each call.
+    fn is_confined(&self) -> bool {
+        false
+    }
     /// Whether its runs may pause, and go on in another attempt (chains).
     fn may_pause(&self) -> bool {
         false

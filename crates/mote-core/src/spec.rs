@@ -653,13 +653,13 @@ impl FunctionSpec {
         }
         check(
             self.calls.len() <= CALLS_MAX
-                && self.calls.iter().all(|name| name == ANY_HOST || crate::name::is_valid(name)),
+                && self.calls.iter().all(|name| name == ANY_HOST || crate::name::is_label(name)),
             "allow.functions",
             "at most 64 names of functions, or *",
         );
         check(
             self.state.shared.len() <= SHARED_MAX
-                && self.state.shared.iter().all(|name| crate::name::is_valid(name)),
+                && self.state.shared.iter().all(|name| crate::name::is_label(name)),
             "kv.shared",
             "at most 16 names of a-z, 0-9 and -",
         );

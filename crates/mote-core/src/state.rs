@@ -217,11 +217,13 @@ pub struct Quota {
     pub bytes: u64,
     /// Keys.
     pub keys: u64,
+    /// Bytes of all functions in the namespace of the function, and of what they share.
+    pub together_bytes: Option<u64>,
 }
 
 impl Default for Quota {
     fn default() -> Self {
-        Self { bytes: QUOTA_BYTES_DEFAULT, keys: KEYS_MAX }
+        Self { bytes: QUOTA_BYTES_DEFAULT, keys: KEYS_MAX, together_bytes: None }
     }
 }
 

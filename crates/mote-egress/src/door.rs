@@ -107,6 +107,8 @@ impl<I: Instance> Door<I> {
                 Ok(wanted) => self.connect_to(wanted).await,
                 Err(error) => Err(error),
             }
+        } else if self.inside.is_confined() {
+            self.connect_away(lookups).await
         } else if let Some(own) = self.inside.own_api(&self.to) {
             TcpStream::connect(own).await
         } else if is_gateway(&self.to) {
@@ -141,10 +143,32 @@ impl<I: Instance> Door<I> {
         }
     }
 
+    /// Connects for a function of a namespace, which reaches no address of this machine, whatever its
+    /// manifest says.
+    async fn connect_away(&self, lookups: (&Arc<Room>, u64)) -> io::Result<TcpStream> {
+        let connecting = async {
+            let mut last = io::Error::other("no address answered");
+            for address in look_up(&self.to, lookups).await? {
+                if is_of_this_machine(address) {
+                    last = of_this_machine(address.ip());
+                } else if let Ok(stream) = TcpStream::connect(address).await {
+                    return Ok(stream);
+                }
+            }
+            Err(last)
+        };
+        tokio::time::timeout(CONNECT_TIMEOUT, connecting)
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+
     /// Connects to an address that the function itself chose.
     async fn connect_to(&self, wanted: SocketAddr) -> io::Result<TcpStream> {
         if is_local(wanted.ip()) {
             return Err(refused(wanted.ip()));
+        }
+        if self.inside.is_confined() && is_of_this_machine(wanted) {
+            return Err(of_this_machine(wanted.ip()));
         }
         if self.inside.is_closed(wanted.ip()) {
             return Err(io::Error::other(format!(
@@ -235,6 +259,35 @@ fn refused(address: IpAddr) -> io::Error {
     })
 }
 
+/// Whether an address belongs to this machine or its link. The kernel uses an address of its own as the
+/// source of a connection to it. No packet is sent to find out, and if that cannot be found out, the
+/// address counts as one of this machine.
+fn is_of_this_machine(address: SocketAddr) -> bool {
+    if is_local(address.ip()) {
+        return true;
+    }
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => (std::net::Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let source = std::net::UdpSocket::bind(any).and_then(|socket| {
+        // A port of 0 cannot be connected to.
+        socket.connect((address.ip(), address.port().max(1)))?;
+        socket.local_addr()
+    });
+    match source {
+        Ok(source) => source.ip().to_canonical() == address.ip().to_canonical(),
+        // Without a route, no connection can be made either.
+        Err(_) => true,
+    }
+}
+
+fn of_this_machine(address: IpAddr) -> io::Error {
+    io::Error::other(format!(
+        "{address} belongs to the machine of the node, which functions of a namespace cannot reach"
+    ))
+}
+
 /// A name must not lead to the node itself or to its link. A manifest that needs one of those
 /// addresses names it literally; link-local addresses (cloud metadata) are refused even then.
 fn is_allowed(host: &str, ip: IpAddr) -> bool {
@@ -270,6 +323,24 @@ mod tests {
         check("127.0.0.1", "127.0.0.1", true);
         check("localhost", "127.0.0.1", true);
         check("169.254.169.254", "169.254.169.254", false);
+    }
+
+    #[test]
+    fn addresses_of_this_machine_are_recognised() {
+        for text in ["127.0.0.1:1", "127.9.9.9:80", "[::1]:80", "0.0.0.0:80", "169.254.169.254:80"]
+        {
+            assert!(is_of_this_machine(text.parse().unwrap()), "{text}");
+        }
+        for text in ["[::ffff:127.0.0.1]:80", "[64:ff9b::7f00:1]:80", "[fe80::1]:80"] {
+            assert!(is_of_this_machine(text.parse().unwrap()), "{text}");
+        }
+        // The address of an interface, if there is a route to anywhere.
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        if socket.connect("192.0.2.1:9").is_ok() {
+            let own = socket.local_addr().unwrap().ip();
+            assert!(is_of_this_machine((own, 6683).into()), "{own}");
+            assert!(!is_of_this_machine("192.0.2.1:9".parse().unwrap()));
+        }
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub trait Instance: Send + Sync + 'static {
     fn name(&self) -> &FunctionName;
     /// What the connections of all functions share.
     fn shares(&self) -> &EgressShares;
+    /// Whether it belongs to a namespace, so that it reaches no address of this machine.
+    fn is_confined(&self) -> bool;
     /// The address of the node's own API that this destination stands for, if it stands for one.
     fn own_api(&self, to: &Egress) -> Option<SocketAddr>;
     /// Whether `*` does not open the network of this address.

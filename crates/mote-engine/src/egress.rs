@@ -63,6 +63,10 @@ impl Instance for Inside {
         &self.revision.spec.name
     }
 
+    fn is_confined(&self) -> bool {
+        self.revision.is_confined
+    }
+
     fn shares(&self) -> &EgressShares {
         &self.revision.shared.egress
     }

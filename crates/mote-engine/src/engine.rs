@@ -129,6 +129,7 @@ impl Engine {
         let mut who = DefaultHasher::new();
         spec.name.hash(&mut who);
         Arc::new(Revision {
+            is_confined: spec.name.namespace().is_some(),
             access: spec.access.or(self.shared.config.access_default),
             spec,
             number,
@@ -255,6 +256,20 @@ impl Engine {
         }
         self.metrics.forget(&serving.live().spec.name);
         true
+    }
+
+    /// Forgets the logs and counts of functions that are not there, such as those of deploys that
+    /// failed, if `is_meant` says so.
+    pub fn forget(&self, is_meant: impl Fn(&FunctionName) -> bool) {
+        let routes = self.routes.load();
+        let is_gone = |name: &FunctionName| is_meant(name) && !routes.contains_key(name.as_str());
+        self.logs.lock().retain(|name, _| {
+            let stays = !is_gone(name);
+            if !stays {
+                self.metrics.forget(name);
+            }
+            stays
+        });
     }
 
     /// The first route of this function that another one has, with the name of the other.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use mote_core::FunctionSpec;
 use mote_core::backend::{InstanceLimits, InstanceRequest, Launch};
+use mote_core::name::kept;
 use mote_core::spec::{Platform, Runtime};
 use mote_seal::SecretError;
 
@@ -159,5 +160,6 @@ pub(crate) fn secret_env(revision: &Revision) -> Result<Vec<(String, String)>, L
 }
 
 fn secret(revision: &Revision, name: &str) -> Result<String, LaunchError> {
-    Ok(revision.shared.config.secrets.get(name)?.to_string())
+    let kept = kept(name, revision.spec.name.namespace());
+    Ok(revision.shared.config.secrets.get(&kept)?.to_string())
 }

@@ -13,9 +13,12 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use mote_core::name::split;
 use mote_pool::budget::{
     Budget, IdleInstance, Lack, Occupied, Taken, Verdict, admit_start, room_in,
 };
+use mote_pool::tenants::Tenants;
+pub use mote_pool::tenants::{Exceeded, Held, UNLIMITED};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
@@ -53,6 +56,8 @@ pub struct Refusal {
     pub lack: Lack,
     /// When there may be room, in nanoseconds from now; `None` when nothing will be free soon.
     pub room_in_ns: Option<u64>,
+    /// The limit of the namespace, if the node itself has room.
+    pub exceeded: Option<Exceeded>,
 }
 
 /// The instances that hold memory and might give it back, as seen in one survey.
@@ -62,6 +67,8 @@ pub struct Survey {
     pub idle: Vec<IdleInstance>,
     /// Instances that could stop later.
     pub occupied: Vec<Occupied>,
+    /// Only those of these namespaces are asked for; `None` is the default one.
+    pub only: Option<Vec<Option<Arc<str>>>>,
 }
 
 /// Something whose instances hold reservations and can be asked to make room.
@@ -72,6 +79,9 @@ pub trait Evictable: Send + Sync {
     /// Stops the idle instance numbered `id`, and calls [`Reservation::leave`] before it returns.
     /// Returns false when the instance is not its own or no longer idle.
     fn evict(&self, id: u64, wish: &RoomRequest<'_>, now_ns: u64) -> bool;
+    /// Lets an instance of these namespaces stop when it has ended its invocations, unless enough of
+    /// them do so already.
+    fn give_way(&self, _of: &[Option<Arc<str>>], _wish: &RoomRequest<'_>) {}
 }
 
 /// The state of the ledger, for people.
@@ -107,6 +117,7 @@ struct Books {
     starting: Vec<(u64, u64)>,
     waiters: VecDeque<Weak<Notify>>,
     next_id: u64,
+    tenants: Tenants,
 }
 
 /// See the module's documentation.
@@ -130,6 +141,7 @@ impl Ledger {
             starting: Vec::new(),
             waiters: VecDeque::new(),
             next_id: 0,
+            tenants: Tenants::default(),
         };
         Arc::new(Self {
             budget,
@@ -148,12 +160,35 @@ impl Ledger {
     /// waits for them in [`Reservation::room`]. Blocks only on short locks; the caller must not
     /// hold the lock of a pool.
     pub fn reserve(self: &Arc<Self>, wish: &RoomRequest<'_>) -> Result<Reservation, Refusal> {
-        let refuse = |lack, room_in_ns| Err(Refusal { lack, room_in_ns });
+        let refuse = |lack, room_in_ns| Err(Refusal { lack, room_in_ns, exceeded: None });
+        let namespace = split(wish.function).1;
         for _ in 0..ROUNDS {
             let now_ns = now_ns();
-            let taken = {
+            let (taken, shares) = {
                 let mut books = self.books.lock();
+                if let Some(namespace) = namespace
+                    && let Some(exceeded) = books.tenants.exceeded(namespace, wish.memory_bytes)
+                {
+                    books.wait(wish.waiter);
+                    if books.tenants.fits_soon(namespace, exceeded, wish.memory_bytes) {
+                        let lack = Lack::Memory;
+                        let exceeded = Some(exceeded);
+                        return Err(Refusal { lack, room_in_ns: Some(0), exceeded });
+                    }
+                    drop(books);
+                    return Err(self.exceeds(wish, namespace, exceeded, now_ns));
+                }
                 let taken = books.taken(now_ns);
+                let (all, wanted) = (self.budget.memory_bytes, wish.memory_bytes);
+                let shares =
+                    books.tenants.shares(all, taken.memory_bytes, namespace, wanted, now_ns);
+                if shares.as_ref().is_some_and(|shares| !shares.is_within) {
+                    let owed = books.tenants.owed_to_others(namespace, now_ns);
+                    if owed > 0 && taken.memory_bytes + wanted + owed > all {
+                        books.wait(wish.waiter);
+                        return refuse(Lack::Memory, Some(0));
+                    }
+                }
                 match admit_start(&self.budget, &taken, wish.memory_bytes, &[]) {
                     Verdict::Refuse { lack: Lack::TooLarge, .. } => {
                         return refuse(Lack::TooLarge, None);
@@ -163,10 +198,10 @@ impl Ledger {
                         if lack == Lack::Starts {
                             return refuse(lack, Some(retry_after_ns));
                         }
-                        taken
+                        (taken, shares)
                     }
                     Verdict::Start | Verdict::Evict(_) => {
-                        return Ok(books.grant(self, wish.memory_bytes, now_ns));
+                        return Ok(books.grant(self, wish.memory_bytes, namespace, now_ns));
                     }
                 }
             };
@@ -178,7 +213,20 @@ impl Ledger {
             for source in &sources {
                 source.survey(wish, now_ns, &mut survey);
             }
-            match admit_start(&self.budget, &taken, wish.memory_bytes, &survey.idle) {
+            // Those that hold more than their share make room first, and take nothing from the others.
+            let above = shares.as_ref().map_or(Vec::new(), |shares| shares.above.clone());
+            let is_divided = !above.is_empty();
+            let mut first = Survey { only: Some(above), ..Survey::default() };
+            if is_divided {
+                sources.iter().for_each(|source| source.survey(wish, now_ns, &mut first));
+            }
+            let is_within = shares.is_none_or(|shares| shares.is_within);
+            let admit = |idle| admit_start(&self.budget, &taken, wish.memory_bytes, idle);
+            let verdict = match admit(&first.idle) {
+                Verdict::Refuse { .. } if is_within || !is_divided => admit(&survey.idle),
+                verdict => verdict,
+            };
+            match verdict {
                 Verdict::Evict(victims) => {
                     for id in victims {
                         // An instance that was given work in the meantime is not found in the next
@@ -191,11 +239,56 @@ impl Ledger {
                     let idle: u64 = survey.idle.iter().map(|idle| idle.memory_bytes).sum();
                     let after = taken.memory_bytes + wish.memory_bytes;
                     let missing = after.saturating_sub(self.budget.memory_bytes + idle);
+                    if is_within && is_divided {
+                        if self.books.lock().tenants.owe(namespace, wish.memory_bytes, now_ns) {
+                            let of = first.only.as_deref().unwrap_or_default();
+                            sources.iter().for_each(|source| source.give_way(of, wish));
+                        }
+                        return refuse(Lack::Memory, Some(0));
+                    }
                     return refuse(Lack::Memory, room_in(missing, &mut survey.occupied));
                 }
             }
         }
         refuse(Lack::Memory, Some(0))
+    }
+
+    /// Asks an idle instance of a namespace that is at its limit to leave. The start is tried again
+    /// when it has left, so that the namespace never holds more than its limit.
+    fn exceeds(
+        &self,
+        wish: &RoomRequest<'_>,
+        namespace: &str,
+        exceeded: Exceeded,
+        now_ns: u64,
+    ) -> Refusal {
+        let room_in_ns = wish.evict.then(|| self.evict_of(wish, namespace, now_ns)).flatten();
+        Refusal { lack: Lack::Memory, room_in_ns, exceeded: Some(exceeded) }
+    }
+
+    /// Evicts the instance of a namespace that has been idle longest. Returns when there may be room.
+    fn evict_of(&self, wish: &RoomRequest<'_>, namespace: &str, now_ns: u64) -> Option<u64> {
+        let sources = self.sources.lock().clone();
+        let mut survey = Survey { only: Some(vec![Some(namespace.into())]), ..Survey::default() };
+        for source in &sources {
+            source.survey(wish, now_ns, &mut survey);
+        }
+        let longest = survey.idle.iter().max_by_key(|idle| idle.idle_ns);
+        if let Some(victim) = longest {
+            let _ = sources.iter().any(|source| source.evict(victim.id, wish, now_ns));
+            return Some(0);
+        }
+        survey.occupied.iter().map(|held| held.free_in_ns).min()
+    }
+
+    /// Sets what the instances of a namespace may hold from now on.
+    pub fn limit(&self, namespace: &str, limit: Held) {
+        self.give_back(|books| books.tenants.limit(namespace, limit));
+    }
+
+    /// What the instances of a namespace hold.
+    pub fn held_by(&self, namespace: &str) -> Held {
+        self.books.lock().tenants.held(namespace)
     }
 
     /// Memory that instances could have now, in bytes: what is not taken, and what idle instances
@@ -270,7 +363,15 @@ impl Books {
         }
     }
 
-    fn grant(&mut self, ledger: &Arc<Ledger>, memory_bytes: u64, now_ns: u64) -> Reservation {
+    fn grant(
+        &mut self,
+        ledger: &Arc<Ledger>,
+        memory_bytes: u64,
+        namespace: Option<&str>,
+        now_ns: u64,
+    ) -> Reservation {
+        self.tenants.paid(namespace);
+        let namespace = namespace.map(|namespace| self.tenants.take(namespace, memory_bytes));
         self.next_id += 1;
         let id = self.next_id;
         let (granted, room) = oneshot::channel();
@@ -279,7 +380,7 @@ impl Books {
         self.starting.push((id, now_ns));
         self.keep_promises(ledger.budget.memory_bytes);
         let room = Some(room);
-        Reservation { ledger: ledger.clone(), id, memory_bytes, room, left: false }
+        Reservation { ledger: ledger.clone(), id, memory_bytes, namespace, room, left: false }
     }
 
     /// Keeps promises in the order in which they were made: memory that is about to be given back
@@ -303,6 +404,7 @@ pub struct Reservation {
     ledger: Arc<Ledger>,
     id: u64,
     memory_bytes: u64,
+    namespace: Option<Arc<str>>,
     room: Option<oneshot::Receiver<()>>,
     left: bool,
 }
@@ -330,7 +432,12 @@ impl Reservation {
     /// The instance is idle and was asked to exit: its room may be promised to another start.
     pub fn leave(&mut self) {
         if !std::mem::replace(&mut self.left, true) {
-            self.ledger.give_back(|books| books.leaving += self.memory_bytes);
+            self.ledger.give_back(|books| {
+                books.leaving += self.memory_bytes;
+                if let Some(namespace) = &self.namespace {
+                    books.tenants.leave(namespace, self.memory_bytes);
+                }
+            });
         }
     }
 }
@@ -339,6 +446,9 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         self.ledger.give_back(|books| {
             books.starting.retain(|(id, _)| *id != self.id);
+            if let Some(namespace) = &self.namespace {
+                books.tenants.give(namespace, self.memory_bytes, self.left);
+            }
             if let Some(at) = books.promises.iter().position(|promise| promise.id == self.id) {
                 books.promises.remove(at);
                 books.promised -= self.memory_bytes;
@@ -351,6 +461,3 @@ impl Drop for Reservation {
         });
     }
 }
-
-#[cfg(test)]
-mod tests;

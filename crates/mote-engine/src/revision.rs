@@ -37,6 +37,8 @@ pub struct Revision {
     /// The number of its function among all callees of the node: the same for every revision, even
     /// after a removal.
     pub(crate) who: u64,
+    /// Whether the function is in a namespace.
+    pub(crate) is_confined: bool,
     pub(crate) metrics: Arc<FunctionMetrics>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) tasks: Arc<dyn Tasks>,

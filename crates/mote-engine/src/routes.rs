@@ -231,6 +231,9 @@ impl RouteInfo for Route {
             Way::Share(_) => None,
         }
     }
+    fn is_confined(&self) -> bool {
+        self.revision.is_confined
+    }
     fn may_pause(&self) -> bool {
         self.revision.spec.runtime == Runtime::Chain
     }

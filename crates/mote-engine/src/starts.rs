@@ -6,6 +6,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use mote_core::Fault;
 use mote_core::fault::bytes_text;
+use mote_core::name::split;
 use mote_pool::autoscale::Known;
 use mote_pool::budget::{IdleInstance, Lack, Occupied, remaining_ns};
 use mote_pool::{Start, Why};
@@ -33,6 +34,9 @@ pub enum WarmError {
     /// The node has no room.
     #[error("{0}")]
     NodeFull(String),
+    /// The namespace of the function is at a limit.
+    #[error("{0}")]
+    NamespaceFull(String),
     /// The instance did not become ready.
     #[error("{0}")]
     Failed(String),
@@ -87,6 +91,9 @@ fn refused(revision: &Revision, count: u32, refusal: Refusal) -> String {
         revision.pool.lock().start_refused(count, lack, version, refusal.room_in_ns, now_ns());
     let text = lack_text(revision, &refusal);
     let fault = match lack {
+        Lack::Memory if refusal.exceeded.is_some() => {
+            Fault::NamespaceFull { message: text.clone() }
+        }
         Lack::TooLarge => Fault::StartFailed { message: text.clone() },
         Lack::Memory | Lack::Starts => Fault::NodeFull,
     };
@@ -110,6 +117,9 @@ fn refused(revision: &Revision, count: u32, refusal: Refusal) -> String {
 
 /// What the node lacks for an instance of `revision`, in words for its owner.
 fn lack_text(revision: &Revision, refusal: &Refusal) -> String {
+    if let (Some(exceeded), Some(namespace)) = (&refusal.exceeded, revision.spec.name.namespace()) {
+        return exceeded.text(namespace, revision.spec.memory_bytes_here());
+    }
     let status = revision.shared.ledger.status();
     let wanted = bytes_text(revision.spec.memory_bytes_here());
     let budget = bytes_text(status.budget.memory_bytes);
@@ -158,7 +168,10 @@ impl Revision {
                 self.changed.notify_one();
                 let text = lack_text(self, &refusal);
                 self.log.platform(LogLevel::Warn, self.number, 0, &format!("not started: {text}"));
-                return Err(WarmError::NodeFull(text));
+                return Err(match refusal.exceeded {
+                    Some(_) => WarmError::NamespaceFull(text),
+                    None => WarmError::NodeFull(text),
+                });
             }
             let again = Duration::from_nanos(ASK_AGAIN_NS);
             let _ = tokio::time::timeout(again, told.notified()).await;
@@ -194,10 +207,36 @@ impl Evictable for Revisions {
         let Some(routes) = self.routes.upgrade() else { return };
         for revision in routes.load().values().flat_map(Serving::revisions) {
             let own = revision.spec.name.as_str() == wish.function;
-            if own && revision.number == wish.revision {
+            let is_meant = into.only.as_ref().is_none_or(|only| is_of(revision, only));
+            if (own && revision.number == wish.revision) || !is_meant {
                 continue;
             }
             survey(revision, now_ns, into);
+        }
+    }
+
+    fn give_way(&self, of: &[Option<Arc<str>>], wish: &RoomRequest<'_>) {
+        let Some(routes) = self.routes.upgrade() else { return };
+        let routes = routes.load();
+        let all = routes.values().flat_map(Serving::revisions).filter(|one| is_of(one, of));
+        let (mut most, mut leaving_bytes) = (None, 0);
+        for revision in all {
+            let pool = revision.pool.lock();
+            let leaving = pool.workers().filter(|(_, worker)| worker.is_draining()).count() as u64;
+            leaving_bytes += leaving * revision.spec.memory_bytes_here();
+            let ready = pool.ready_count();
+            if most.is_none_or(|(_, most)| ready > most) {
+                most = Some((revision, ready));
+            }
+        }
+        let Some((revision, _)) = most.filter(|_| leaving_bytes < wish.memory_bytes) else {
+            return;
+        };
+        let given = revision.pool.lock().give_way(Why::OTHERS);
+        if let Some(number) = given {
+            let text = format!("stopping (evicted): {}", Why::OTHERS.text);
+            revision.log.platform(LogLevel::Info, revision.number, number, &text);
+            revision.changed.notify_one();
         }
     }
 
@@ -207,6 +246,11 @@ impl Evictable for Revisions {
         let mut revisions = routes.values().flat_map(Serving::revisions);
         revisions.any(|revision| evict(revision, id, wish, now_ns))
     }
+}
+
+fn is_of(revision: &Revision, namespaces: &[Option<Arc<str>>]) -> bool {
+    let own = revision.spec.name.namespace();
+    namespaces.iter().any(|namespace| namespace.as_deref() == own)
 }
 
 fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
@@ -268,11 +312,11 @@ fn occupied(revision: &Revision, pool: &Pool, known: &Known, now_ns: u64) -> Vec
 fn evict(revision: &Revision, id: u64, wish: &RoomRequest<'_>, now_ns: u64) -> bool {
     let mut line = String::new();
     let text = |idle_ns: u64| {
-        let text = format!(
-            "idle for {} ms, stopped to free memory for {}",
-            idle_ns / 1_000_000,
-            wish.function
-        );
+        // The owners of a namespace do not know the functions of others.
+        let is_known = split(wish.function).1 == revision.spec.name.namespace();
+        let whom = if is_known { wish.function } else { "another function of the node" };
+        let idle_ms = idle_ns / 1_000_000;
+        let text = format!("idle for {idle_ms} ms, stopped to free memory for {whom}");
         line = format!("stopping (evicted): {text}");
         text
     };

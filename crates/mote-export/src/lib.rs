@@ -14,6 +14,11 @@ use mote_core::spec::{Access, Protocol, Runtime};
 
 /// The reason for which a function cannot be exported at all.
 pub fn refusal(spec: &FunctionSpec) -> Option<String> {
+    if spec.name.namespace().is_some() {
+        let text = "the name of a Service has no dot; leave the namespace out of the name, and use \
+                    --namespace for that of the objects";
+        return Some(text.to_owned());
+    }
     match spec.runtime {
         Runtime::Chain => Some(
             "a chain needs the engine of mote; call the functions one after another in a program \

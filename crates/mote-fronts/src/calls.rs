@@ -173,6 +173,10 @@ impl RouteInfo for Route {
         of!(self.is_replaced())
     }
 
+    fn is_confined(&self) -> bool {
+        of!(self.is_confined())
+    }
+
     fn takes_http2(&self) -> bool {
         of!(self.takes_http2())
     }

@@ -222,6 +222,10 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
         }
     }
 
+    fn is_confined(&self) -> bool {
+        matches!(self, Route::Function(route) if route.is_confined())
+    }
+
     fn tag(&self) -> Option<&str> {
         match self {
             Route::Function(route) => route.tag(),
@@ -318,6 +322,10 @@ impl<I: Invoker> Deferring<I> {
             due_unix_ms: wishes.due_unix_ms,
             ..Deferred::new(function, trigger, head, body)
         };
+        // A namespace may have been deleted while the body arrived.
+        if name.contains('.') && self.inner.route(name, || None).is_none() {
+            return Err(Fault::NoSuchFunction);
+        }
         let accepted = match self.journals.accept(deferred).await {
             Ok(accepted) => accepted,
             Err(AcceptError::Stopping) => return Err(Fault::Stopping),

@@ -334,6 +334,16 @@ impl Journals {
         Ok(deleted)
     }
 
+    /// As [`Journal::forget`], in all journals.
+    pub async fn forget(&self, namespace: &str, patience: Duration) -> Result<bool, AcceptError> {
+        for journal in self.all() {
+            if !journal.forget(namespace, patience).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// As [`Journal::steps`].
     pub async fn steps(&self, id: InvocationId) -> Result<Vec<Step>, AcceptError> {
         let ask = |journal: Journal| async move { journal.steps(id).await };

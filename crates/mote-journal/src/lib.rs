@@ -11,6 +11,7 @@
 //! what follows an attempt (pure). [`Deferring`] is the layer in front of the engine that accepts
 //! requests whose callers do not want to wait.
 
+mod forgetting;
 mod front;
 mod journal;
 mod journals;

@@ -268,6 +268,7 @@ impl Records {
     /// Records without their answers, newest first: those of some functions or of all, in a state or in
     /// any, accepted before `before`. With `by_id` their ids are the order, which several journals
     /// share: ids begin with the time, and those of the same millisecond are in no order of their own.
+    /// A name that begins with a dot stands for all functions of this namespace.
     pub fn list(
         &self,
         functions: Option<Vec<String>>,
@@ -276,6 +277,7 @@ impl Records {
         limit: usize,
         by_id: bool,
     ) -> Answer<Vec<Stored>> {
+        let namespace = functions.iter().flatten().find_map(|name| of_namespace(name));
         // No name of a function has a slash.
         let functions = functions.map(|names| format!("/{}/", names.join("/")));
         self.run(false, move |connection| {
@@ -287,14 +289,15 @@ impl Records {
             };
             let sql = format!(
                 "SELECT {SHOWN} FROM records
-                 WHERE (?1 IS NULL OR instr(?1, '/' || function || '/') > 0)
+                 WHERE (?1 IS NULL OR instr(?1, '/' || function || '/') > 0
+                     OR instr(function || '@', ?5) > 0)
                  AND (?2 IS NULL OR state = ?2)
                  AND (?3 IS NULL OR {older}) ORDER BY {order} DESC LIMIT ?4"
             );
             let mut statement = connection.prepare_cached(&sql)?;
             let state = state.map(|state| state as i64);
-            let rows =
-                statement.query_map(params![functions, state, before, limit as i64], shown)?;
+            let row = params![functions, state, before, limit as i64, namespace];
+            let rows = statement.query_map(row, shown)?;
             rows.collect()
         })
     }
@@ -360,13 +363,24 @@ impl Records {
         })
     }
 
-    /// Removes dead letters: one, or all of a function, or all. Returns how many there were.
+    /// Removes dead letters: one, or all of a function or a namespace, or all. Returns how many there
+    /// were.
     pub fn delete_dead(&self, id: Option<InvocationId>, function: Option<String>) -> Answer<usize> {
         self.run(true, move |connection| {
             let id = id.map(|id| id.0.to_be_bytes().to_vec());
             let sql = "DELETE FROM records WHERE state = 2 AND (?1 IS NULL OR id = ?1)
-                AND (?2 IS NULL OR function = ?2)";
-            connection.prepare_cached(sql)?.execute(params![id, function])
+                AND (?2 IS NULL OR function = ?2 OR instr(function || '@', ?3) > 0)";
+            let namespace = function.as_deref().and_then(of_namespace);
+            connection.prepare_cached(sql)?.execute(params![id, function, namespace])
+        })
+    }
+
+    /// Removes everything that has ended of the functions of a namespace, idempotency keys included.
+    pub fn forget(&self, namespace: &str) -> Answer<usize> {
+        let namespace = format!(".{namespace}@");
+        self.run(true, move |connection| {
+            let sql = "DELETE FROM records WHERE state > 0 AND instr(function || '@', ?1) > 0";
+            connection.prepare_cached(sql)?.execute([namespace])
         })
     }
 
@@ -508,6 +522,11 @@ fn insert(connection: &Connection, record: &NewRecord) -> rusqlite::Result<Inser
     ])?;
     let number = connection.last_insert_rowid();
     Ok(Inserted { number, id: record.id, is_new: true, differs: false })
+}
+
+/// How the names of functions of a namespace end, with `@` behind them. No tag has a dot.
+fn of_namespace(name: &str) -> Option<String> {
+    name.starts_with('.').then(|| format!("{name}@"))
 }
 
 /// What two requests with one idempotency key must have in common: method, path, query and body.

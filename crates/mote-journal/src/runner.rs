@@ -1,6 +1,7 @@
 //! Runs the records of the journal: one task, which starts an attempt for each record that may run
 //! and settles the record afterwards.
 
+use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use mote_core::publish::Message;
 use mote_core::retry::{Attempt, Next, Tried};
 use mote_core::spec::mqtt::Connection;
 use mote_core::spec::{AsyncRules, Recipient, Topic};
-use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
+use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger, name};
 use mote_outgoing::{HeaderMap, HeaderName, HeaderValue, Method};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::oneshot;
@@ -443,7 +444,7 @@ async fn send(journal: &Journal, post: &Post, began_ms: u64) -> (Outcome, bool) 
             let _ = fields.try_append(name, value);
         }
     }
-    let outgoing = &journal.0.outgoing;
+    let outgoing = &journal.0.outgoing.of(&post.function);
     let limit = POST_ANSWER_BYTES_MAX;
     let sent = mote_outgoing::send(Method::POST, &uri, fields, post.body.clone(), outgoing, limit);
     match sent.await {
@@ -607,6 +608,7 @@ fn following<I: Invoker>(
     }
     match recipient {
         Recipient::Function(name) => {
+            let Some(name) = name::beside(&name, function).map(Cow::into_owned) else { return all };
             let mut head = Head::builder(b"POST", b"/", b"");
             for (name, value) in headers(&fields) {
                 head.header(name, value);

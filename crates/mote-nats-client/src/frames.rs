@@ -292,7 +292,8 @@ impl Request {
             3 => Request::Check,
             4 => {
                 let namespace = state::read_namespace(reader)?;
-                let quota = Quota { bytes: reader.u64()?, keys: reader.u64()? };
+                let quota =
+                    Quota { bytes: reader.u64()?, keys: reader.u64()?, together_bytes: None };
                 let now_unix_ms = reader.u64()?;
                 let operation = state::read_operation(reader)?;
                 Request::State { namespace, operation, quota, now_unix_ms }

@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn writes_under_way_count_and_close_to_the_quota_they_are_strict() {
-        let quota = Quota { bytes: 100, keys: 100 };
+        let quota = Quota { bytes: 100, keys: 100, together_bytes: None };
         let mut index = Index::default();
         let first = index.reserve("a", 60, quota).expect("room");
         assert!(!first.is_strict);

@@ -83,7 +83,7 @@ async fn two_nodes_together_keep_a_quota() {
     let Some(server) = Server::start("") else { return };
     let mut nodes = [Node::of(&server), Node::of(&server)];
     for node in &mut nodes {
-        node.quota = Quota { bytes: 4_000, keys: 50 };
+        node.quota = Quota { bytes: 4_000, keys: 50, together_bytes: None };
     }
     // From seven eighths of a quota on, it is exact.
     for number in 0..44 {

@@ -22,7 +22,7 @@ use mote_store::{ArchiveLimits, StagedCode};
 use super::spec_check::{check, recipient_warnings, route_warnings};
 use super::store_work::{blocking, internal, store_problem, with_store};
 use super::turns::turn;
-use super::{Node, golang, keys, packages, rollout};
+use super::{Node, golang, keys, namespaces, packages, rollout};
 
 /// Triggers the removal of unused code when a deploy has ended.
 struct CollectAfter<'a>(&'a Node);
@@ -122,6 +122,7 @@ async fn attempt(
     let name = FunctionName::new(name)
         .map_err(|error| Problem::new(422, "M0303", error.to_string()).with_field("name"))?;
     let _turn = turn(node, &name)?;
+    namespaces::room_for(node, &name)?;
     // This applies to every outcome: a failed deploy leaves code that no revision names.
     let _collect = CollectAfter(node);
     let mut steps = Steps { steps: Vec::new(), since: Instant::now() };
@@ -144,6 +145,7 @@ async fn attempt(
     );
     let spec = spec(&name, &staged).await?;
     check(node, &spec)?;
+    mote_namespaces::confined::check_names(&spec).await?;
     golang::check(node, &spec)?;
     steps.done("check", format!("runtime {}", spec.runtime.as_str()));
     warnings.extend(recipient_warnings(node, &spec));
@@ -313,7 +315,7 @@ async fn publish(
 
 /// The spec that came with the archive, or the one its folder implies.
 async fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, Problem> {
-    let spec = match &staged.set_aside {
+    let mut spec = match &staged.set_aside {
         Some(json) => {
             let spec = mote_spec_json::from_json(json).map_err(|error| {
                 Problem::new(422, "M0303", format!("spec: {error}"))
@@ -324,6 +326,10 @@ async fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, 
         }
         None => read_upload(name, &staged.path).await?,
     };
+    // A project names its function without the namespace into which it is deployed.
+    if spec.name.namespace().is_none() && spec.name.as_str() == name.label() {
+        spec.name = name.clone();
+    }
     if &spec.name != name {
         let text = format!("the archive holds {}, not {name}", spec.name);
         return Err(Problem::new(422, "M0303", text).with_field("name"));

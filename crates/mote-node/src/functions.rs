@@ -7,6 +7,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use mote_api::types::{LogLine, LogStream};
 use mote_api::{Problem, Timestamp};
+use mote_core::name::split;
 use mote_core::spec::ScaleOverride;
 use mote_engine::logs::{LogLevel, LogLine as EngineLine, LogSource};
 use mote_engine::{Engine, Revision, clock};
@@ -17,20 +18,30 @@ use super::{Node, schedules, turns};
 
 /// The live revision of `name`, or 404 with similar names.
 pub(crate) fn find(engine: &Engine, name: &str) -> Result<Arc<Revision>, Problem> {
-    engine.get(name).ok_or_else(|| {
-        let all = engine.list();
-        let names = all.iter().map(|revision| revision.spec.name.as_str());
-        Problem::no_such_function(name, names)
-    })
+    engine.get(name).ok_or_else(|| no_such(engine, name))
+}
+
+/// 404 with similar names in the same namespace. Whoever may ask for `name` may know those.
+pub(crate) fn no_such(engine: &Engine, name: &str) -> Problem {
+    let namespace = split(name).1;
+    let all = engine.list();
+    let all = all.iter().filter(|revision| revision.spec.name.namespace() == namespace);
+    Problem::no_such_function(name, all.map(|revision| revision.spec.name.as_str()))
 }
 
 /// Removes a function with all its revisions.
 pub(crate) async fn remove(node: &Node, name: &str) -> Result<(), Problem> {
     let revision = find(&node.engine, name)?;
-    let (store, function) = (node.store.clone(), revision.spec.name.clone());
     // A deploy or switch that ended after the removal would bring back a function that the store no
     // longer has.
-    let _turn = turns::turn(node, &function)?;
+    let _turn = turns::turn(node, &revision.spec.name)?;
+    remove_in_turn(node, &revision).await
+}
+
+/// The same for whoever has the turn of the function.
+pub(crate) async fn remove_in_turn(node: &Node, revision: &Revision) -> Result<(), Problem> {
+    let name = revision.spec.name.as_str();
+    let (store, function) = (node.store.clone(), revision.spec.name.clone());
     blocking(move || store.remove(&function))
         .await
         .map_err(|_| {

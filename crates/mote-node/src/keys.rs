@@ -8,8 +8,10 @@ use mote_access::{Guard, Key, KeyRing, NewKey, is_pattern};
 use mote_api::keys::{CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey};
 use mote_api::{Problem, Timestamp};
 use mote_core::FunctionSpec;
+use mote_core::name::{kept, of_kept};
 use mote_core::spec::{Access, is_secret_name};
 use mote_engine::clock;
+use mote_namespaces::no_such_key as unknown;
 use mote_store::{Added, Store, StoreError, StoredKey};
 
 use super::Node;
@@ -46,14 +48,24 @@ pub(crate) async fn list(node: &Node) -> Result<CallerKeys, Problem> {
 
 /// Makes a key for a new caller.
 pub(crate) async fn create(node: &Node, wish: CallerKeyRequest) -> Result<NewCallerKey, Problem> {
-    let CallerKeyRequest { name, functions, valid_ms } = wish;
-    if !is_secret_name(&name) {
+    let CallerKeyRequest { name, mut functions, valid_ms } = wish;
+    let (namespace, own) = of_kept(&name);
+    let _change = namespace.map(|namespace| node.namespaces.change(namespace)).transpose()?;
+    if !is_secret_name(own) {
         let text = format!(
             "{}: the name of a caller has 1 to 253 of a-z, A-Z, 0-9, -, _ and ., and does not \
              begin with .",
             shortened(&name)
         );
         return Err(Problem::new(422, "M0303", text).with_field("name"));
+    }
+    // A key opens functions of its own namespace, so that their names are kept without it.
+    if let Some(namespace) = namespace {
+        let end = format!(".{namespace}");
+        for pattern in &mut functions {
+            let short = pattern.strip_suffix(&end).map(str::to_owned);
+            *pattern = short.unwrap_or_else(|| std::mem::take(pattern));
+        }
     }
     if functions.len() > PATTERNS_MAX {
         let text = format!("{} functions; a key names at most {PATTERNS_MAX}", functions.len());
@@ -138,7 +150,8 @@ pub(super) fn warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
         )),
         Access::Webhook => {
             let secret = &spec.webhook.as_ref()?.secret;
-            node.engine.secrets().value_bytes(secret).is_none().then(|| {
+            let kept = kept(secret, spec.name.namespace());
+            node.engine.secrets().value_bytes(&kept).is_none().then(|| {
                 format!(
                     "this node has no secret {secret}, so {name} refuses all requests; set it: \
                      mote secret set {secret}"
@@ -210,11 +223,6 @@ fn new_key() -> Result<NewKey, Problem> {
 
 fn not_a_time(field: &'static str) -> Problem {
     Problem::new(422, "M0303", format!("{field}: 1 ms to 100 years")).with_field(field)
-}
-
-fn unknown(name: &str) -> Problem {
-    Problem::new(404, "M0418", format!("no key named {}", shortened(name)))
-        .with_hint("list the keys: mote key list")
 }
 
 fn shortened(text: &str) -> String {

@@ -19,17 +19,15 @@ mod interpreters;
 mod keys;
 mod listeners;
 mod mqtt;
+mod namespaces;
 mod nats;
 mod operators;
 mod packages;
-mod publisher;
 mod reach;
 mod rollout;
 mod run;
-mod runs;
 mod schedules;
 mod secrets;
-mod services;
 mod spec_check;
 mod store_work;
 mod turns;
@@ -46,7 +44,7 @@ use std::time::Instant;
 use mote_access::Guard;
 use mote_api::types::{NodeBudget, NodeStatus, Urls};
 use mote_core::FunctionName;
-use mote_core::spec::Access;
+use mote_core::spec::{Access, Runtime};
 use mote_engine::{Engine, Revision};
 use mote_gateway::gathering::Gathering;
 use mote_journal::{Deferring, Journals};
@@ -81,7 +79,7 @@ pub(crate) struct Node {
     /// Invocations that run after their callers were answered.
     pub(crate) journals: Journals,
     /// The runs of chains.
-    pub(crate) runs: runs::Runs,
+    pub(crate) runs: mote_services::Runs,
     /// The rule for requests that the node itself sends.
     pub(crate) outgoing: Outgoing,
     /// The resources of functions that clients observe.
@@ -113,6 +111,10 @@ pub(crate) struct Node {
     pub(crate) coap_tls: Option<SocketAddr>,
     /// The tokens of those who manage the node over TCP.
     pub(crate) operators: Arc<mote_operators::Operators>,
+    /// The namespaces of functions.
+    pub(crate) namespaces: Arc<mote_namespaces::Namespaces>,
+    /// Held while namespaces are changed.
+    pub(crate) namespace_turn: tokio::sync::Mutex<()>,
     /// Held while tokens are changed.
     pub(crate) token_turn: tokio::sync::Mutex<()>,
     pub(crate) audit: Arc<mote_operators::Audit>,
@@ -227,6 +229,13 @@ impl Node {
     pub(crate) fn forget(&self, name: &FunctionName) {
         self.created_at_ms.lock().remove(name);
         self.elsewhere.lock().remove(name);
+    }
+
+    /// The names of the functions that are chains.
+    pub(crate) fn chains(&self) -> Vec<String> {
+        let all = self.engine.list();
+        let chains = all.iter().filter(|revision| revision.spec.runtime == Runtime::Chain);
+        chains.map(|revision| revision.spec.name.to_string()).collect()
     }
 
     /// Random bits for ids; unique, not secret.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mote_api::types::Reach;
+use mote_core::name::kept;
 use mote_core::spec::{Access, FunctionSpec};
 use mote_engine::{Revision, Serving};
 
@@ -111,7 +112,7 @@ fn certified(node: &Node, spec: &FunctionSpec) -> String {
 fn signers(node: &Node, spec: &FunctionSpec) -> String {
     let Some(rules) = &spec.webhook else { return "nobody".to_owned() };
     let secret = &rules.secret;
-    match node.engine.secrets().value_bytes(secret) {
+    match node.engine.secrets().value_bytes(&kept(secret, spec.name.namespace())) {
         Some(_) => format!("{}, which signs with the secret {secret}", rules.scheme.sender()),
         None => format!("nobody yet, because the secret {secret} is not set"),
     }

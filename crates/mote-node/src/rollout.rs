@@ -20,7 +20,7 @@ use mote_store::{RevisionState, StoredRevision};
 use super::spec_check::{self, check};
 use super::store_work::{internal, with_store};
 use super::turns::turn;
-use super::{Node, schedules};
+use super::{Node, functions, schedules};
 
 /// Lines of the log that are searched for those of a failed start, and how many of the last ones
 /// the message shows; it shows fewer where `mote logs` has the others.
@@ -124,11 +124,8 @@ pub(super) async fn traffic(node: &Node, name: &FunctionName) -> Result<Traffic,
 }
 
 fn serving(node: &Node, name: &FunctionName) -> Result<Serving, Problem> {
-    node.engine.serving(name.as_str()).ok_or_else(|| {
-        let all = node.engine.list();
-        let names = all.iter().map(|revision| revision.spec.name.as_str());
-        Problem::no_such_function(name.as_str(), names)
-    })
+    let none = || functions::no_such(&node.engine, name.as_str());
+    node.engine.serving(name.as_str()).ok_or_else(none)
 }
 
 async fn change(
@@ -241,6 +238,10 @@ pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Pr
                 "stop other functions with mote scale NAME 0, or raise the node's setting `memory`";
             let text = format!("{}: {reason}", revision.title());
             return Err(Problem::new(503, "M0505", text).with_hint(hint));
+        }
+        Err(WarmError::NamespaceFull(reason)) => {
+            let text = format!("{}: {reason}", revision.title());
+            return Err(Problem::new(503, "M0428", text));
         }
         Err(WarmError::Failed(reason)) => reason,
     };
@@ -386,9 +387,7 @@ pub(crate) fn route(node: &Node, name: &str) -> Result<mote_engine::Route, Probl
     }
     let (function, tag) = name.split_once('@').unwrap_or((name, ""));
     let Some(serving) = node.engine.serving(function) else {
-        let all = node.engine.list();
-        let names = all.iter().map(|revision| revision.spec.name.as_str());
-        return Err(Problem::no_such_function(function, names));
+        return Err(functions::no_such(&node.engine, function));
     };
     let shown: String = tag.chars().take(64).flat_map(char::escape_debug).collect();
     let split = serving.split();

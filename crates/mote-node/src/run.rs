@@ -28,6 +28,7 @@ use mote_outgoing::Outgoing;
 use mote_pool::budget::Budget;
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
 use mote_service_manager::ServiceManager;
+use mote_services::{NodeServices, Runs};
 use mote_store::{Store, StoredFunction, StoredRevision};
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle};
@@ -35,11 +36,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::listeners::Listeners;
-use super::services::NodeServices;
 use super::unusable::{companion, unusable};
 use super::{
-    Node, accepted, cells, compat, https, interpreters, keys, mqtt, nats, operators, reach, runs,
-    schedules, secrets,
+    Node, accepted, cells, compat, https, interpreters, keys, mqtt, namespaces, nats, operators,
+    reach, schedules, secrets,
 };
 use crate::admin;
 use mote_config::Config;
@@ -246,6 +246,7 @@ async fn serve(
     management.spawn(mote_tasks::boxed(guard.issuers().clone().run(outgoing.clone())));
     let of_callers = guard.clone();
     let opens = Arc::new(move |head: &_, route: &dyn RouteInfo| of_callers.proves(head, route));
+    let all_namespaces = namespaces::open(&store, &config).await?;
     let node = Arc::new(Node {
         mqtt,
         own_broker: own_broker.clone(),
@@ -264,7 +265,7 @@ async fn serve(
         key_turn: Default::default(),
         store: store.clone(),
         journals: journals.clone(),
-        runs: runs::Runs::new(journals.clone()),
+        runs: Runs::new(journals.clone()),
         schedules: schedules.clone(),
         outgoing,
         notices: Default::default(),
@@ -280,6 +281,8 @@ async fn serve(
         trees: Default::default(),
         data_path: Handle::current(),
         operators: Arc::new(operators),
+        namespaces: all_namespaces,
+        namespace_turn: Default::default(),
         token_turn: Default::default(),
         audit,
         compat: platforms.addresses(),
@@ -296,13 +299,22 @@ async fn serve(
         counter: Default::default(),
     });
     operators::bring_back(&node).await?;
+    namespaces::apply_limits(&node);
     node.engine.set_own_apis(platforms.own_apis(node.http));
     let accept = Arc::new(journals.clone());
     let runs = node.runs.clone();
     let notices = node.notices.clone();
     let publish = Arc::new(publisher.clone());
     journals.set_publish(publish.clone());
-    let services = NodeServices::new(engine.clone(), state, accept, runs, notices.clone(), publish);
+    let services = NodeServices::new(
+        engine.clone(),
+        state,
+        accept,
+        runs,
+        notices.clone(),
+        publish,
+        node.namespaces.clone(),
+    );
     engine.set_services(Arc::new(services));
     bring_back(&node, management).await?;
     accepted::take_up(&journals.own(), &store).await;

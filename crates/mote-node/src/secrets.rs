@@ -4,8 +4,10 @@ use anyhow::Result;
 use mote_api::Problem;
 use mote_api::types::{Secret, SecretList};
 use mote_core::FunctionSpec;
+use mote_core::name::{kept, of_kept};
 use mote_core::spec::is_secret_name;
 use mote_engine::Engine;
+use mote_namespaces::no_such_secret as unknown;
 use mote_seal::{KeySource, Keys, SecretError, Secrets, Zeroizing, make_key_file};
 use mote_store::Store;
 
@@ -93,17 +95,17 @@ pub(crate) async fn list(node: &Node) -> Result<SecretList, Problem> {
 /// A secret with the functions whose live revisions read it.
 pub(crate) fn described(engine: &Engine, name: String) -> Secret {
     let live = engine.list();
-    let connects = |spec: &FunctionSpec| spec.mqtt_secret_names().any(|known| *known == name);
-    let reads = live
-        .iter()
-        .filter(|one| one.spec.secret_names().contains(name.as_str()) || connects(&one.spec));
+    let (namespace, own) = of_kept(&name);
+    let connects = |spec: &FunctionSpec| spec.mqtt_secret_names().any(|known| *known == *own);
+    let live = live.iter().filter(|one| one.spec.name.namespace() == namespace);
+    let reads = live.filter(|one| one.spec.secret_names().contains(own) || connects(&one.spec));
     Secret { functions: reads.map(|one| one.spec.name.to_string()).collect(), name }
 }
 
 /// Checks that the node has every secret that a function reads.
 pub(super) fn check(engine: &Engine, spec: &FunctionSpec) -> Result<(), Problem> {
     let function = &spec.name;
-    let length = |name: &str| match engine.secrets().get(name) {
+    let length = |name: &str| match engine.secrets().get(&kept(name, function.namespace())) {
         Ok(value) => Ok(value.len()),
         Err(error) => {
             let text = match error {
@@ -139,7 +141,9 @@ pub(crate) async fn put(
     value: String,
     replace: Option<bool>,
 ) -> Result<bool, Problem> {
-    if !is_secret_name(&name) {
+    let (namespace, own) = of_kept(&name);
+    let _change = namespace.map(|namespace| node.namespaces.change(namespace)).transpose()?;
+    if !is_secret_name(own) {
         let text = "name: 1 to 253 of a-z, A-Z, 0-9, -, _ and ., not beginning with .";
         return Err(Problem::new(422, "M0303", text).with_field("name"));
     }
@@ -182,10 +186,4 @@ pub(crate) async fn remove(node: &Node, name: String) -> Result<(), Problem> {
 pub(crate) fn not_a_value() -> Problem {
     let text = format!("value: text of at most {} KiB, without NUL", VALUE_BYTES_MAX >> 10);
     Problem::new(422, "M0303", text).with_field("value")
-}
-
-fn unknown(name: &str) -> Problem {
-    let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
-    Problem::new(404, "M0415", format!("no secret named {shown}"))
-        .with_hint("list the secrets: mote secret list")
 }

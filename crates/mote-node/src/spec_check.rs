@@ -58,6 +58,7 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     if let Err((field, wanted)) = mote_routes::check(&spec.name, spec.routes()) {
         return Err(Problem::new(422, "M0303", format!("{field}: {wanted}")).with_field(field));
     }
+    mote_namespaces::confined::check(node.outgoing.reach, spec)?;
     route_conflict(node, spec)?;
     schedules::check(spec)?;
     secrets::check(&node.engine, spec)
@@ -73,8 +74,13 @@ fn recipients(spec: &FunctionSpec) -> impl Iterator<Item = (&'static str, &Recip
 pub(super) fn route_conflict(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     let Some((rule, other)) = node.engine.route_conflict(spec) else { return Ok(()) };
     let host = rule.host.unwrap_or_default();
+    // The owners of a namespace do not know the functions of others.
+    let other = match other.namespace() == spec.name.namespace() {
+        true => format!("the function {other}"),
+        false => "another function of the node".to_owned(),
+    };
     let text = format!(
-        "{}: the function {other} already has a route at {host}{} with a common method",
+        "{}: {other} already has a route at {host}{} with a common method",
         spec.name, rule.path
     );
     let hint = "remove one of the two routes, or give them different hosts, paths, or methods";
@@ -93,9 +99,10 @@ pub(super) fn route_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
         Some(Segment::Literal(first)) => Some(first.to_owned()),
         _ => None,
     };
+    let is_known = |other: &FunctionSpec| other.name.namespace() == spec.name.namespace();
     let hidden = |path: &String| {
         let other = first(path).filter(|first| first != spec.name.as_str())?;
-        let other = node.engine.get(&other)?;
+        let other = node.engine.get(&other).filter(|other| is_known(&other.spec))?;
         Some(format!(
             "the route {path} has no effect, because the function {0} answers below /{0}",
             other.spec.name
@@ -110,7 +117,7 @@ pub(super) fn route_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
         )
     }));
     if node.engine.get(spec.name.as_str()).is_none() {
-        for live in node.engine.list() {
+        for live in node.engine.list().into_iter().filter(|live| is_known(&live.spec)) {
             let own = everywhere(&live.spec);
             for path in own.iter().filter(|path| first(path).as_deref() == Some(spec.name.as_str()))
             {
@@ -127,10 +134,11 @@ pub(super) fn route_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
 
 /// Recipients of results, and functions that this one calls, that do not work now, but may later.
 pub(super) fn recipient_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
+    let full = |name: &str| mote_core::name::joined(name, spec.name.namespace());
     let warning = |(key, recipient): (&str, &Recipient)| match recipient {
         Recipient::Function(name) => {
             let name = name.split('@').next().unwrap_or(name);
-            let is_there = name == spec.name.as_str() || node.engine.get(name).is_some();
+            let is_there = name == spec.name.label() || node.engine.get(&full(name)).is_some();
             (!is_there).then(|| format!("{key}: this node has no function {name} yet"))
         }
         Recipient::Url(url) => {
@@ -141,7 +149,7 @@ pub(super) fn recipient_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String
     };
     let missing = |name: &&String| {
         let is_name = mote_core::FunctionName::new(name).is_ok();
-        is_name && name.as_str() != spec.name.as_str() && node.engine.get(name).is_none()
+        is_name && name.as_str() != spec.name.label() && node.engine.get(&full(name)).is_none()
     };
     let missing: Vec<_> = spec.calls.iter().filter(missing).map(String::as_str).collect();
     let called = (!missing.is_empty())

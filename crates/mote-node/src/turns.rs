@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use mote_api::Problem;
 use mote_core::FunctionName;
+use mote_namespaces::Change;
 use parking_lot::Mutex;
 
 use super::Node;
@@ -17,13 +18,38 @@ pub(crate) struct Deploying(Mutex<HashSet<FunctionName>>);
 pub(crate) struct Turn<'a> {
     deploying: &'a Deploying,
     name: FunctionName,
+    _change: Option<Change>,
 }
 
 /// Begins a change of `name`, or fails because another one is under way.
 pub(crate) fn turn<'a>(node: &'a Node, name: &FunctionName) -> Result<Turn<'a>, Problem> {
+    let change = name.namespace().map(|namespace| node.namespaces.change(namespace)).transpose()?;
+    claimed(node, name, change)
+}
+
+/// The same for the removal of the whole namespace of `name`, which lets nothing else begin.
+pub(crate) fn last_turn<'a>(node: &'a Node, name: &FunctionName) -> Result<Turn<'a>, Problem> {
+    claimed(node, name, None)
+}
+
+/// Functions of a namespace, other than `name`, that are deployed for the first time now.
+pub(crate) fn new_ones(node: &Node, namespace: &str, name: &FunctionName) -> u64 {
+    let deploying = node.deploying.0.lock();
+    let is_new = |other: &&FunctionName| {
+        let is_other = other.namespace() == Some(namespace) && *other != name;
+        is_other && node.engine.get(other.as_str()).is_none()
+    };
+    deploying.iter().filter(is_new).count() as u64
+}
+
+fn claimed<'a>(
+    node: &'a Node,
+    name: &FunctionName,
+    change: Option<Change>,
+) -> Result<Turn<'a>, Problem> {
     let deploying = &node.deploying;
     if deploying.0.lock().insert(name.clone()) {
-        return Ok(Turn { deploying, name: name.clone() });
+        return Ok(Turn { deploying, name: name.clone(), _change: change });
     }
     let text = format!("another deploy of {name} is running");
     Err(Problem::new(409, "M1405", text).with_hint("try again when it has ended"))

@@ -214,6 +214,9 @@ fn holder(
     let text = match whisk.context.node.admits(from.ip(), token.as_deref(), needed) {
         Admission::Admitted(name) => return Ok((name, None)),
         Admission::OtherRole { name, role } => return Ok((name, Some(role))),
+        Admission::OtherScope { name } => {
+            return Err(Refused(StatusCode::FORBIDDEN, access::other_scope(&name)));
+        }
         Admission::Refused if token.is_none() => {
             "The resource requires authentication, which was not supplied with the request."
         }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
+use mote_namespaces::Scope;
 use sha2::{Digest as _, Sha256};
 
 use crate::guesses::Guesses;
@@ -26,6 +27,7 @@ const OWNER: &str = "admin.token";
 pub(crate) struct Holder {
     pub(crate) name: Arc<str>,
     pub(crate) role: Role,
+    pub(crate) scope: Scope,
     pub(crate) expires_unix_ms: Option<u64>,
 }
 
@@ -40,6 +42,11 @@ pub enum Admission {
         name: Arc<str>,
         /// Its role.
         role: Role,
+    },
+    /// The token is valid, but for one namespace, and this concerns more.
+    OtherScope {
+        /// The name of the token.
+        name: Arc<str>,
     },
     /// The token is missing or not valid.
     Refused,
@@ -79,16 +86,34 @@ impl Operators {
         Ok(Self { owner: Some(Sha256::digest(&text).into()), ..Self::default() })
     }
 
-    /// Whether the sender of `token`, at this address, may do what `needed` permits. Counts wrong
-    /// tokens; right ones are never slowed down.
+    /// Whether the sender of `token`, at this address, may do what `needed` permits on the whole
+    /// node. Tokens of a namespace may not.
     pub fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> Admission {
+        match self.admits_within(from, token, needed) {
+            (Admission::Admitted(name), Scope::Namespace(_)) => Admission::OtherScope { name },
+            (admission, _) => admission,
+        }
+    }
+
+    /// Whether the sender of `token`, at this address, may do what `needed` permits, and within which
+    /// scope. Counts wrong tokens; right ones are never slowed down.
+    pub fn admits_within(
+        &self,
+        from: IpAddr,
+        token: Option<&str>,
+        needed: Role,
+    ) -> (Admission, Scope) {
         let token = token.map(str::trim).filter(|token| token.len() <= TOKEN_BYTES_MAX);
         let holder = token.and_then(|token| self.holder(token));
         match holder {
-            Some(Holder { name, role, .. }) if role < needed => Admission::OtherRole { name, role },
-            Some(holder) => Admission::Admitted(holder.name),
-            None if self.guesses.may_guess(from, Instant::now()) => Admission::Refused,
-            None => Admission::TooManyTries,
+            Some(Holder { name, role, scope, .. }) if role < needed => {
+                (Admission::OtherRole { name, role }, scope)
+            }
+            Some(holder) => (Admission::Admitted(holder.name), holder.scope),
+            None if self.guesses.may_guess(from, Instant::now()) => {
+                (Admission::Refused, Scope::All)
+            }
+            None => (Admission::TooManyTries, Scope::All),
         }
     }
 
@@ -98,6 +123,7 @@ impl Operators {
             return Some(Holder {
                 name: OWNER.into(),
                 role: Role::Operator,
+                scope: Scope::All,
                 expires_unix_ms: None,
             });
         }
@@ -134,7 +160,8 @@ mod tests {
 
     fn holder(name: &str, role: Role, expires_unix_ms: Option<u64>) -> ([u8; 32], Holder) {
         let token = format!("token-of-{name}");
-        (Sha256::digest(token).into(), Holder { name: name.into(), role, expires_unix_ms })
+        let scope = Scope::All;
+        (Sha256::digest(token).into(), Holder { name: name.into(), role, scope, expires_unix_ms })
     }
 
     #[test]
@@ -156,6 +183,24 @@ mod tests {
         assert_eq!(admits("token-of-old", Role::Viewer), Admission::Refused, "expired");
         assert_eq!(admits("", Role::Viewer), Admission::Refused);
         assert_eq!(operators.admits(FROM, None, Role::Viewer), Admission::Refused);
+    }
+
+    #[test]
+    fn tokens_of_a_namespace_admit_to_nothing_else() {
+        let operators = Operators::default();
+        let (hash, mut one) = holder("plant", Role::Operator, None);
+        one.scope = Scope::Namespace("plant".into());
+        operators.replace(HashMap::from([(hash, one)]));
+        let name = Arc::<str>::from("plant");
+        let token = Some("token-of-plant");
+        assert_eq!(
+            operators.admits(FROM, token, Role::Viewer),
+            Admission::OtherScope { name: name.clone() }
+        );
+        assert_eq!(
+            operators.admits_within(FROM, token, Role::Operator),
+            (Admission::Admitted(name), Scope::Namespace("plant".into()))
+        );
     }
 
     #[test]

@@ -15,7 +15,8 @@ pub enum Role {
 }
 
 /// Paths below which only an operator may change something.
-const OF_OPERATORS: [&str; 7] = ["keys", "tokens", "audit", "mqtt", "cells", "pods", "journals"];
+const OF_OPERATORS: [&str; 8] =
+    ["keys", "tokens", "audit", "mqtt", "cells", "pods", "journals", "namespaces"];
 /// Paths that show data of functions.
 const DATA: [&str; 1] = ["kv"];
 
@@ -86,6 +87,7 @@ mod tests {
             (false, "/v1/kv/hello", Role::Deployer),
             (false, "/v1/keys/web/rotate", Role::Operator),
             (false, "/v1/tokens", Role::Operator),
+            (false, "/v1/namespaces/plant", Role::Operator),
             (false, "/v1/mqtt/users/lamp", Role::Operator),
             (false, "/v1/cells", Role::Operator),
             (false, "/v1/pods", Role::Operator),

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use mote_api::operators::{NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens};
 use mote_api::{Problem, Timestamp};
 use mote_core::spec::is_secret_name;
+use mote_namespaces::Scope;
 use mote_store::{DocumentChange, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -27,6 +28,9 @@ struct Stored {
     /// The SHA-256 in hexadecimal digits.
     sha256: String,
     role: String,
+    /// The one namespace that it is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    namespace: Option<String>,
     created_at_ms: u64,
     expires_at_ms: Option<u64>,
 }
@@ -57,6 +61,7 @@ pub fn list(store: &Store) -> Result<OperatorTokens, StoreError> {
     let tokens = read(store)?.into_iter().map(|(name, stored)| OperatorToken {
         name,
         role: stored.role,
+        namespace: stored.namespace,
         created_at: Timestamp::from_unix_ms(stored.created_at_ms),
         expires_at: stored.expires_at_ms.map(Timestamp::from_unix_ms),
     });
@@ -70,7 +75,7 @@ pub fn create(
     wish: OperatorTokenRequest,
     now_ms: u64,
 ) -> Result<NewOperatorToken, NotChanged> {
-    let OperatorTokenRequest { name, role, valid_ms } = wish;
+    let OperatorTokenRequest { name, role, namespace, valid_ms } = wish;
     if !is_secret_name(&name) {
         let text = format!(
             "{}: the name of a token has 1 to 253 of a-z, A-Z, 0-9, -, _ and ., and does not begin \
@@ -107,12 +112,18 @@ pub fn create(
         Problem::new(500, "M0599", "the node could not make a token; see its log")
     })?;
     let sha256 = base16ct::lower::encode_string(&Sha256::digest(&token));
-    let stored = Stored { sha256, role: role.clone(), created_at_ms: now_ms, expires_at_ms };
+    let stored = Stored {
+        sha256,
+        role: role.clone(),
+        namespace: namespace.clone(),
+        created_at_ms: now_ms,
+        expires_at_ms,
+    };
     let value = serde_json::to_vec(&stored).expect("plain data");
     store.put_documents(&[change(&name, Some(value))])?;
     bring_back(store, operators)?;
     let expires_at = expires_at_ms.map(Timestamp::from_unix_ms);
-    Ok(NewOperatorToken { name, role, token, expires_at })
+    Ok(NewOperatorToken { name, role, namespace, token, expires_at })
 }
 
 /// Makes a token invalid, and lets `operators` know it.
@@ -127,6 +138,20 @@ pub fn revoke(store: &Store, operators: &Operators, name: &str) -> Result<(), No
     Ok(())
 }
 
+/// Makes all tokens of a namespace invalid, and lets `operators` know it.
+pub fn revoke_all_of(
+    store: &Store,
+    operators: &Operators,
+    namespace: &str,
+) -> Result<(), NotChanged> {
+    let all = read(store)?.into_iter();
+    let own = all.filter(|(_, stored)| stored.namespace.as_deref() == Some(namespace));
+    let changes: Vec<_> = own.map(|(name, _)| change(&name, None)).collect();
+    store.put_documents(&changes)?;
+    bring_back(store, operators)?;
+    Ok(())
+}
+
 /// Loads the tokens from the store.
 pub fn bring_back(store: &Store, operators: &Operators) -> Result<(), StoreError> {
     let holders = read(store)?.into_iter().filter_map(|(name, stored)| {
@@ -134,6 +159,10 @@ pub fn bring_back(store: &Store, operators: &Operators) -> Result<(), StoreError
         let holder = Holder {
             name: name.into(),
             role: stored.role.parse().ok()?,
+            scope: match stored.namespace {
+                Some(namespace) => Scope::Namespace(namespace.into()),
+                None => Scope::All,
+            },
             expires_unix_ms: stored.expires_at_ms,
         };
         Some((hash.try_into().ok()?, holder))
@@ -171,7 +200,8 @@ mod tests {
     use crate::operators::Admission;
 
     fn wish(name: &str, role: &str, valid_ms: Option<u64>) -> OperatorTokenRequest {
-        OperatorTokenRequest { name: name.to_owned(), role: role.to_owned(), valid_ms }
+        let (name, role) = (name.to_owned(), role.to_owned());
+        OperatorTokenRequest { name, role, namespace: None, valid_ms }
     }
 
     #[test]

@@ -105,6 +105,14 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
+    /// The rule for requests that a function causes, which may be `NAME@TAG`. What a function of a
+    /// namespace causes reaches addresses of the internet only.
+    pub fn of(&self, function: &str) -> Self {
+        let is_in_namespace = function.contains('.');
+        let reach = if is_in_namespace { Reach::Public } else { self.reach };
+        Self { reach, ..self.clone() }
+    }
+
     /// Checks that a connection to an address to which a name resolved is permitted.
     fn check(&self, address: SocketAddr) -> Result<(), OutgoingError> {
         match Reach::needed(address.ip()) {

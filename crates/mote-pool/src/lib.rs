@@ -2,7 +2,8 @@
 //! instances there are.
 //!
 //! [`Pool`] holds the queue of a revision and its instances; [`autoscale`] decides how many
-//! instances there should be, [`budget`] what the node can afford, [`prewarm`] how many programs
+//! instances there should be, [`budget`] what the node can afford,
+//! [`tenants`] what namespaces hold and may hold, [`prewarm`] how many programs
 //! wait to become an instance, and [`admission`] whether an invocation runs, waits or is refused.
 //! The daemon and the simulator (`mote-lab`) drive the same types. This crate must not know about
 //! sockets, files, clocks, the environment or an async runtime (`clippy.toml` bans them): time is
@@ -14,6 +15,7 @@ mod balance;
 pub mod budget;
 mod pool;
 pub mod prewarm;
+pub mod tenants;
 
 pub use pool::{
     Call, Calls, Dispatched, Ended, Expired, Expiry, Instance, NewInstance, Orders, Pool, Refusal,

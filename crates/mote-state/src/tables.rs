@@ -185,6 +185,11 @@ impl Change<'_> {
         expires_ms: u64,
     ) -> rusqlite::Result<Result<u64, StateError>> {
         let bytes = (self.key.len() + value.len()) as u64;
+        if let Some(most) = self.quota.together_bytes
+            && let Some(error) = self.exceeds_together(connection, bytes, most)?
+        {
+            return Ok(Err(error));
+        }
         if let Some(error) = self.exceeds(bytes) {
             // Entries that have expired do not count.
             let Some(totals) = self.totals else { return Ok(Err(error)) };
@@ -218,6 +223,38 @@ impl Change<'_> {
         connection.prepare_cached(sql)?.execute(row)?;
         sweep(connection, self.now_ms, SWEPT_PER_CHANGE, None)?;
         Ok(Ok(version))
+    }
+
+    /// The same for all functions of the namespace of this one together. Entries that have expired
+    /// count until they are removed.
+    fn exceeds_together(
+        &self,
+        connection: &Connection,
+        bytes: u64,
+        most: u64,
+    ) -> rusqlite::Result<Option<StateError>> {
+        let (Namespace::Function(name) | Namespace::Shared(name)) = self.namespace;
+        let Some(namespace) = mote_core::name::split(name).1 else { return Ok(None) };
+        let old = self.held.as_ref().map_or(0, |held| held.bytes);
+        let sql = "SELECT coalesce(sum(bytes), 0) FROM namespaces
+                   WHERE substr(name, -length(?1)) = ?1";
+        let all = |connection: &Connection| {
+            let mut statement = connection.prepare_cached(sql)?;
+            statement.query_row([format!(".{namespace}")], |row| row.get::<_, u64>(0))
+        };
+        if bytes <= old || all(connection)? - old + bytes <= most {
+            return Ok(None);
+        }
+        sweep(connection, self.now_ms, SWEPT_FOR_QUOTA, None)?;
+        let now = all(connection)?;
+        if now.saturating_sub(old) + bytes <= most {
+            return Ok(None);
+        }
+        let text = format!(
+            "the namespace {namespace} keeps {now} bytes of state, of at most {most}; remove keys, or let \
+             an operator raise the limit with mote namespace update {namespace} --state"
+        );
+        Ok(Some(StateError::Full(text)))
     }
 
     /// Whether the namespace would hold more than it may, and more than before.

@@ -418,6 +418,14 @@ impl Store {
         Ok(removed > 0)
     }
 
+    /// Removes all functions of a namespace with their revisions, also those that were never live.
+    pub fn remove_all_of(&self, namespace: &str) -> Result<(), StoreError> {
+        let end = format!(".{namespace}");
+        let sql = "DELETE FROM functions WHERE substr(name, -length(?1)) = ?1";
+        self.change(|change| change.execute(sql, [end]))?;
+        Ok(())
+    }
+
     /// Removes code and packages that no revision names and that are not in use; `in_use` are the
     /// hashes and keys of running instances. A tree that cannot be removed is reported and does not
     /// stop the collection.

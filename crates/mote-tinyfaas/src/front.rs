@@ -51,6 +51,10 @@ impl<R: RouteInfo> RouteInfo for Route<R> {
     fn takes_whole_bodies(&self) -> bool {
         self.0.takes_whole_bodies()
     }
+    fn is_confined(&self) -> bool {
+        self.0.is_confined()
+    }
+
     fn stream_idle_ms(&self) -> u64 {
         self.0.stream_idle_ms()
     }

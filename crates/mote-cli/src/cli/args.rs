@@ -10,6 +10,7 @@ mod key;
 mod kv;
 mod login;
 mod mqtt;
+mod namespace;
 mod nats;
 mod operators;
 mod pace;
@@ -30,6 +31,7 @@ pub(super) use self::key::{Key, KeyCreate, KeyRevoke, KeyVerb};
 pub(super) use self::kv::{Kv, KvKeys, KvVerb};
 pub(super) use self::login::{Login, Logout};
 pub(super) use self::mqtt::{Mqtt, MqttUsersVerb, MqttVerb};
+pub(super) use self::namespace::{Limits, NamespaceVerb, Namespaces};
 pub(super) use self::nats::NatsFlags;
 pub(super) use self::operators::{AuditArgs, Token, TokenCreate, TokenRevoke, TokenVerb};
 pub(super) use self::secret::SecretSet;
@@ -41,6 +43,8 @@ Environment:
   MOTE_TOKEN   Token for a node that is reached over TCP: the text in the file admin.token of its
                data folder
   MOTE_SOCKET  Management socket of the node on this machine
+  MOTE_NAMESPACE
+               Namespace of names that are written without one, as --namespace
   MOTE_NODES   File with the names of nodes [default: nodes.toml in ~/.config/mote, for root in
                /etc/mote]
   NO_COLOR     Print no colours";
@@ -76,6 +80,12 @@ pub(super) struct Global {
     /// between them.
     #[arg(long, global = true, value_name = "NODE", help_heading = "Everywhere")]
     pub(super) node: Option<String>,
+    /// Namespace of names that are written without one [env: MOTE_NAMESPACE]
+    ///
+    /// With --namespace plant, the name hello means the function hello.plant, and lists show only what
+    /// is in the namespace plant.
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Everywhere")]
+    pub(super) namespace: Option<String>,
     /// Seconds to wait for the node
     #[arg(long, global = true, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400), help_heading = "Everywhere")]
     pub(super) timeout: Option<u64>,
@@ -175,6 +185,8 @@ pub(super) enum Verb {
     Key(Key),
     /// Manage the tokens with which people and programs manage the node over the network
     Token(Token),
+    /// Manage namespaces, which separate the functions of several owners
+    Namespace(Namespaces),
     /// Show what was changed on the node, when, by whom and from where
     Audit(AuditArgs),
     /// Read and change the state that functions keep

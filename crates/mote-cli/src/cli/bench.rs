@@ -7,7 +7,6 @@
 mod baseline;
 mod setup;
 mod sweep;
-mod text;
 
 use std::io::{IsTerminal, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,6 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mote_api::exit;
+use mote_bench_text as text;
 use mote_load::{
     Live, LoadError, Plan, Protocol, ROWS_MAX, Report, Request, Row, Target, coap, compare,
 };

@@ -66,8 +66,17 @@ pub(super) async fn login(args: &Login, global: &Global, output: &Output) -> Res
         named.fingerprint = Some(agreed(&args.address, seen).await?);
         answer = client_of(&named, Some(token.clone()), true, global)?.status().await;
     }
-    let status = answer?;
+    let status = match answer {
+        // The token is valid, but shows nothing of the node as a whole.
+        Err(ClientError::Problem(problem)) if problem.code == "M1408" => None,
+        answer => Some(answer?),
+    };
     keep(&named, &token)?;
+    let Some(status) = status else {
+        let shown = harmless(&name);
+        output.say(&format!("{shown} is kept with a token for one namespace; use --node {shown}"));
+        return Ok(());
+    };
     output.result(&status, &[&name], || {
         let shown = harmless(&name);
         format!(

@@ -204,11 +204,19 @@ fn token(name: &str, path: &Path, global: &Global) -> Result<String, Failure> {
 }
 
 fn client(endpoint: Endpoint, global: &Global) -> Client {
-    let client = Client::new(endpoint);
+    let mut client = Client::new(endpoint);
+    if let Some(namespace) = namespace(global) {
+        client = client.with_namespace(&namespace);
+    }
     match global.timeout {
         Some(seconds) => client.with_timeout(Duration::from_secs(seconds)),
         None => client,
     }
+}
+
+/// The namespace of names that are written without one.
+pub(super) fn namespace(global: &Global) -> Option<String> {
+    global.namespace.clone().or_else(|| variable("MOTE_NAMESPACE")).filter(|name| !name.is_empty())
 }
 
 /// `mote nodes`: the state of the nodes that `--node` names, or of all in the file.

@@ -3,15 +3,21 @@
 use mote_api::client::Client;
 use mote_api::operators::OperatorTokenRequest;
 
-use super::args::{AuditArgs, TokenCreate, TokenRevoke, TokenVerb};
+use super::args::{AuditArgs, Global, TokenCreate, TokenRevoke, TokenVerb};
 use super::failure::Failure;
 use super::functions::is_agreed;
 use super::key::{duration, expiry};
+use super::nodes::namespace;
 use super::output::{Output, harmless, table};
 
-pub(super) async fn run(client: &Client, verb: &TokenVerb, output: &Output) -> Result<(), Failure> {
+pub(super) async fn run(
+    client: &Client,
+    verb: &TokenVerb,
+    global: &Global,
+    output: &Output,
+) -> Result<(), Failure> {
     match verb {
-        TokenVerb::Create(args) => create(client, args, output).await,
+        TokenVerb::Create(args) => create(client, args, global, output).await,
         TokenVerb::List => list(client, output).await,
         TokenVerb::Revoke(args) => revoke(client, args, output).await,
     }
@@ -19,17 +25,25 @@ pub(super) async fn run(client: &Client, verb: &TokenVerb, output: &Output) -> R
 
 /// Prints the token alone, so that a script can take it, and what there is to know to standard
 /// error.
-async fn create(client: &Client, args: &TokenCreate, output: &Output) -> Result<(), Failure> {
+async fn create(
+    client: &Client,
+    args: &TokenCreate,
+    global: &Global,
+    output: &Output,
+) -> Result<(), Failure> {
     let expires = args.expires.as_deref();
     let wish = OperatorTokenRequest {
         name: args.name.clone(),
         role: args.role.clone(),
+        namespace: namespace(global).filter(|name| name != "default"),
         valid_ms: expires.map(|text| duration("--expires", text)).transpose()?,
     };
     let new = client.create_token(&wish).await?;
     let until = new.expires_at.map(|at| format!(" until {at}")).unwrap_or_default();
+    let within = new.namespace.as_deref().map(|name| format!(" in the namespace {name}"));
+    let within = within.unwrap_or_default();
     output.say(&format!(
-        "{} has the role {}{until}; this token is not shown again:",
+        "{} has the role {}{within}{until}; this token is not shown again:",
         new.name, new.role
     ));
     output.result(&new, &[&new.name], || format!("{}\n", harmless(&new.token)))
@@ -49,10 +63,12 @@ async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
         }
         let row = |token: &mote_api::operators::OperatorToken| {
             let expires = token.expires_at.map_or_else(|| "-".to_owned(), expiry);
-            vec![token.name.clone(), token.role.clone(), token.created_at.to_string(), expires]
+            let namespace = token.namespace.clone().unwrap_or_else(|| "-".to_owned());
+            let created = token.created_at.to_string();
+            vec![token.name.clone(), token.role.clone(), namespace, created, expires]
         };
         let rows: Vec<Vec<String>> = list.tokens.iter().map(row).collect();
-        table(&["NAME", "ROLE", "CREATED", "EXPIRES"], &rows)
+        table(&["NAME", "ROLE", "NAMESPACE", "CREATED", "EXPIRES"], &rows)
     })
 }
 

@@ -112,6 +112,11 @@ impl Line {
                 self.global.node = Some(value);
                 Some(())
             }
+            "namespace" => {
+                self.once("namespace")?;
+                self.global.namespace = Some(value);
+                Some(())
+            }
             "timeout" => {
                 self.once("timeout")?;
                 let seconds = value.parse().ok();

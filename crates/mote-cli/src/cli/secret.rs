@@ -2,6 +2,7 @@
 //! every user of a machine can see, and is never printed.
 
 use mote_api::client::Client;
+use mote_core::name::of_kept;
 
 use super::args::{Remove, SecretSet, SecretVerb};
 use super::failure::Failure;
@@ -39,7 +40,7 @@ async fn set(client: &Client, args: &SecretSet, output: &Output) -> Result<(), F
     let value = value(args).await?;
     let secret = client.put_secret(&args.name, value).await?;
     output.result(&secret, &[&secret.name], || {
-        let name = harmless(&secret.name);
+        let name = harmless(of_kept(&secret.name).1);
         match secret.functions.as_slice() {
             [] => format!(
                 "{name} is set; functions that list it as a secret can read /secrets/{name}\n"

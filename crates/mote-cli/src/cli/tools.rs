@@ -14,8 +14,8 @@ use super::failure::Failure;
 use super::output::Output;
 use super::{
     bench, completion, config_verb, deploy, ended, explain, export, fleet, functions, import,
-    invocations, invoke, key, kv, login, logs, mqtt, node, nodes, operators, program, rollout,
-    scale, schedules, secret, simulate, top, upload,
+    invocations, invoke, key, kv, login, logs, mqtt, namespace, node, nodes, operators, program,
+    rollout, scale, schedules, secret, simulate, top, upload,
 };
 
 /// Runs the command line of this process as `mote-tools`.
@@ -89,7 +89,8 @@ fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure
             }
             Verb::Secret(args) => secret::run(&client, &args.verb, output).await,
             Verb::Key(args) => key::run(&client, &args.verb, output).await,
-            Verb::Token(args) => operators::run(&client, &args.verb, output).await,
+            Verb::Token(args) => operators::run(&client, &args.verb, global, output).await,
+            Verb::Namespace(args) => namespace::run(&client, &args.verb, output).await,
             Verb::Audit(args) => operators::audit(&client, &args, output).await,
             Verb::Kv(args) => kv::run(&client, &args.verb, output).await,
             Verb::Mqtt(args) => mqtt::run(&client, &args.verb, output).await,

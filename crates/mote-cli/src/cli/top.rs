@@ -3,8 +3,6 @@
 //! It prints plain lines on the terminal's alternate screen and needs no further library. All
 //! values come from the management API; rates are differences of two answers.
 
-mod screen;
-
 use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -12,9 +10,9 @@ use std::time::{Duration, Instant};
 use mote_api::client::Client;
 use mote_api::quantity::{duration_text, size_text};
 use mote_api::types::{Function, NodeBudget, NodeStatus};
+use mote_tables::screen::{Key, Screen};
 use serde::Serialize;
 
-use self::screen::{Key, Screen};
 use super::args::{Format, Top};
 use super::failure::Failure;
 use super::output::{Narrow, Output, table_narrowed};

@@ -84,6 +84,11 @@ fn shows(request: &Request, key: &str) -> bool {
 
 async fn check_token(State(controller): Shared, request: Request, next: Next) -> Response {
     if shows(&request, &controller.token) {
+        // Otherwise a function for one owner would be deployed for all.
+        if request.headers().contains_key(mote_api::paths::HEADER_NAMESPACE) {
+            let text = "a cluster has no namespaces of mote: leave out --namespace";
+            return Refused(Problem::new(422, "M0429", text)).into_response();
+        }
         return next.run(request).await;
     }
     let problem = Problem::new(401, "M1401", "the request has no valid token").with_hint(format!(

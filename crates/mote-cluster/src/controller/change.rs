@@ -64,6 +64,11 @@ pub(super) async fn deploy(
     let mut steps = Steps { steps: Vec::new(), since: Instant::now() };
     let name = FunctionName::new(&wish.name)
         .map_err(|error| Problem::new(422, "M0303", error.to_string()).with_field("name"))?;
+    if name.namespace().is_some() {
+        let text =
+            format!("{name}: a cluster has no namespaces of mote, so that names have no dot");
+        return Err(Problem::new(422, "M0429", text).with_field("name").into());
+    }
     let tar = wish.tar.clone();
     let read = tokio::task::spawn_blocking(move || read(&name, &tar)).await;
     let spec = read.map_err(|error| Problem::new(500, "M0599", error.to_string()))??;

@@ -85,7 +85,7 @@ impl Recipient {
         match self {
             Recipient::Function(name) => {
                 let (name, tag) = name.split_once('@').unwrap_or((name, "live"));
-                let ok = crate::name::is_valid(name) && crate::name::is_valid(tag);
+                let ok = crate::name::is_label(name) && crate::name::is_label(tag);
                 (!ok).then(|| format!("{name:?} is not the name of a function"))
             }
             Recipient::Url(_) => None,

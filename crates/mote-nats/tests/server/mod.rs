@@ -58,7 +58,7 @@ pub struct Node {
 impl Node {
     pub fn of(server: &Server) -> Self {
         let nats = server.client();
-        let quota = Quota { bytes: 1 << 20, keys: 10_000 };
+        let quota = Quota { bytes: 1 << 20, keys: 10_000, together_bytes: None };
         Self { state: NatsState::new(nats.clone()), nats, quota }
     }
 

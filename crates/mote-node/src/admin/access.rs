@@ -8,8 +8,12 @@ use std::sync::Arc;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use mote_api::Problem;
+use mote_api::{Problem, paths};
+use mote_compat::routing::{Argument, Call, Refusal};
+use mote_core::InvocationId;
 use mote_engine::clock;
+use mote_journal::{Reader, problem_of};
+use mote_namespaces::{Change, Scope, View, no_such_invocation};
 use mote_operators::{Act, Admission, Begun, Role, bearer, is_act, reads_only};
 
 use super::Refused;
@@ -29,15 +33,33 @@ pub(crate) enum Caller {
 #[derive(Debug, Clone)]
 pub(super) struct Made(pub(super) String);
 
-/// Lets a request through, or answers it with a refusal.
+/// What the sender of a request means by short names, and may see. Every handler behind [`check`] can
+/// take it.
+#[derive(Clone)]
+pub(super) struct Seen(pub(super) View);
+
+impl<S> Argument<S> for Seen {
+    fn take(call: &mut Call, _: &S) -> Result<Self, Refusal> {
+        let seen = call.head.extensions.get::<Seen>().cloned();
+        let missing = || Problem::new(500, "M0599", "the sender of the request is not known");
+        seen.ok_or_else(|| Box::new(Refused(missing()).into_response()))
+    }
+}
+
+/// Lets a request through, or answers it with a refusal. This is the one place in which names of a
+/// namespace become full ones, and in which it is decided who may name what.
 pub(crate) async fn check(
     State(node): State<Arc<Node>>,
     ConnectInfo(caller): ConnectInfo<Caller>,
     request: Request,
     next: Next,
 ) -> Response {
+    let mut request = request;
     let (who, denied) = match allowed(&node, caller, &request) {
-        Ok(who) => (Some(who), None),
+        Ok((who, scope)) => {
+            let denied = within(&node, scope, &mut request).await.err();
+            (Some(who), denied.map(Denied::from))
+        }
         Err(denied) => (denied.who.clone(), Some(denied)),
     };
     let (method, path) = (request.method().as_str(), request.uri().path());
@@ -56,7 +78,7 @@ pub(crate) async fn check(
     let left = move |act| drop(tokio::spawn(mote_tasks::boxed(operators::record(&of_node, act))));
     let begun = act.map(|act| Begun::new(act, left));
     let response = match denied {
-        None => next.run(request).await,
+        None => run(request, next).await,
         Some(Denied { problem, header, .. }) => {
             let mut response = Refused(problem).into_response();
             if let Some((name, value)) = header {
@@ -74,6 +96,55 @@ pub(crate) async fn check(
     response
 }
 
+/// Checks what a request names, and writes the names in its path in full.
+async fn within(node: &Node, scope: Scope, request: &mut Request) -> Result<(), Problem> {
+    let chosen = request.headers().get(paths::HEADER_NAMESPACE);
+    let chosen = chosen.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let view = View::new(scope, chosen.as_deref());
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    let exists = |name: &str| node.namespaces.exists(name);
+    let examined = mote_namespaces::examine(&view, method, path, exists)?;
+    if let Some(text) = examined.invocation {
+        let unknown = || no_such_invocation(&text);
+        let id = InvocationId::from_text(&text).ok_or_else(unknown)?;
+        let shown = node.journals.show(id).await;
+        let shown = shown.map_err(|error| problem_of(&error, Reader::Owner))?;
+        let seen = shown.is_some_and(|shown| view.shows(&shown.stored.function));
+        seen.then_some(()).ok_or_else(unknown)?;
+    }
+    if let Some(path) = examined.path {
+        let target = match request.uri().query() {
+            Some(query) => format!("{path}?{query}"),
+            None => path,
+        };
+        let wrong = |_| Problem::new(400, "M1403", "the path is not valid");
+        *request.uri_mut() = target.parse().map_err(wrong)?;
+    }
+    if let Some(namespace) = examined.namespace.filter(|_| !reads_only(request.method().as_str())) {
+        request.extensions_mut().insert(Arc::new(node.namespaces.change(&namespace)?));
+    }
+    request.extensions_mut().insert(Seen(view));
+    Ok(())
+}
+
+/// Runs a request. A change in a namespace runs to its end although its client leaves, because the
+/// removal of the namespace waits for it.
+async fn run(mut request: Request, next: Next) -> Response {
+    let Some(change) = request.extensions_mut().remove::<Arc<Change>>() else {
+        return next.run(request).await;
+    };
+    let (task, result) = mote_tasks::whole(async move {
+        let response = next.run(request).await;
+        drop(change);
+        Ok::<_, Problem>(response)
+    });
+    let failed = || Problem::new(500, "M0599", "the node could not make the change; see its log");
+    match tokio::spawn(task).await {
+        Ok(()) => result.take().unwrap_or_else(|problem| Refused(problem).into_response()),
+        Err(_) => Refused(failed()).into_response(),
+    }
+}
+
 /// A request that is not let through.
 struct Denied {
     problem: Problem,
@@ -89,10 +160,10 @@ impl From<Problem> for Denied {
 }
 
 /// Who sends a request that is let through.
-fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<String, Denied> {
+fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(String, Scope), Denied> {
     let address = match caller {
         Caller::Local(Some(uid)) if uid == 0 || uid == node.uid => {
-            return Ok(format!("user {uid}"));
+            return Ok((format!("user {uid}"), Scope::All));
         }
         Caller::Local(_) => {
             let text = "only root and the user that runs the node may use this socket";
@@ -122,8 +193,14 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<String, Den
     };
     let reads_only = reads_only(request.method().as_str());
     let needed = Role::for_management(reads_only, request.uri().path());
-    match node.operators.admits(address, given, needed) {
-        Admission::Admitted(name) => return Ok(name.to_string()),
+    let (admission, scope) = node.operators.admits_within(address, given, needed);
+    match admission {
+        Admission::Admitted(name) => return Ok((name.to_string(), scope)),
+        // The request is examined later.
+        Admission::OtherScope { name } => {
+            let text = format!("the token {name} is for one namespace");
+            return Err(Problem::new(403, "M1408", text).into());
+        }
         Admission::OtherRole { name, role } => {
             let text =
                 format!("the token {name} has the role {role}; this needs the role {needed}");

@@ -24,13 +24,15 @@ use mote_engine::{InstanceStatus, PoolStatus, Revision, clock};
 use serde::Deserialize;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
+use super::access::Seen;
 use super::{Refused, to_the_end};
 use crate::functions::{self as node_functions, find};
 use crate::{Node, deploy as node_deploy, rollout, schedules};
 
-pub(super) async fn list(State(node): State<Arc<Node>>) -> Json<FunctionList> {
-    let all = node.engine.list();
-    let functions = all.into_iter().map(|revision| function(&node, &revision)).collect();
+pub(super) async fn list(State(node): State<Arc<Node>>, Seen(view): Seen) -> Json<FunctionList> {
+    let all = node.engine.list().into_iter();
+    let shown = all.filter(|revision| view.shows(revision.spec.name.as_str()));
+    let functions = shown.map(|revision| function(&node, &revision)).collect();
     Json(FunctionList { functions })
 }
 
@@ -42,8 +44,13 @@ pub(super) async fn describe(
     Ok(Json(function(&node, &revision)))
 }
 
-pub(super) async fn schedules(State(node): State<Arc<Node>>) -> Json<ScheduleList> {
-    Json(schedules::list(&node).await)
+pub(super) async fn schedules(
+    State(node): State<Arc<Node>>,
+    Seen(view): Seen,
+) -> Json<ScheduleList> {
+    let mut list = schedules::list(&node).await;
+    list.schedules.retain(|schedule| view.shows(&schedule.function));
+    Json(list)
 }
 
 /// Describes a function by its live revision, with the instances of every revision that a share or
@@ -330,6 +337,7 @@ fn fault_problem(fault: &Fault, function: &str) -> Problem {
             format!("{function} failed: {message}")
         }
         Fault::StartFailed { message } => format!("{function} did not start: {message}"),
+        Fault::NamespaceFull { message } => format!("{function} cannot start: {message}"),
         other => other.public_text(function),
     };
     Problem::new(row.http, row.code, text).with_hint(format!("see: mote logs {function}"))

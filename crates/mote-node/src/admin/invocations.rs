@@ -13,8 +13,10 @@ use mote_api::invocations::{
 use mote_core::InvocationId;
 use mote_core::accept::AcceptError;
 use mote_journal::{Cancelled, Reader, State as Kept, problem_of, view};
+use mote_namespaces::no_such_invocation;
 use serde::Deserialize;
 
+use super::access::Seen;
 use super::{Refused, shortened};
 use crate::Node;
 
@@ -34,6 +36,7 @@ pub(super) struct ListQuery {
 
 pub(super) async fn list(
     State(node): State<Arc<Node>>,
+    Seen(seen): Seen,
     Query(query): Query<ListQuery>,
 ) -> Result<Json<AcceptedInvocations>, Refused> {
     let state = query.state.as_deref().map(state).transpose()?;
@@ -46,9 +49,10 @@ pub(super) async fn list(
         InvocationState::Cancelled => Kept::Cancelled,
     });
     let functions = match (query.function, query.runs) {
-        (Some(function), _) => Some(vec![function]),
-        (None, true) => Some(node.chains()),
-        (None, false) => None,
+        // No function has an empty name.
+        (Some(function), _) => Some(vec![seen.function(&function).unwrap_or_default()]),
+        (None, true) => Some(node.chains().into_iter().filter(|name| seen.shows(name)).collect()),
+        (None, false) => seen.namespace().map(|own| vec![format!(".{own}")]),
     };
     let listed = node.journals.list(functions, kept, before, limit).await;
     let invocations = listed
@@ -112,9 +116,14 @@ pub(super) struct DeleteQuery {
 
 pub(super) async fn delete_dead_letters(
     State(node): State<Arc<Node>>,
+    Seen(seen): Seen,
     Query(query): Query<DeleteQuery>,
 ) -> Result<Json<DeletedDeadLetters>, Refused> {
-    let deleted = node.journals.delete_dead(None, query.function.as_deref()).await;
+    let of = match query.function {
+        Some(function) => Some(seen.function(&function).unwrap_or_default()),
+        None => seen.namespace().map(|own| format!(".{own}")),
+    };
+    let deleted = node.journals.delete_dead(None, of.as_deref()).await;
     Ok(Json(DeletedDeadLetters { deleted: deleted.map_err(refused)? }))
 }
 
@@ -144,8 +153,7 @@ fn state(word: &str) -> Result<InvocationState, Refused> {
 }
 
 fn unknown(text: &str) -> Refused {
-    let detail = format!("no accepted invocation has the id {}", shortened(text));
-    Problem::new(404, "M0517", detail).with_hint("list them: mote invocation list").into()
+    no_such_invocation(text).into()
 }
 
 fn refused(error: AcceptError) -> Refused {

@@ -7,22 +7,30 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use mote_api::Problem;
-use mote_api::keys::{CallerKeys, NewCallerKey};
+use mote_api::keys::{CallerKeyRequest, CallerKeys, NewCallerKey};
+use mote_namespaces::no_such_key;
 use serde::de::DeserializeOwned;
 
-use super::access::Made;
+use super::access::{Made, Seen};
 use super::{Refused, to_the_end};
 use crate::{Node, keys};
 
-pub(super) async fn list(State(node): State<Arc<Node>>) -> Result<Json<CallerKeys>, Refused> {
-    Ok(Json(keys::list(&node).await?))
+pub(super) async fn list(
+    State(node): State<Arc<Node>>,
+    Seen(view): Seen,
+) -> Result<Json<CallerKeys>, Refused> {
+    let mut list = keys::list(&node).await?;
+    list.keys.retain(|key| view.shows_kept(&key.name));
+    Ok(Json(list))
 }
 
 pub(super) async fn create(
     State(node): State<Arc<Node>>,
+    Seen(view): Seen,
     body: Bytes,
 ) -> Result<(StatusCode, Extension<Made>, Json<NewCallerKey>), Refused> {
-    let wish = read(&body)?;
+    let mut wish: CallerKeyRequest = read(&body)?;
+    wish.name = view.kept(&wish.name).ok_or_else(|| no_such_key(&wish.name))?;
     let created = to_the_end(async move { keys::create(&node, wish).await }).await?;
     Ok((StatusCode::CREATED, Extension(Made(created.name.clone())), Json(created)))
 }

@@ -14,12 +14,13 @@ use mote_api::kv::{
 use mote_core::name;
 use mote_core::state::{
     Begun, Condition, KEYS_MAX, Namespace, Operation, Outcome, QUOTA_BYTES_MAX, Quota, StateError,
-    VALUE_BYTES_MAX,
+    Usage, VALUE_BYTES_MAX,
 };
 use mote_engine::clock;
 use serde::Deserialize;
 
 use super::Refused;
+use super::access::Seen;
 use crate::Node;
 
 /// The prefix of shared namespaces; it is in no name of a function.
@@ -44,10 +45,15 @@ pub(super) struct EntryQuery {
 
 pub(super) async fn namespaces(
     State(node): State<Arc<Node>>,
+    Seen(view): Seen,
 ) -> Result<Json<KvNamespaces>, Refused> {
     let usage = node.state.usage().await.map_err(|error| problem(&error))?;
+    let shown = |usage: &Usage| match &usage.namespace {
+        Namespace::Function(name) | Namespace::Shared(name) => view.shows(name),
+    };
     let mut namespaces: Vec<_> = usage
         .into_iter()
+        .filter(shown)
         .map(|usage| KvNamespace {
             namespace: match usage.namespace {
                 Namespace::Function(name) => name,
@@ -169,7 +175,10 @@ async fn run(node: &Node, namespace: &str, operation: Operation) -> Result<Outco
         Namespace::Shared(_) => None,
     };
     // Whoever manages the node may fill a namespace that no function limits.
-    let quota = Quota { bytes: bytes.unwrap_or(QUOTA_BYTES_MAX), keys: KEYS_MAX };
+    let (Namespace::Function(name) | Namespace::Shared(name)) = &namespace;
+    let limits = name::split(name).1.and_then(|owner| node.namespaces.get(owner).ok());
+    let together_bytes = limits.and_then(|limits| limits.quotas.state_bytes);
+    let quota = Quota { bytes: bytes.unwrap_or(QUOTA_BYTES_MAX), keys: KEYS_MAX, together_bytes };
     let result = match node.state.begin(namespace, operation, quota, true, clock::unix_ms()) {
         Begun::Done(result) => result,
         Begun::Later(result) => result.await,

@@ -12,6 +12,7 @@ mod keys;
 mod kv;
 mod logs;
 mod mqtt;
+mod namespaces;
 mod node_routes;
 mod openwhisk;
 mod operators;
@@ -104,12 +105,18 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::KV, get(kv::namespaces))
         .route(paths::KV_NAMESPACE, get(kv::list).delete(kv::clear))
         .route(paths::KV_ENTRY, get(kv::get).put(kv::put).delete(kv::delete).post(kv::increment))
+        .route(paths::NAMESPACES, get(namespaces::list).post(namespaces::create))
+        .route(
+            paths::NAMESPACE,
+            get(namespaces::describe).put(namespaces::update).delete(namespaces::delete),
+        )
         // The archive's own limits bound uploads, and the function's limits bound bodies.
         .with(|router| {
             let router = routing::limited(router, DefaultBodyLimit::disable())
                 .fallback(handled(no_such_route))
                 .method_not_allowed_fallback(handled(no_such_method));
-            routing::guarded(router, &node, access::check)
+            // The check is in front of the routes, because it writes names in paths in full.
+            routing::guarded(Router::new().fallback_service(router), &node, access::check)
         })
         // Health is answered without credentials, because it reveals only that the node is running.
         .route(paths::LIVEZ, get(|| async { "ok\n" }))

@@ -7,7 +7,9 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use mote_api::types::{DoctorReport, NodeStatus};
+use mote_namespaces::View;
 
+use super::access::Seen;
 use crate::{Node, doctor};
 
 pub(super) async fn status(State(node): State<Arc<Node>>) -> Json<NodeStatus> {
@@ -26,6 +28,7 @@ pub(super) async fn openapi() -> impl IntoResponse {
 /// format to all others.
 pub(super) async fn metrics(
     State(node): State<Arc<Node>>,
+    Seen(view): Seen,
     headers: HeaderMap,
 ) -> impl IntoResponse {
     let metrics = node.engine.metrics();
@@ -33,10 +36,25 @@ pub(super) async fn metrics(
     let wants_openmetrics = accepted.into_iter().any(|types| types.contains(OPENMETRICS));
     if wants_openmetrics {
         let kind = format!("{OPENMETRICS}; version=1.0.0; charset=utf-8");
-        return ([("content-type", kind)], metrics.render());
+        return ([("content-type", kind)], shown(metrics.render(), &view));
     }
     let kind = "text/plain; version=0.0.4; charset=utf-8".to_owned();
-    ([("content-type", kind)], metrics.render_text())
+    ([("content-type", kind)], shown(metrics.render_text(), &view))
+}
+
+/// The series of the functions in a view. Those of the node as a whole are not among them.
+fn shown(text: String, view: &View) -> String {
+    if view.namespace().is_none() {
+        return text;
+    }
+    let is_shown = |line: &&str| {
+        let function = line.split_once("{function=\"").or_else(|| line.split_once(",function=\""));
+        match function.and_then(|(_, rest)| rest.split_once('"')) {
+            Some((name, _)) => !line.starts_with('#') && view.shows(name),
+            None => line.starts_with('#'),
+        }
+    };
+    text.lines().filter(is_shown).flat_map(|line| [line, "\n"]).collect()
 }
 
 const OPENMETRICS: &str = "application/openmetrics-text";

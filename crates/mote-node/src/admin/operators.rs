@@ -8,12 +8,12 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use mote_api::Problem;
-use mote_api::operators::{AuditLog, NewOperatorToken, OperatorTokens};
+use mote_api::operators::{AuditLog, NewOperatorToken, OperatorTokenRequest, OperatorTokens};
 use mote_engine::clock;
 use mote_operators::tokens;
 use serde::Deserialize;
 
-use super::access::Made;
+use super::access::{Made, Seen};
 use super::{Refused, to_the_end};
 use crate::store_work::{blocking, internal, with_store};
 use crate::{Node, operators};
@@ -27,19 +27,34 @@ pub(super) struct AuditQuery {
     limit: Option<usize>,
 }
 
-pub(super) async fn list(State(node): State<Arc<Node>>) -> Result<Json<OperatorTokens>, Refused> {
-    Ok(Json(with_store(&node, tokens::list).await?))
+pub(super) async fn list(
+    State(node): State<Arc<Node>>,
+    Seen(view): Seen,
+) -> Result<Json<OperatorTokens>, Refused> {
+    let mut list = with_store(&node, tokens::list).await?;
+    if let Some(namespace) = view.namespace() {
+        list.tokens.retain(|token| token.namespace.as_deref() == Some(&**namespace));
+    }
+    Ok(Json(list))
 }
 
 pub(super) async fn create(
     State(node): State<Arc<Node>>,
     body: Bytes,
 ) -> Result<(StatusCode, Extension<Made>, Json<NewOperatorToken>), Refused> {
-    let wish = serde_json::from_slice(&body)
+    let wish: OperatorTokenRequest = serde_json::from_slice(&body)
         .map_err(|error| Problem::new(422, "M1403", format!("token: {error}")))?;
+    // It is held until the token is made, so that a removal of the namespace finds the token.
+    let namespace = wish.namespace.as_ref();
+    let change = namespace.map(|namespace| node.namespaces.change(namespace)).transpose()?;
     let now_ms = clock::unix_ms();
     let create = move |store: &_, operators: &_| tokens::create(store, operators, wish, now_ms);
-    let created = to_the_end(async move { operators::changed(&node, create).await }).await?;
+    let created = to_the_end(async move {
+        let created = operators::changed(&node, create).await;
+        drop(change);
+        created
+    });
+    let created = created.await?;
     Ok((StatusCode::CREATED, Extension(Made(created.name.clone())), Json(created)))
 }
 

@@ -8,11 +8,17 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use mote_api::types::{Secret, SecretList};
 
+use super::access::Seen;
 use super::{Refused, to_the_end};
 use crate::{Node, secrets};
 
-pub(super) async fn list(State(node): State<Arc<Node>>) -> Result<Json<SecretList>, Refused> {
-    Ok(Json(secrets::list(&node).await?))
+pub(super) async fn list(
+    State(node): State<Arc<Node>>,
+    Seen(view): Seen,
+) -> Result<Json<SecretList>, Refused> {
+    let mut list = secrets::list(&node).await?;
+    list.secrets.retain(|secret| view.shows_kept(&secret.name));
+    Ok(Json(list))
 }
 
 pub(super) async fn put(

@@ -236,6 +236,16 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         Some(worker.number())
     }
 
+    /// Lets the least busy instance stop when it has ended its invocations, so that a namespace with
+    /// less than its share gets memory. The bounds keep their instances. `false` if there is none, and
+    /// the number of the instance otherwise.
+    pub fn give_way(&mut self, why: Why) -> Option<u64> {
+        if self.is_closed() || self.ready_count() <= self.bounds.min {
+            return None;
+        }
+        self.drain_surplus(StopReason::Evicted, why)
+    }
+
     /// If memory was given back to the node since a start was refused, the next decision is due.
     fn notice_room(&mut self, version: u64) {
         if let Some(full) = &mut self.full

@@ -25,6 +25,11 @@ impl Why {
         Why { word: "spare", text: "scale.spare keeps this many loaded and paused" };
     /// No caller needs it, but the owner keeps a minimum.
     pub const MIN: Why = Why { word: "min", text: "scale.min keeps this many" };
+    /// It stops, because a namespace with less than its share of the memory needs room.
+    pub const OTHERS: Why = Why {
+        word: "evicted",
+        text: "its namespace uses more than its share of the memory, and another one needs some",
+    };
     /// The owner asked for it.
     pub const MANUAL: Why = Why { word: "scale", text: "mote scale asked for it" };
 }

@@ -10,7 +10,7 @@ use mote_core::state::{
     Begun, Condition, Namespace, Operation, Outcome, Quota, State, StateError, VALUE_BYTES_MAX,
 };
 
-const QUOTA: Quota = Quota { bytes: 1 << 20, keys: 1_000 };
+const QUOTA: Quota = Quota { bytes: 1 << 20, keys: 1_000, together_bytes: None };
 
 /// Where an implementation keeps the state of one test.
 pub trait Place: Send + Sync + 'static {
@@ -256,7 +256,7 @@ pub async fn listings_are_ordered_and_continue<P: Place>(place: P) {
 
 pub async fn a_quota_bounds_bytes_and_keys_of_each_namespace<P: Place>(place: P) {
     let mut bench = Bench::new(place);
-    bench.quota = Quota { bytes: 100, keys: 3 };
+    bench.quota = Quota { bytes: 100, keys: 3, together_bytes: None };
     let full = |result: Result<u64, StateError>| matches!(result, Err(StateError::Full(_)));
     assert!(full(bench.put("k", &"x".repeat(100), Condition::None).await));
     bench.put("k", &"x".repeat(99), Condition::None).await.expect("exactly the quota");

@@ -13,6 +13,7 @@ pub(in crate::cli) enum KvVerb {
     /// Print the value of a key
     Get {
         /// Function, or shared:NAME
+        #[arg(id = "state", value_name = "NAMESPACE")]
         namespace: String,
         /// The key
         key: String,
@@ -20,6 +21,7 @@ pub(in crate::cli) enum KvVerb {
     /// Write the value of a key
     Put {
         /// Function, or shared:NAME
+        #[arg(id = "state", value_name = "NAMESPACE")]
         namespace: String,
         /// The key
         key: String,
@@ -36,6 +38,7 @@ pub(in crate::cli) enum KvVerb {
     #[command(visible_alias = "rm")]
     Delete {
         /// Function, or shared:NAME
+        #[arg(id = "state", value_name = "NAMESPACE")]
         namespace: String,
         /// The key
         key: String,
@@ -47,6 +50,7 @@ pub(in crate::cli) enum KvVerb {
     #[command(visible_alias = "incr", allow_negative_numbers = true)]
     Increment {
         /// Function, or shared:NAME
+        #[arg(id = "state", value_name = "NAMESPACE")]
         namespace: String,
         /// The key
         key: String,
@@ -57,6 +61,7 @@ pub(in crate::cli) enum KvVerb {
     /// Remove everything in a namespace
     Clear {
         /// Function, or shared:NAME
+        #[arg(id = "state", value_name = "NAMESPACE")]
         namespace: String,
         /// Do not ask for confirmation
         #[arg(short, long)]
@@ -67,6 +72,7 @@ pub(in crate::cli) enum KvVerb {
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct KvKeys {
     /// Function, or shared:NAME [default: list the namespaces]
+    #[arg(id = "state", value_name = "NAMESPACE")]
     pub(in crate::cli) namespace: Option<String>,
     /// Only keys that begin with this
     #[arg(long, default_value = "", hide_default_value = true)]

@@ -1,8 +1,18 @@
+//! The ledger: what is reserved, promised and given back.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::*;
+use mote_engine::ledger::{
+    Evictable, Held, Ledger, Refusal, Reservation, RoomRequest, Survey, UNLIMITED,
+};
+use mote_pool::budget::{Budget, IdleInstance, Lack, Occupied};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 const MIB: u64 = 1 << 20;
 
@@ -29,19 +39,20 @@ struct Sleepers {
 impl Evictable for Sleepers {
     fn survey(&self, _: &RoomRequest<'_>, _: u64, into: &mut Survey) {
         into.occupied.extend(&self.occupied);
-        let idle = |(id, held): &(u64, Reservation)| IdleInstance {
+        let idle = |(id, _): &(u64, Reservation)| IdleInstance {
             id: *id,
-            memory_bytes: held.memory_bytes,
+            memory_bytes: 64 * MIB,
             paused: false,
             idle_ns: 1,
             demand_per_s: *id as f64,
             start_ns: 1,
         };
-        into.idle.extend(self.held.lock().iter().filter(|(_, held)| !held.left).map(idle));
+        into.idle.extend(self.held.lock().iter().filter(|(_, held)| !held.has_left()).map(idle));
     }
     fn evict(&self, id: u64, _: &RoomRequest<'_>, _: u64) -> bool {
         let mut held = self.held.lock();
-        let Some((_, held)) = held.iter_mut().find(|(known, held)| *known == id && !held.left)
+        let Some((_, held)) =
+            held.iter_mut().find(|(known, held)| *known == id && !held.has_left())
         else {
             return false;
         };
@@ -56,7 +67,7 @@ fn what_was_reserved_comes_back() {
     let (mut a, b) = (ledger.reserve(&wish(64)).unwrap(), ledger.reserve(&wish(64)).unwrap());
     assert!(has_room(&mut a));
     let refused = ledger.reserve(&wish(1)).err().unwrap();
-    assert_eq!(refused, Refusal { lack: Lack::Memory, room_in_ns: None });
+    assert_eq!(refused, Refusal { lack: Lack::Memory, room_in_ns: None, exceeded: None });
     assert_eq!(ledger.reserve(&wish(129)).err().unwrap().lack, Lack::TooLarge);
     assert!((ledger.pressure() - 1.0).abs() < 1e-9);
     drop((a, b));
@@ -116,4 +127,36 @@ fn a_refusal_says_when_there_may_be_room() {
     ledger.add_source(Arc::new(Sleepers { occupied: occupied.into(), ..Sleepers::default() }));
     let room = |mib| ledger.reserve(&wish(mib)).err().unwrap().room_in_ns;
     assert_eq!((room(32), room(64), room(65), room(128)), (Some(5), Some(7), Some(9), Some(9)));
+}
+
+/// Sleepers of a namespace leave for it, and what it holds never exceeds its limit.
+#[test]
+fn a_namespace_stays_below_its_limit() {
+    let ledger = ledger(1_024, 8);
+    let of_plant = |function| RoomRequest { function, ..wish(64) };
+    let sleepers = Arc::new(Sleepers::default());
+    for id in [1, 2] {
+        sleepers.held.lock().push((id, ledger.reserve(&of_plant("a.plant")).unwrap()));
+    }
+    ledger.add_source(sleepers.clone());
+    ledger.limit("plant", Held { instances: 2, ..UNLIMITED });
+    let refused = ledger.reserve(&of_plant("b.plant")).err().unwrap();
+    assert_eq!((refused.lack, refused.room_in_ns), (Lack::Memory, Some(0)));
+    let exceeded = refused.exceeded.unwrap();
+    assert_eq!(exceeded.held, Held { instances: 2, memory_bytes: 128 * MIB });
+    assert!(exceeded.text("plant", 64 * MIB).contains("2 of at most 2 instances"));
+    // One of them has been asked to leave, and that is enough.
+    assert!(ledger.reserve(&of_plant("b.plant")).is_err());
+    let left = sleepers.held.lock().iter().filter(|(_, held)| held.has_left()).count();
+    assert_eq!(left, 1);
+    assert!(ledger.reserve(&of_plant("b.orchard")).is_ok());
+    assert!(ledger.reserve(&of_plant("b")).is_ok());
+    sleepers.held.lock().retain(|(_, held)| !held.has_left());
+    let new = ledger.reserve(&of_plant("b.plant")).unwrap();
+    assert_eq!(ledger.held_by("plant").instances, 2);
+    ledger.limit("plant", Held { memory_bytes: 130 * MIB, ..UNLIMITED });
+    assert!(ledger.reserve(&of_plant("b.plant")).is_err());
+    sleepers.held.lock().clear();
+    drop(new);
+    assert_eq!(ledger.held_by("plant"), Held::default());
 }

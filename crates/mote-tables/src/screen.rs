@@ -10,21 +10,24 @@ const SIZE_GUESS: (usize, usize) = (120, 40);
 
 /// The key that was pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
+pub enum Key {
+    /// To leave.
     Quit,
+    /// To show or hide instances.
     Instances,
+    /// Any other.
     Other,
 }
 
 /// See the module.
-pub(super) struct Screen {
+pub struct Screen {
     before: Option<Termios>,
     keys: mpsc::Receiver<Key>,
 }
 
 impl Screen {
     /// Switches the terminal. Keys are read on a thread of their own, which ends with the process.
-    pub(super) fn open() -> io::Result<Self> {
+    pub fn open() -> io::Result<Self> {
         let stdin = rustix::stdio::stdin();
         let before = tcgetattr(stdin).ok();
         if let Some(before) = &before {
@@ -54,13 +57,13 @@ impl Screen {
     }
 
     /// The next key; `None` when the input has ended.
-    pub(super) async fn key(&mut self) -> Option<Key> {
+    pub async fn key(&mut self) -> Option<Key> {
         self.keys.recv().await
     }
 
     /// Shows `text`, cut to the size of the terminal, in one write so that nothing flickers. The
     /// last line stays at the bottom, however long the rest is.
-    pub(super) fn draw(&mut self, text: &str) -> io::Result<()> {
+    pub fn draw(&mut self, text: &str) -> io::Result<()> {
         let size = tcgetwinsize(rustix::stdio::stdout()).ok().filter(|size| size.ws_col > 0);
         let (columns, lines) =
             size.map_or(SIZE_GUESS, |size| (usize::from(size.ws_col), usize::from(size.ws_row)));

@@ -12,20 +12,18 @@ use mote_core::spec::Runtime;
 use mote_journal::Journals;
 use parking_lot::Mutex;
 
-use crate::Node;
-
 /// The field of a call that names the step that makes it.
 const STEP_FIELD: &[u8] = b"mote-step";
 
 /// The records of runs, and their steps that run now.
 #[derive(Clone)]
-pub(crate) struct Runs {
+pub struct Runs {
     journals: Journals,
     running: Arc<Mutex<HashMap<InvocationId, Vec<String>>>>,
 }
 
 /// A step that runs until this is dropped.
-pub(crate) struct RunningStep {
+pub struct RunningStep {
     runs: Runs,
     id: InvocationId,
     key: String,
@@ -46,7 +44,8 @@ impl Drop for RunningStep {
 }
 
 impl Runs {
-    pub(crate) fn new(journals: Journals) -> Self {
+    /// No runs yet; their records are in the journals.
+    pub fn new(journals: Journals) -> Self {
         Self { journals, running: Arc::default() }
     }
 
@@ -63,7 +62,7 @@ impl Runs {
     }
 
     /// The steps of a run that run now.
-    pub(crate) fn steps_of(&self, id: InvocationId) -> Vec<String> {
+    pub fn steps_of(&self, id: InvocationId) -> Vec<String> {
         let mut keys = self.running.lock().get(&id).cloned().unwrap_or_default();
         keys.sort_unstable();
         keys
@@ -115,13 +114,4 @@ fn refused(error: &AcceptError) -> Answer {
         | AcceptError::Stopping => Status::Unavailable,
     };
     Answer::text(status, error.to_string())
-}
-
-impl Node {
-    /// The names of the functions that are chains.
-    pub(crate) fn chains(&self) -> Vec<String> {
-        let all = self.engine.list();
-        let chains = all.iter().filter(|revision| revision.spec.runtime == Runtime::Chain);
-        chains.map(|revision| revision.spec.name.to_string()).collect()
-    }
 }

@@ -4,6 +4,7 @@
 //! A call runs on the data path like an invocation from a front: the engine's own `Invoker` queues
 //! it and answers it, without a socket and without another thread.
 
+use std::borrow::Cow;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,16 +21,17 @@ use mote_core::services::{
 };
 use mote_core::spec::Runtime;
 use mote_core::state::{self, KEYS_MAX, Namespace, Operation, Quota, State};
-use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger};
+use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger, name};
 use mote_engine::{Engine, Route, clock};
+use mote_namespaces::Namespaces;
 use mote_notices::Notices;
 
-use super::publisher::Publisher;
+use crate::publisher::Publisher;
 use crate::runs::Runs;
 use mote_engine::fields::for_each_field;
 
 /// The services of a node.
-pub(crate) struct NodeServices {
+pub struct NodeServices {
     engine: Engine,
     state: Arc<dyn State>,
     /// Keeps calls that run later.
@@ -37,22 +39,25 @@ pub(crate) struct NodeServices {
     runs: Runs,
     publisher: Publisher,
     messages: Arc<dyn Publish>,
+    namespaces: Arc<Namespaces>,
     random: RandomState,
     counter: AtomicU64,
 }
 
 impl NodeServices {
-    pub(crate) fn new(
+    /// The services of a node with these parts.
+    pub fn new(
         engine: Engine,
         state: Arc<dyn State>,
         accept: Arc<dyn Accept>,
         runs: Runs,
         notices: Notices,
         messages: Arc<dyn Publish>,
+        namespaces: Arc<Namespaces>,
     ) -> Self {
         let (random, counter) = Default::default();
         let publisher = Publisher::new(engine.clone(), notices);
-        Self { engine, state, accept, runs, publisher, messages, random, counter }
+        Self { engine, state, accept, runs, publisher, messages, namespaces, random, counter }
     }
 
     fn publish(&self, caller: Caller<'_>, mut message: Message) -> Begun {
@@ -93,7 +98,9 @@ impl NodeServices {
         let rules = &caller.spec.state;
         let namespace = match shared {
             None => Namespace::Function(caller.spec.name.to_string()),
-            Some(name) if rules.shared.contains(&name) => Namespace::Shared(name),
+            Some(name) if rules.shared.contains(&name) => {
+                Namespace::Shared(name::joined(&name, caller.spec.name.namespace()))
+            }
             Some(name) => {
                 let text = format!(
                     "{} may not use the shared state {name:?}; list it in its manifest: [kv] shared",
@@ -102,7 +109,12 @@ impl NodeServices {
                 return Begun::Done(Answer::text(Status::Denied, text));
             }
         };
-        let quota = Quota { bytes: rules.quota_bytes, keys: KEYS_MAX };
+        let together_bytes = caller
+            .spec
+            .name
+            .namespace()
+            .and_then(|namespace| self.namespaces.get(namespace).ok()?.quotas.state_bytes);
+        let quota = Quota { bytes: rules.quota_bytes, keys: KEYS_MAX, together_bytes };
         match self.state.begin(namespace, operation, quota, durable, clock::unix_ms()) {
             state::Begun::Done(result) => Begun::Done(state_answer(result)),
             state::Begun::Later(result) => {
@@ -121,16 +133,21 @@ impl NodeServices {
     fn prepare(&self, caller: Caller<'_>, call: Call) -> Result<Begun, Answer> {
         let own = &caller.spec.name;
         let name = call.function.split('@').next().unwrap_or_default();
-        if !caller.spec.may_call(name) {
+        let full = name::beside(&call.function, own.as_str());
+        // The manifest has names without a namespace.
+        let listed = if full.is_some() { name::split(name).0 } else { name };
+        if !caller.spec.may_call(listed) {
             let text =
                 format!("{own} may not call {name:?}; list it in its manifest: [allow] functions");
             return Err(Answer::text(Status::Denied, text));
         }
         let invalid = |text: &str| Answer::text(Status::Invalid, text);
         let head = head(&call, caller.spec.runtime == Runtime::Chain).map_err(invalid)?;
-        let Some(route) = self.engine.route(&call.function, || None) else {
+        let route = full.as_deref().and_then(|full| self.engine.route(full, || None));
+        let Some(route) = route else {
             return Err(failed(&Fault::NoSuchFunction, &call.function));
         };
+        let full = full.map(Cow::into_owned).filter(|full| *full != call.function);
         let method = std::str::from_utf8(&call.method).unwrap_or_default();
         if !route.methods().is_empty() && !route.methods().iter().any(|one| one == method) {
             let text = format!("{name} does not answer {method}");
@@ -141,7 +158,8 @@ impl NodeServices {
             return Err(failed(&Fault::BodyTooLarge { limit_bytes }, name));
         }
         if !call.waits {
-            return self.accept(call, head);
+            let function = full.unwrap_or_else(|| call.function.clone());
+            return self.accept(Call { function, ..call }, head);
         }
         let chain = Chain::extend(own, caller.chain, route.name())
             .map_err(|error| invalid(&error.to_string()))?;

@@ -1,11 +1,17 @@
-//! A result as text: for a terminal, a spreadsheet or a document.
+//! A result of `mote bench` as text: for a terminal, a spreadsheet or a document.
+//!
+//! [`table`] is for people, [`csv`] and [`markdown`] are for files. This crate must not know how a
+//! result was measured or where the text goes.
 
+#![forbid(unsafe_code)]
+
+use mote_api::harmless;
 use mote_load::{PERCENTILES, PHASES, Report, Summary, compare};
 
-use super::super::output::{harmless, table as columns};
+use mote_tables::table as columns;
 
 /// A one-line description of the run.
-pub(super) fn heading(report: &Report) -> String {
+pub fn heading(report: &Report) -> String {
     let load = match report.rate_wanted {
         Some(rate) => format!("open loop, {} operations/s", number(rate)),
         None => "closed loop".to_owned(),
@@ -26,7 +32,8 @@ pub(super) fn heading(report: &Report) -> String {
     format!("{} {target}: {load}, {clients}, {limit}{warmup}", report.method)
 }
 
-pub(super) fn table(report: &Report) -> String {
+/// Everything that was measured, as tables.
+pub fn table(report: &Report) -> String {
     let mut text = heading(report) + "\n\n";
     let interval = report
         .answered_per_s_interval
@@ -91,7 +98,8 @@ fn millis(value: Option<f64>) -> String {
     value.map_or("failed".to_owned(), |value| format!("{value:.3}"))
 }
 
-pub(super) fn failures(report: &Report) -> String {
+/// How often operations failed, by reason.
+pub fn failures(report: &Report) -> String {
     let parts: Vec<String> =
         report.failures.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
     parts.join(", ")
@@ -102,7 +110,7 @@ fn number(value: f64) -> String {
 }
 
 /// This run compared with an earlier one.
-pub(super) fn comparison(before: &Report, after: &Report) -> String {
+pub fn comparison(before: &Report, after: &Report) -> String {
     let shown =
         |value: Option<f64>| value.map_or("failed".to_owned(), |value| format!("{value:.3}"));
     let rows: Vec<Vec<String>> = compare::ratios(before, after)
@@ -133,7 +141,7 @@ pub(super) fn comparison(before: &Report, after: &Report) -> String {
 }
 
 /// One row per measure: name, value, unit.
-pub(super) fn csv(report: &Report) -> String {
+pub fn csv(report: &Report) -> String {
     let mut text = "measure,value,unit\n".to_owned();
     let mut put = |name: &str, value: Option<f64>, unit: &str| {
         let value = value.map_or(String::new(), |value| value.to_string());
@@ -160,7 +168,7 @@ pub(super) fn csv(report: &Report) -> String {
 }
 
 /// A table for a document.
-pub(super) fn markdown(report: &Report) -> String {
+pub fn markdown(report: &Report) -> String {
     let mut text = format!("**{}**\n\n", heading(report).replace('|', "\\|"));
     text.push_str(
         "| ms | p50 | p90 | p95 | p99 | p99.9 | max | mean |\n|---|---|---|---|---|---|---|---|\n",

@@ -1,0 +1,115 @@
+//! `mote namespace`: the namespaces of a node and their limits.
+
+use mote_api::client::Client;
+use mote_api::namespaces::{Namespace, NamespaceRequest, Quotas};
+use mote_api::quantity::{parse_size, size_text};
+
+use super::args::{Limits, NamespaceVerb};
+use super::failure::Failure;
+use super::functions::is_agreed;
+use super::output::{Output, harmless, table};
+
+/// Largest rate that a node counts, in calls in a second.
+const RATE_MAX: u64 = 1_000_000;
+
+pub(super) async fn run(
+    client: &Client,
+    verb: &NamespaceVerb,
+    output: &Output,
+) -> Result<(), Failure> {
+    match verb {
+        NamespaceVerb::Create { name, limits } => {
+            let quotas = changed(Quotas::default(), limits)?;
+            let wish = NamespaceRequest { name: name.clone(), quotas };
+            let made = client.create_namespace(&wish).await?;
+            output.result(&made, &[&made.name], || {
+                let name = harmless(&made.name);
+                format!("{name} is made; deploy into it: mote deploy --namespace {name} PATH\n")
+            })
+        }
+        NamespaceVerb::List => list(client, output).await,
+        NamespaceVerb::Describe { name } => {
+            let one = client.namespace(name).await?;
+            output.result(&one, &[&one.name], || shown(std::slice::from_ref(&one)))
+        }
+        NamespaceVerb::Update { name, limits } => {
+            let now = client.namespace(name).await?;
+            let one = client.update_namespace(name, &changed(now.quotas, limits)?).await?;
+            output.result(&one, &[&one.name], || shown(std::slice::from_ref(&one)))
+        }
+        NamespaceVerb::Delete { name, force, yes } => {
+            let what = if *force { " and everything in it" } else { "" };
+            let question = format!("delete the namespace {}{what}?", harmless(name));
+            if !yes && !is_agreed(&question, output).await? {
+                return Ok(());
+            }
+            client.delete_namespace(name, *force).await?;
+            output.say(&format!("{} is deleted", harmless(name)));
+            Ok(())
+        }
+    }
+}
+
+async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
+    let list = client.namespaces().await?;
+    if list.namespaces.is_empty() {
+        output.say("no namespaces; make one: mote namespace create NAME");
+    }
+    let names: Vec<&str> = list.namespaces.iter().map(|one| one.name.as_str()).collect();
+    output.results(&list, &list.namespaces, &names, || match list.namespaces.as_slice() {
+        [] => String::new(),
+        all => shown(all),
+    })
+}
+
+/// What namespaces use, and after a slash what they may use.
+fn shown(all: &[Namespace]) -> String {
+    let of = |used: String, most: Option<String>| match most {
+        Some(most) => format!("{used}/{most}"),
+        None => used,
+    };
+    let row = |one: &Namespace| {
+        let count =
+            |used: u64, most: Option<u64>| of(used.to_string(), most.map(|most| most.to_string()));
+        vec![
+            one.name.clone(),
+            count(one.functions, one.quotas.functions),
+            count(one.instances, one.quotas.instances),
+            of(size_text(one.memory_bytes), one.quotas.memory_bytes.map(size_text)),
+            of(size_text(one.state_bytes), one.quotas.state_bytes.map(size_text)),
+            if one.is_being_deleted { "being deleted".to_owned() } else { "-".to_owned() },
+        ]
+    };
+    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
+    table(&["NAME", "FUNCTIONS", "INSTANCES", "MEMORY", "STATE", "NOTE"], &rows)
+}
+
+/// The limits after a change; those that are not named stay.
+fn changed(now: Quotas, limits: &Limits) -> Result<Quotas, Failure> {
+    let number = |text: &str| text.parse().ok();
+    let size = |text: &str| parse_size(text).ok();
+    let rate = |text: &str| {
+        let calls = text.strip_suffix("/s").unwrap_or(text).parse().ok();
+        calls.filter(|calls| (1..=RATE_MAX).contains(calls))
+    };
+    let limit = |flag: &str,
+                 text: &Option<String>,
+                 now: Option<u64>,
+                 read: &dyn Fn(&str) -> Option<u64>| match text.as_deref() {
+        None => Ok(now),
+        Some("none") => Ok(None),
+        Some(text) => read(text).map(Some).ok_or_else(|| {
+            let text = format!("{flag} {}: not a limit", harmless(text));
+            Failure::new("M0101", text)
+                .with_hint("write a number or a size such as 512MiB, or none")
+        }),
+    };
+    Ok(Quotas {
+        functions: limit("--functions", &limits.functions, now.functions, &number)?,
+        instances: limit("--instances", &limits.instances, now.instances, &number)?,
+        memory_bytes: limit("--memory", &limits.memory, now.memory_bytes, &size)?,
+        state_bytes: limit("--state", &limits.state, now.state_bytes, &size)?,
+        calls_per_s: limit("--rate", &limits.rate, now.calls_per_s.map(u64::from), &rate)?
+            .map(|calls| u32::try_from(calls).unwrap_or(u32::MAX)),
+    })
+}

@@ -1,0 +1,39 @@
+//! Removes what a journal knows of a namespace.
+
+use std::time::{Duration, Instant};
+
+use mote_core::accept::AcceptError;
+
+use crate::journal::{Journal, disk};
+use crate::record::State;
+
+/// Invocations that are looked up at once.
+const AT_ONCE: usize = 1_000;
+/// Pause between two looks at what has not ended.
+const PAUSE: Duration = Duration::from_millis(20);
+
+impl Journal {
+    /// Cancels what waits and runs of the functions of a namespace, waits until it has ended, and then
+    /// removes everything about it. False if something has not ended after this time.
+    pub async fn forget(&self, namespace: &str, patience: Duration) -> Result<bool, AcceptError> {
+        let Some(records) = self.existing().await? else { return Ok(true) };
+        let (functions, until) = (vec![format!(".{namespace}")], Instant::now() + patience);
+        loop {
+            let waiting =
+                self.list(Some(functions.clone()), Some(State::Waiting), None, AT_ONCE, false);
+            let waiting = waiting.await?;
+            if waiting.is_empty() {
+                break;
+            }
+            if Instant::now() > until {
+                return Ok(false);
+            }
+            for one in waiting {
+                self.cancel(one.stored.id).await?;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        let forgotten = async { records.forget(namespace).await.map_err(|error| disk(&error)) };
+        self.confirmed(forgotten).await.map(|_| true)
+    }
+}

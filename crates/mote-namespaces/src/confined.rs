@@ -1,0 +1,128 @@
+//! What functions of a namespace may not ask for, because it would let them reach what belongs to
+//! others. What a name leads to is checked again when a connection is made.
+
+use std::net::{IpAddr, ToSocketAddrs as _};
+use std::time::Duration;
+
+use mote_api::Problem;
+use mote_core::FunctionSpec;
+use mote_core::destination::is_local;
+use mote_core::spec::{
+    ANY_HOST, Access, Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, Recipient,
+};
+use mote_outgoing::Reach;
+
+/// How long a deploy waits for what a name leads to.
+const LOOK_UP_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Checks a spec of a function in a namespace; others pass. `reach` is that of the requests that the node
+/// sends.
+pub fn check(reach: Reach, spec: &FunctionSpec) -> Result<(), Problem> {
+    let Some(namespace) = spec.name.namespace() else { return Ok(()) };
+    let refuse = |text: String, field: &str| {
+        Err(Problem::new(422, "M0429", format!("{}: {text}", spec.name)).with_field(field))
+    };
+    for to in &spec.egress {
+        let leads_here = match to.host.parse::<IpAddr>() {
+            Ok(ip) => is_local(ip),
+            Err(_) => {
+                let host = to.host.to_ascii_lowercase();
+                let is_gateway =
+                    to.port == OPENFAAS_GATEWAY_PORT && OPENFAAS_GATEWAYS.contains(&host.as_str());
+                host == "localhost"
+                    || host.ends_with(".localhost")
+                    || host == OWN_FRONT.0
+                    || is_gateway
+            }
+        };
+        if leads_here {
+            return Err(leads_to_the_node(spec, to));
+        }
+    }
+    for rule in spec.routes() {
+        // A host takes all requests for it, also those for functions of others, and so does a path
+        // that begins with a parameter.
+        let first = rule.path.trim_start_matches('/').split('/').next().unwrap_or_default();
+        if rule.host.is_some() {
+            return refuse("routes of a namespace have no host".to_owned(), "route");
+        }
+        if first.is_empty() || first.contains(['{', '*']) {
+            let text = "routes of a namespace begin with a fixed part, as in /sensors/{id}";
+            return refuse(text.to_owned(), "route");
+        }
+    }
+    let begin = format!("{namespace}/");
+    let is_own = |topic: &str| {
+        let filter = match topic.strip_prefix("$share/") {
+            Some(shared) => shared.split_once('/').map_or("", |(_, filter)| filter),
+            None => topic,
+        };
+        filter.starts_with(&begin)
+    };
+    let recipients = [&spec.background.on_success, &spec.background.on_failure];
+    let results = recipients.into_iter().flatten().filter_map(|recipient| match recipient {
+        Recipient::Topic(topic) => Some(topic.topic.as_str()),
+        _ => None,
+    });
+    let subscribed = spec.mqtt.iter().map(|trigger| trigger.filter.as_str());
+    let replies = spec.mqtt.iter().filter_map(|trigger| trigger.reply.as_deref());
+    let published = spec.publishing.topics.iter().map(String::as_str);
+    let mut topics = subscribed.chain(replies).chain(published).chain(results);
+    if let Some(topic) = topics.find(|topic| !is_own(topic)) {
+        return refuse(
+            format!("topics of the namespace begin with {begin}, and {topic:?} does not"),
+            "mqtt",
+        );
+    }
+    let mut connections: Vec<_> = spec.mqtt.iter().map(|trigger| trigger.connection()).collect();
+    connections.push(spec.publishing.connection.clone());
+    let is_plain = |one: &mote_core::spec::mqtt::Connection| {
+        one.broker.is_none() && one.username.is_none() && one.secret_names().next().is_none()
+    };
+    if !connections.iter().all(is_plain) {
+        return refuse(
+            "functions of a namespace use the broker of the node, so that broker, username, \
+             password, ca, certificate and key are not possible"
+                .to_owned(),
+            "mqtt",
+        );
+    }
+    if spec.access == Access::Jwt && reach != Reach::Public {
+        return refuse(
+            "the access mode jwt is not possible in a namespace, because the setting outgoing of \
+             the node lets the keys of an issuer be fetched from its own network"
+                .to_owned(),
+            "access.mode",
+        );
+    }
+    Ok(())
+}
+
+/// Checks what the names in a spec of a function in a namespace lead to now. A name that nobody knows
+/// yet passes, because connections are checked again.
+pub async fn check_names(spec: &FunctionSpec) -> Result<(), Problem> {
+    if spec.name.namespace().is_none() {
+        return Ok(());
+    }
+    for to in spec.egress.iter().filter(|to| to.host != ANY_HOST) {
+        let host = to.host.clone();
+        let look_up = mote_tasks::blocking(move || {
+            let found = (host.as_str(), 0).to_socket_addrs();
+            found.is_ok_and(|mut all| all.any(|address| is_local(address.ip())))
+        });
+        if let Ok(Ok(true)) = tokio::time::timeout(LOOK_UP_PATIENCE, look_up).await {
+            return Err(leads_to_the_node(spec, to));
+        }
+    }
+    Ok(())
+}
+
+fn leads_to_the_node(spec: &FunctionSpec, to: &Egress) -> Problem {
+    let text = format!(
+        "{}: {}:{} is the machine of the node, which functions of a namespace cannot reach",
+        spec.name, to.host, to.port
+    );
+    Problem::new(422, "M0425", text)
+        .with_field("allow.net")
+        .with_hint("call functions of the namespace with [allow] functions")
+}

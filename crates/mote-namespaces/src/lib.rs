@@ -1,0 +1,25 @@
+//! Namespaces separate the functions of several owners on one node.
+//!
+//! The name of a function in a namespace has a dot: `hello.plant`. Secrets and keys of callers are
+//! kept under `plant/NAME`, because their names may have dots. Functions without a dot are in the
+//! default namespace, and nothing of this crate is used for them.
+//!
+//! [`Scope`] is what the holder of a token may reach, [`View`] what one request means by short names
+//! and what its lists show, [`examine`] the one decision on a request to the management API,
+//! [`confined`] what functions of a namespace may not ask for, and [`Namespaces`] the namespaces that
+//! the node has. This crate must not know HTTP connections or how a namespace is emptied.
+
+#![forbid(unsafe_code)]
+
+pub mod confined;
+mod problems;
+mod registry;
+mod request;
+mod scope;
+
+pub use problems::{
+    being_deleted, no_such_invocation, no_such_key, no_such_namespace, no_such_secret,
+};
+pub use registry::{Change, Namespace, Namespaces, Wrong};
+pub use request::{Examined, examine};
+pub use scope::{Scope, View};

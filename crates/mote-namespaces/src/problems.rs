@@ -1,0 +1,42 @@
+//! The answers about names that do not exist. Names outside of a token's namespace get the same ones,
+//! so that nothing tells which of them exist.
+
+use mote_api::Problem;
+
+fn shortened(text: &str) -> String {
+    text.chars().take(64).flat_map(char::escape_debug).collect()
+}
+
+/// There is no such namespace, or the token must not know it.
+pub fn no_such_namespace(name: &str) -> Problem {
+    let name = shortened(name);
+    let problem = Problem::new(404, "M0423", format!("there is no namespace {name}"));
+    problem.with_hint(format!("an operator creates it: mote namespace create {name}"))
+}
+
+/// Nothing can be changed in a namespace that is being removed.
+pub fn being_deleted(name: &str) -> Problem {
+    let text = format!("the namespace {name} is being deleted");
+    let problem = Problem::new(409, "M0424", text);
+    problem.with_hint(format!(
+        "if nobody deletes it now, the node stopped meanwhile: mote namespace delete {name} --force"
+    ))
+}
+
+/// There is no such secret.
+pub fn no_such_secret(name: &str) -> Problem {
+    Problem::new(404, "M0415", format!("no secret named {}", shortened(name)))
+        .with_hint("list the secrets: mote secret list")
+}
+
+/// There is no such key of a caller.
+pub fn no_such_key(name: &str) -> Problem {
+    Problem::new(404, "M0418", format!("no key named {}", shortened(name)))
+        .with_hint("list the keys: mote key list")
+}
+
+/// There is no such accepted invocation.
+pub fn no_such_invocation(id: &str) -> Problem {
+    let detail = format!("no accepted invocation has the id {}", shortened(id));
+    Problem::new(404, "M0517", detail).with_hint("list them: mote invocation list")
+}

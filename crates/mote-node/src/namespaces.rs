@@ -1,0 +1,304 @@
+//! The namespaces of a node: how one is made, what it uses, and how everything in it is removed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use mote_api::namespaces::{Namespace as Shown, NamespaceRequest, Quotas};
+use mote_api::{Problem, Timestamp};
+use mote_config::Config;
+use mote_core::FunctionName;
+use mote_core::name::{of_kept, split};
+use mote_core::state::Namespace as StateOf;
+use mote_engine::ledger::{Held, UNLIMITED};
+use mote_engine::{Revision, clock};
+use mote_journal::{Reader, problem_of};
+use mote_namespaces::{Namespace, Namespaces, Wrong};
+use mote_operators::tokens;
+use mote_store::Store;
+
+use super::store_work::{blocking, internal, store_problem, with_store};
+use super::unusable::unusable;
+use super::{Node, functions, keys, operators, secrets, turns};
+
+/// How long a removal waits for changes, instances and invocations of the namespace to end.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Pause between two looks at what has not ended.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The namespaces in the store.
+pub(super) async fn open(store: &Arc<Store>, config: &Config) -> Result<Arc<Namespaces>> {
+    let (store, namespaces) = (store.clone(), Arc::new(Namespaces::default()));
+    let loaded = namespaces.clone();
+    let read = blocking(move || loaded.load(&store)).await;
+    read.context("cannot read the store")??;
+    let first = namespaces.all().keys().next().cloned();
+    if let (Some(name), Some(setting)) = (first, shares(config)) {
+        let text = format!("a node with namespaces cannot share functions or state: {name} exists");
+        return Err(unusable(setting, text));
+    }
+    Ok(namespaces)
+}
+
+/// Lets the engine obey the limits of all namespaces.
+pub(super) fn apply_limits(node: &Node) {
+    for (name, one) in &*node.namespaces.all() {
+        limit(node, name, &one.quotas);
+    }
+}
+
+fn limit(node: &Node, name: &str, quotas: &Quotas) {
+    let limit = Held {
+        instances: quotas.instances.unwrap_or(UNLIMITED.instances),
+        memory_bytes: quotas.memory_bytes.unwrap_or(UNLIMITED.memory_bytes),
+    };
+    node.engine.ledger().limit(name, limit);
+    node.guard.limit_namespace(name, quotas.calls_per_s);
+}
+
+/// The setting with which the node shares functions or state with other nodes, which know nothing of
+/// its namespaces.
+fn shares(config: &Config) -> Option<&'static str> {
+    match (&config.cell, &config.nats) {
+        (Some(_), _) => Some("cell"),
+        (_, Some(_)) => Some("nats"),
+        _ => None,
+    }
+}
+
+/// All namespaces, and what they use.
+pub(crate) async fn list(node: &Node) -> Result<Vec<Shown>, Problem> {
+    let usage = node.state.usage().await;
+    let usage = usage.map_err(|error| Problem::new(503, "M0905", error.to_string()))?;
+    let (live, ledger) = (node.engine.list(), node.engine.ledger());
+    let all = node.namespaces.all();
+    let shown = all.iter().map(|(name, one)| {
+        let own = Some(name.as_str());
+        let Held { instances, memory_bytes } = ledger.held_by(name);
+        let state = usage.iter().filter(|usage| match &usage.namespace {
+            StateOf::Function(name) | StateOf::Shared(name) => split(name).1 == own,
+        });
+        Shown {
+            name: name.clone(),
+            created_at: Timestamp::from_unix_ms(one.created_at_ms),
+            functions: live.iter().filter(|one| one.spec.name.namespace() == own).count() as u64,
+            instances,
+            memory_bytes,
+            state_bytes: state.map(|usage| usage.bytes).sum(),
+            quotas: one.quotas,
+            is_being_deleted: one.is_being_deleted,
+        }
+    });
+    Ok(shown.collect())
+}
+
+/// One namespace, and what it uses.
+pub(crate) async fn describe(node: &Node, name: &str) -> Result<Shown, Problem> {
+    let found = list(node).await?.into_iter().find(|one| one.name == name);
+    found.ok_or_else(|| mote_namespaces::no_such_namespace(name))
+}
+
+/// Makes a namespace.
+pub(crate) async fn create(node: &Arc<Node>, wish: NamespaceRequest) -> Result<Shown, Problem> {
+    if let Some(setting) = shares(&node.config) {
+        let text = format!(
+            "a node with the setting {setting} shares functions or state with other nodes, so that \
+             it has no namespaces"
+        );
+        return Err(Problem::new(409, "M0429", text));
+    }
+    let _turn = node.namespace_turn.lock().await;
+    let NamespaceRequest { name, quotas } = wish;
+    let one = Namespace { created_at_ms: clock::unix_ms(), quotas, is_being_deleted: false };
+    let wanted = name.clone();
+    changed(node, move |namespaces, store| namespaces.create(store, &wanted, one)).await?;
+    limit(node, &name, &quotas);
+    tracing::info!(namespace = %name, "created");
+    describe(node, &name).await
+}
+
+/// Replaces the limits of a namespace.
+pub(crate) async fn update(node: &Arc<Node>, name: &str, quotas: Quotas) -> Result<Shown, Problem> {
+    let _turn = node.namespace_turn.lock().await;
+    let one = Namespace { quotas, ..node.namespaces.get(name)? };
+    put(node, name, Some(one)).await?;
+    limit(node, name, &quotas);
+    describe(node, name).await
+}
+
+/// Fails if the namespace of a function that is to be deployed has as many functions as it may.
+pub(super) fn room_for(node: &Node, name: &FunctionName) -> Result<(), Problem> {
+    let Some(namespace) = name.namespace() else { return Ok(()) };
+    let Some(most) = node.namespaces.get(namespace)?.quotas.functions else { return Ok(()) };
+    let all = node.engine.list();
+    let own = || all.iter().filter(|one| one.spec.name.namespace() == Some(namespace));
+    // Others that are deployed for the first time now count as well.
+    let count = own().count() as u64 + turns::new_ones(node, namespace, name);
+    if own().any(|one| one.spec.name == *name) || count < most {
+        return Ok(());
+    }
+    let text = format!("the namespace {namespace} has {count} of at most {most} functions");
+    Err(Problem::new(507, "M0428", text).with_hint(format!(
+        "remove a function, or let an operator raise the limit: mote namespace update {namespace} \
+         --functions {}",
+        most + 1
+    )))
+}
+
+/// Deletes a namespace. Nothing in it can be changed from the first step on, also after a crash.
+pub(crate) async fn delete(node: &Arc<Node>, name: &str, force: bool) -> Result<(), Problem> {
+    let _turn = node.namespace_turn.lock().await;
+    let one = node.namespaces.get(name)?;
+    let until = Instant::now() + PATIENCE;
+    put(node, name, Some(Namespace { is_being_deleted: true, ..one.clone() })).await?;
+    let mut ended = emptied(node, name, force, until).await;
+    if ended.is_ok() {
+        ended = put(node, name, None).await;
+        limit(node, name, &Quotas::default());
+    }
+    match ended {
+        Ok(()) => {
+            tracing::info!(namespace = %name, "deleted");
+            node.trees.collect_soon();
+            Ok(())
+        }
+        // Without force, nothing was removed.
+        Err(problem) if !force => {
+            put(node, name, Some(one)).await?;
+            Err(problem)
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+async fn emptied(node: &Arc<Node>, name: &str, force: bool, until: Instant) -> Result<(), Problem> {
+    wait(until, || node.namespaces.changes(name) == 0, name, "changes").await?;
+    if !force {
+        let held = contents(node, name).await?;
+        if !held.is_empty() {
+            let text = format!("the namespace {name} has {}", held.join(", "));
+            return Err(Problem::new(409, "M0427", text).with_hint(format!(
+                "delete it with everything in it: mote namespace delete {name} --force"
+            )));
+        }
+    }
+    for revision in of(node.engine.list(), name) {
+        let _turn = turns::last_turn(node, &revision.spec.name)?;
+        functions::remove_in_turn(node, &revision).await?;
+    }
+    let ledger = node.engine.ledger();
+    wait(until, || ledger.held_by(name) == Held::default(), name, "instances").await?;
+    forget_invocations(node, name, until).await?;
+    for state in states(node, name).await? {
+        let cleared = node.state.clear(state).await;
+        cleared.map_err(|error| Problem::new(503, "M0905", error.to_string()))?;
+    }
+    for secret in kept_secrets(node, name).await? {
+        secrets::remove(node, secret).await?;
+    }
+    for key in kept_keys(node, name).await? {
+        keys::revoke(node, key).await?;
+    }
+    let wanted = name.to_owned();
+    operators::changed(node, move |store, all| tokens::revoke_all_of(store, all, &wanted)).await?;
+    let wanted = name.to_owned();
+    with_store(node, move |store| store.remove_all_of(&wanted)).await?;
+    node.engine.forget(|function| function.namespace() == Some(name));
+    // What was accepted before the functions were gone may have reached the disk since.
+    forget_invocations(node, name, until).await
+}
+
+async fn forget_invocations(node: &Node, name: &str, until: Instant) -> Result<(), Problem> {
+    let patience = until.saturating_duration_since(Instant::now());
+    let forgotten = node.journals.forget(name, patience).await;
+    match forgotten.map_err(|error| problem_of(&error, Reader::Owner))? {
+        true => Ok(()),
+        false => Err(still(name, "accepted invocations")),
+    }
+}
+
+/// What a namespace has, in words.
+async fn contents(node: &Node, name: &str) -> Result<Vec<String>, Problem> {
+    let wanted = name.to_owned();
+    let tokens = with_store(node, tokens::list).await?.tokens;
+    let tokens = tokens.iter().filter(|one| one.namespace.as_ref() == Some(&wanted)).count();
+    let own = Some(vec![format!(".{name}")]);
+    let waiting = node.journals.list(own, None, None, 1).await;
+    let waiting = waiting.map_err(|error| problem_of(&error, Reader::Owner))?.len();
+    let counts = [
+        ("functions", of(node.engine.list(), name).count()),
+        ("secrets", kept_secrets(node, name).await?.len()),
+        ("keys of callers", kept_keys(node, name).await?.len()),
+        ("tokens", tokens),
+        ("functions that keep state", states(node, name).await?.len()),
+    ];
+    let counts = counts.into_iter().filter(|(_, count)| *count > 0);
+    let mut texts: Vec<String> = counts.map(|(what, count)| format!("{count} {what}")).collect();
+    texts.extend((waiting > 0).then(|| "accepted invocations".to_owned()));
+    Ok(texts)
+}
+
+fn of(all: Vec<Arc<Revision>>, namespace: &str) -> impl Iterator<Item = Arc<Revision>> {
+    all.into_iter().filter(move |one| one.spec.name.namespace() == Some(namespace))
+}
+
+async fn states(node: &Node, namespace: &str) -> Result<Vec<StateOf>, Problem> {
+    let usage = node.state.usage().await;
+    let usage = usage.map_err(|error| Problem::new(503, "M0905", error.to_string()))?;
+    let is_own = |state: &StateOf| match state {
+        StateOf::Function(name) | StateOf::Shared(name) => split(name).1 == Some(namespace),
+    };
+    Ok(usage.into_iter().map(|usage| usage.namespace).filter(is_own).collect())
+}
+
+async fn kept_secrets(node: &Node, namespace: &str) -> Result<Vec<String>, Problem> {
+    let all = with_store(node, |store| store.secrets()).await?.into_iter();
+    let names = all.map(|(name, _)| name);
+    Ok(names.filter(|name| of_kept(name).0 == Some(namespace)).collect())
+}
+
+async fn kept_keys(node: &Node, namespace: &str) -> Result<Vec<String>, Problem> {
+    let all = with_store(node, Store::keys).await?.into_iter().filter(|key| key.is_current);
+    let names = all.map(|key| key.name);
+    Ok(names.filter(|name| of_kept(name).0 == Some(namespace)).collect())
+}
+
+/// Waits until `ended`.
+async fn wait(
+    until: Instant,
+    ended: impl Fn() -> bool,
+    namespace: &str,
+    what: &str,
+) -> Result<(), Problem> {
+    while !ended() {
+        if Instant::now() > until {
+            return Err(still(namespace, what));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(())
+}
+
+fn still(namespace: &str, what: &str) -> Problem {
+    let minutes = PATIENCE.as_secs() / 60;
+    let text = format!("{what} of the namespace {namespace} have not ended within {minutes} min");
+    Problem::new(409, "M0424", text).with_hint("repeat the command when they have ended")
+}
+
+async fn put(node: &Arc<Node>, name: &str, one: Option<Namespace>) -> Result<(), Problem> {
+    let name = name.to_owned();
+    changed(node, move |namespaces, store| namespaces.put(store, &name, one)).await
+}
+
+/// Changes the namespaces in the store and in memory.
+async fn changed(
+    node: &Arc<Node>,
+    work: impl FnOnce(&Namespaces, &Store) -> Result<(), Wrong> + Send + 'static,
+) -> Result<(), Problem> {
+    let (store, namespaces) = (node.store.clone(), node.namespaces.clone());
+    let done = blocking(move || work(&namespaces, &store)).await;
+    done.map_err(|error| internal(&error))?.map_err(|error| match error {
+        Wrong::Problem(problem) => problem,
+        Wrong::Store(error) => store_problem(&error),
+    })
+}

@@ -1,0 +1,238 @@
+//! What the instances of each namespace hold, and what they may hold. Functions of the default
+//! namespace are not among them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mote_core::fault::bytes_text;
+
+/// A number of instances, and the sum of their memory limits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Instances: those that start, those that run and those that end.
+    pub instances: u64,
+    /// Their memory limits in bytes.
+    pub memory_bytes: u64,
+}
+
+/// The most that a namespace may hold.
+pub const UNLIMITED: Held = Held { instances: u64::MAX, memory_bytes: u64::MAX };
+
+/// A start that would exceed a limit of its namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exceeded {
+    /// What the namespace holds.
+    pub held: Held,
+    /// What it may hold.
+    pub limit: Held,
+}
+
+impl Exceeded {
+    /// The limit in words, for the owners of the function.
+    pub fn text(&self, namespace: &str, wanted_bytes: u64) -> String {
+        let Exceeded { held, limit } = self;
+        let what = if held.instances >= limit.instances {
+            format!("{} of at most {} instances", held.instances, limit.instances)
+        } else {
+            let [used, most] = [held.memory_bytes, limit.memory_bytes].map(bytes_text);
+            format!(
+                "{used} of at most {most} of memory, and an instance may use {}",
+                bytes_text(wanted_bytes)
+            )
+        };
+        format!(
+            "the namespace {namespace} uses {what}; stop other functions with mote scale NAME 0, or let \
+             an operator raise the limit with mote namespace update {namespace}"
+        )
+    }
+}
+
+/// The namespaces that hold or may hold something.
+#[derive(Debug, Default)]
+pub struct Tenants {
+    held: BTreeMap<Arc<str>, Held>,
+    /// The part of it that was asked to leave.
+    leaving: BTreeMap<Arc<str>, Held>,
+    limits: BTreeMap<String, Held>,
+    owed: Option<Owed>,
+}
+
+impl Tenants {
+    /// Sets what a namespace may hold from now on.
+    pub fn limit(&mut self, namespace: &str, limit: Held) {
+        self.limits.insert(namespace.to_owned(), limit);
+    }
+
+    /// What the instances of a namespace hold.
+    pub fn held(&self, namespace: &str) -> Held {
+        self.held.get(namespace).copied().unwrap_or_default()
+    }
+
+    /// Why a further instance would be too many.
+    pub fn exceeded(&self, namespace: &str, memory_bytes: u64) -> Option<Exceeded> {
+        let (held, limit) = (self.held(namespace), *self.limits.get(namespace)?);
+        (!fits(held, limit, memory_bytes)).then_some(Exceeded { held, limit })
+    }
+
+    /// Whether there will be room when those that were asked to leave have left.
+    pub fn fits_soon(&self, namespace: &str, exceeded: Exceeded, memory_bytes: u64) -> bool {
+        let leaving = self.leaving.get(namespace).copied().unwrap_or_default();
+        let stays = Held {
+            instances: exceeded.held.instances - leaving.instances,
+            memory_bytes: exceeded.held.memory_bytes - leaving.memory_bytes,
+        };
+        fits(stays, exceeded.limit, memory_bytes)
+    }
+
+    /// Counts an instance that was asked to leave.
+    pub fn leave(&mut self, namespace: &Arc<str>, memory_bytes: u64) {
+        add(&mut self.leaving, namespace.clone(), memory_bytes);
+    }
+
+    /// Counts an instance, and returns the name of its namespace.
+    pub fn take(&mut self, namespace: &str, memory_bytes: u64) -> Arc<str> {
+        let known = self.held.get_key_value(namespace).map(|(name, _)| name.clone());
+        let name = known.unwrap_or_else(|| namespace.into());
+        add(&mut self.held, name.clone(), memory_bytes);
+        name
+    }
+
+    /// Counts an instance no more; `had_left` says whether it was asked to leave.
+    pub fn give(&mut self, namespace: &str, memory_bytes: u64, had_left: bool) {
+        subtract(&mut self.held, namespace, memory_bytes);
+        if had_left {
+            subtract(&mut self.leaving, namespace, memory_bytes);
+        }
+    }
+}
+
+/// Equal shares of the memory of a node for the namespaces that use it, the default one included.
+#[derive(Debug)]
+pub struct Shares {
+    /// The namespaces that hold more than a share. `None` is the default one.
+    pub above: Vec<Option<Arc<str>>>,
+    /// Whether the one that wants more stays within its share with it.
+    pub is_within: bool,
+}
+
+/// Memory that is kept for a namespace below its share until it asks again.
+#[derive(Debug)]
+struct Owed {
+    to: Option<Arc<str>>,
+    memory_bytes: u64,
+    until_ns: u64,
+}
+
+/// How long memory is kept for a namespace. It asks again much sooner.
+const OWED_NS: u64 = 250_000_000;
+
+impl Tenants {
+    /// The shares when an instance of the namespace `wanting` wants memory and `taken_bytes` are taken.
+    /// `None` if only the default namespace uses the node.
+    pub fn shares(
+        &self,
+        budget_bytes: u64,
+        taken_bytes: u64,
+        wanting: Option<&str>,
+        wanted_bytes: u64,
+        now_ns: u64,
+    ) -> Option<Shares> {
+        if self.held.is_empty() && wanting.is_none() {
+            return None;
+        }
+        let of_others: u64 = self.held.values().map(|held| held.memory_bytes).sum();
+        let of_default = taken_bytes.saturating_sub(of_others);
+        let own = wanting.map_or(of_default, |name| self.held(name).memory_bytes);
+        // One that holds nothing yet and waits has a share as well.
+        let waits = self.owed.as_ref().is_some_and(|owed| {
+            let holds = match &owed.to {
+                Some(name) => self.held.contains_key(name),
+                None => of_default > 0,
+            };
+            owed.until_ns > now_ns && owed.to.as_deref() != wanting && !holds
+        });
+        let active = self.held.len() as u64
+            + u64::from(of_default > 0)
+            + u64::from(own == 0)
+            + u64::from(waits);
+        let share = budget_bytes / active.max(1);
+        let mut above: Vec<_> = (self.held.iter())
+            .filter(|(_, held)| held.memory_bytes > share)
+            .map(|(name, _)| Some(name.clone()))
+            .collect();
+        above.extend((of_default > share).then_some(None));
+        Some(Shares { above, is_within: own.saturating_add(wanted_bytes) <= share })
+    }
+
+    /// Keeps the next memory for a namespace. Returns whether none was kept for it until now.
+    pub fn owe(&mut self, to: Option<&str>, memory_bytes: u64, now_ns: u64) -> bool {
+        let is_new = self.owed.as_ref().is_none_or(|owed| owed.until_ns <= now_ns);
+        if is_new {
+            let until_ns = now_ns + OWED_NS;
+            self.owed = Some(Owed { to: to.map(Arc::from), memory_bytes, until_ns });
+        }
+        is_new
+    }
+
+    /// Bytes that are kept for another namespace than this one.
+    pub fn owed_to_others(&self, name: Option<&str>, now_ns: u64) -> u64 {
+        let owed = self.owed.as_ref().filter(|owed| owed.until_ns > now_ns);
+        owed.filter(|owed| owed.to.as_deref() != name).map_or(0, |owed| owed.memory_bytes)
+    }
+
+    /// A namespace has received memory.
+    pub fn paid(&mut self, name: Option<&str>) {
+        self.owed.take_if(|owed| owed.to.as_deref() == name);
+    }
+}
+
+fn fits(held: Held, limit: Held, memory_bytes: u64) -> bool {
+    held.instances < limit.instances
+        && held.memory_bytes.saturating_add(memory_bytes) <= limit.memory_bytes
+}
+
+fn add(to: &mut BTreeMap<Arc<str>, Held>, namespace: Arc<str>, memory_bytes: u64) {
+    let held = to.entry(namespace).or_default();
+    held.instances += 1;
+    held.memory_bytes += memory_bytes;
+}
+
+fn subtract(from: &mut BTreeMap<Arc<str>, Held>, namespace: &str, memory_bytes: u64) {
+    if let Some(held) = from.get_mut(namespace) {
+        held.instances -= 1;
+        held.memory_bytes -= memory_bytes;
+        if held.instances == 0 {
+            from.remove(namespace);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_equal_and_memory_is_kept_for_who_is_below() {
+        let mut tenants = Tenants::default();
+        assert!(tenants.shares(100, 80, None, 10, 0).is_none(), "no namespace uses the node");
+        for _ in 0..7 {
+            tenants.take("a", 10);
+        }
+        let shares = tenants.shares(100, 70, Some("b"), 10, 0).expect("two of them");
+        assert_eq!(shares.above, [Some("a".into())]);
+        assert!(shares.is_within);
+        assert!(tenants.shares(100, 70, Some("a"), 10, 0).expect("one").is_within, "it is alone");
+        // With the default namespace there are three.
+        let shares = tenants.shares(100, 100, Some("b"), 40, 0).expect("three of them");
+        assert_eq!((shares.above.len(), shares.is_within), (1, false));
+        assert!(tenants.owe(Some("b"), 10, 5));
+        assert!(!tenants.owe(Some("b"), 10, 6), "it is kept already");
+        assert!(!tenants.shares(100, 70, Some("a"), 10, 6).expect("two").is_within);
+        assert_eq!(tenants.owed_to_others(Some("a"), 6), 10);
+        assert_eq!(tenants.owed_to_others(None, 6), 10);
+        assert_eq!(tenants.owed_to_others(Some("b"), 6), 0);
+        assert_eq!(tenants.owed_to_others(Some("a"), 5 + OWED_NS), 0, "for a while");
+        tenants.paid(Some("b"));
+        assert_eq!(tenants.owed_to_others(Some("a"), 6), 0);
+    }
+}

@@ -1,0 +1,801 @@
+//! Namespaces: what tokens of one reach, what its functions reach, its limits, and its removal.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use mote_tests::{Answer, Node, basic_auth, call_at, free_address, wait_for};
+
+const HELLO: &str = "def handle(event, ctx):\n    return 'hello'\n";
+/// Calls a function, or uses a shared state, and tells how that ended.
+const ASKER: &str = r#"
+def handle(event, ctx):
+    args = event.args
+    try:
+        if "call" in args:
+            reply = ctx.call(args["call"])
+            return "%d %s" % (reply.status, reply.text)
+        if "later" in args:
+            return ctx.call_async(args["later"])
+        kv = ctx.kv.shared(args["shared"]) if "shared" in args else ctx.kv
+        return str(kv.increment("count"))
+    except ctx.kv.Error as error:
+        return "%s %s" % (error.code, getattr(error, "status", 0)), 400
+"#;
+const ASKS: &str = "version = 1\n[allow]\nfunctions = [\"*\"]\n[kv]\nshared = [\"sums\"]\n";
+const ROLES: [&str; 3] = ["viewer", "deployer", "operator"];
+
+/// A node with the namespaces `plant` and `orchard`, and the address of its management.
+fn start(more: &[&str]) -> (Node, SocketAddr) {
+    let admin = free_address();
+    let node = Node::start_with(&[&["--admin", &admin.to_string()], more].concat());
+    for name in ["plant", "orchard"] {
+        node.ok(&["namespace", "create", name]);
+    }
+    (node, admin)
+}
+
+/// Deploys into a namespace; the name is without it.
+fn deploy(
+    node: &Node,
+    namespace: &str,
+    name: &str,
+    files: &[(&str, &str)],
+) -> std::process::Output {
+    let folder = node.dir.path().join("src").join(namespace).join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    for (file, text) in files {
+        std::fs::write(folder.join(file), text).expect("a file");
+    }
+    let folder = folder.to_str().expect("UTF-8").to_owned();
+    node.mote(&["--namespace", namespace, "deploy", &folder, "--name", name])
+}
+
+fn deploy_ok(node: &Node, namespace: &str, name: &str, files: &[(&str, &str)]) {
+    let output = deploy(node, namespace, name, files);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}\n{}", node.log());
+}
+
+fn refused(node: &Node, args: &[&str]) -> String {
+    let output = node.mote(args);
+    assert!(!output.status.success(), "{args:?} succeeded");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn token(node: &Node, name: &str, role: &str, namespace: Option<&str>) -> String {
+    let mut args = vec!["token", "create", name, "--role", role];
+    args.extend(namespace.iter().flat_map(|name| ["--namespace", *name]));
+    node.ok(&args).trim().to_owned()
+}
+
+fn manage(admin: SocketAddr, method: &str, path: &str, token: &str, body: &[u8]) -> Answer {
+    let bearer = format!("Bearer {token}");
+    let fields = [("authorization", bearer.as_str()), ("host", "localhost")];
+    call_at(admin, method, path, &fields, body)
+}
+
+#[test]
+fn functions_of_a_namespace_have_names_with_a_dot() {
+    let (node, _) = start(&[]);
+    deploy_ok(&node, "plant", "hello", &[("app.py", HELLO)]);
+    node.deploy_ok("hello", &[("app.py", "def handle(event, ctx):\n    return 'default'\n")]);
+    assert_eq!(node.get("/hello.plant").text(), "hello");
+    assert_eq!(node.get("/hello").text(), "default");
+    assert_eq!(node.get("/hello.orchard").status, 404);
+    assert_eq!(node.ok(&["list", "-o", "name"]), "hello\nhello.plant\n");
+    assert_eq!(node.ok(&["list", "-o", "name", "--namespace", "plant"]), "hello.plant\n");
+    assert_eq!(node.ok(&["invoke", "hello", "--namespace", "plant"]).trim(), "hello");
+    assert_eq!(node.ok(&["invoke", "hello.plant"]).trim(), "hello");
+    assert!(node.ok(&["logs", "hello", "--namespace", "plant"]).contains("traffic (deploy)"));
+
+    let missing = refused(&node, &["invoke", "helo", "--namespace", "plant"]);
+    assert!(missing.contains("did you mean `hello.plant`"), "{missing}");
+    let output = deploy(&node, "nowhere", "hello", &[("app.py", HELLO)]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("M0423") && said.contains("mote namespace create nowhere"), "{said}");
+    let (status, body) = node.manage("PUT", "/v1/functions/hello.nowhere", "");
+    assert!(status == 404 && body.contains("M0423"), "{body}");
+    let (status, body) = node.manage("PUT", "/v1/functions/hello.default", "");
+    assert!(matches!(status, 404 | 422) && !body.contains("hello.default is"), "{body}");
+    for wrong in ["default", "a.b", "-a", "A"] {
+        let said = refused(&node, &["namespace", "create", "--", wrong]);
+        assert!(said.contains("M0303"), "{wrong}: {said}");
+    }
+    let again = refused(&node, &["namespace", "create", "plant"]);
+    assert!(again.contains("M0426"), "{again}");
+
+    let node = node.stop_and_restart();
+    assert_eq!(node.get("/hello.plant").text(), "hello");
+    let list = node.json(&["namespace", "list", "-o", "json"]);
+    assert_eq!(list["namespaces"][0]["name"], "orchard");
+    assert_eq!(list["namespaces"][1]["functions"], 1);
+    let full = refused(&node, &["namespace", "delete", "plant", "--yes"]);
+    assert!(full.contains("M0427") && full.contains("1 functions"), "{full}");
+    assert_eq!(node.get("/hello.plant").text(), "hello", "nothing was removed");
+    node.ok(&["remove", "hello", "--yes", "--namespace", "plant"]);
+    node.ok(&["namespace", "delete", "plant", "--yes"]);
+    node.ok(&["namespace", "delete", "orchard", "--yes"]);
+    assert_eq!(node.get("/hello").text(), "default");
+}
+
+/// An upload without a spec, as a program other than `mote` sends it.
+#[test]
+fn an_upload_without_a_spec_gets_the_name_of_its_path() {
+    let (node, admin) = start(&[]);
+    let deployer = token(&node, "deployer", "deployer", Some("plant"));
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("app.py"), HELLO).expect("a file");
+    let tar = std::process::Command::new("tar")
+        .args(["-C", folder.path().to_str().expect("UTF-8"), "-c", "app.py"])
+        .output()
+        .expect("tar runs");
+    for path in ["/v1/functions/one", "/v1/functions/two.plant"] {
+        let answer = manage(admin, "PUT", path, &deployer, &tar.stdout);
+        assert_eq!(answer.status, 201, "{path}: {}", answer.text());
+    }
+    assert_eq!(node.ok(&["list", "-o", "name"]), "one.plant\ntwo.plant\n");
+    assert_eq!(node.get("/one.plant").text(), "hello");
+}
+
+/// What is expected of a request with a token of `plant`.
+#[derive(Debug, PartialEq)]
+enum Expected {
+    /// As with a token for the whole node.
+    Answered,
+    /// 403, because of the role.
+    Role,
+    /// 403, because it concerns the node.
+    Node,
+    /// 404, whether or not there is something with this name.
+    Nothing,
+}
+
+fn expected(method: &str, path: &str, role: &str, is_own: bool) -> Expected {
+    let below = |topic: &str| path.starts_with(&format!("/v1/{topic}"));
+    let of_operators =
+        ["keys", "tokens", "audit", "mqtt", "cells", "pods", "journals", "namespaces"];
+    let reads = method == "get";
+    let least = match reads {
+        true if below("audit") => 2,
+        true if below("kv") => 1,
+        true => 0,
+        false if of_operators.into_iter().any(below) => 2,
+        false => 1,
+    };
+    if ROLES.iter().position(|one| *one == role).expect("a role") < least {
+        return Expected::Role;
+    }
+    let of_namespace = [
+        "functions",
+        "invocations",
+        "dead-letters",
+        "schedules",
+        "secrets",
+        "keys",
+        "kv",
+        "openapi.json",
+    ];
+    let is_cluster = path.ends_with("/split") || path.ends_with("/{number}");
+    let is_namespace = below("namespaces") && reads;
+    if is_cluster || (path != "/metrics" && !is_namespace && !of_namespace.into_iter().any(below)) {
+        return Expected::Node;
+    }
+    match path.contains('{') {
+        true if is_namespace => {
+            if is_own {
+                Expected::Answered
+            } else {
+                Expected::Node
+            }
+        }
+        true if !is_own => Expected::Nothing,
+        _ => Expected::Answered,
+    }
+}
+
+#[test]
+fn every_route_asks_for_the_scope_of_a_token() {
+    let (node, admin) = start(&[]);
+    deploy_ok(&node, "orchard", "hello", &[("app.py", HELLO)]);
+    node.deploy_ok("hello", &[("app.py", HELLO)]);
+    let scoped = ROLES.map(|role| (role, token(&node, role, role, Some("plant"))));
+    let whole = ROLES.map(|role| (role, token(&node, &format!("whole-{role}"), role, None)));
+    let accepted = node.call("POST", "/hello.orchard", &[("prefer", "respond-async")], b"");
+    let id = accepted.json()["id"].as_str().expect("an id").to_owned();
+    let document = node.management("/v1/openapi.json");
+    let mut asked = 0;
+    // Own names do not exist, so that nothing is changed; `exists` says whether others do.
+    for (kind, is_own, exists) in [
+        ("own", true, false),
+        ("foreign", false, true),
+        ("nowhere", false, false),
+        ("default", false, true),
+    ] {
+        for (path, methods) in document["paths"].as_object().expect("paths") {
+            if path == "/livez" || path == "/readyz" {
+                continue;
+            }
+            let name = match (kind, path.split('/').nth(2)) {
+                ("own", Some("invocations" | "dead-letters")) => "nothing".to_owned(),
+                ("foreign", Some("invocations" | "dead-letters")) => id.clone(),
+                (_, Some("invocations" | "dead-letters")) => "nothing".to_owned(),
+                ("own", Some("namespaces")) => "plant".to_owned(),
+                ("foreign", Some("namespaces")) => "orchard".to_owned(),
+                (_, Some("namespaces")) => kind.to_owned(),
+                ("own", _) => "nothing".to_owned(),
+                ("foreign", Some("secrets" | "keys")) => "orchard%2Fhello".to_owned(),
+                ("nowhere", Some("secrets" | "keys")) => "nowhere%2Fhello".to_owned(),
+                ("foreign", _) => "hello.orchard".to_owned(),
+                ("nowhere", _) => "hello.nowhere".to_owned(),
+                // Names of the default namespace cannot be written: they are own ones.
+                (_, _) => continue,
+            };
+            let mut target = path.clone();
+            while let (Some(from), Some(to)) = (target.find('{'), target.find('}')) {
+                let value = if &target[from..=to] == "{number}" { "1" } else { &name };
+                target.replace_range(from..=to, value);
+            }
+            for method in methods.as_object().expect("methods").keys() {
+                let upper = method.to_uppercase();
+                for (role, token) in &scoped {
+                    let answer = manage(admin, &upper, &target, token, b"");
+                    let (status, text) = (answer.status, answer.text());
+                    let shown = format!("{kind} {upper} {target} as {role}: {status} {text}");
+                    match expected(method, path, role, is_own) {
+                        Expected::Role => {
+                            assert!(status == 403 && text.contains("M1407"), "{shown}");
+                        }
+                        Expected::Node => {
+                            assert!(status == 403 && text.contains("M1408"), "{shown}");
+                        }
+                        Expected::Nothing => {
+                            assert_eq!(status, 404, "{shown}");
+                            assert!(!text.contains("did you mean"), "{shown}");
+                            // The answer about something that is there is the one about nothing.
+                            if exists
+                                && !path.contains("/invocations")
+                                && !path.contains("/dead-letters")
+                            {
+                                let none = target.replace("orchard", "nowhere");
+                                let same = manage(admin, &upper, &none, token, b"");
+                                let text = text.replace("orchard", "nowhere");
+                                assert_eq!((same.status, same.text()), (status, text), "{shown}");
+                            }
+                        }
+                        Expected::Answered => {
+                            assert!(!matches!(status, 401 | 403), "{shown}");
+                            assert!(!text.contains("orchard"), "{shown}");
+                        }
+                    }
+                    asked += 1;
+                }
+            }
+        }
+    }
+    assert!(asked > 450, "{asked} questions");
+    // What another namespace has is still there, and a token for the node reaches it.
+    assert_eq!(node.ok(&["list", "-o", "name"]), "hello\nhello.orchard\n");
+    for (role, token) in &whole {
+        let seen = manage(admin, "GET", "/v1/functions/hello.orchard", token, b"");
+        assert_eq!(seen.status, 200, "{role}");
+    }
+    let twice = "/v1/functions/hello%2Eorchard";
+    assert_eq!(manage(admin, "GET", twice, &scoped[2].1, b"").status, 404);
+    let bearer = format!("Bearer {}", scoped[2].1);
+    let fields = [("authorization", bearer.as_str()), ("mote-namespace", "orchard")];
+    let other = call_at(admin, "GET", "/v1/functions", &fields, b"");
+    assert!(other.status == 404 && other.text().contains("M0423"), "{}", other.text());
+}
+
+#[test]
+fn lists_and_metrics_show_what_a_token_may_see() {
+    let (node, admin) = start(&["--openfaas", "127.0.0.1:0"]);
+    let timer = "version = 1\n[[trigger]]\ncron = \"0 0 1 1 *\"\n";
+    for namespace in ["plant", "orchard"] {
+        deploy_ok(&node, namespace, "hello", &[("app.py", HELLO), ("mote.toml", timer)]);
+        node.mote_with_input(&["secret", "set", "db", "--namespace", namespace], b"value");
+        node.ok(&["key", "create", "dev", "--namespace", namespace]);
+        node.ok(&["kv", "put", "hello", "k", "v", "--namespace", namespace]);
+        let path = format!("/hello.{namespace}");
+        assert_eq!(node.call("POST", &path, &[("prefer", "respond-async")], b"").status, 202);
+        assert_eq!(node.get(&path).status, 200);
+    }
+    node.deploy_ok("hello", &[("app.py", HELLO)]);
+    assert_eq!(node.get("/hello").status, 200);
+    let operator = token(&node, "operator", "operator", Some("plant"));
+    for path in [
+        "/v1/functions",
+        "/v1/schedules",
+        "/v1/secrets",
+        "/v1/keys",
+        "/v1/kv",
+        "/v1/invocations",
+        "/v1/namespaces",
+        "/metrics",
+        "/v1/invocations?function=hello",
+    ] {
+        let answer = manage(admin, "GET", path, &operator, b"");
+        let text = answer.text();
+        assert_eq!(answer.status, 200, "{path}: {text}");
+        assert!(text.contains("plant") && !text.contains("orchard"), "{path}: {text}");
+        let of_default = text.contains("\"hello\"") && path != "/v1/functions";
+        assert!(!of_default || path == "/v1/schedules", "{path}: {text}");
+    }
+    let foreign = manage(admin, "GET", "/v1/invocations?function=hello.orchard", &operator, b"");
+    assert_eq!(foreign.json()["invocations"].as_array().map(Vec::len), Some(0));
+    let all = node.json(&["invocation", "list", "-o", "json"]);
+    assert_eq!(all["invocations"].as_array().map(Vec::len), Some(2));
+    let deleted = manage(admin, "DELETE", "/v1/dead-letters", &operator, b"");
+    assert_eq!(deleted.status, 200);
+
+    // The APIs of orchard platforms know no namespaces.
+    let credentials = basic_auth("admin", &operator);
+    let fields = [("authorization", credentials.as_str())];
+    let faas = call_at(node.platform("openfaas"), "GET", "/system/functions", &fields, b"");
+    assert_eq!(faas.status, 403, "{}", faas.text());
+    let record = node.ok(&["audit"]);
+    assert!(!record.contains(&operator));
+}
+
+#[test]
+fn functions_reach_only_their_own_namespace() {
+    let (node, _) = start(&[]);
+    let secret = "version = 1\nsecrets = [\"db\"]\n[allow]\nfunctions = [\"*\"]\n[kv]\nshared = [\"sums\"]\n";
+    let reads = format!(
+        "{ASKER}\nfirst = handle\ndef handle(event, ctx):\n    if 'secret' in event.args:\n        return open('/secrets/db').read()\n    return first(event, ctx)\n"
+    );
+    for namespace in ["plant", "orchard"] {
+        let value = format!("of {namespace}");
+        node.mote_with_input(&["secret", "set", "db", "--namespace", namespace], value.as_bytes());
+        deploy_ok(&node, namespace, "asker", &[("app.py", &reads), ("mote.toml", secret)]);
+        let answer = format!("def handle(event, ctx):\n    return '{namespace}'\n");
+        deploy_ok(&node, namespace, "told", &[("app.py", &answer)]);
+    }
+    deploy_ok(&node, "orchard", "alone", &[("app.py", HELLO)]);
+    node.deploy_ok("asker", &[("app.py", ASKER), ("mote.toml", ASKS)]);
+    node.deploy_ok("mine", &[("app.py", HELLO)]);
+
+    let ask = |function: &str, query: &str| {
+        let answer = node.get(&format!("/{function}?{query}"));
+        (answer.status, answer.text())
+    };
+    assert_eq!(ask("asker.plant", "call=told"), (200, "200 plant".to_owned()));
+    assert_eq!(ask("asker.plant", "call=told.plant"), (200, "200 plant".to_owned()));
+    assert_eq!(ask("asker.orchard", "call=told"), (200, "200 orchard".to_owned()));
+    // Functions of orchards are as missing as those that do not exist.
+    let missing = ask("asker.plant", "call=nothing");
+    assert_eq!(missing.0, 400);
+    for name in
+        ["told.orchard", "alone", "alone.orchard", "mine", "mine.default", "told.plant.orchard"]
+    {
+        assert_eq!(ask("asker.plant", &format!("call={name}")), missing, "{name}");
+        assert_eq!(ask("asker.plant", &format!("later={name}")).0, 400, "{name}");
+    }
+    for name in ["told.orchard", "told.plant", "told"] {
+        assert_eq!(ask("asker", &format!("call={name}")), missing, "{name}");
+    }
+    assert_eq!(ask("asker", "call=mine"), (200, "200 hello".to_owned()));
+    assert_eq!(ask("asker.plant", "later=told").0, 200);
+
+    assert_eq!(ask("asker.plant", "secret=1").1, "of plant");
+    assert_eq!(ask("asker.orchard", "secret=1").1, "of orchard");
+    for (function, expected) in
+        [("asker.plant", "1"), ("asker.plant", "2"), ("asker.orchard", "1"), ("asker", "1")]
+    {
+        assert_eq!(ask(function, "shared=sums").1, expected, "{function}");
+        assert_eq!(ask(function, "own=1").1, expected, "{function}");
+    }
+    // Of a missing secret, nothing tells that another namespace has it.
+    node.mote_with_input(&["secret", "set", "rare", "--namespace", "orchard"], b"x");
+    let wants = "version = 1\nsecrets = [\"rare\"]\n";
+    let output = deploy(&node, "plant", "wants", &[("app.py", HELLO), ("mote.toml", wants)]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("M0414") && !said.contains("orchard"), "{said}");
+    let table = node.ok(&["secret", "list"]);
+    assert!(table.contains("plant/db") && table.contains("orchard/rare"), "{table}");
+}
+
+#[test]
+fn results_and_keys_stay_in_a_namespace() {
+    let (node, _) = start(&[]);
+    let first =
+        "version = 1\n[async]\non_success = { function = \"told\" }\n[access]\nmode = \"key\"\n";
+    let told = "def handle(event, ctx):\n    ctx.kv.put('seen', event.headers['mote-source'])\n";
+    for namespace in ["plant", "orchard"] {
+        deploy_ok(&node, namespace, "first", &[("app.py", HELLO), ("mote.toml", first)]);
+        deploy_ok(&node, namespace, "told", &[("app.py", told)]);
+    }
+    node.deploy_ok(
+        "first",
+        &[("app.py", HELLO), ("mote.toml", "version = 1\n[access]\nmode = \"key\"\n")],
+    );
+    let key = |args: &[&str]| node.ok(&[&["key", "create"], args].concat()).trim().to_owned();
+    let plant = key(&["dev", "--namespace", "plant"]);
+    let narrow = key(&["narrow", "--namespace", "plant", "--function", "fir*"]);
+    let whole = key(&["dev"]);
+    let call = |path: &str, key: &str| {
+        let bearer = format!("Bearer {key}");
+        let fields = [("authorization", bearer.as_str()), ("prefer", "respond-async")];
+        node.call("POST", path, &fields, b"").status
+    };
+    for (key, path, status) in [
+        (&plant, "/first.plant", 202),
+        (&narrow, "/first.plant", 202),
+        (&plant, "/first.orchard", 403),
+        (&plant, "/first", 403),
+        (&whole, "/first", 202),
+        (&whole, "/first.plant", 403),
+        (&whole, "/first.orchard", 403),
+    ] {
+        assert_eq!(call(path, key), status, "{path}");
+    }
+    wait_for("the result", || {
+        let seen = node.mote(&["kv", "get", "told", "seen", "--namespace", "plant"]);
+        (String::from_utf8_lossy(&seen.stdout).trim() == "first.plant").then_some(())
+    });
+    let other = node.mote(&["kv", "get", "told", "seen", "--namespace", "orchard"]);
+    assert!(!other.status.success());
+}
+
+/// A function that reached the node's own loopback would reach its other APIs, and with them the
+/// functions of orchards.
+#[test]
+fn functions_of_a_namespace_never_reach_the_node() {
+    let (node, admin) = start(&["--openfaas", "127.0.0.1:0"]);
+    let listener = TcpListener::bind("0.0.0.0:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let reached = Arc::new(AtomicUsize::new(0));
+    let count = reached.clone();
+    std::thread::spawn(move || {
+        for _ in listener.incoming() {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let code = "import socket\ndef handle(event, ctx):\n    host, port = event.args['to'].split(',')\n    \
+                try:\n        socket.create_connection((host, int(port)), 5).recv(1)\n        return 'closed'\n    \
+                except OSError as error:\n        return 'refused'\n";
+    let http = node.http.port();
+    for (net, is_refused) in [
+        (format!("127.0.0.1:{port}"), true),
+        (format!("localhost:{port}"), true),
+        (format!("LOCALHOST:{port}"), true),
+        (format!("x.localhost:{port}"), true),
+        (format!("127.1.2.3:{http}"), true),
+        (format!("0.0.0.0:{}", admin.port()), true),
+        ("169.254.169.254:80".to_owned(), true),
+        ("mote.internal:80".to_owned(), true),
+        ("gateway:8080".to_owned(), true),
+        ("192.0.2.1:80".to_owned(), false),
+    ] {
+        let manifest = format!("version = 1\n[allow]\nnet = [\"{net}\"]\n");
+        let output = deploy(&node, "plant", "probe", &[("app.py", code), ("mote.toml", &manifest)]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(!output.status.success(), is_refused, "{net}: {said}");
+        assert_eq!(said.contains("M0425"), is_refused, "{net}: {said}");
+        // The default namespace is as it was.
+        let plain = node.deploy("probe", &[("app.py", code), ("mote.toml", &manifest)]);
+        assert!(plain.status.success(), "{net}: {plain:?}");
+    }
+    // What a manifest cannot say, the address of an interface, is found when a connection is made.
+    let own = std::net::UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    if own.connect("192.0.2.1:9").is_ok() {
+        let own = own.local_addr().expect("an address").ip();
+        let manifest = format!("version = 1\n[allow]\nnet = [\"{own}:{port}\"]\n");
+        deploy_ok(&node, "plant", "probe", &[("app.py", code), ("mote.toml", &manifest)]);
+        // The sandbox has a listener for the destination at this address.
+        let to = format!("/probe.plant?to=127.77.0.2,{port}");
+        assert_ne!(node.get(&to).text(), "", "it answers");
+        wait_for("the warning", || {
+            let log = node.ok(&["logs", "probe.plant"]);
+            log.contains("belongs to the machine of the node").then_some(())
+        });
+    }
+    let manifest = "version = 1\n[allow]\nnet = [\"*\"]\n";
+    deploy_ok(&node, "plant", "probe", &[("app.py", code), ("mote.toml", manifest)]);
+    for to in [format!("127.0.0.1,{http}"), format!("127.0.0.1,{}", admin.port())] {
+        assert_eq!(node.get(&format!("/probe.plant?to={to}")).text(), "refused", "{to}");
+    }
+    assert_eq!(reached.load(Ordering::SeqCst), 0, "the machine was reached");
+}
+
+#[test]
+fn a_namespace_that_comes_again_has_nothing_of_the_former_one() {
+    let (node, admin) = start(&[]);
+    let asker = [("app.py", ASKER), ("mote.toml", ASKS)];
+    deploy_ok(&node, "plant", "asker", &asker);
+    deploy_ok(&node, "orchard", "asker", &asker);
+    let keyed = [("prefer", "respond-async"), ("idempotency-key", "k1")];
+    let later = |path: &str| {
+        let answer = node.call("POST", path, &keyed, b"");
+        assert_eq!(answer.status, 202, "{}", answer.text());
+        answer.json()["id"].as_str().expect("an id").to_owned()
+    };
+    let (first, kept) = (later("/asker.plant?own=1"), later("/asker.orchard?own=1"));
+    assert_eq!(later("/asker.plant?own=1"), first, "the key is known");
+    node.mote_with_input(&["secret", "set", "db", "--namespace", "plant"], b"value");
+    let key = node.ok(&["key", "create", "dev", "--namespace", "plant"]).trim().to_owned();
+    let operator = token(&node, "operator", "operator", Some("plant"));
+    assert_eq!(node.get("/asker.plant?shared=sums").text(), "1");
+    // One that waits for a long time.
+    let delayed = [("prefer", "respond-async"), ("mote-delay", "1h")];
+    node.call("POST", "/asker.plant?own=1", &delayed, b"");
+
+    node.ok(&["namespace", "delete", "plant", "--force", "--yes"]);
+    assert_eq!(node.get("/asker.plant").status, 404);
+    assert_eq!(manage(admin, "GET", "/v1/functions", &operator, b"").status, 401);
+    let gone = refused(&node, &["list", "--namespace", "plant"]);
+    assert!(gone.contains("M0423"), "{gone}");
+
+    node.ok(&["namespace", "create", "plant"]);
+    for (args, empty) in [
+        (vec!["list", "-o", "name"], ""),
+        (vec!["secret", "list", "-o", "name"], ""),
+        (vec!["key", "list", "-o", "name"], ""),
+        (vec!["token", "list", "-o", "name"], ""),
+        (vec!["invocation", "list", "-o", "name"], ""),
+        (vec!["kv", "list", "-o", "name"], ""),
+    ] {
+        let args = [&args[..], &["--namespace", "plant"]].concat();
+        assert_eq!(node.ok(&args), empty, "{args:?}");
+    }
+    let shut = "version = 1\n[access]\nmode = \"key\"\n[allow]\nfunctions = [\"*\"]\n[kv]\nshared = [\"sums\"]\n";
+    deploy_ok(&node, "plant", "asker", &[("app.py", ASKER), ("mote.toml", shut)]);
+    let bearer = format!("Bearer {key}");
+    let fields = [("authorization", bearer.as_str())];
+    assert_eq!(node.call("GET", "/asker.plant", &fields, b"").status, 401, "the key is not valid");
+    deploy_ok(&node, "plant", "asker", &asker);
+    assert_ne!(later("/asker.plant?own=1"), first, "the idempotency key is not known");
+    assert_eq!(node.get("/asker.plant?shared=sums").text(), "1");
+    assert!(node.ok(&["logs", "asker.plant"]).contains("traffic"));
+    assert_eq!(manage(admin, "GET", "/v1/functions", &operator, b"").status, 401);
+    // The other namespace is as it was.
+    assert_eq!(later("/asker.orchard?own=1"), kept);
+}
+
+#[test]
+fn a_removal_waits_for_what_runs_and_lets_nothing_else_begin() {
+    let (node, _) = start(&[]);
+    let slow = "import time\ndef handle(event, ctx):\n    for _ in range(30):\n        time.sleep(0.1)\n    return 'done'\n";
+    deploy_ok(&node, "plant", "slow", &[("app.py", slow)]);
+    let late = "import time\nfor _ in range(20):\n    time.sleep(0.1)\ndef handle(event, ctx):\n    return 'late'\n";
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| node.get("/slow.plant").text());
+        wait_for("the call", || {
+            let one = node.management("/v1/functions/slow.plant");
+            (one["requests"]["running"].as_u64() > Some(0)).then_some(())
+        });
+        let change = scope.spawn(|| deploy(&node, "plant", "late", &[("app.py", late)]));
+        wait_for("the deploy", || {
+            let one = node.json(&["namespace", "describe", "plant", "-o", "json"]);
+            (one["instances"].as_u64() > Some(1)).then_some(())
+        });
+        let removal =
+            scope.spawn(|| node.mote(&["namespace", "delete", "plant", "--force", "--yes"]));
+        wait_for("the removal", || {
+            let one = node.json(&["namespace", "describe", "plant", "-o", "json"]);
+            (one["is_being_deleted"] == true).then_some(())
+        });
+        let output = deploy(&node, "plant", "new", &[("app.py", HELLO)]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("M0424"), "{said}");
+        let set = node.mote_with_input(&["secret", "set", "db", "--namespace", "plant"], b"x");
+        assert!(String::from_utf8_lossy(&set.stderr).contains("M0424"), "{set:?}");
+        assert!(change.join().expect("ended").status.success(), "the deploy had begun");
+        let removed = removal.join().expect("ended");
+        assert!(removed.status.success(), "{removed:?}\n{}", node.log());
+        assert_eq!(call.join().expect("ended"), "done", "the call had begun");
+    });
+    assert_eq!(node.ok(&["list", "-o", "name"]), "");
+    node.ok(&["namespace", "create", "plant"]);
+    assert_eq!(node.ok(&["list", "-o", "name"]), "");
+}
+
+#[test]
+fn limits_hold_for_all_revisions() {
+    let (node, _) = start(&[]);
+    let said = refused(&node, &["namespace", "update", "plant", "--memory", "much"]);
+    assert!(said.contains("M0101"), "{said}");
+    node.ok(&["namespace", "update", "plant", "--instances", "2", "--functions", "2"]);
+    // Each call needs an instance of its own.
+    let slow = "import time\ndef handle(event, ctx):\n    for _ in range(10):\n        time.sleep(0.1)\n    return str(event.args.get('n'))\n";
+    let wide = "version = 1\n[limits]\nmemory = \"32MiB\"\n[scale]\nmax = 8\n";
+    let files = [("app.py", slow), ("mote.toml", wide)];
+    deploy_ok(&node, "plant", "one", &files);
+    deploy_ok(&node, "plant", "two", &files);
+    let third = deploy(&node, "plant", "three", &files);
+    let said = String::from_utf8_lossy(&third.stderr).into_owned();
+    assert!(said.contains("M0428") && said.contains("2 of at most 2 functions"), "{said}");
+    deploy_ok(&node, "plant", "two", &files);
+
+    // A tagged revision counts as well.
+    let folder = node.dir.path().join("src/plant/one");
+    let folder = folder.to_str().expect("UTF-8");
+    let tagged = ["deploy", folder, "--name", "one", "--tag", "next", "--namespace", "plant"];
+    assert!(node.mote(&tagged).status.success(), "an idle instance makes room");
+    let most = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..8)
+            .map(|number| {
+                let function = ["one.plant", "one.plant@next", "two.plant"][number % 3];
+                let node = &node;
+                scope.spawn(move || node.get(&format!("/{function}?n={number}")).status)
+            })
+            .collect();
+        while calls.iter().any(|call| !call.is_finished()) {
+            let one = node.json(&["namespace", "describe", "plant", "-o", "json"]);
+            let now = one["instances"].as_u64().expect("a number") as usize;
+            most.fetch_max(now, Ordering::SeqCst);
+        }
+    });
+    assert_eq!(most.load(Ordering::SeqCst), 2, "as many as it may have, and no more");
+
+    node.ok(&["namespace", "update", "plant", "--instances", "none", "--memory", "40MiB"]);
+    wait_for("an instance within the limit", || {
+        (node.get("/two.plant?n=9").text() == "9").then_some(())
+    });
+    let one = node.json(&["namespace", "describe", "plant", "-o", "json"]);
+    assert_eq!(one["quotas"]["memory_bytes"], 40 << 20);
+    assert!(one["quotas"]["instances"].is_null());
+    // Another namespace is not limited by this one.
+    deploy_ok(&node, "orchard", "one", &files);
+    assert_eq!(node.get("/one.orchard?n=1").text(), "1");
+}
+
+#[test]
+fn routes_and_topics_of_others_are_closed() {
+    let (node, _) = start(&[]);
+    let route = "version = 1\n[[route]]\npath = \"/sensors/{id}\"\n";
+    deploy_ok(&node, "orchard", "private", &[("app.py", HELLO), ("mote.toml", route)]);
+    let output = deploy(&node, "plant", "mine", &[("app.py", HELLO), ("mote.toml", route)]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("M0422") && !said.contains("private"), "{said}");
+    let named = deploy(&node, "orchard", "mine", &[("app.py", HELLO), ("mote.toml", route)]);
+    let said = String::from_utf8_lossy(&named.stderr).into_owned();
+    assert!(said.contains("private.orchard"), "{said}");
+    // A host takes all requests for it, and a path that begins with a parameter those for any name.
+    for rule in [
+        "host = \"shop.example.org\"\npath = \"/x\"",
+        "path = \"/{name}\"",
+        "path = \"/{all...}\"",
+        "path = \"/*\"",
+    ] {
+        let manifest = format!("version = 1\n[[route]]\n{rule}\n");
+        let files = [("app.py", HELLO), ("mote.toml", manifest.as_str())];
+        let said =
+            String::from_utf8_lossy(&deploy(&node, "plant", "mine", &files).stderr).into_owned();
+        assert!(said.contains("M0429"), "{rule}: {said}");
+    }
+    for (manifest, code) in [
+        ("version = 1\n[[trigger]]\nmqtt = \"sensors/#\"\n", "M0429"),
+        ("version = 1\n[[trigger]]\nmqtt = \"plants/#\"\n", "M0429"),
+        ("version = 1\n[[trigger]]\nmqtt = \"#\"\n", "M0429"),
+        ("version = 1\n[allow]\nmqtt = [\"orchard/#\"]\n", "M0429"),
+        (
+            "version = 1\n[allow]\nmqtt = [\"plant/#\"]\n[mqtt]\nbroker = \"mqtt://127.0.0.1:1\"\n",
+            "M0429",
+        ),
+    ] {
+        let output = deploy(&node, "plant", "mine", &[("app.py", HELLO), ("mote.toml", manifest)]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(code), "{manifest}: {said}");
+    }
+    let own = "version = 1\n[allow]\nmqtt = [\"plant/#\"]\n";
+    deploy_ok(&node, "plant", "mine", &[("app.py", HELLO), ("mote.toml", own)]);
+}
+
+#[test]
+fn calls_and_state_of_a_namespace_are_limited_together() {
+    let (node, _) = start(&[]);
+    let asker = [("app.py", ASKER), ("mote.toml", ASKS)];
+    let writes = "def handle(event, ctx):\n    try:\n        ctx.kv.put(event.args['key'], b'x' * 1000)\n    \
+                  except ctx.kv.Error as error:\n        return str(error), 400\n    return 'kept'\n";
+    for name in ["one", "two"] {
+        deploy_ok(&node, "plant", name, &[("app.py", writes)]);
+        deploy_ok(&node, "orchard", name, &[("app.py", writes)]);
+    }
+    node.ok(&["namespace", "update", "plant", "--state", "4KiB"]);
+    let mut kept = 0;
+    for number in 0..3 {
+        for name in ["one", "two"] {
+            let answer = node.get(&format!("/{name}.plant?key=k{number}"));
+            kept += usize::from(answer.status == 200);
+            let text = answer.text();
+            assert!(answer.status == 200 || text.contains("of at most 4096"), "{text}");
+            assert_eq!(node.get(&format!("/{name}.orchard?key=k{number}")).status, 200);
+        }
+    }
+    assert_eq!(kept, 4, "as much as fits for both together");
+    let long = "x".repeat(2_000);
+    let owner = refused(&node, &["kv", "put", "one", "more", &long, "--namespace", "plant"]);
+    assert!(owner.contains("M0904") && owner.contains("the namespace plant keeps"), "{owner}");
+    assert_eq!(node.get("/one.plant?key=k0").status, 200, "what is there may be replaced");
+
+    deploy_ok(&node, "plant", "asker", &asker);
+    node.ok(&["namespace", "update", "plant", "--rate", "2/s", "--state", "none"]);
+    let statuses: Vec<u16> = (0..8)
+        .map(|number| {
+            let name = ["one", "two", "asker"][number % 3];
+            let answer = node.get(&format!("/{name}.plant?key=k&own=1"));
+            assert!(answer.status != 429 || answer.header("retry-after").is_some());
+            answer.status
+        })
+        .collect();
+    let refusals = statuses.iter().filter(|status| **status == 429).count();
+    assert!(refusals >= 3, "{statuses:?}");
+    assert!(statuses.contains(&200), "{statuses:?}");
+    let others = (0..8).map(|_| node.get("/one.orchard?key=k").status);
+    assert!(others.into_iter().all(|status| status == 200));
+    let node = node.stop_and_restart();
+    let again: Vec<u16> = (0..8).map(|_| node.get("/one.plant?key=k").status).collect();
+    assert!(again.contains(&429), "the limit outlives a restart: {again:?}");
+}
+
+/// A deploy that failed leaves rows and log lines of a function that was never there.
+#[test]
+fn nothing_of_a_failed_deploy_comes_again() {
+    let (node, _) = start(&[]);
+    let broken = "print('the former owner')\nraise ValueError('broken')\n";
+    assert!(!deploy(&node, "plant", "late", &[("app.py", broken)]).status.success());
+    node.ok(&["namespace", "delete", "plant", "--yes"]);
+    node.ok(&["namespace", "create", "plant"]);
+    deploy_ok(&node, "plant", "late", &[("app.py", HELLO)]);
+    let revisions = node.json(&["revisions", "late.plant", "-o", "json"]);
+    assert_eq!(revisions["revisions"].as_array().map(Vec::len), Some(1));
+    assert_eq!(revisions["revisions"][0]["revision"], 1);
+    assert!(!node.ok(&["logs", "late.plant"]).contains("former owner"));
+}
+
+/// One namespace offers many times what the node can run; another one gets its share all the same.
+#[test]
+fn a_busy_namespace_leaves_others_their_share() {
+    let (node, _) = start(&["--memory", "256MiB", "--prewarm", "off"]);
+    let slow = "import time\ndef handle(event, ctx):\n    for _ in range(4):\n        time.sleep(0.05)\n    return 'slow'\n";
+    let small = "version = 1\n[limits]\nmemory = \"32MiB\"\n[scale]\nmax = 16\nqueue = 1000\n";
+    deploy_ok(&node, "plant", "busy", &[("app.py", slow), ("mote.toml", small)]);
+    deploy_ok(&node, "orchard", "calm", &[("app.py", HELLO), ("mote.toml", small)]);
+    node.ok(&["scale", "calm.orchard", "0"]);
+    let instances = |namespace: &str| {
+        let one = node.json(&["namespace", "describe", namespace, "-o", "json"]);
+        one["instances"].as_u64().expect("a number")
+    };
+    let (is_over, failed) = (std::sync::atomic::AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..64 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) {
+                    let status = node.get("/busy.plant").status;
+                    failed.fetch_add(usize::from(status != 200), Ordering::SeqCst);
+                }
+            });
+        }
+        wait_for("the node to be full", || (instances("plant") >= 8).then_some(()));
+        let answers: Vec<u16> = (0..20).map(|_| node.get("/calm.orchard").status).collect();
+        let held = instances("orchard");
+        is_over.store(true, Ordering::SeqCst);
+        assert_eq!(answers, vec![200; 20], "{}", node.ok(&["logs", "calm.orchard"]));
+        assert!(held >= 1, "it has an instance");
+    });
+    assert_eq!(failed.load(Ordering::SeqCst), 0, "calls of the busy one wait, and none fails");
+    let log = node.ok(&["logs", "busy.plant"]);
+    assert!(log.contains("more than its share") && !log.contains("calm"), "{log}");
+}
+
+/// Other cells know nothing of the namespaces of a node.
+#[test]
+fn a_node_that_is_a_cell_has_no_namespaces() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = folder.path().join("cell.key");
+    std::fs::write(&key, "0123456789abcdef0123456789abcdef").expect("a file");
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(&key, mode).expect("a mode");
+    }
+    let at = free_address().to_string();
+    let flags = ["--cell", &at, "--cell-key", key.to_str().expect("UTF-8")];
+    let node = Node::start_with(&flags);
+    let said = refused(&node, &["namespace", "create", "plant"]);
+    assert!(said.contains("M0429") && said.contains("the setting cell"), "{said}");
+}
