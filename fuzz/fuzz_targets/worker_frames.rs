@@ -49,6 +49,7 @@ fn invoke(payload: &Bytes, end: bool, stream: u32) {
         &head,
         read.body,
         end,
+        false,
     );
     let (header, payload) = split_frame(&mut BytesMut::from(&out[..])).unwrap().unwrap();
     assert_eq!((header.stream, header.flags), (stream, if end { FLAG_END } else { 0 }));

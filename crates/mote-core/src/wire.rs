@@ -244,7 +244,7 @@ fn split_frame_within(
 ///
 /// ```text
 ///  0 t1 u64 | 8 id [16] | 24 remaining ms u32 | 28 trigger u8 | 29 method length u8
-/// 30 path length u16 | 32 query length u16 | 34 zero u16 | 36 headers length u32
+/// 30 path length u16 | 32 query length u16 | 34 hints u8 | 35 zero u8 | 36 headers length u32
 /// 40 method, path, query, headers, then the inline body
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -305,8 +305,13 @@ impl<'a> Invoke<'a> {
     }
 }
 
+/// The hint in an INVOKE frame that few invocations are under way, so that the worker may poll for the
+/// next frame for up to 0.1 ms after its answer, instead of sleeping.
+pub const HINT_POLL: u8 = 1;
+
 /// Appends an INVOKE frame. `body` is the inline part, at most [`INLINE_BODY_BYTES_MAX`];
-/// `end` says that it is all of the body.
+/// `end` says that it is all of the body, and `may_poll` that the worker may poll for the next frame
+/// after its answer ([`HINT_POLL`]).
 #[expect(clippy::too_many_arguments, reason = "one field of the frame each, written in order")]
 pub fn put_invoke(
     out: &mut Vec<u8>,
@@ -318,6 +323,7 @@ pub fn put_invoke(
     head: &Head,
     body: &[u8],
     end: bool,
+    may_poll: bool,
 ) {
     let wire = head.wire();
     let payload_bytes = INVOKE_FIXED_BYTES + wire.len() + body.len();
@@ -331,6 +337,7 @@ pub fn put_invoke(
     fixed[29] = head.method().len() as u8;
     fixed[30..32].copy_from_slice(&(head.path().len() as u16).to_le_bytes());
     fixed[32..34].copy_from_slice(&(head.query().len() as u16).to_le_bytes());
+    fixed[34] = if may_poll { HINT_POLL } else { 0 };
     fixed[36..40].copy_from_slice(&(head.headers().len() as u32).to_le_bytes());
     out.extend_from_slice(&fixed);
     out.extend_from_slice(wire);
@@ -530,7 +537,7 @@ mod tests {
         builder.header(b"host", b"h");
         let head = builder.finish();
         let mut out = Vec::new();
-        put_invoke(&mut out, 7, 11, 22, 33, 1, &head, b"body", true);
+        put_invoke(&mut out, 7, 11, 22, 33, 1, &head, b"body", true, false);
         let mut buffer = BytesMut::from(&out[..]);
         let (header, payload) = split_frame(&mut buffer).unwrap().unwrap();
         assert!(header.is_end() && header.stream == 7 && header.kind == FrameKind::Invoke);

@@ -6,7 +6,12 @@
 //! With more invocations in flight it does nothing: then the workers need the processor, and
 //! batches form anyway. Each thread of the data path counts its own invocations, so that threads do
 //! not wait for each other; one polls only while no other has any.
+//!
+//! A worker that has answered waits for its next invocation in the same way, and may poll for it by
+//! the same rule. Only the engine knows how many others need a processor meanwhile, so it tells the
+//! worker with each invocation whether few are under way ([`few_in_flight`]).
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,9 +23,20 @@ use crate::clock::now_ns;
 use crate::halt_poll::HaltPoll;
 use crate::threads::here;
 
+thread_local! {
+    static FEW: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether so few invocations are in flight on this thread that their workers may poll.
+pub(crate) fn few_in_flight() -> bool {
+    FEW.get()
+}
+
 /// Watches the invocations in flight on the whole node.
 pub(crate) struct BusyPoll {
     enabled: bool,
+    /// Invocations in flight on one thread up to which the workers may poll.
+    few: u32,
     /// Threads with invocations in flight.
     busy: AtomicU32,
     /// One for each thread of the data path; other threads count as the first one.
@@ -76,8 +92,9 @@ impl BusyPoll {
             }),
             wake: Notify::new(),
         };
-        let threads = (0..threads.max(1)).map(|_| thread()).collect();
-        Arc::new(Self { enabled, busy: AtomicU32::new(0), threads })
+        let threads: Box<[_]> = (0..threads.max(1)).map(|_| thread()).collect();
+        let few = if enabled { few_of(threads.len()) } else { 0 };
+        Arc::new(Self { enabled, few, busy: AtomicU32::new(0), threads })
     }
 
     /// Whether a thread may poll that has no invocation in flight, or is the only one that has.
@@ -97,6 +114,7 @@ impl BusyPoll {
                 self.busy.fetch_add(1, Ordering::Relaxed);
             }
             state.in_flight += 1;
+            FEW.set(state.in_flight <= self.few);
             state.rouse(now_ns, self.may_poll())
         };
         if rouse {
@@ -114,6 +132,7 @@ impl BusyPoll {
                 self.busy.fetch_sub(1, Ordering::Relaxed);
             }
             state.in_flight -= 1;
+            FEW.set(state.in_flight <= self.few);
             state.rouse(now_ns, self.may_poll())
         };
         if rouse {
@@ -156,6 +175,14 @@ impl BusyPoll {
             }
         }
     }
+}
+
+/// The invocations in flight on each of so many threads for which workers may poll: each has a
+/// processor, one is left for each thread and one for a client on this machine. On two processors, a
+/// client and a worker that polls leave none for the thread while a second invocation waits.
+fn few_of(threads: usize) -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    u32::try_from((cores.saturating_sub(threads + 1) / threads).max(1)).unwrap_or(1)
 }
 
 /// One invocation in flight.

@@ -331,6 +331,8 @@ fn enlist(
     let mut ready_instance =
         Instance::new(link, control, reservation, ready.shape, why, times, seat);
     ready_instance.takes_requests = !services(revision).is_empty();
+    // Polling would use up a smaller share.
+    ready_instance.may_poll = revision.spec.limits.cpu_millis.is_none_or(|millis| millis >= 1_000);
     let key = pool.add_ready(
         NewInstance {
             number: instance,

@@ -24,6 +24,7 @@ use mote_pool::{
 };
 
 use crate::body_channel::AnswerSink;
+use crate::busy_poll::few_in_flight;
 use crate::ledger::Reservation;
 use crate::offer::{Offer, Origin, Unanswered};
 use crate::request_bounds::{CallGuard, Requests};
@@ -157,6 +158,8 @@ pub(crate) struct Instance {
     /// Its requests to services of the node, and whether it may send any.
     pub(crate) requests: Requests,
     pub(crate) takes_requests: bool,
+    /// Whether it has a whole processor, which it may use to poll for its next invocation.
+    pub(crate) may_poll: bool,
     /// Some stream is owed enough credit for a frame. The frame is made when the socket takes it.
     owes: bool,
     /// Invocations whose frame waits to be written.
@@ -240,6 +243,7 @@ impl Instance {
             init_ns,
             requests: Requests::new(),
             takes_requests: false,
+            may_poll: false,
             owes: false,
             unwritten: 0,
             burnt_ns: 0,
@@ -595,6 +599,7 @@ fn begin(
     };
     entry.request_open = inline.is_none();
     let body = inline.as_deref().unwrap_or_default();
+    let may_poll = instance.may_poll && few_in_flight();
     instance.write(|out| {
         wire::put_invoke(
             out,
@@ -606,6 +611,7 @@ fn begin(
             &invocation.head,
             body,
             inline.is_some(),
+            may_poll,
         );
     });
     instance.unwritten += 1;

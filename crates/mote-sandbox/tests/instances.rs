@@ -332,7 +332,7 @@ impl Engine {
         let mut head = Head::builder(b"POST", path.as_bytes(), b"q=1");
         head.header(b"x-one", b"1").header(b"x-one", b"2");
         let mut out = Vec::new();
-        wire::put_invoke(&mut out, stream, 1, 7, 5000, 1, &head.finish(), body, end);
+        wire::put_invoke(&mut out, stream, 1, 7, 5000, 1, &head.finish(), body, end, false);
         self.socket.write_all(&out).unwrap();
     }
 

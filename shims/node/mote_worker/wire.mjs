@@ -8,6 +8,7 @@ export const Kind = {
   REQUEST: 12, RESPONSE: 13,
 };
 export const END = 1;
+export const HINT_POLL = 1; // in an INVOKE: the worker may poll for the next frame after its answer
 export const HEADER_BYTES = 12;
 export const PAYLOAD_MAX = 1 << 20;
 export const INLINE_MAX = 64 << 10;

@@ -14,7 +14,7 @@ import { loadFunction, parseLoad } from './loading.mjs';
 import { endLines, leave, partials } from './output.mjs';
 import { Requests } from './services.mjs';
 import {
-  BYTES, BadReply, CHUNK_MAX, CONCURRENCY, Cancelled, END, INLINE_MAX, JSON_TYPE, Kind, ProtocolError, TEXT, nowNs,
+  BYTES, BadReply, CHUNK_MAX, CONCURRENCY, Cancelled, END, HINT_POLL, INLINE_MAX, JSON_TYPE, Kind, ProtocolError, TEXT, nowNs,
   splitFrames,
 } from './wire.mjs';
 import { FrameWriter } from './writer.mjs';
@@ -45,6 +45,7 @@ export class Worker extends FrameWriter {
   // Frames in
 
   onData(data, length) {
+    if (this.running.size === 0) this.poll.came(performance.now());
     if (this.kept) {
       data = Buffer.concat([this.kept, data.subarray(0, length)]);
       length = data.length;
@@ -67,6 +68,7 @@ export class Worker extends FrameWriter {
     if (kind === Kind.INVOKE) {
       if (!this.call) throw new ProtocolError('INVOKE before READY');
       const invocation = new Invocation(stream, data, start, end);
+      this.poll.allowed = (data[start + 34] & HINT_POLL) !== 0;
       if (!flags) {
         invocation.asksSocket = invocation.header('upgrade') === 'websocket';
         if (this.offersSockets || !invocation.asksSocket) {

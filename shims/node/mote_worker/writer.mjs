@@ -6,6 +6,7 @@ import fs from 'node:fs';
 
 import { Output } from './bodies.mjs';
 import { leave } from './output.mjs';
+import { Poll } from './poll.mjs';
 import { trimmed } from './traces.mjs';
 import {
   BadReply, CLOCK_OFFSET, Cancelled, END, FLUSH_BYTES, FLUSH_MS, HEADER_BYTES, INLINE_MAX, Kind, OUT_BYTES,
@@ -21,6 +22,7 @@ export class FrameWriter {
     this.used = 0;
     this.flushed = 0; // performance.now() of the last flush
     this.flushing = false;
+    this.poll = new Poll();
     this.backlog = 0; // bytes the socket took into its own queue because the kernel's was full
     this.outputs = new Map(); // stream to Output
     this.flush = this.flush.bind(this);
@@ -141,6 +143,7 @@ export class FrameWriter {
         if (error.code !== 'EAGAIN') leave(1); // the engine is gone
       }
     }
+    if (this.running.size === 0) this.poll.waits(this.flushed);
     if (done === length) return;
     const rest = Buffer.from(this.out.subarray(done, length));
     this.backlog++;

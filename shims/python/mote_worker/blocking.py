@@ -28,7 +28,7 @@ class Blocking:
                 self.flush()
                 if self.draining and self.idle():
                     return
-                self.receive()
+                self.receive_next()
                 flushed = clock()
                 continue
             self.inline = event = ready.popleft()

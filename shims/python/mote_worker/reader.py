@@ -19,13 +19,17 @@ from mote_worker.wire import (
     END,
     HEADER,
     HELLO,
+    HINT_POLL,
     INVOKE,
     INVOKE_LENGTHS,
     LOAD,
     PAYLOAD_MAX,
+    POLL_FIRST_NS,
+    POLL_MAX_NS,
     RESPONSE,
     U32,
     ProtocolError,
+    now_ns,
 )
 
 
@@ -60,6 +64,23 @@ class FrameReader:
             self.buffer[:rest] = data[-rest:]
         return True
 
+    def receive_next(self):
+        """Waits for the next invocation. While the waits are short, this polls for as long as the last ones took:
+        waking a process that sleeps costs more than a short function takes. The engine follows the same rule."""
+        begun, window = now_ns(), self.window_ns
+        if window and self.may_poll:
+            while not self.receive(block=False):
+                if now_ns() - begun > window:
+                    self.receive()
+                    break
+        else:
+            self.receive()
+        wait = now_ns() - begun
+        if wait > POLL_MAX_NS:
+            self.window_ns = 0
+        elif wait > window:
+            self.window_ns = min(max(window * 2, POLL_FIRST_NS), POLL_MAX_NS)
+
     def parse(self, data):
         """Files every whole frame in `data`; returns the bytes used."""
         position, end = 0, len(data)
@@ -81,6 +102,7 @@ class FrameReader:
                 if head > size or not stream:
                     raise ProtocolError("INVOKE lengths pass its end")
                 event = Event(stream, data[start:position], lengths, head)
+                self.may_poll = lengths[3] & HINT_POLL
                 if flags:
                     self.ready.append(event)
                 else:

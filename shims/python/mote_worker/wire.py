@@ -28,7 +28,10 @@ STDOUT, STDERR, LOGGED = 1, 2, 3
 TRIGGERS = {1: "http", 2: "coap", 3: "admin", 4: "schedule", 5: "mqtt", 6: "function"}
 
 HEADER = struct.Struct("<IBBHI")
-INVOKE_LENGTHS = struct.Struct("<BHHHI")  # at byte 29 of an INVOKE payload
+INVOKE_LENGTHS = struct.Struct("<BHHHI")  # at byte 29 of an INVOKE payload; the fourth are hints
+HINT_POLL = 1  # the worker may poll for the next frame after its answer
+POLL_MAX_NS = 100_000  # the longest poll, and the longest wait after which it polls
+POLL_FIRST_NS = 12_500  # how long it polls after the first short wait
 INVOKE_FIXED = struct.Struct("<Q16sIB")
 RESULT_FRAME = struct.Struct("<IBBHIQQHHI")  # header and fixed part in one go
 U32 = struct.Struct("<I")

@@ -42,6 +42,8 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
         self.reader = threading.get_ident()
         self.whole_bodies = True
         self.draining = False
+        self.may_poll = 0  # as the last invocation said
+        self.window_ns = 0  # how long to poll for the next one
         self.forked = False
         self.spec = None
         self.parts = {}  # files of the shim that were loaded for this function, by name
