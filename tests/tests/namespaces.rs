@@ -782,6 +782,41 @@ fn a_busy_namespace_leaves_others_their_share() {
     assert!(log.contains("more than its share") && !log.contains("calm"), "{log}");
 }
 
+/// The owner of a namespace chooses the minimum of a function, which must not be worth more than its
+/// share.
+#[test]
+fn a_minimum_holds_no_more_than_a_share() {
+    let (node, _) = start(&["--memory", "256MiB", "--prewarm", "off"]);
+    let small = "version = 1\n[limits]\nmemory = \"32MiB\"\n[scale]\nmax = 16\n";
+    deploy_ok(&node, "plant", "kept", &[("app.py", HELLO), ("mote.toml", small)]);
+    deploy_ok(&node, "orchard", "calm", &[("app.py", HELLO), ("mote.toml", small)]);
+    node.ok(&["scale", "calm.orchard", "0"]);
+    node.ok(&["scale", "kept.plant", "--min", "16", "--max", "16"]);
+    wait_for("the node to be full", || {
+        let plant = node.json(&["namespace", "describe", "plant", "-o", "json"]);
+        (plant["instances"].as_u64() >= Some(8)).then_some(())
+    });
+    for _ in 0..3 {
+        assert_eq!(node.get("/calm.orchard").status, 200, "{}", node.ok(&["logs", "calm.orchard"]));
+    }
+    assert_eq!(node.get("/kept.plant").status, 200);
+}
+
+/// Discovery asks nobody who he is, so it tells nobody what others have.
+#[test]
+fn discovery_shows_no_function_of_a_namespace() {
+    let (node, _) = start(&[]);
+    node.deploy_ok("shown", &[("app.py", HELLO), ("mote.toml", "version = 1\n")]);
+    deploy_ok(&node, "plant", "hidden", &[("app.py", HELLO), ("mote.toml", "version = 1\n")]);
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(10))).expect("a time");
+    socket.send_to(b"\x40\x01\x00\x07\xbb.well-known\x04core", node.coap).expect("sent");
+    let mut answer = [0; 2_048];
+    let (length, _) = socket.recv_from(&mut answer).expect("an answer");
+    let text = String::from_utf8_lossy(&answer[..length]);
+    assert!(text.contains("</shown>") && !text.contains("hidden"), "{text}");
+}
+
 /// Other cells know nothing of the namespaces of a node.
 #[test]
 fn a_node_that_is_a_cell_has_no_namespaces() {

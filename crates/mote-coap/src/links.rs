@@ -22,7 +22,8 @@ pub(crate) fn document<I: Invoker>(invoker: &I, query: &[u8], from: IpAddr) -> S
             }
             access => matches!(access, Access::Jwt | Access::Mtls | Access::Webhook),
         };
-        if is_hidden {
+        // Nobody proves here for which namespace he asks.
+        if is_hidden || route.name().namespace().is_some() {
             continue;
         }
         let coap = route.coap();

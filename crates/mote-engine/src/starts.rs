@@ -232,7 +232,9 @@ impl Evictable for Revisions {
         let Some((revision, _)) = most.filter(|_| leaving_bytes < wish.memory_bytes) else {
             return;
         };
-        let given = revision.pool.lock().give_way(Why::OTHERS);
+        // The owner of a namespace chooses the minimum, which must not be worth more than its share.
+        let keeps_minimum = revision.spec.name.namespace().is_none();
+        let given = revision.pool.lock().give_way(Why::OTHERS, keeps_minimum);
         if let Some(number) = given {
             let text = format!("stopping (evicted): {}", Why::OTHERS.text);
             revision.log.platform(LogLevel::Info, revision.number, number, &text);

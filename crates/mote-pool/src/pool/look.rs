@@ -237,10 +237,10 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     }
 
     /// Lets the least busy instance stop when it has ended its invocations, so that a namespace with
-    /// less than its share gets memory. The bounds keep their instances. `false` if there is none, and
-    /// the number of the instance otherwise.
-    pub fn give_way(&mut self, why: Why) -> Option<u64> {
-        if self.is_closed() || self.ready_count() <= self.bounds.min {
+    /// less than its share gets memory. The number of the instance; `None` if there is none, or if the
+    /// function `keeps_minimum` and has no more than that.
+    pub fn give_way(&mut self, why: Why, keeps_minimum: bool) -> Option<u64> {
+        if self.is_closed() || (keeps_minimum && self.ready_count() <= self.bounds.min) {
             return None;
         }
         self.drain_surplus(StopReason::Evicted, why)
