@@ -22,11 +22,8 @@ use crate::pending::{Entry, Number, Pending};
 use crate::record::{NewRecord, ScheduleRun, State, Stored, Waiting, Work};
 use crate::records::{Bounds, Records, unix_ms};
 use crate::replica::{Replica, ReplicaState, Replication};
+use crate::room::Room;
 
-/// Invocations that have not ended, of all functions, and the bytes of their requests. A function
-/// may use half of each.
-const WAITING_MAX: usize = 100_000;
-const WAITING_BYTES_MAX: u64 = 256 << 20;
 /// Requests that stay in memory until they run; others are read from the disk again.
 const CACHED_BYTES_MAX: u64 = 16 << 20;
 /// Invocations that run at once, of all functions.
@@ -78,21 +75,13 @@ pub(crate) struct Memory {
     pub(crate) running: HashMap<Number, Option<oneshot::Sender<()>>>,
     /// Told when a record has ended.
     watching: HashMap<InvocationId, Vec<oneshot::Sender<()>>>,
-    used: HashMap<Arc<str>, Used>,
-    total: Used,
+    pub(crate) room: Room,
     cached_bytes: u64,
     /// Bytes of answers since the runner last asked.
     pub(crate) grown_bytes: u64,
     stopping: bool,
     /// What has happened since the node started; the present is counted elsewhere.
     pub(crate) past: Figures,
-}
-
-/// Records and bytes that wait or run.
-#[derive(Debug, Clone, Copy, Default)]
-struct Used {
-    records: usize,
-    bytes: u64,
 }
 
 /// A record that waits or runs.
@@ -185,8 +174,7 @@ impl Journal {
             by_id: HashMap::new(),
             running: HashMap::new(),
             watching: HashMap::new(),
-            used: HashMap::new(),
-            total: Used::default(),
+            room: Room::default(),
             cached_bytes: 0,
             grown_bytes: 0,
             stopping: false,
@@ -254,7 +242,7 @@ impl Journal {
             let waiting = records.waiting().await.map_err(|error| disk(&error))?;
             let mut memory = self.0.state.lock();
             for record in waiting {
-                memory.take(&record.function, record.bytes);
+                memory.room.take(&record.function, record.bytes);
                 self.add(&mut memory, record, None);
             }
             drop(memory);
@@ -309,7 +297,7 @@ impl Journal {
                     if inserted.is_new {
                         journal.add_new(&mut memory, inserted.number, kept);
                     } else {
-                        memory.release(kept.work.function(), bytes);
+                        memory.room.release(kept.work.function(), bytes);
                     }
                     if inserted.differs {
                         let text = "the idempotency key was used for another request";
@@ -319,7 +307,7 @@ impl Journal {
                     }
                 }
                 Err(error) => {
-                    memory.release(kept.work.function(), bytes);
+                    memory.room.release(kept.work.function(), bytes);
                     Err(disk(&error))
                 }
             };
@@ -372,7 +360,7 @@ impl Journal {
         memory.cached_bytes -= data.work.as_ref().map_or(0, |(work, _)| work.bytes() as u64);
         memory.running.remove(&number);
         memory.by_id.remove(&data.id);
-        memory.release(&data.owner, data.bytes);
+        memory.room.release(&data.owner, data.bytes);
         for watcher in memory.watching.remove(&data.id).unwrap_or_default() {
             let _ = watcher.send(());
         }
@@ -454,11 +442,14 @@ impl Journal {
     /// Runs a dead letter again, with all its attempts. False if there is no such dead letter.
     pub async fn retry(&self, id: InvocationId) -> Result<bool, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(false) };
+        let known = records.show(id).await.map_err(|error| disk(&error))?;
+        let Some(known) = known else { return Ok(false) };
+        self.0.state.lock().room.check_again(&known.function)?;
         let revive = async { records.revive(id, unix_ms()).await.map_err(|error| disk(&error)) };
         let revived = self.confirmed(revive).await?;
         let Some(waiting) = revived else { return Ok(false) };
         let mut memory = self.0.state.lock();
-        memory.take(&waiting.function, waiting.bytes);
+        memory.room.take(&waiting.function, waiting.bytes);
         self.add(&mut memory, waiting, None);
         drop(memory);
         self.0.changed.notify_one();
@@ -520,27 +511,17 @@ impl Journal {
         Some((number, self.opened()?.clone()))
     }
 
-    /// Counts further bytes of a record that has not ended. An error if its function has used its
-    /// share.
+    /// Counts further bytes of a record that has not ended. An error if its function or its namespace
+    /// has used its share.
     pub(crate) fn grow(&self, number: Number, bytes: u64) -> Result<(), AcceptError> {
         let mut memory = self.0.state.lock();
         let Some(owner) = memory.pending.get_mut(number).map(|entry| entry.data.owner.clone())
         else {
             return Ok(());
         };
-        let own = memory.used.get(&owner).copied().unwrap_or_default();
-        if own.bytes + bytes > WAITING_BYTES_MAX / 2
-            || memory.total.bytes + bytes > WAITING_BYTES_MAX
-        {
-            let text = "the runs and invocations that have not ended use all their bytes";
-            return Err(AcceptError::Full(text.to_owned()));
-        }
+        memory.room.grow(&owner, bytes)?;
         if let Some(entry) = memory.pending.get_mut(number) {
             entry.data.bytes += bytes;
-        }
-        memory.total.bytes += bytes;
-        if let Some(own) = memory.used.get_mut(&owner) {
-            own.bytes += bytes;
         }
         Ok(())
     }
@@ -644,7 +625,13 @@ impl Accept for Journal {
             }
             let work = Work::Invoke(deferred);
             let is_schedule = matches!(&work, Work::Invoke(d) if d.trigger == Trigger::Schedule);
-            journal.0.state.lock().reserve(work.function(), work.bytes() as u64, is_schedule)?;
+            {
+                let mut memory = journal.0.state.lock();
+                if memory.stopping {
+                    return Err(AcceptError::Stopping);
+                }
+                memory.room.reserve(work.function(), work.bytes() as u64, is_schedule)?;
+            }
             let (answer, answered) = oneshot::channel();
             let record = NewRecord { id, work, accepted_ms, depth: 0 };
             journal.insert(&records, record, |outcome| {
@@ -670,68 +657,6 @@ impl Accept for Journal {
         watchers.push(end);
         // The sender is dropped only with the journal.
         ended.map(|_| ()).boxed()
-    }
-}
-
-impl Memory {
-    /// Reserves room for a record. A tenth of the room is kept for schedules, which nobody on the
-    /// network can fill.
-    fn reserve(
-        &mut self,
-        function: &str,
-        bytes: u64,
-        is_schedule: bool,
-    ) -> Result<(), AcceptError> {
-        if self.stopping {
-            return Err(AcceptError::Stopping);
-        }
-        let own = self.used.get(function).copied().unwrap_or_default();
-        let fits = |used: Used, tenths: usize| {
-            used.records < WAITING_MAX / 10 * tenths
-                && used.bytes + bytes <= WAITING_BYTES_MAX / 10 * tenths as u64
-        };
-        let full = |used: Used, of: &str| {
-            let (records, mib) = (used.records, used.bytes >> 20);
-            Err(AcceptError::Full(format!(
-                "{records} invocations{of} with {mib} MiB have not ended; at most {WAITING_MAX} with \
-                 {} MiB may, and half of that of one function",
-                WAITING_BYTES_MAX >> 20
-            )))
-        };
-        if !fits(own, if is_schedule { 6 } else { 5 }) {
-            return full(own, &format!(" of {function}"));
-        }
-        if !fits(self.total, if is_schedule { 10 } else { 9 }) {
-            return full(self.total, "");
-        }
-        self.take(function, bytes);
-        Ok(())
-    }
-
-    /// Counts a record, even beyond the bounds.
-    pub(crate) fn take(&mut self, function: &str, bytes: u64) {
-        let own = match self.used.get_mut(function) {
-            Some(own) => own,
-            None => self.used.entry(function.into()).or_default(),
-        };
-        for used in [own, &mut self.total] {
-            used.records += 1;
-            used.bytes += bytes;
-        }
-    }
-
-    fn release(&mut self, function: &str, bytes: u64) {
-        let less = |used: &mut Used| {
-            used.records = used.records.saturating_sub(1);
-            used.bytes = used.bytes.saturating_sub(bytes);
-        };
-        less(&mut self.total);
-        if let Some(own) = self.used.get_mut(function) {
-            less(own);
-            if own.records == 0 {
-                self.used.remove(function);
-            }
-        }
     }
 }
 

@@ -21,6 +21,7 @@ pub mod record;
 pub mod records;
 pub mod replica;
 mod replicated;
+mod room;
 mod runner;
 mod steps;
 mod view;

@@ -674,7 +674,7 @@ async fn settle(
                 shared.ended_now(&mut memory, number, true);
                 for (inserted, record) in inserted.into_iter().zip(following) {
                     if inserted.is_new {
-                        memory.take(record.work.function(), record.work.bytes() as u64);
+                        memory.room.take(record.work.function(), record.work.bytes() as u64);
                         shared.add_new(&mut memory, inserted.number, record);
                     }
                 }
