@@ -1,11 +1,14 @@
 //! Decides which accepted invocation runs next. Pure: the time is an argument.
 //!
-//! Functions take turns. A function has a share of what may run at once, so that no function blocks
-//! the others. Invocations with the same order key run one after another in the order of their
+//! Namespaces take turns, and the functions of each. A function has a share of what may run at once,
+//! so that no function blocks the others. So has a namespace, once there is one besides the default
+//! one. Invocations with the same order key run one after another in the order of their
 //! numbers; an invocation that waits for another attempt holds back those behind it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+
+use crate::room::namespace_of;
 
 /// The number of a record in the journal. Records are accepted in the order of their numbers.
 pub type Number = i64;
@@ -32,8 +35,12 @@ pub struct Pending<T> {
     /// Entries whose time has not come.
     timers: BTreeSet<(u64, Number)>,
     functions: HashMap<Arc<str>, Function>,
-    /// Functions with ready entries; the next one is first.
+    /// By name; that of the default one is empty.
+    namespaces: HashMap<Arc<str>, Namespace>,
+    /// Namespaces with ready entries; the next one is first.
     turns: VecDeque<Arc<str>>,
+    /// Whether there was an entry of a function of a namespace.
+    is_shared: bool,
     /// Entries by function and order key, in their order; the first one of each may run.
     orders: HashMap<(Arc<str>, Arc<str>), BTreeSet<Number>>,
 }
@@ -42,6 +49,14 @@ pub struct Pending<T> {
 struct Function {
     /// By number, so that an entry that was delayed runs before later ones.
     ready: BTreeMap<Number, ()>,
+    running: usize,
+    has_turn: bool,
+}
+
+#[derive(Debug, Default)]
+struct Namespace {
+    /// Functions with ready entries; the next one is first.
+    turns: VecDeque<Arc<str>>,
     running: usize,
     has_turn: bool,
 }
@@ -55,6 +70,8 @@ impl<T> Pending<T> {
             entries: HashMap::new(),
             timers: BTreeSet::new(),
             functions: HashMap::new(),
+            namespaces: HashMap::new(),
+            is_shared: false,
             turns: VecDeque::new(),
             orders: HashMap::new(),
         }
@@ -73,6 +90,7 @@ impl<T> Pending<T> {
     /// Adds an entry that waits. Its number is larger than that of all earlier entries with its
     /// order key.
     pub fn add(&mut self, number: Number, entry: Entry<T>) {
+        self.is_shared |= !namespace_of(&entry.function).is_empty();
         if let Some(order) = &entry.order {
             let key = (entry.function.clone(), order.clone());
             self.orders.entry(key).or_default().insert(number);
@@ -101,23 +119,55 @@ impl<T> Pending<T> {
         }
         for _ in 0..self.turns.len() {
             let name = self.turns.pop_front()?;
+            let has_room = !self.is_shared || self.has_room(&name);
+            let number = if has_room { self.next_of(&name, &share_of) } else { None };
+            let namespace = self.namespaces.get_mut(&name)?;
+            if number.is_some() {
+                namespace.running += 1;
+                self.running += 1;
+            }
+            namespace.has_turn = !namespace.turns.is_empty();
+            if namespace.has_turn {
+                self.turns.push_back(name);
+            } else {
+                self.forget_idle_namespace(&name);
+            }
+            if number.is_some() {
+                return number;
+            }
+        }
+        None
+    }
+
+    /// Whether another entry of a namespace may run. A namespace may use as many places as are free,
+    /// and the default one three times as many, so that some are free for others.
+    fn has_room(&self, namespace: &str) -> bool {
+        let free = self.total_max - self.running;
+        let most = if namespace.is_empty() { 3 * free } else { free };
+        self.namespaces.get(namespace).is_some_and(|namespace| namespace.running < most)
+    }
+
+    /// The next entry of a namespace that may run.
+    fn next_of(&mut self, namespace: &str, share_of: &impl Fn(&str) -> usize) -> Option<Number> {
+        let turns = &mut self.namespaces.get_mut(namespace)?.turns;
+        for _ in 0..turns.len() {
+            let name = turns.pop_front()?;
             let function = self.functions.get_mut(&name)?;
             let Some((&number, ())) = function.ready.first_key_value() else {
                 function.has_turn = false;
-                self.forget_idle(&name);
+                forget_idle(&mut self.functions, &name);
                 continue;
             };
             if function.running >= share_of(&name) {
-                self.turns.push_back(name);
+                turns.push_back(name);
                 continue;
             }
             function.ready.remove(&number);
             function.running += 1;
-            self.running += 1;
             if function.ready.is_empty() {
                 function.has_turn = false;
             } else {
-                self.turns.push_back(name);
+                turns.push_back(name);
             }
             return Some(number);
         }
@@ -150,8 +200,22 @@ impl<T> Pending<T> {
         function.ready.insert(number, ());
         if !function.has_turn {
             function.has_turn = true;
-            self.turns.push_back(name);
+            self.take_turn(name);
         }
+    }
+
+    /// A function takes its turn after the others of its namespace.
+    fn take_turn(&mut self, function: Arc<str>) {
+        let name = namespace_of(&function);
+        if !self.namespaces.contains_key(name) {
+            self.namespaces.insert(name.into(), Namespace::default());
+        }
+        let Some(namespace) = self.namespaces.get_mut(name) else { return };
+        if !namespace.has_turn {
+            namespace.has_turn = true;
+            self.turns.push_back(name.into());
+        }
+        namespace.turns.push_back(function);
     }
 
     /// An entry that ran waits until `due_ms` for another attempt.
@@ -173,7 +237,7 @@ impl<T> Pending<T> {
         if ran {
             self.has_run(&entry.function);
         } else {
-            self.forget_idle(&entry.function);
+            forget_idle(&mut self.functions, &entry.function);
         }
         if let Some(order) = &entry.order {
             let key = (entry.function.clone(), order.clone());
@@ -201,16 +265,28 @@ impl<T> Pending<T> {
         if let Some(function) = self.functions.get_mut(name) {
             function.running = function.running.saturating_sub(1);
         }
-        self.forget_idle(name);
+        forget_idle(&mut self.functions, name);
+        let namespace_name = namespace_of(name);
+        if let Some(namespace) = self.namespaces.get_mut(namespace_name) {
+            namespace.running = namespace.running.saturating_sub(1);
+        }
+        self.forget_idle_namespace(namespace_name);
     }
 
-    fn forget_idle(&mut self, name: &Arc<str>) {
-        let idle = |function: &Function| {
-            function.running == 0 && function.ready.is_empty() && !function.has_turn
-        };
-        if self.functions.get(name).is_some_and(idle) {
-            self.functions.remove(name);
+    fn forget_idle_namespace(&mut self, name: &str) {
+        let idle = |namespace: &Namespace| namespace.running == 0 && !namespace.has_turn;
+        if self.namespaces.get(name).is_some_and(idle) {
+            self.namespaces.remove(name);
         }
+    }
+}
+
+fn forget_idle(functions: &mut HashMap<Arc<str>, Function>, name: &Arc<str>) {
+    let idle = |function: &Function| {
+        function.running == 0 && function.ready.is_empty() && !function.has_turn
+    };
+    if functions.get(name).is_some_and(idle) {
+        functions.remove(name);
     }
 }
 
@@ -250,6 +326,48 @@ mod tests {
             pending.remove(n, true);
         }
         assert!(pending.is_empty() && pending.functions.is_empty() && pending.turns.is_empty());
+    }
+
+    #[test]
+    fn namespaces_run_in_turn_and_leave_places_to_others() {
+        let mut pending = Pending::new(12);
+        let mut numbers = 0..;
+        let mut add = |pending: &mut Pending<()>, function: &str, count| {
+            for number in numbers.by_ref().take(count) {
+                pending.add(number, entry(function, None, 0));
+            }
+        };
+        let runs = |pending: &mut Pending<()>| -> Vec<String> {
+            let numbers: Vec<_> = std::iter::from_fn(|| pending.next(0, |_| 9)).collect();
+            let name = |number| pending.entries[&number].function.to_string();
+            numbers.into_iter().map(name).collect()
+        };
+        add(&mut pending, "a.plant", 20);
+        add(&mut pending, "b.plant", 20);
+        let first = runs(&mut pending);
+        assert_eq!(first, ["a.plant", "b.plant"].repeat(3), "half of the places");
+        add(&mut pending, "f", 20);
+        add(&mut pending, "g.house", 20);
+        assert_eq!(runs(&mut pending), ["f", "g.house", "f", "g.house", "f"], "turns by namespace");
+        let running: Vec<_> = (0..80)
+            .filter(|number| {
+                let waits = pending.functions.values().any(|f| f.ready.contains_key(number));
+                !waits && pending.entries.contains_key(number)
+            })
+            .collect();
+        for number in running {
+            pending.remove(number, true);
+        }
+        for number in 0..80 {
+            pending.remove(number, false);
+        }
+        assert_eq!(pending.next(0, |_| 9), None);
+        assert!(pending.functions.is_empty() && pending.namespaces.is_empty());
+        add(&mut pending, "f", 20);
+        add(&mut pending, "f2", 20);
+        assert_eq!(runs(&mut pending).len(), 9, "the default one has three quarters");
+        add(&mut pending, "a.plant", 20);
+        assert_eq!(runs(&mut pending), ["a.plant"; 2]);
     }
 
     #[test]
