@@ -113,7 +113,7 @@ pub struct Settled {
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// Ended records that are kept; dead letters are counted apart, with the same number. One
-    /// function may have half.
+    /// function may have half. Beyond a bound, the namespace that holds the most loses records first.
     pub records: u64,
     /// Bytes of their answers and requests; dead letters are counted apart. `None` to leave out this
     /// bound, which costs the most time to check.
@@ -408,26 +408,12 @@ impl Records {
                 dead += if chosen == "state = 2" { removed } else { 0 };
             }
             if let Some(bytes) = bounds.bytes {
-                run(&beyond_bytes("state IN (1, 3)"), bytes)?;
-                dead += run(&beyond_bytes("state = 2"), bytes)?;
+                keep_newest(connection, "state IN (1, 3)", BYTES, bytes)?;
+                dead += keep_newest(connection, "state = 2", BYTES, bytes)?;
             }
-            // What lies beyond the newest of each group.
-            run(
-                "DELETE FROM records WHERE number IN (SELECT number FROM records
-                 WHERE state IN (1, 3) AND key IS NULL ORDER BY ended_ms DESC LIMIT -1 OFFSET ?1)",
-                bounds.records,
-            )?;
-            run(
-                "DELETE FROM records WHERE number IN (SELECT number FROM records
-                 WHERE state IN (1, 3) AND key IS NOT NULL ORDER BY ended_ms DESC
-                 LIMIT -1 OFFSET ?1)",
-                bounds.keyed,
-            )?;
-            dead += run(
-                "DELETE FROM records WHERE number IN (SELECT number FROM records
-                 WHERE state = 2 ORDER BY ended_ms DESC LIMIT -1 OFFSET ?1)",
-                bounds.records,
-            )?;
+            keep_newest(connection, "state IN (1, 3) AND key IS NULL", "1", bounds.records)?;
+            keep_newest(connection, "state IN (1, 3) AND key IS NOT NULL", "1", bounds.keyed)?;
+            dead += keep_newest(connection, "state = 2", "1", bounds.records)?;
             Ok(dead)
         })
     }
@@ -590,14 +576,47 @@ fn beyond_share(chosen: &str) -> String {
     )
 }
 
-/// Removes the oldest of the chosen records, so that the others have `?1` bytes at most.
-fn beyond_bytes(chosen: &str) -> String {
-    format!(
+/// The bytes of a record.
+const BYTES: &str = "coalesce(length(body), 0) + coalesce(length(request), 0) + steps_bytes";
+
+/// The namespace of a record as `.NAME.`, and `.` for the default one. No tag has a dot.
+const NAMESPACE: &str = "substr(substr(function, 1, instr(function || '@', '@') - 1) || '.',
+    instr(function || '.', '.'))";
+
+/// Removes the oldest of the chosen records, so that the others weigh `most` together. The namespace
+/// that holds the most loses records first, so one with less than an equal share loses none.
+fn keep_newest(
+    connection: &Connection,
+    chosen: &str,
+    weight: &str,
+    most: u64,
+) -> rusqlite::Result<usize> {
+    let sql = format!("SELECT sum({weight}) FROM records WHERE {chosen} GROUP BY {NAMESPACE}");
+    let mut statement = connection.prepare_cached(&sql)?;
+    let held: Vec<u64> =
+        statement.query_map([], |row| unsigned(row, 0))?.collect::<rusqlite::Result<_>>()?;
+    let Some(share) = share_of_each(held, most) else { return Ok(0) };
+    let sql = format!(
         "DELETE FROM records WHERE number IN (SELECT number FROM (
-         SELECT number, sum(coalesce(length(body), 0) + coalesce(length(request), 0) + steps_bytes)
-         OVER (ORDER BY ended_ms DESC, number DESC) AS bytes
-         FROM records WHERE {chosen}) WHERE bytes > ?1)"
-    )
+         SELECT number, sum({weight})
+         OVER (PARTITION BY {NAMESPACE} ORDER BY ended_ms DESC, number DESC) AS held
+         FROM records WHERE {chosen}) WHERE held > ?1)"
+    );
+    connection.prepare_cached(&sql)?.execute([share.min(i64::MAX as u64) as i64])
+}
+
+/// What each may keep of what it holds, so that all together keep `most`; `None` if they hold no more.
+fn share_of_each(mut held: Vec<u64>, most: u64) -> Option<u64> {
+    held.sort_unstable();
+    let mut left = most;
+    for (at, one) in held.iter().enumerate() {
+        let equal = left / (held.len() - at) as u64;
+        if *one > equal {
+            return Some(equal);
+        }
+        left -= one;
+    }
+    None
 }
 
 /// The columns that [`shown`] reads.
@@ -645,4 +664,95 @@ fn id_of(row: &Row<'_>, at: usize) -> rusqlite::Result<InvocationId> {
 pub(crate) fn unix_ms() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |now| now.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Bounds = Bounds {
+        records: 1_000,
+        bytes: Some(1_000),
+        keyed: 1_000,
+        ended_before_ms: 0,
+        dead_before_ms: 0,
+    };
+
+    /// Sweeps a journal with dead letters and results, each of a function, an age and a length;
+    /// returns what is left, as the numbers of each, from 0.
+    fn check(bounds: Bounds, held: &[(&str, i64, usize)], left: &[usize]) {
+        for (state, key) in [(2, None), (1, None), (1, Some("key"))] {
+            let dir = tempfile::tempdir().expect("a folder");
+            let records = Records::open(&dir.path().join("journal.db")).expect("a new file");
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            let rows: Vec<_> =
+                held.iter().map(|(f, age, bytes)| (f.to_string(), *age, *bytes)).collect();
+            let filled = records.run(false, move |connection| {
+                for (number, (function, age, bytes)) in rows.iter().enumerate() {
+                    let key = key.map(|key: &str| format!("{key}{number}"));
+                    connection.execute(
+                        "INSERT INTO records (number, id, function, trigger, state, accepted_ms,
+                         since_ms, due_ms, key, attempts, ended_ms, body)
+                         VALUES (?1, CAST(?1 AS BLOB), ?2, 1, ?3, 0, 0, 0, ?4, 1, ?5, zeroblob(?6))",
+                        params![number as i64, function, state, key, 1_000 - age, *bytes as i64],
+                    )?;
+                }
+                Ok(())
+            });
+            runtime.block_on(filled).expect("rows");
+            let dead = runtime.block_on(records.sweep(bounds)).expect("swept");
+            let removed = held.len() - left.len();
+            assert_eq!(dead, if state == 2 { removed } else { 0 }, "state {state}");
+            let kept = records.run(false, |connection| {
+                let mut statement = connection.prepare("SELECT number FROM records ORDER BY 1")?;
+                let rows = statement.query_map([], |row| row.get::<_, i64>(0))?;
+                rows.map(|number| number.map(|number| number as usize)).collect()
+            });
+            let kept: Vec<usize> = runtime.block_on(kept).expect("read");
+            assert_eq!(kept, left, "state {state}, key {key:?}");
+        }
+    }
+
+    #[test]
+    fn without_namespaces_the_oldest_records_are_removed() {
+        let held = [("a", 4, 400), ("b", 3, 400), ("c@tag", 2, 400), ("a", 1, 200)];
+        check(ALL, &held, &[1, 2, 3]);
+        let count = Bounds { records: 2, keyed: 2, bytes: None, ..ALL };
+        check(count, &held, &[2, 3]);
+    }
+
+    #[test]
+    fn the_namespace_that_holds_the_most_loses_its_oldest_records() {
+        let held = [
+            ("f", 9, 200),
+            ("a.house", 8, 100),
+            ("a.plant", 3, 400),
+            ("b.plant@tag", 2, 400),
+            ("c.plant", 1, 200),
+        ];
+        check(ALL, &held, &[0, 1, 3, 4]);
+        // Six records: three of the namespace plant, two of house, and one of the default one.
+        let held = [
+            ("f", 9, 1),
+            ("a.house", 8, 1),
+            ("b.house", 7, 1),
+            ("a.plant", 3, 1),
+            ("b.plant@tag", 2, 1),
+            ("c.plant", 1, 1),
+        ];
+        let count = |most| Bounds { records: most, keyed: most, bytes: None, ..ALL };
+        check(count(6), &held, &[0, 1, 2, 3, 4, 5]);
+        check(count(5), &held, &[0, 1, 2, 4, 5]);
+        check(count(3), &held, &[0, 2, 5]);
+    }
+
+    #[test]
+    fn shares_of_what_is_kept() {
+        assert_eq!(share_of_each(vec![], 10), None);
+        assert_eq!(share_of_each(vec![10], 10), None);
+        assert_eq!(share_of_each(vec![11], 10), Some(10));
+        assert_eq!(share_of_each(vec![90, 3, 4], 20), Some(13));
+        assert_eq!(share_of_each(vec![90, 30, 4], 20), Some(8));
+        assert_eq!(share_of_each(vec![1, 1, 1], 2), Some(0));
+    }
 }
