@@ -200,7 +200,7 @@ const ROWS: &[Row] = &[
     row("M0514", exit::FUNCTION, "answer is too long",
         "Over CoAP an answer can have at most 8 MiB, because the node keeps the whole answer while it sends the blocks. Let the function answer in parts, for example with a query parameter, or call it over HTTP, which has no such limit."),
     row("M0515", exit::FULL, "journal is full",
-        "The node holds as many accepted invocations that have not run yet as it may: 100,000, or 256 MiB of requests, and half of that for one function. Try again later, raise `concurrency` in [async], or look for invocations that keep failing with `mote invocation list`."),
+        "The node holds as many accepted invocations that have not run yet as it may: 100,000, or 256 MiB of requests, and half of that for one function. Functions of a namespace share these limits: each namespace may hold as much as is free. Try again later, raise `concurrency` in [async], or look for invocations that keep failing with `mote invocation list`."),
     row("M0516", exit::USAGE, "wish for an asynchronous invocation is not valid",
         "A header field that describes an accepted invocation has a value that cannot be obeyed: Prefer, Idempotency-Key, Mote-After, Mote-At or Mote-Order-Key. The message names it."),
     row("M0517", exit::FAILED, "no such invocation",
