@@ -90,7 +90,7 @@ fn functions_of_a_namespace_have_names_with_a_dot() {
     assert_eq!(node.ok(&["invoke", "hello.plant"]).trim(), "hello");
     assert!(node.ok(&["logs", "hello", "--namespace", "plant"]).contains("traffic (deploy)"));
 
-    let missing = refused(&node, &["invoke", "helo", "--namespace", "plant"]);
+    let missing = refused(&node, &["invoke", "hell", "--namespace", "plant"]);
     assert!(missing.contains("did you mean `hello.plant`"), "{missing}");
     let output = deploy(&node, "nowhere", "hello", &[("app.py", HELLO)]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
