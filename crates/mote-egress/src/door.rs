@@ -149,7 +149,7 @@ impl<I: Instance> Door<I> {
         let connecting = async {
             let mut last = io::Error::other("no address answered");
             for address in look_up(&self.to, lookups).await? {
-                if is_of_this_machine(address) {
+                if is_of_this_machine(address).unwrap_or(true) {
                     last = of_this_machine(address.ip());
                 } else if let Ok(stream) = TcpStream::connect(address).await {
                     return Ok(stream);
@@ -167,7 +167,7 @@ impl<I: Instance> Door<I> {
         if is_local(wanted.ip()) {
             return Err(refused(wanted.ip()));
         }
-        if self.inside.is_confined() && is_of_this_machine(wanted) {
+        if self.inside.is_confined() && is_of_this_machine(wanted).unwrap_or(true) {
             return Err(of_this_machine(wanted.ip()));
         }
         if self.inside.is_closed(wanted.ip()) {
@@ -260,26 +260,20 @@ fn refused(address: IpAddr) -> io::Error {
 }
 
 /// Whether an address belongs to this machine or its link. The kernel uses an address of its own as the
-/// source of a connection to it. No packet is sent to find out, and if that cannot be found out, the
-/// address counts as one of this machine.
-fn is_of_this_machine(address: SocketAddr) -> bool {
+/// source of a connection to it. No packet is sent to find out. It cannot be found out of an address
+/// without a route, to which no connection can be made either.
+pub fn is_of_this_machine(address: SocketAddr) -> io::Result<bool> {
     if is_local(address.ip()) {
-        return true;
+        return Ok(true);
     }
     let any: SocketAddr = match address {
         SocketAddr::V4(_) => (std::net::Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
     };
-    let source = std::net::UdpSocket::bind(any).and_then(|socket| {
-        // A port of 0 cannot be connected to.
-        socket.connect((address.ip(), address.port().max(1)))?;
-        socket.local_addr()
-    });
-    match source {
-        Ok(source) => source.ip().to_canonical() == address.ip().to_canonical(),
-        // Without a route, no connection can be made either.
-        Err(_) => true,
-    }
+    let socket = std::net::UdpSocket::bind(any)?;
+    // A port of 0 cannot be connected to.
+    socket.connect((address.ip(), address.port().max(1)))?;
+    Ok(socket.local_addr()?.ip().to_canonical() == address.ip().to_canonical())
 }
 
 fn of_this_machine(address: IpAddr) -> io::Error {
@@ -329,17 +323,17 @@ mod tests {
     fn addresses_of_this_machine_are_recognised() {
         for text in ["127.0.0.1:1", "127.9.9.9:80", "[::1]:80", "0.0.0.0:80", "169.254.169.254:80"]
         {
-            assert!(is_of_this_machine(text.parse().unwrap()), "{text}");
+            assert!(is_of_this_machine(text.parse().unwrap()).unwrap(), "{text}");
         }
         for text in ["[::ffff:127.0.0.1]:80", "[64:ff9b::7f00:1]:80", "[fe80::1]:80"] {
-            assert!(is_of_this_machine(text.parse().unwrap()), "{text}");
+            assert!(is_of_this_machine(text.parse().unwrap()).unwrap(), "{text}");
         }
         // The address of an interface, if there is a route to anywhere.
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
         if socket.connect("192.0.2.1:9").is_ok() {
             let own = socket.local_addr().unwrap().ip();
-            assert!(is_of_this_machine((own, 6683).into()), "{own}");
-            assert!(!is_of_this_machine("192.0.2.1:9".parse().unwrap()));
+            assert!(is_of_this_machine((own, 6683).into()).unwrap(), "{own}");
+            assert!(!is_of_this_machine("192.0.2.1:9".parse().unwrap()).unwrap());
         }
     }
 

@@ -17,7 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use mote_core::FunctionName;
 use mote_core::spec::Egress;
 
-pub use door::{Door, adopt, hint};
+pub use door::{Door, adopt, hint, is_of_this_machine};
 pub use names::Names;
 pub use relay::Carrier;
 pub use shares::EgressShares;

@@ -1,15 +1,15 @@
 //! What functions of a namespace may not ask for, because it would let them reach what belongs to
 //! others. What a name leads to is checked again when a connection is made.
 
-use std::net::{IpAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
 use mote_api::Problem;
 use mote_core::FunctionSpec;
-use mote_core::destination::is_local;
 use mote_core::spec::{
     ANY_HOST, Access, Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, Recipient,
 };
+use mote_egress::is_of_this_machine;
 use mote_outgoing::Reach;
 
 /// How long a deploy waits for what a name leads to.
@@ -23,10 +23,11 @@ pub fn check(reach: Reach, spec: &FunctionSpec) -> Result<(), Problem> {
         Err(Problem::new(422, "M0429", format!("{}: {text}", spec.name)).with_field(field))
     };
     for to in &spec.egress {
-        let leads_here = match to.host.parse::<IpAddr>() {
-            Ok(ip) => is_local(ip),
+        // A name may end with the dot of the root.
+        let host = to.host.trim_end_matches('.').to_ascii_lowercase();
+        let leads_here = match host.parse::<IpAddr>() {
+            Ok(ip) => is_here((ip, to.port).into()),
             Err(_) => {
-                let host = to.host.to_ascii_lowercase();
                 let is_gateway =
                     to.port == OPENFAAS_GATEWAY_PORT && OPENFAAS_GATEWAYS.contains(&host.as_str());
                 host == "localhost"
@@ -40,15 +41,18 @@ pub fn check(reach: Reach, spec: &FunctionSpec) -> Result<(), Problem> {
         }
     }
     for rule in spec.routes() {
-        // A host takes all requests for it, also those for functions of others, and so does a path
-        // that begins with a parameter.
+        // A host takes all requests for it, also those for functions of others. A path that begins
+        // with another name takes requests for a function that somebody has removed or has not
+        // deployed yet, or for what the node itself may answer one day.
         let first = rule.path.trim_start_matches('/').split('/').next().unwrap_or_default();
         if rule.host.is_some() {
             return refuse("routes of a namespace have no host".to_owned(), "route");
         }
-        if first.is_empty() || first.contains(['{', '*']) {
-            let text = "routes of a namespace begin with a fixed part, as in /sensors/{id}";
-            return refuse(text.to_owned(), "route");
+        if first != namespace {
+            let path = &rule.path;
+            let text =
+                format!("routes of the namespace begin with /{namespace}, and {path} does not");
+            return refuse(text, "route");
         }
     }
     let begin = format!("{namespace}/");
@@ -105,16 +109,21 @@ pub async fn check_names(spec: &FunctionSpec) -> Result<(), Problem> {
         return Ok(());
     }
     for to in spec.egress.iter().filter(|to| to.host != ANY_HOST) {
-        let host = to.host.clone();
+        let (host, port) = (to.host.clone(), to.port);
         let look_up = mote_tasks::blocking(move || {
-            let found = (host.as_str(), 0).to_socket_addrs();
-            found.is_ok_and(|mut all| all.any(|address| is_local(address.ip())))
+            let found = (host.as_str(), port).to_socket_addrs();
+            found.is_ok_and(|mut all| all.any(is_here))
         });
         if let Ok(Ok(true)) = tokio::time::timeout(LOOK_UP_PATIENCE, look_up).await {
             return Err(leads_to_the_node(spec, to));
         }
     }
     Ok(())
+}
+
+/// An address of which this cannot be found out passes, because connections are checked again.
+fn is_here(address: SocketAddr) -> bool {
+    is_of_this_machine(address).unwrap_or(false)
 }
 
 fn leads_to_the_node(spec: &FunctionSpec, to: &Egress) -> Problem {
