@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -76,6 +78,23 @@ pub fn body(body: HttpBody, length: Option<u64>, limit_bytes: u64) -> Body {
     let stream = body.into_data_stream();
     let source = Limited { stream, left: limit_bytes, limit_bytes, silence: None };
     Body::Stream { source: Box::new(source), length }
+}
+
+/// A body that fails as soon as `end` is over, unless it is complete by then. `ended` says afterwards
+/// whether that happened.
+pub fn until(
+    body: HttpBody,
+    end: impl Future<Output = ()> + Send + 'static,
+    ended: Arc<AtomicBool>,
+) -> HttpBody {
+    let (mut stream, mut end) = (body.into_data_stream(), Box::pin(end));
+    HttpBody::from_stream(futures_util::stream::poll_fn(move |cx| {
+        if ended.load(Ordering::Relaxed) || end.as_mut().poll(cx).is_ready() {
+            ended.store(true, Ordering::Relaxed);
+            return Poll::Ready(Some(Err(axum::Error::new("it came too late"))));
+        }
+        stream.poll_next_unpin(cx)
+    }))
 }
 
 /// The declared length of a request's body; `None` if it is not declared.

@@ -18,8 +18,9 @@ mod request;
 mod scope;
 
 pub use problems::{
-    being_deleted, no_such_invocation, no_such_key, no_such_namespace, no_such_secret,
+    being_deleted, flag, must_be_empty, no_such_invocation, no_such_key, no_such_namespace,
+    no_such_secret,
 };
-pub use registry::{Change, Namespace, Namespaces, Wrong};
-pub use request::{Examined, examine};
+pub use registry::{Change, Namespace, Namespaces, Removal, Wrong, check_limits};
+pub use request::{Examined, examine, outside};
 pub use scope::{Scope, View};

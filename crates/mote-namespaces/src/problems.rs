@@ -2,15 +2,27 @@
 //! so that nothing tells which of them exist.
 
 use mote_api::Problem;
+use mote_core::name::DEFAULT_NAMESPACE;
 
 fn shortened(text: &str) -> String {
     text.chars().take(64).flat_map(char::escape_debug).collect()
+}
+
+/// The flag that names a namespace, after a command that a hint shows. Empty for the default one.
+pub fn flag(namespace: Option<&str>) -> String {
+    namespace.map_or_else(String::new, |name| format!(" --namespace {name}"))
 }
 
 /// There is no such namespace, or the token must not know it.
 pub fn no_such_namespace(name: &str) -> Problem {
     let name = shortened(name);
     let problem = Problem::new(404, "M0423", format!("there is no namespace {name}"));
+    if name == DEFAULT_NAMESPACE {
+        return problem.with_hint(
+            "the default namespace has no name of its own: functions, secrets and keys in it are \
+             written without one",
+        );
+    }
     problem.with_hint(format!("an operator creates it: mote namespace create {name}"))
 }
 
@@ -21,6 +33,21 @@ pub fn being_deleted(name: &str) -> Problem {
     problem.with_hint(format!(
         "if nobody deletes it now, the node stopped meanwhile: mote namespace delete {name} --force"
     ))
+}
+
+/// Fails if something is left in a namespace: each count has a word for one and a word for several.
+pub fn must_be_empty(name: &str, counts: &[(&str, &str, usize)]) -> Result<(), Problem> {
+    let left = counts.iter().filter(|(.., count)| *count > 0);
+    let text = |(one, many, count): &(&str, &str, usize)| {
+        format!("{count} {}", if *count == 1 { one } else { many })
+    };
+    let texts: Vec<String> = left.map(text).collect();
+    if texts.is_empty() {
+        return Ok(());
+    }
+    let text = format!("the namespace {name} has {}", texts.join(", "));
+    let hint = format!("delete it with everything in it: mote namespace delete {name} --force");
+    Err(Problem::new(409, "M0427", text).with_hint(hint))
 }
 
 /// There is no such secret.

@@ -1,6 +1,6 @@
 //! The namespaces of a node, in the store and in memory.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -10,6 +10,7 @@ use mote_core::name::{DEFAULT_NAMESPACE, is_label};
 use mote_store::{DocumentChange, Store, StoreError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use crate::problems::{being_deleted, no_such_namespace};
 
@@ -26,7 +27,8 @@ pub struct Namespace {
     /// Its limits.
     #[serde(default)]
     pub quotas: Quotas,
-    /// Whether its removal has begun. Nothing in it changes any more.
+    /// Whether what is in it is being removed. It stays closed until that is complete, also after a
+    /// crash.
     #[serde(default)]
     pub is_being_deleted: bool,
 }
@@ -37,6 +39,22 @@ pub struct Namespaces {
     all: ArcSwap<BTreeMap<String, Namespace>>,
     /// The changes in each namespace that are under way.
     changes: Mutex<HashMap<Arc<str>, usize>>,
+    /// Those that are being removed now. They are not on disk, so that a namespace from which nothing
+    /// was removed yet is open again after a crash.
+    removals: watch::Sender<BTreeSet<Arc<str>>>,
+}
+
+/// The removal of a namespace. Nothing in the namespace changes until it is dropped.
+#[derive(Debug)]
+pub struct Removal {
+    of: Arc<Namespaces>,
+    name: Arc<str>,
+}
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        self.of.removals.send_if_modified(|all| all.remove(&self.name));
+    }
 }
 
 /// A change in a namespace, which delays the removal of the namespace until it is dropped.
@@ -44,6 +62,19 @@ pub struct Namespaces {
 pub struct Change {
     of: Arc<Namespaces>,
     name: Arc<str>,
+}
+
+impl Change {
+    /// Waits until the removal of the namespace begins.
+    pub fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (mut removals, name) = (self.of.removals.subscribe(), self.name.clone());
+        async move { drop(removals.wait_for(|all| all.contains(&name)).await) }
+    }
+
+    /// The answer to a request that came too late.
+    pub fn refusal(&self) -> Problem {
+        being_deleted(&self.name)
+    }
 }
 
 impl Drop for Change {
@@ -93,11 +124,33 @@ impl Namespaces {
         *self.changes.lock().entry(name.clone()).or_default() += 1;
         // Whoever removes a namespace marks it first and waits for changes afterwards.
         let change = Change { of: self.clone(), name };
-        match self.all.load().get(&*change.name) {
-            None => Err(no_such_namespace(&change.name)),
-            Some(one) if one.is_being_deleted => Err(being_deleted(&change.name)),
-            Some(_) => Ok(change),
+        if !self.exists(&change.name) {
+            return Err(no_such_namespace(&change.name));
         }
+        if self.is_closed(&change.name) {
+            return Err(being_deleted(&change.name));
+        }
+        Ok(change)
+    }
+
+    /// Closes a namespace, and ends the changes whose requests have not arrived completely. Those that
+    /// [`Namespaces::changes`] counts afterwards go on.
+    pub fn remove(self: &Arc<Self>, name: &str) -> Result<Removal, Problem> {
+        if !self.exists(name) {
+            return Err(no_such_namespace(name));
+        }
+        let name: Arc<str> = name.into();
+        let is_first = self.removals.send_if_modified(|all| all.insert(name.clone()));
+        match is_first {
+            true => Ok(Removal { of: self.clone(), name }),
+            false => Err(being_deleted(&name)),
+        }
+    }
+
+    /// Whether nothing in it can be changed, because it is being removed.
+    pub fn is_closed(&self, name: &str) -> bool {
+        let is_marked = |one: &Namespace| one.is_being_deleted;
+        self.removals.borrow().contains(name) || self.all.load().get(name).is_some_and(is_marked)
     }
 
     /// Changes in a namespace that are under way.
@@ -115,7 +168,11 @@ impl Namespaces {
             );
             return Err(Problem::new(422, "M0303", text).with_field("name").into());
         }
+        check_limits(&one.quotas)?;
         let all = self.all.load();
+        if self.is_closed(name) {
+            return Err(being_deleted(name).into());
+        }
         if all.contains_key(name) {
             let text = format!("there is a namespace {name} already");
             let hint = format!("change its limits: mote namespace update {name}");
@@ -140,6 +197,25 @@ impl Namespaces {
         }
         self.all.store(Arc::new(all));
         Ok(())
+    }
+}
+
+/// Refuses limits that permit nothing: of some of them, a 0 would be no limit.
+pub fn check_limits(quotas: &Quotas) -> Result<(), Problem> {
+    let Quotas { functions, instances, memory_bytes, state_bytes, calls_per_s } = quotas;
+    let limits = [
+        ("functions", *functions),
+        ("instances", *instances),
+        ("memory", *memory_bytes),
+        ("state", *state_bytes),
+        ("rate", calls_per_s.map(u64::from)),
+    ];
+    match limits.into_iter().find(|(_, limit)| *limit == Some(0)) {
+        None => Ok(()),
+        Some((what, _)) => {
+            let text = format!("a limit of a namespace is at least 1, and that of {what} is 0");
+            Err(Problem::new(422, "M0303", text).with_field(what))
+        }
     }
 }
 
@@ -197,13 +273,53 @@ mod tests {
         let all = Arc::new(Namespaces::default());
         all.create(&store, "plant", made()).expect("made");
         let change = all.change("plant").expect("permitted");
-        all.put(&store, "plant", Some(Namespace { is_being_deleted: true, ..made() }))
-            .expect("marked");
+        let mut closed = std::pin::pin!(change.closed());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(closed.as_mut().poll(&mut context).is_pending());
+        let removal = all.remove("plant").expect("one");
+        assert!(closed.as_mut().poll(&mut context).is_ready());
         assert_eq!(all.changes("plant"), 1);
-        assert_eq!(all.change("plant").expect_err("marked").code, "M0424");
+        assert_eq!(all.change("plant").expect_err("closed").code, "M0424");
+        assert_eq!(all.remove("plant").expect_err("closed").code, "M0424");
+        match all.create(&store, "plant", made()) {
+            Err(Wrong::Problem(problem)) => assert_eq!(problem.code, "M0424"),
+            other => panic!("{other:?}"),
+        }
         drop(change);
         assert_eq!(all.changes("plant"), 0);
         all.put(&store, "plant", None).expect("removed");
+        drop(removal);
         assert_eq!(all.change("plant").expect_err("gone").code, "M0423");
+    }
+
+    #[test]
+    fn only_a_removal_that_removed_something_outlives_a_crash() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(folder.path()).expect("a store");
+        let all = Arc::new(Namespaces::default());
+        for name in ["plant", "orchard"] {
+            all.create(&store, name, made()).expect("made");
+        }
+        let removals = ["plant", "orchard"].map(|name| all.remove(name).expect("one"));
+        all.put(&store, "plant", Some(Namespace { is_being_deleted: true, ..made() }))
+            .expect("marked");
+        let again = Arc::new(Namespaces::default());
+        again.load(&store).expect("read");
+        assert!(again.is_closed("plant") && !again.is_closed("orchard"));
+        // The same command completes the removal.
+        again.remove("plant").expect("one");
+        drop(removals);
+        assert!(all.is_closed("plant") && !all.is_closed("orchard"));
+    }
+
+    #[test]
+    fn limits_permit_something() {
+        assert!(check_limits(&Quotas::default()).is_ok());
+        for wrong in [
+            Quotas { functions: Some(0), ..Quotas::default() },
+            Quotas { calls_per_s: Some(0), ..Quotas::default() },
+        ] {
+            assert_eq!(check_limits(&wrong).expect_err("wrong").code, "M0303");
+        }
     }
 }

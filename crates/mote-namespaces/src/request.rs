@@ -92,7 +92,7 @@ pub fn examine(
     let mut examined = Examined { path: None, namespace: None, invocation: None };
     match subject {
         Subject::Public => return Ok(examined),
-        Subject::Node if is_scoped => return Err(of_the_node(view)),
+        Subject::Node if is_scoped => return Err(of_the_node(view.scope())),
         Subject::Node => return Ok(examined),
         _ => {}
     }
@@ -129,7 +129,7 @@ pub fn examine(
         }
         Subject::Namespace(_) => {
             return match view.scope() {
-                Scope::Namespace(own) if **own != *name => Err(of_the_node(view)),
+                Scope::Namespace(own) if **own != *name => Err(of_the_node(view.scope())),
                 _ => Ok(examined),
             };
         }
@@ -163,8 +163,15 @@ pub fn examine(
     Ok(examined)
 }
 
-fn of_the_node(view: &View) -> Problem {
-    let own = view.scope().namespace().map_or("", |name| name);
+/// The refusal of a request that no token of a namespace may send, whatever its role is.
+pub fn outside(scope: &Scope, method: &str, path: &str) -> Option<Problem> {
+    let parts: Vec<&str> = path.strip_prefix('/').unwrap_or(path).split('/').collect();
+    let is_outside = *scope != Scope::All && subject(method, &parts) == Subject::Node;
+    is_outside.then(|| of_the_node(scope))
+}
+
+fn of_the_node(scope: &Scope) -> Problem {
+    let own = scope.namespace().map_or("", |name| name);
     let text = format!("the token is for the namespace {own}; this concerns the whole node");
     Problem::new(403, "M1408", text).with_hint("use a token that was made without --namespace")
 }
@@ -244,6 +251,9 @@ mod tests {
         let wrong = View::new(Scope::Namespace("plant".into()), Some("other"));
         let refused = Err((404, "M0423".to_owned()));
         assert_eq!(check(&wrong, "GET", "/v1/functions"), refused);
+        let default = View::new(Scope::Namespace("plant".into()), Some("default"));
+        assert_eq!(check(&default, "GET", "/v1/functions"), refused);
+        assert_eq!(check(&default, "GET", "/v1/functions/hello"), refused);
         let nowhere = View::new(Scope::All, Some("nowhere"));
         assert_eq!(check(&nowhere, "GET", "/v1/functions"), refused);
     }

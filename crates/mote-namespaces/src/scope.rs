@@ -46,7 +46,9 @@ pub struct View {
 impl View {
     /// The view of a request by somebody with this scope, who may have chosen a namespace.
     pub fn new(scope: Scope, chosen: Option<&str>) -> Self {
-        let chosen = chosen.filter(|name| !name.is_empty() && *name != DEFAULT_NAMESPACE);
+        // For a token of a namespace, the default one is as foreign as any other.
+        let is_default = |name: &str| name == DEFAULT_NAMESPACE && scope == Scope::All;
+        let chosen = chosen.filter(|name| !name.is_empty() && !is_default(name));
         let chosen = chosen.map(Arc::from).or_else(|| scope.namespace().cloned());
         Self { scope, chosen }
     }
@@ -144,5 +146,11 @@ mod tests {
         let wrong = View::new(Scope::Namespace("plant".into()), Some("other"));
         assert!(!wrong.is_permitted());
         assert_eq!(wrong.function("hello"), None);
+        let default = View::new(Scope::Namespace("plant".into()), Some("default"));
+        assert!(
+            !default.is_permitted() && !default.shows("hello") && !default.shows("hello.plant")
+        );
+        assert_eq!(default.function("hello"), None);
+        assert_eq!(default.kept("db"), None);
     }
 }

@@ -86,7 +86,7 @@ pub(crate) async fn list(node: &Node) -> Result<Vec<Shown>, Problem> {
             memory_bytes,
             state_bytes: state.map(|usage| usage.bytes).sum(),
             quotas: one.quotas,
-            is_being_deleted: one.is_being_deleted,
+            is_being_deleted: node.namespaces.is_closed(name),
         }
     });
     Ok(shown.collect())
@@ -121,6 +121,7 @@ pub(crate) async fn create(node: &Arc<Node>, wish: NamespaceRequest) -> Result<S
 pub(crate) async fn update(node: &Arc<Node>, name: &str, quotas: Quotas) -> Result<Shown, Problem> {
     let _turn = node.namespace_turn.lock().await;
     let one = Namespace { quotas, ..node.namespaces.get(name)? };
+    mote_namespaces::check_limits(&quotas)?;
     put(node, name, Some(one)).await?;
     limit(node, name, &quotas);
     describe(node, name).await
@@ -145,43 +146,35 @@ pub(super) fn room_for(node: &Node, name: &FunctionName) -> Result<(), Problem> 
     )))
 }
 
-/// Deletes a namespace. Nothing in it can be changed from the first step on, also after a crash.
+/// Deletes a namespace. Nothing in it changes meanwhile. Once the removal of what is in it has begun,
+/// it stays closed, also after a crash.
 pub(crate) async fn delete(node: &Arc<Node>, name: &str, force: bool) -> Result<(), Problem> {
-    let _turn = node.namespace_turn.lock().await;
-    let one = node.namespaces.get(name)?;
+    node.namespaces.get(name)?;
+    if !force {
+        must_be_empty(node, name).await?;
+    }
+    let removal = node.namespaces.remove(name)?;
     let until = Instant::now() + PATIENCE;
-    put(node, name, Some(Namespace { is_being_deleted: true, ..one.clone() })).await?;
-    let mut ended = emptied(node, name, force, until).await;
-    if ended.is_ok() {
-        ended = put(node, name, None).await;
-        limit(node, name, &Quotas::default());
+    wait(until, || node.namespaces.changes(name) == 0, name, "changes").await?;
+    if force {
+        let _turn = node.namespace_turn.lock().await;
+        let one = node.namespaces.get(name)?;
+        put(node, name, Some(Namespace { is_being_deleted: true, ..one })).await?;
+    } else {
+        // A change may have put something into it.
+        must_be_empty(node, name).await?;
     }
-    match ended {
-        Ok(()) => {
-            tracing::info!(namespace = %name, "deleted");
-            node.trees.collect_soon();
-            Ok(())
-        }
-        // Without force, nothing was removed.
-        Err(problem) if !force => {
-            put(node, name, Some(one)).await?;
-            Err(problem)
-        }
-        Err(problem) => Err(problem),
-    }
+    empty(node, name, until).await?;
+    let _turn = node.namespace_turn.lock().await;
+    put(node, name, None).await?;
+    limit(node, name, &Quotas::default());
+    drop(removal);
+    tracing::info!(namespace = %name, "deleted");
+    node.trees.collect_soon();
+    Ok(())
 }
 
-async fn emptied(node: &Arc<Node>, name: &str, force: bool, until: Instant) -> Result<(), Problem> {
-    wait(until, || node.namespaces.changes(name) == 0, name, "changes").await?;
-    if !force {
-        let held = contents(node, name).await?;
-        if !held.is_empty() {
-            let text = format!("the namespace {name} has {}", held.join(", "));
-            return Err(Problem::new(409, "M0427", text).with_hint(format!(
-                "delete it with everything in it: mote namespace delete {name} --force"
-            )));
-        }
-    }
+async fn empty(node: &Arc<Node>, name: &str, until: Instant) -> Result<(), Problem> {
     for revision in of(node.engine.list(), name) {
         let _turn = turns::last_turn(node, &revision.spec.name)?;
         functions::remove_in_turn(node, &revision).await?;
@@ -217,8 +210,8 @@ async fn forget_invocations(node: &Node, name: &str, until: Instant) -> Result<(
     }
 }
 
-/// What a namespace has, in words.
-async fn contents(node: &Node, name: &str) -> Result<Vec<String>, Problem> {
+/// Fails if there is anything in a namespace.
+async fn must_be_empty(node: &Node, name: &str) -> Result<(), Problem> {
     let wanted = name.to_owned();
     let tokens = with_store(node, tokens::list).await?.tokens;
     let tokens = tokens.iter().filter(|one| one.namespace.as_ref() == Some(&wanted)).count();
@@ -226,16 +219,14 @@ async fn contents(node: &Node, name: &str) -> Result<Vec<String>, Problem> {
     let waiting = node.journals.list(own, None, None, 1).await;
     let waiting = waiting.map_err(|error| problem_of(&error, Reader::Owner))?.len();
     let counts = [
-        ("functions", of(node.engine.list(), name).count()),
-        ("secrets", kept_secrets(node, name).await?.len()),
-        ("keys of callers", kept_keys(node, name).await?.len()),
-        ("tokens", tokens),
-        ("functions that keep state", states(node, name).await?.len()),
+        ("function", "functions", of(node.engine.list(), name).count()),
+        ("secret", "secrets", kept_secrets(node, name).await?.len()),
+        ("key of a caller", "keys of callers", kept_keys(node, name).await?.len()),
+        ("token", "tokens", tokens),
+        ("function with state", "functions with state", states(node, name).await?.len()),
+        ("accepted invocation or more", "accepted invocations", waiting),
     ];
-    let counts = counts.into_iter().filter(|(_, count)| *count > 0);
-    let mut texts: Vec<String> = counts.map(|(what, count)| format!("{count} {what}")).collect();
-    texts.extend((waiting > 0).then(|| "accepted invocations".to_owned()));
-    Ok(texts)
+    mote_namespaces::must_be_empty(name, &counts)
 }
 
 fn of(all: Vec<Arc<Revision>>, namespace: &str) -> impl Iterator<Item = Arc<Revision>> {

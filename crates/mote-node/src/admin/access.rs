@@ -4,11 +4,13 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mote_api::{Problem, paths};
+use mote_compat::call;
 use mote_compat::routing::{Argument, Call, Refusal};
 use mote_core::InvocationId;
 use mote_engine::clock;
@@ -128,15 +130,21 @@ async fn within(node: &Node, scope: Scope, request: &mut Request) -> Result<(), 
 }
 
 /// Runs a request. A change in a namespace runs to its end although its client leaves, because the
-/// removal of the namespace waits for it.
+/// removal of the namespace waits for it. It does not wait for clients that send slowly: a body that is
+/// not complete when the removal begins ends there.
 async fn run(mut request: Request, next: Next) -> Response {
     let Some(change) = request.extensions_mut().remove::<Arc<Change>>() else {
         return next.run(request).await;
     };
     let (task, result) = mote_tasks::whole(async move {
+        let ended = Arc::new(AtomicBool::new(false));
+        let request = request.map(|body| call::until(body, change.closed(), ended.clone()));
         let response = next.run(request).await;
-        drop(change);
-        Ok::<_, Problem>(response)
+        // A handler that gets a part of a body may describe that in another way.
+        match ended.load(Ordering::Relaxed) && !response.status().is_success() {
+            true => Err(change.refusal()),
+            false => Ok(response),
+        }
     });
     let failed = || Problem::new(500, "M0599", "the node could not make the change; see its log");
     match tokio::spawn(task).await {
@@ -202,6 +210,11 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(String, Sc
             return Err(Problem::new(403, "M1408", text).into());
         }
         Admission::OtherRole { name, role } => {
+            // No role would help.
+            let (method, path) = (request.method().as_str(), request.uri().path());
+            if let Some(problem) = mote_namespaces::outside(&scope, method, path) {
+                return Err(Denied { problem, header: None, who: Some(name.to_string()) });
+            }
             let text =
                 format!("the token {name} has the role {role}; this needs the role {needed}");
             let problem = Problem::new(403, "M1407", text).with_hint(format!(
