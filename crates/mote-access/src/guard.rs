@@ -232,12 +232,17 @@ impl Guard {
             return Ok(());
         }
         if !head.is_paid() {
-            let counted = self.0.meters.count_namespace(function);
-            counted.inspect_err(|fault| self.0.refusals.note(function, fault, from))?;
+            self.count_namespace(function, from)?;
         }
         self.count(access, rates, function, head, from)?;
         head.count();
         Ok(())
+    }
+
+    /// Counts a call of a function in a namespace, or says when the next one is accepted.
+    pub fn count_namespace(&self, function: &str, from: Option<IpAddr>) -> Result<(), Fault> {
+        let counted = self.0.meters.count_namespace(function);
+        counted.inspect_err(|fault| self.0.refusals.note(function, fault, from))
     }
 
     /// Sets how many calls of the functions of a namespace are accepted in a second.

@@ -254,6 +254,16 @@ pub(super) async fn invoke(
 ) -> Result<Response, Refused> {
     let route = rollout::route(&node, &name)?;
     let spec = &route.revision().spec;
+    if let Some(Seen(view)) = request.extensions().get()
+        && view.scope().namespace().is_some()
+        && let Err(fault) = node.guard.count_namespace(spec.name.as_str(), None)
+    {
+        let mut response = Refused(fault_problem(&fault, &name)).into_response();
+        if let Fault::TooManyCalls { retry_after_s, .. } = fault {
+            response.headers_mut().insert("retry-after", retry_after_s.into());
+        }
+        return Ok(response);
+    }
     let text = |name: &str| request_headers.get(name).and_then(|value| value.to_str().ok());
     let method = text(paths::HEADER_METHOD).unwrap_or("POST").to_ascii_uppercase();
     let target = text(paths::HEADER_PATH).unwrap_or("/");
