@@ -11,7 +11,7 @@ use mote_core::FunctionSpec;
 use mote_core::name::{kept, of_kept};
 use mote_core::spec::{Access, is_secret_name};
 use mote_engine::clock;
-use mote_namespaces::no_such_key as unknown;
+use mote_namespaces::{flag, no_such_key as unknown};
 use mote_store::{Added, Store, StoreError, StoredKey};
 
 use super::Node;
@@ -142,7 +142,9 @@ pub(super) fn warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
     let name = spec.name.as_str();
     match node.config.access_of(spec.access) {
         Access::Key | Access::Basic if !node.guard.opens(name) => Some(format!(
-            "no key opens {name} yet; make one: mote key create CALLER --function {name}"
+            "no key opens {name} yet; make one: mote key create CALLER --function {}{}",
+            spec.name.label(),
+            flag(spec.name.namespace())
         )),
         Access::Local if node.config.lan && spec.access == Access::Unset => Some(format!(
             "other machines cannot call {name}; to open it, deploy it with a mote.toml that has a \
@@ -154,7 +156,8 @@ pub(super) fn warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
             node.engine.secrets().value_bytes(&kept).is_none().then(|| {
                 format!(
                     "this node has no secret {secret}, so {name} refuses all requests; set it: \
-                     mote secret set {secret}"
+                     mote secret set {secret}{}",
+                    flag(spec.name.namespace())
                 )
             })
         }

@@ -7,7 +7,7 @@ use mote_core::FunctionSpec;
 use mote_core::name::{kept, of_kept};
 use mote_core::spec::is_secret_name;
 use mote_engine::Engine;
-use mote_namespaces::no_such_secret as unknown;
+use mote_namespaces::{flag, no_such_secret as unknown};
 use mote_seal::{KeySource, Keys, SecretError, Secrets, Zeroizing, make_key_file};
 use mote_store::Store;
 
@@ -114,7 +114,8 @@ pub(super) fn check(engine: &Engine, spec: &FunctionSpec) -> Result<(), Problem>
                 }
                 error => format!("{function} cannot read a secret: {error}"),
             };
-            let hint = format!("create it: mote secret set {name} < FILE");
+            let flag = flag(function.namespace());
+            let hint = format!("create it: mote secret set {name}{flag} < FILE");
             Err(Problem::new(422, "M0414", text).with_hint(hint).with_field("secrets"))
         }
     };

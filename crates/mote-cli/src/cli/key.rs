@@ -7,6 +7,7 @@ use mote_api::client::Client;
 use mote_api::keys::{CallerKeyRequest, CallerKeyRotation, NewCallerKey};
 use mote_api::quantity::{QuantityError, parse_duration_ms};
 use mote_api::types::Function;
+use mote_core::name::of_kept;
 
 use super::args::{KeyCreate, KeyRevoke, KeyVerb};
 use super::failure::Failure;
@@ -66,7 +67,10 @@ fn opens_some(wanted: &str, functions: &[Function]) -> bool {
 /// `psk`, prints what a device needs for CoAP over DTLS, from which nobody can compute the key.
 fn print(new: &NewCallerKey, psk: bool, output: &Output) -> Result<(), Failure> {
     let opens = match new.functions.as_slice() {
-        [] => "every function with access mode key".to_owned(),
+        [] => match of_kept(&new.name).0 {
+            Some(own) => format!("every function of the namespace {own} with access mode key"),
+            None => "every function with access mode key".to_owned(),
+        },
         all => all.join(", "),
     };
     let until = new.expires_at.map(|at| format!(" until {at}")).unwrap_or_default();

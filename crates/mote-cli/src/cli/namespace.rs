@@ -101,7 +101,7 @@ fn changed(now: Quotas, limits: &Limits) -> Result<Quotas, Failure> {
         Some(text) => read(text).map(Some).ok_or_else(|| {
             let text = format!("{flag} {}: not a limit", harmless(text));
             Failure::new("M0101", text)
-                .with_hint("write a number or a size such as 512MiB, or none")
+                .with_hint("write a number, a size such as 512MiB, a rate such as 100/s, or none")
         }),
     };
     Ok(Quotas {

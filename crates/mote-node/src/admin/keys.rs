@@ -8,7 +8,8 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use mote_api::Problem;
 use mote_api::keys::{CallerKeyRequest, CallerKeys, NewCallerKey};
-use mote_namespaces::no_such_key;
+use mote_core::name::of_kept;
+use mote_namespaces::no_such_namespace;
 use serde::de::DeserializeOwned;
 
 use super::access::{Made, Seen};
@@ -30,7 +31,8 @@ pub(super) async fn create(
     body: Bytes,
 ) -> Result<(StatusCode, Extension<Made>, Json<NewCallerKey>), Refused> {
     let mut wish: CallerKeyRequest = read(&body)?;
-    wish.name = view.kept(&wish.name).ok_or_else(|| no_such_key(&wish.name))?;
+    let foreign = || no_such_namespace(of_kept(&wish.name).0.unwrap_or_default());
+    wish.name = view.kept(&wish.name).ok_or_else(foreign)?;
     let created = to_the_end(async move { keys::create(&node, wish).await }).await?;
     Ok((StatusCode::CREATED, Extension(Made(created.name.clone())), Json(created)))
 }
