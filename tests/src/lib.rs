@@ -13,6 +13,7 @@ pub mod kubernetes;
 pub mod load;
 pub mod log;
 pub mod mqtt;
+pub mod namespaces;
 #[path = "../../crates/mote-nats/tests/server/process.rs"]
 pub mod nats;
 pub mod network;

@@ -4,23 +4,14 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use mote_tests::namespaces::{HELLO, deploy};
 use mote_tests::{Node, free_address, signal, wait_for};
-
-const HELLO: &str = "def handle(event, ctx):\n    return 'hello'\n";
 
 fn start() -> (Node, SocketAddr) {
     let admin = free_address();
     let node = Node::start_with(&["--admin", &admin.to_string()]);
     node.ok(&["namespace", "create", "plant"]);
     (node, admin)
-}
-
-fn deploy(node: &Node, name: &str, code: &str) -> std::process::Output {
-    let folder = node.dir.path().join("src").join(name);
-    std::fs::create_dir_all(&folder).expect("a folder");
-    std::fs::write(folder.join("app.py"), code).expect("a file");
-    let folder = folder.to_str().expect("UTF-8").to_owned();
-    node.mote(&["--namespace", "plant", "deploy", &folder, "--name", name])
 }
 
 fn is_closed(node: &Node) -> bool {
@@ -121,7 +112,7 @@ fn a_removal_that_is_refused_closes_nothing() {
 fn a_removal_waits_for_what_runs_and_lets_nothing_else_begin() {
     let (node, _) = start();
     let slow = "import time\ndef handle(event, ctx):\n    for _ in range(30):\n        time.sleep(0.1)\n    return 'done'\n";
-    assert!(deploy(&node, "slow", slow).status.success(), "{}", node.log());
+    assert!(deploy(&node, "plant", "slow", &[("app.py", slow)]).status.success(), "{}", node.log());
     let late = "import time\nfor _ in range(20):\n    time.sleep(0.1)\ndef handle(event, ctx):\n    return 'late'\n";
     std::thread::scope(|scope| {
         let call = scope.spawn(|| node.get("/slow.plant").text());
@@ -129,7 +120,7 @@ fn a_removal_waits_for_what_runs_and_lets_nothing_else_begin() {
             let one = node.management("/v1/functions/slow.plant");
             (one["requests"]["running"].as_u64() > Some(0)).then_some(())
         });
-        let change = scope.spawn(|| deploy(&node, "late", late));
+        let change = scope.spawn(|| deploy(&node, "plant", "late", &[("app.py", late)]));
         wait_for("the deploy", || {
             let one = node.json(&["namespace", "describe", "plant", "-o", "json"]);
             (one["instances"].as_u64() > Some(1)).then_some(())
@@ -140,7 +131,7 @@ fn a_removal_waits_for_what_runs_and_lets_nothing_else_begin() {
             let one = node.json(&["namespace", "describe", "plant", "-o", "json"]);
             (one["is_being_deleted"] == true).then_some(())
         });
-        let output = deploy(&node, "new", HELLO);
+        let output = deploy(&node, "plant", "new", &[("app.py", HELLO)]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains("M0424"), "{said}");
         let set = node.mote_with_input(&["secret", "set", "db", "--namespace", "plant"], b"x");

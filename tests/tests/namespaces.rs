@@ -4,9 +4,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use mote_tests::namespaces::{HELLO, deploy, deploy_ok, start};
 use mote_tests::{Answer, Node, basic_auth, call_at, free_address, wait_for};
 
-const HELLO: &str = "def handle(event, ctx):\n    return 'hello'\n";
 /// Calls a function, or uses a shared state, and tells how that ended.
 const ASKER: &str = r#"
 def handle(event, ctx):
@@ -24,39 +24,6 @@ def handle(event, ctx):
 "#;
 const ASKS: &str = "version = 1\n[allow]\nfunctions = [\"*\"]\n[kv]\nshared = [\"sums\"]\n";
 const ROLES: [&str; 3] = ["viewer", "deployer", "operator"];
-
-/// A node with the namespaces `plant` and `orchard`, and the address of its management.
-fn start(more: &[&str]) -> (Node, SocketAddr) {
-    let admin = free_address();
-    let node = Node::start_with(&[&["--admin", &admin.to_string()], more].concat());
-    for name in ["plant", "orchard"] {
-        node.ok(&["namespace", "create", name]);
-    }
-    (node, admin)
-}
-
-/// Deploys into a namespace; the name is without it.
-fn deploy(
-    node: &Node,
-    namespace: &str,
-    name: &str,
-    files: &[(&str, &str)],
-) -> std::process::Output {
-    let folder = node.dir.path().join("src").join(namespace).join(name);
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).expect("a folder");
-    for (file, text) in files {
-        std::fs::write(folder.join(file), text).expect("a file");
-    }
-    let folder = folder.to_str().expect("UTF-8").to_owned();
-    node.mote(&["--namespace", namespace, "deploy", &folder, "--name", name])
-}
-
-fn deploy_ok(node: &Node, namespace: &str, name: &str, files: &[(&str, &str)]) {
-    let output = deploy(node, namespace, name, files);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}\n{}", node.log());
-}
 
 fn refused(node: &Node, args: &[&str]) -> String {
     let output = node.mote(args);
@@ -742,61 +709,6 @@ fn nothing_of_a_failed_deploy_comes_again() {
     assert_eq!(revisions["revisions"].as_array().map(Vec::len), Some(1));
     assert_eq!(revisions["revisions"][0]["revision"], 1);
     assert!(!node.ok(&["logs", "late.plant"]).contains("former owner"));
-}
-
-/// One namespace offers many times what the node can run; another one gets its share all the same.
-#[test]
-fn a_busy_namespace_leaves_others_their_share() {
-    let (node, _) = start(&["--memory", "256MiB", "--prewarm", "off"]);
-    let slow = "import time\ndef handle(event, ctx):\n    for _ in range(4):\n        time.sleep(0.05)\n    return 'slow'\n";
-    let small = "version = 1\n[limits]\nmemory = \"32MiB\"\n[scale]\nmax = 16\nqueue = 1000\n";
-    deploy_ok(&node, "plant", "busy", &[("app.py", slow), ("mote.toml", small)]);
-    deploy_ok(&node, "orchard", "calm", &[("app.py", HELLO), ("mote.toml", small)]);
-    node.ok(&["scale", "calm.orchard", "0"]);
-    let instances = |namespace: &str| {
-        let one = node.json(&["namespace", "describe", namespace, "-o", "json"]);
-        one["instances"].as_u64().expect("a number")
-    };
-    let (is_over, failed) = (std::sync::atomic::AtomicBool::new(false), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        for _ in 0..64 {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::SeqCst) {
-                    let status = node.get("/busy.plant").status;
-                    failed.fetch_add(usize::from(status != 200), Ordering::SeqCst);
-                }
-            });
-        }
-        wait_for("the node to be full", || (instances("plant") >= 8).then_some(()));
-        let answers: Vec<u16> = (0..20).map(|_| node.get("/calm.orchard").status).collect();
-        let held = instances("orchard");
-        is_over.store(true, Ordering::SeqCst);
-        assert_eq!(answers, vec![200; 20], "{}", node.ok(&["logs", "calm.orchard"]));
-        assert!(held >= 1, "it has an instance");
-    });
-    assert_eq!(failed.load(Ordering::SeqCst), 0, "calls of the busy one wait, and none fails");
-    let log = node.ok(&["logs", "busy.plant"]);
-    assert!(log.contains("more than its share") && !log.contains("calm"), "{log}");
-}
-
-/// The owner of a namespace chooses the minimum of a function, which must not be worth more than its
-/// share.
-#[test]
-fn a_minimum_holds_no_more_than_a_share() {
-    let (node, _) = start(&["--memory", "256MiB", "--prewarm", "off"]);
-    let small = "version = 1\n[limits]\nmemory = \"32MiB\"\n[scale]\nmax = 16\n";
-    deploy_ok(&node, "plant", "kept", &[("app.py", HELLO), ("mote.toml", small)]);
-    deploy_ok(&node, "orchard", "calm", &[("app.py", HELLO), ("mote.toml", small)]);
-    node.ok(&["scale", "calm.orchard", "0"]);
-    node.ok(&["scale", "kept.plant", "--min", "16", "--max", "16"]);
-    wait_for("the node to be full", || {
-        let plant = node.json(&["namespace", "describe", "plant", "-o", "json"]);
-        (plant["instances"].as_u64() >= Some(8)).then_some(())
-    });
-    for _ in 0..3 {
-        assert_eq!(node.get("/calm.orchard").status, 200, "{}", node.ok(&["logs", "calm.orchard"]));
-    }
-    assert_eq!(node.get("/kept.plant").status, 200);
 }
 
 /// Discovery asks nobody who he is, so it tells nobody what others have.

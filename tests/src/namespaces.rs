@@ -1,0 +1,42 @@
+//! Nodes with namespaces.
+
+use std::net::SocketAddr;
+
+use crate::{Node, free_address};
+
+/// A function that answers `hello`.
+pub const HELLO: &str = "def handle(event, ctx):\n    return 'hello'\n";
+
+/// A node with the namespaces `plant` and `orchard`, and the address of its management.
+pub fn start(more: &[&str]) -> (Node, SocketAddr) {
+    let admin = free_address();
+    let node = Node::start_with(&[&["--admin", &admin.to_string()], more].concat());
+    for name in ["plant", "orchard"] {
+        node.ok(&["namespace", "create", name]);
+    }
+    (node, admin)
+}
+
+/// Deploys into a namespace; the name is without it.
+pub fn deploy(
+    node: &Node,
+    namespace: &str,
+    name: &str,
+    files: &[(&str, &str)],
+) -> std::process::Output {
+    let folder = node.dir.path().join("src").join(namespace).join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    for (file, text) in files {
+        std::fs::write(folder.join(file), text).expect("a file");
+    }
+    let folder = folder.to_str().expect("UTF-8").to_owned();
+    node.mote(&["--namespace", namespace, "deploy", &folder, "--name", name])
+}
+
+/// The same, which must succeed.
+pub fn deploy_ok(node: &Node, namespace: &str, name: &str, files: &[(&str, &str)]) {
+    let output = deploy(node, namespace, name, files);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}\n{}", node.log());
+}
