@@ -495,7 +495,7 @@ fn create_namespace() {}
     ))]
 fn namespace() {}
 
-/// Replaces the limits of a namespace. What is above a new limit stays.
+/// Replaces the limits of a namespace. Functions and instances that exceed a new limit are not removed.
 #[utoipa::path(put, path = "/v1/namespaces/{name}", tag = "namespaces",
     params(("name" = String, Path, description = "name of the namespace")),
     request_body = Quotas,

@@ -271,7 +271,7 @@ impl<I: Invoker> Connection<I> {
             Poll::Pending
         });
         tokio::task::coop::unconstrained(turn).await;
-        // A client with TLS is told that the connection ends here, if that needs no waiting.
+        // With TLS, this tells the client that the connection ends. It is not waited for.
         let closing = poll_fn(|cx| Poll::Ready(Pin::new(&mut self.socket).poll_shutdown(cx)));
         let _ = closing.await;
         tracing::debug!(peer = %self.peer, counters = ?self.server.counters(), "CoAP connection ended");

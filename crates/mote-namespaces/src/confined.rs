@@ -1,5 +1,5 @@
-//! What functions of a namespace may not ask for, because it would let them reach what belongs to
-//! others. What a name leads to is checked again when a connection is made.
+//! What functions of a namespace may not ask for, because they could then reach what belongs to others.
+//! A deploy checks the addresses of host names, and the node checks them again for each connection.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;

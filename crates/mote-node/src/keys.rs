@@ -63,8 +63,9 @@ pub(crate) async fn create(node: &Node, wish: CallerKeyRequest) -> Result<NewCal
     if let Some(namespace) = namespace {
         let end = format!(".{namespace}");
         for pattern in &mut functions {
-            let short = pattern.strip_suffix(&end).map(str::to_owned);
-            *pattern = short.unwrap_or_else(|| std::mem::take(pattern));
+            if pattern.ends_with(&end) {
+                pattern.truncate(pattern.len() - end.len());
+            }
         }
     }
     if functions.len() > PATTERNS_MAX {

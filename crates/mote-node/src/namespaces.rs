@@ -9,7 +9,7 @@ use mote_api::{Problem, Timestamp};
 use mote_config::Config;
 use mote_core::FunctionName;
 use mote_core::name::{of_kept, split};
-use mote_core::state::Namespace as StateOf;
+use mote_core::state::{Namespace as StateOf, Usage};
 use mote_engine::ledger::{Held, UNLIMITED};
 use mote_engine::{Revision, clock};
 use mote_journal::{Reader, problem_of};
@@ -68,16 +68,13 @@ fn shares(config: &Config) -> Option<&'static str> {
 
 /// All namespaces, and what they use.
 pub(crate) async fn list(node: &Node) -> Result<Vec<Shown>, Problem> {
-    let usage = node.state.usage().await;
-    let usage = usage.map_err(|error| Problem::new(503, "M0905", error.to_string()))?;
+    let usage = usage(node).await?;
     let (live, ledger) = (node.engine.list(), node.engine.ledger());
     let all = node.namespaces.all();
     let shown = all.iter().map(|(name, one)| {
         let own = Some(name.as_str());
         let Held { instances, memory_bytes } = ledger.held_by(name);
-        let state = usage.iter().filter(|usage| match &usage.namespace {
-            StateOf::Function(name) | StateOf::Shared(name) => split(name).1 == own,
-        });
+        let state = usage.iter().filter(|usage| is_state_of(&usage.namespace, name));
         Shown {
             name: name.clone(),
             created_at: Timestamp::from_unix_ms(one.created_at_ms),
@@ -234,12 +231,19 @@ fn of(all: Vec<Arc<Revision>>, namespace: &str) -> impl Iterator<Item = Arc<Revi
 }
 
 async fn states(node: &Node, namespace: &str) -> Result<Vec<StateOf>, Problem> {
+    let all = usage(node).await?.into_iter().map(|usage| usage.namespace);
+    Ok(all.filter(|state| is_state_of(state, namespace)).collect())
+}
+
+/// What the state of all functions uses.
+async fn usage(node: &Node) -> Result<Vec<Usage>, Problem> {
     let usage = node.state.usage().await;
-    let usage = usage.map_err(|error| Problem::new(503, "M0905", error.to_string()))?;
-    let is_own = |state: &StateOf| match state {
-        StateOf::Function(name) | StateOf::Shared(name) => split(name).1 == Some(namespace),
-    };
-    Ok(usage.into_iter().map(|usage| usage.namespace).filter(is_own).collect())
+    usage.map_err(|error| Problem::new(503, "M0905", error.to_string()))
+}
+
+fn is_state_of(state: &StateOf, namespace: &str) -> bool {
+    let (StateOf::Function(name) | StateOf::Shared(name)) = state;
+    split(name).1 == Some(namespace)
 }
 
 async fn kept_secrets(node: &Node, namespace: &str) -> Result<Vec<String>, Problem> {
