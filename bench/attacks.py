@@ -36,6 +36,8 @@ ASYNC_CALLS_MAX = 600
 KILLS_PER_S = 3
 COAP_SOCKETS = 1_000
 COAP_PER_S = 4_000
+CALLERS = 200
+ACCEPTED_ASKED_AT_ONCE = 16
 H2_WINDOW_CONNECTIONS = 30
 H2_WINDOW_STREAMS = 20
 
@@ -184,6 +186,41 @@ def asked_again(path: str) -> Attack:
     return attack
 
 
+def many_callers(request: bytes, connections: int) -> Attack:
+    """As many connections as this, each of which asks again as soon as it is answered."""
+
+    def attack(options: Options, counts: Counter[str]) -> Iterator[None]:
+        poll = select.poll()
+        asking: dict[int, socket.socket] = {}
+        while True:
+            while len(asking) < connections:
+                try:
+                    stream = connect(options["http"])
+                    stream.sendall(request)
+                except OSError:
+                    counts["refused"] += 1
+                    break
+                asking[stream.fileno()] = stream
+                poll.register(stream, select.POLLIN)
+                counts["calls"] += 1
+            for number, _ in poll.poll(STEP_SECONDS_MAX * 1_000):
+                stream = asking[number]
+                with contextlib.suppress(OSError):
+                    # An answer is short and comes in one piece.
+                    answer = stream.recv(1 << 16)
+                    if answer:
+                        counts[f"answered {answer[9:12].decode()}"] += 1
+                        stream.sendall(request)
+                        counts["calls"] += 1
+                        continue
+                poll.unregister(stream)
+                stream.close()
+                del asking[number]
+            yield
+
+    return attack
+
+
 def silent(port_name: str) -> Attack:
     """Connections that never say anything, opened again where they are ended."""
 
@@ -269,28 +306,33 @@ def kills(options: Options, counts: Counter[str]) -> Iterator[None]:
         time.sleep(max(0.0, next_at - time.monotonic()))
 
 
-def coap_forged(options: Options, counts: Counter[str]) -> Iterator[None]:
-    """Non-confirmable requests to a slow function, from many ports."""
-    sockets = []
-    for _ in range(COAP_SOCKETS):
-        one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        one.bind((attacker, 0))
-        one.setblocking(False)
-        sockets.append(one)
-    to = ("127.0.0.1", options["coap"])
-    sent, began = 0, time.monotonic()
-    while True:
-        due = int((time.monotonic() - began) * COAP_PER_S) + 1
-        for n in range(sent, min(due, sent + COAP_SOCKETS)):
-            # Version 1, NON, a token of two bytes, GET; one option, Uri-Path.
-            token = struct.pack(">H", n & 0xFFFF)
-            datagram = struct.pack(">BBH", 0x52, 1, n & 0xFFFF) + token + b"\xb4slow"
-            with contextlib.suppress(OSError):
-                sockets[n % COAP_SOCKETS].sendto(datagram, to)
-                counts["datagrams"] += 1
-        sent = due
-        yield
-        time.sleep(0.002)
+def coap_forged(path: str) -> Attack:
+    """Non-confirmable requests to a function, from many ports."""
+    option = bytes([0xB0 | len(path)]) + path.encode()
+
+    def attack(options: Options, counts: Counter[str]) -> Iterator[None]:
+        sockets = []
+        for _ in range(COAP_SOCKETS):
+            one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            one.bind((attacker, 0))
+            one.setblocking(False)
+            sockets.append(one)
+        to = ("127.0.0.1", options["coap"])
+        sent, began = 0, time.monotonic()
+        while True:
+            due = int((time.monotonic() - began) * COAP_PER_S) + 1
+            for n in range(sent, min(due, sent + COAP_SOCKETS)):
+                # Version 1, NON, a token of two bytes, GET; one option, Uri-Path.
+                token = struct.pack(">H", n & 0xFFFF)
+                datagram = struct.pack(">BBH", 0x52, 1, n & 0xFFFF) + token + option
+                with contextlib.suppress(OSError):
+                    sockets[n % COAP_SOCKETS].sendto(datagram, to)
+                    counts["datagrams"] += 1
+            sent = due
+            yield
+            time.sleep(0.002)
+
+    return attack
 
 
 def spinning(_: Options, counts: Counter[str]) -> Iterator[None]:
@@ -341,7 +383,13 @@ ATTACKS: dict[str, Attack] = {
     "silent-openfaas": silent("openfaas"),
     "callbacks": hanging_callbacks,
     "kills": kills,
-    "coap": coap_forged,
+    "coap": coap_forged("slow"),
+    "tenant": many_callers(b"GET /busy.a HTTP/1.1\r\nHost: localhost\r\n\r\n", CALLERS),
+    "tenant-accepted": many_callers(
+        b"POST /busy.a HTTP/1.1\r\nHost: localhost\r\nPrefer: respond-async\r\n"
+        b"Content-Length: 0\r\n\r\n", ACCEPTED_ASKED_AT_ONCE
+    ),
+    "tenant-coap": coap_forged("busy.a"),
 }
 
 

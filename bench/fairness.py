@@ -47,6 +47,8 @@ from machine import machine  # noqa: E402
 from node import ROOT, Node, free_port  # noqa: E402
 
 RATIO_BAR = 3.0
+#: Between two namespaces, of which one asks for a hundred times its share.
+TENANT_BAR = 2.0
 RATE = 200
 ACCEPTED_RATE = 20  # of calls that are accepted for later and told by a callback
 WARM_UP = "1s"
@@ -78,6 +80,11 @@ BIG = 'def handle(event, ctx):\n    return "x" * 262144\n'
 MORTAL = (
     "import os\n\ndef handle(event, ctx):\n"
     '    if "die" in event.args:\n        os._exit(1)\n    return "hello"\n'
+)
+#: Work for 20 ms of processor time.
+BUSY = (
+    "import time\n\ndef handle(event, ctx):\n    end = time.process_time() + 0.02\n"
+    '    while time.process_time() < end:\n        pass\n    return "busy"\n'
 )
 SLOW = 'import time\n\ndef handle(event, ctx):\n    time.sleep(2)\n    return "slow"\n'
 CHATTY = (
@@ -199,6 +206,23 @@ def seeker(bench: Bench) -> None:
     bench.deploy("seeker", {"app.py": code}, SHORT + allowed(hosts))
 
 
+def tenants(*limits: str) -> Prepare:
+    """The function of the attacker in one namespace, and the victim in another."""
+
+    def prepare(bench: Bench) -> None:
+        cpu = '[limits]\ncpu = 0.5\n' if "--cpu" in limits else ""
+        bench.node.mote("namespace", "create", "a", *limits)
+        bench.node.mote("namespace", "create", "b")
+        bench.deploy("busy.a", {"app.py": BUSY}, cpu)
+        bench.deploy("hello.b", {"app.py": HELLO}, KEPT)
+
+    return prepare
+
+
+def half_of_the_processors() -> str:
+    return str(max(0.5, len(os.sched_getaffinity(0)) / 2))
+
+
 def nothing(_: Bench) -> None:
     pass
 
@@ -302,6 +326,8 @@ OVER_HTTP = bench_of(lambda bench: f"http://127.0.0.1:{bench.node.http}/hello")
 OVER_COAP = bench_of(lambda bench: f"coap://127.0.0.1:{bench.node.coap}/hello")
 OVER_OPENFAAS = bench_of(lambda bench: f"http://127.0.0.1:{bench.openfaas}/function/hello")
 TO_OUTSIDE = bench_of(lambda bench: f"http://127.0.0.1:{bench.node.http}/caller")
+OF_TENANT = bench_of(lambda bench: f"http://127.0.0.1:{bench.node.http}/hello.b")
+OF_TENANT_OVER_COAP = bench_of(lambda bench: f"coap://127.0.0.1:{bench.node.coap}/hello.b")
 OF_MORTAL = bench_of(lambda bench: f"http://127.0.0.1:{bench.node.http}/mortal")
 
 
@@ -347,6 +373,14 @@ ATTACKS = [
     Attack("kills-own", "the same, calls of that function", "kills",
            python("mortal", MORTAL, KEPT), OF_MORTAL, bar=None),
     Attack("coap", "CoAP: NON to a slow function", "coap", python("slow", SLOW, ""), OVER_COAP),
+    Attack("tenant", "a namespace asks for too much", "tenant", tenants(), OF_TENANT,
+           bar=TENANT_BAR),
+    Attack("tenant-cpu", "the same, with a limit of processors", "tenant",
+           tenants("--cpu", half_of_the_processors()), OF_TENANT, bar=TENANT_BAR),
+    Attack("tenant-accepted", "the same, accepted calls", "tenant-accepted",
+           tenants("--cpu", half_of_the_processors()), accepted, bar=TENANT_BAR),
+    Attack("tenant-coap", "the same, over CoAP", "tenant-coap",
+           tenants("--cpu", half_of_the_processors()), OF_TENANT_OVER_COAP, bar=TENANT_BAR),
 ]  # fmt: skip
 
 
