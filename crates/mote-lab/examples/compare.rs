@@ -33,12 +33,13 @@ fn main() {
 fn against(auto: &Report, preset: &Report) -> String {
     let answered = preset.answered as f64 / preset.offered.max(1) as f64;
     format!(
-        "auto / {:<9} mean wait {:.2}, p99 {:.2}, instance-seconds {:.2}, starts {:.1}{}",
+        "auto / {:<9} mean wait {:.2}, p99 {:.2}, instance-seconds {:.2}, starts {:.1}, cost {:.2}{}",
         preset.policy,
         auto.wait.mean_ms / preset.wait.mean_ms,
         auto.wait.p99_ms / preset.wait.p99_ms,
         auto.instance_seconds / preset.instance_seconds,
         auto.starts as f64 / preset.starts as f64,
+        auto.cost_s / preset.cost_s,
         if answered < 0.99 {
             format!(" (it answered {:.0} %)", answered * 100.0)
         } else {

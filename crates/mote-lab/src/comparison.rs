@@ -63,7 +63,7 @@ struct Column {
 }
 
 #[rustfmt::skip]
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [Column; 14] = [
     Column { head: "OFFERED", key: "offered", name: "offered", unit: "", decimals: 0, best: Best::None, value: |r| r.offered as f64 },
     Column { head: "ANSWERED", key: "answered", name: "answered", unit: "", decimals: 0, best: Best::Most, value: |r| r.answered as f64 },
     Column { head: "LOST", key: "lost", name: "lost", unit: "", decimals: 0, best: Best::Least, value: |r| lost(r) as f64 },
@@ -76,6 +76,7 @@ const COLUMNS: [Column; 13] = [
     Column { head: "INST s", key: "instance_seconds", name: "instance-seconds", unit: "", decimals: 0, best: Best::LeastOfWilling, value: |r| r.instance_seconds },
     Column { head: "IDLE s", key: "idle_seconds", name: "idle instance-seconds", unit: "", decimals: 0, best: Best::LeastOfWilling, value: |r| r.wasted_seconds },
     Column { head: "STARTS", key: "starts", name: "starts", unit: "", decimals: 0, best: Best::LeastOfWilling, value: |r| r.starts as f64 },
+    Column { head: "COST s", key: "cost_s", name: "cost", unit: " s", decimals: 0, best: Best::LeastOfWilling, value: |r| r.cost_s },
     Column { head: "PEAK MiB", key: "peak_memory_bytes", name: "peak memory", unit: " MiB", decimals: 0, best: Best::LeastOfWilling, value: |r| r.peak_memory_bytes as f64 / MIB },
 ];
 
@@ -155,6 +156,7 @@ impl Comparison {
                     "instance_seconds": report.instance_seconds,
                     "idle_seconds": report.wasted_seconds,
                     "starts": report.starts,
+                    "cost_s": report.cost_s,
                     "start_reasons": report.start_reasons,
                     "evictions": report.evictions,
                     "starts_refused": report.starts_refused,

@@ -76,6 +76,9 @@ pub struct Report {
     pub wasted_seconds: f64,
     /// Instances started.
     pub starts: u64,
+    /// What starts and the memory of instances without work cost, in seconds of one processor. A start
+    /// uses the processor as long as it lasts.
+    pub cost_s: f64,
     /// Starts by reason.
     pub start_reasons: BTreeMap<String, u64>,
     /// Instances that were stopped to release memory for others.

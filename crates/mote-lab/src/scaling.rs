@@ -172,6 +172,7 @@ impl Simulation<'_> {
             since_ns,
         };
         state.pool.add_ready(new, now_ns);
+        self.tally.advance(now_ns, self.end_ns);
         self.tally.starting -= 1;
         self.version += 1;
         self.look(function);

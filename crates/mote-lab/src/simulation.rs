@@ -271,6 +271,7 @@ impl<'a> Simulation<'a> {
             if instance.running == 0 {
                 tally.advance(now_ns, end_ns);
                 tally.busy += 1;
+                tally.busy_bytes += model.memory_bytes;
             }
             instance.running += 1;
             let beside = f64::from(instance.running) * work.cpu_share;
@@ -307,6 +308,7 @@ impl<'a> Simulation<'a> {
         if empty {
             self.tally.advance(now_ns, self.end_ns);
             self.tally.busy -= 1;
+            self.tally.busy_bytes -= state.model.memory_bytes;
         }
         self.cores_wanted = (self.cores_wanted - state.model.work.cpu_share).max(0.0);
         self.tally.responses.record(now_ns - running.arrived_ns);

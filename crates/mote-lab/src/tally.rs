@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use mote_pool::autoscale::memory_cost_s;
+
 use crate::function::Function;
 use crate::report::{Point, Report};
 use crate::scenario::Scenario;
@@ -23,11 +25,16 @@ pub(crate) struct Tally {
     pub(crate) starting: u32,
     /// Instances with work.
     pub(crate) busy: u32,
+    /// Their memory.
+    pub(crate) busy_bytes: u64,
     pub(crate) evictions: u64,
     pub(crate) starts_refused: u64,
     instances: u32,
     instances_ns: f64,
     busy_ns: f64,
+    /// Memory of instances without work over time, in byte-nanoseconds.
+    idle_byte_ns: f64,
+    starting_ns: f64,
     at_ns: u64,
     starts: u64,
     reasons: BTreeMap<&'static str, u64>,
@@ -44,6 +51,8 @@ impl Tally {
         let elapsed_ns = now_ns.saturating_sub(self.at_ns) as f64;
         self.instances_ns += f64::from(self.instances) * elapsed_ns;
         self.busy_ns += f64::from(self.busy) * elapsed_ns;
+        self.idle_byte_ns += (self.memory_bytes - self.busy_bytes) as f64 * elapsed_ns;
+        self.starting_ns += f64::from(self.starting) * elapsed_ns;
         self.at_ns = self.at_ns.max(now_ns);
     }
 
@@ -103,6 +112,7 @@ impl Tally {
             instance_seconds: self.instances_ns / 1e9,
             wasted_seconds: (self.instances_ns - self.busy_ns) / 1e9,
             starts: self.starts,
+            cost_s: self.starting_ns / 1e9 + memory_cost_s(self.idle_byte_ns / 1e9),
             start_reasons: self.reasons.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect(),
             evictions: self.evictions,
             starts_refused: self.starts_refused,

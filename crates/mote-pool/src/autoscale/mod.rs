@@ -9,6 +9,7 @@
 //! baselines.
 
 mod auto;
+mod cost;
 mod decision;
 mod demand;
 mod estimate;
@@ -27,6 +28,7 @@ mod tests;
 use demand::Demand;
 use mote_core::policy::Policy;
 
+pub use cost::{break_even_s, memory_cost_s};
 pub use decision::{Cut, Decision, Reason};
 pub use estimate::Estimate;
 pub use keep_alive::{IdleTimes, WarmPlan};
