@@ -20,6 +20,12 @@ pub struct Quotas {
     /// The sum of the memory limits of these instances, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
+    /// The sum of the processor limits of these instances, in thousandths of a processor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_millis: Option<u64>,
+    /// Bytes of the code and packages of its functions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<u64>,
     /// Bytes of keys and values of all its functions together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_bytes: Option<u64>,
@@ -42,6 +48,12 @@ pub struct Namespace {
     pub instances: u64,
     /// The sum of the memory limits of these instances, in bytes.
     pub memory_bytes: u64,
+    /// The sum of the processor limits of these instances, in thousandths of a processor. An instance
+    /// without a limit counts as all processors of the machine.
+    pub cpu_millis: u64,
+    /// The bytes of the code and packages of its functions, those of revisions to which it can be rolled
+    /// back included.
+    pub disk_bytes: u64,
     /// The bytes of keys and values that they keep.
     pub state_bytes: u64,
     /// What it may use.

@@ -34,10 +34,12 @@ const ROUNDS: usize = 4;
 const WAKES: usize = 8;
 
 /// A request for room: its purpose, and whether other instances may be evicted for it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct RoomRequest<'a> {
     /// Memory limit of the instance, in bytes.
     pub memory_bytes: u64,
+    /// Its processor limit, if it has one.
+    pub cpu_millis: Option<u32>,
     /// Whether idle instances of others may be evicted for it: a caller waits, or the owner asked
     /// for it.
     pub evict: bool,
@@ -161,16 +163,17 @@ impl Ledger {
     /// hold the lock of a pool.
     pub fn reserve(self: &Arc<Self>, wish: &RoomRequest<'_>) -> Result<Reservation, Refusal> {
         let refuse = |lack, room_in_ns| Err(Refusal { lack, room_in_ns, exceeded: None });
-        let namespace = split(wish.function).1;
+        let (namespace, one) =
+            (split(wish.function).1, Held::one(wish.memory_bytes, wish.cpu_millis));
         for _ in 0..ROUNDS {
             let now_ns = now_ns();
             let (taken, shares) = {
                 let mut books = self.books.lock();
                 if let Some(namespace) = namespace
-                    && let Some(exceeded) = books.tenants.exceeded(namespace, wish.memory_bytes)
+                    && let Some(exceeded) = books.tenants.exceeded(namespace, one)
                 {
                     books.wait(wish.waiter);
-                    if books.tenants.fits_soon(namespace, exceeded, wish.memory_bytes) {
+                    if books.tenants.fits_soon(namespace, exceeded, one) {
                         let lack = Lack::Memory;
                         let exceeded = Some(exceeded);
                         return Err(Refusal { lack, room_in_ns: Some(0), exceeded });
@@ -201,7 +204,7 @@ impl Ledger {
                         (taken, shares)
                     }
                     Verdict::Start | Verdict::Evict(_) => {
-                        return Ok(books.grant(self, wish.memory_bytes, namespace, now_ns));
+                        return Ok(books.grant(self, one, namespace, now_ns));
                     }
                 }
             };
@@ -295,8 +298,7 @@ impl Ledger {
     /// would give back. Visits every function.
     pub fn free_bytes(&self) -> u64 {
         let free = self.budget.memory_bytes.saturating_sub(self.books.lock().held());
-        let wish =
-            RoomRequest { memory_bytes: 0, evict: true, function: "", revision: 0, waiter: None };
+        let wish = RoomRequest { evict: true, ..RoomRequest::default() };
         let mut survey = Survey::default();
         for source in self.sources.lock().clone() {
             source.survey(&wish, now_ns(), &mut survey);
@@ -366,12 +368,13 @@ impl Books {
     fn grant(
         &mut self,
         ledger: &Arc<Ledger>,
-        memory_bytes: u64,
+        one: Held,
         namespace: Option<&str>,
         now_ns: u64,
     ) -> Reservation {
+        let memory_bytes = one.memory_bytes;
         self.tenants.paid(namespace);
-        let namespace = namespace.map(|namespace| self.tenants.take(namespace, memory_bytes));
+        let namespace = namespace.map(|namespace| self.tenants.take(namespace, one));
         self.next_id += 1;
         let id = self.next_id;
         let (granted, room) = oneshot::channel();
@@ -380,7 +383,7 @@ impl Books {
         self.starting.push((id, now_ns));
         self.keep_promises(ledger.budget.memory_bytes);
         let room = Some(room);
-        Reservation { ledger: ledger.clone(), id, memory_bytes, namespace, room, left: false }
+        Reservation { ledger: ledger.clone(), id, one, namespace, room, left: false }
     }
 
     /// Keeps promises in the order in which they were made: memory that is about to be given back
@@ -403,7 +406,7 @@ impl Books {
 pub struct Reservation {
     ledger: Arc<Ledger>,
     id: u64,
-    memory_bytes: u64,
+    one: Held,
     namespace: Option<Arc<str>>,
     room: Option<oneshot::Receiver<()>>,
     left: bool,
@@ -433,9 +436,9 @@ impl Reservation {
     pub fn leave(&mut self) {
         if !std::mem::replace(&mut self.left, true) {
             self.ledger.give_back(|books| {
-                books.leaving += self.memory_bytes;
+                books.leaving += self.one.memory_bytes;
                 if let Some(namespace) = &self.namespace {
-                    books.tenants.leave(namespace, self.memory_bytes);
+                    books.tenants.leave(namespace, self.one);
                 }
             });
         }
@@ -447,16 +450,16 @@ impl Drop for Reservation {
         self.ledger.give_back(|books| {
             books.starting.retain(|(id, _)| *id != self.id);
             if let Some(namespace) = &self.namespace {
-                books.tenants.give(namespace, self.memory_bytes, self.left);
+                books.tenants.give(namespace, self.one, self.left);
             }
             if let Some(at) = books.promises.iter().position(|promise| promise.id == self.id) {
                 books.promises.remove(at);
-                books.promised -= self.memory_bytes;
+                books.promised -= self.one.memory_bytes;
                 return;
             }
-            books.taken -= self.memory_bytes;
+            books.taken -= self.one.memory_bytes;
             if self.left {
-                books.leaving -= self.memory_bytes;
+                books.leaving -= self.one.memory_bytes;
             }
         });
     }

@@ -62,13 +62,7 @@ impl Entry {
     fn hold(&mut self, wanted: usize, ledger: &Arc<Ledger>) {
         self.held.truncate(wanted);
         while self.held.len() < wanted {
-            let wish = RoomRequest {
-                memory_bytes: self.memory_bytes,
-                evict: false,
-                function: "",
-                revision: 0,
-                waiter: None,
-            };
+            let wish = RoomRequest { memory_bytes: self.memory_bytes, ..RoomRequest::default() };
             let Ok(reservation) = ledger.reserve(&wish) else { return };
             reservation.started();
             self.held.push(reservation);

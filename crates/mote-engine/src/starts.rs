@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use crate::clock::now_ns;
 use crate::instance;
-use crate::ledger::{Evictable, Refusal, Reservation, RoomRequest, Survey};
+use crate::ledger::{Evictable, Held, Refusal, Reservation, RoomRequest, Survey};
 use crate::logs::LogLevel;
 use crate::offer::Origin;
 use crate::pool::Pool;
@@ -67,6 +67,7 @@ pub(crate) fn begin_spare(revision: &Arc<Revision>) {
 fn wish(revision: &Revision, evict: bool) -> RoomRequest<'_> {
     RoomRequest {
         memory_bytes: revision.spec.memory_bytes_here(),
+        cpu_millis: revision.spec.limits.cpu_millis,
         evict,
         function: revision.spec.name.as_str(),
         revision: revision.number,
@@ -118,7 +119,9 @@ fn refused(revision: &Revision, count: u32, refusal: Refusal) -> String {
 /// What the node lacks for an instance of `revision`, in words for its owner.
 fn lack_text(revision: &Revision, refusal: &Refusal) -> String {
     if let (Some(exceeded), Some(namespace)) = (&refusal.exceeded, revision.spec.name.namespace()) {
-        return exceeded.text(namespace, revision.spec.memory_bytes_here());
+        let spec = &revision.spec;
+        let one = Held::one(spec.memory_bytes_here(), spec.limits.cpu_millis);
+        return exceeded.text(namespace, one);
     }
     let status = revision.shared.ledger.status();
     let wanted = bytes_text(revision.spec.memory_bytes_here());

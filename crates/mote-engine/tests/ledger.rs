@@ -21,7 +21,15 @@ fn ledger(mib: u64, starts_max: u32) -> Arc<Ledger> {
 }
 
 fn wish(mib: u64) -> RoomRequest<'static> {
-    RoomRequest { memory_bytes: mib * MIB, evict: true, function: "f", revision: 1, waiter: None }
+    let memory_bytes = mib * MIB;
+    RoomRequest {
+        memory_bytes,
+        cpu_millis: Some(500),
+        evict: true,
+        function: "f",
+        revision: 1,
+        waiter: None,
+    }
 }
 
 fn has_room(reservation: &mut Reservation) -> bool {
@@ -143,8 +151,10 @@ fn a_namespace_stays_below_its_limit() {
     let refused = ledger.reserve(&of_plant("b.plant")).err().unwrap();
     assert_eq!((refused.lack, refused.room_in_ns), (Lack::Memory, Some(0)));
     let exceeded = refused.exceeded.unwrap();
-    assert_eq!(exceeded.held, Held { instances: 2, memory_bytes: 128 * MIB });
-    assert!(exceeded.text("plant", 64 * MIB).contains("2 of at most 2 instances"));
+    let held = Held { instances: 2, memory_bytes: 128 * MIB, cpu_millis: 1_000 };
+    assert_eq!(exceeded.held, held);
+    let text = exceeded.text("plant", Held::one(64 * MIB, None));
+    assert!(text.contains("2 of at most 2 instances"), "{text}");
     // One of them has been asked to leave, and that is enough.
     assert!(ledger.reserve(&of_plant("b.plant")).is_err());
     let left = sleepers.held.lock().iter().filter(|(_, held)| held.has_left()).count();
@@ -155,6 +165,8 @@ fn a_namespace_stays_below_its_limit() {
     let new = ledger.reserve(&of_plant("b.plant")).unwrap();
     assert_eq!(ledger.held_by("plant").instances, 2);
     ledger.limit("plant", Held { memory_bytes: 130 * MIB, ..UNLIMITED });
+    assert!(ledger.reserve(&of_plant("b.plant")).is_err());
+    ledger.limit("plant", Held { cpu_millis: 1_400, ..UNLIMITED });
     assert!(ledger.reserve(&of_plant("b.plant")).is_err());
     sleepers.held.lock().clear();
     drop(new);

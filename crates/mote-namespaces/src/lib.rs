@@ -12,11 +12,13 @@
 #![forbid(unsafe_code)]
 
 pub mod confined;
+mod disk;
 mod problems;
 mod registry;
 mod request;
 mod scope;
 
+pub use disk::FilesTurn;
 pub use problems::{
     being_deleted, flag, must_be_empty, no_such_invocation, no_such_key, no_such_namespace,
     no_such_secret,

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use crate::disk::Disk;
 use crate::problems::{being_deleted, no_such_namespace};
 
 /// The collection of the store in which they are.
@@ -42,6 +43,7 @@ pub struct Namespaces {
     /// Those that are being removed now. They are not on disk, so that a namespace from which nothing
     /// was removed yet is open again after a crash.
     removals: watch::Sender<BTreeSet<Arc<str>>>,
+    pub(crate) disk: Disk,
 }
 
 /// The removal of a namespace. Nothing in the namespace changes until it is dropped.
@@ -202,11 +204,21 @@ impl Namespaces {
 
 /// Refuses limits that permit nothing: of some of them, a 0 would be no limit.
 pub fn check_limits(quotas: &Quotas) -> Result<(), Problem> {
-    let Quotas { functions, instances, memory_bytes, state_bytes, calls_per_s } = quotas;
+    let Quotas {
+        functions,
+        instances,
+        memory_bytes,
+        cpu_millis,
+        disk_bytes,
+        state_bytes,
+        calls_per_s,
+    } = quotas;
     let limits = [
         ("functions", *functions),
         ("instances", *instances),
         ("memory", *memory_bytes),
+        ("cpu", *cpu_millis),
+        ("disk", *disk_bytes),
         ("state", *state_bytes),
         ("rate", calls_per_s.map(u64::from)),
     ];

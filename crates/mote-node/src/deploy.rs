@@ -147,6 +147,9 @@ async fn attempt(
     check(node, &spec)?;
     mote_namespaces::confined::check_names(&spec).await?;
     golang::check(node, &spec)?;
+    let _files = node.namespaces.files_turn(&name).await?;
+    let mut trees = vec![staged.path.clone()];
+    namespaces::room_on_disk(node, &name, trees.clone()).await?;
     steps.done("check", format!("runtime {}", spec.runtime.as_str()));
     warnings.extend(recipient_warnings(node, &spec));
     warnings.extend(route_warnings(node, &spec));
@@ -216,6 +219,8 @@ async fn attempt(
     if let Some(packages) = &packages {
         let step = if spec.runtime == Runtime::Go { "build" } else { "packages" };
         steps.done(step, packages.detail.clone());
+        trees.push(packages.path.clone());
+        namespaces::room_on_disk(node, &name, trees).await?;
     }
     let (revision, created_at_ms) =
         start(node, spec, &staged, packages.as_ref(), &mut steps, options.place).await?;

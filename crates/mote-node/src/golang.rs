@@ -110,7 +110,7 @@ async fn cache(node: &Node) -> Result<PathBuf, Problem> {
 }
 
 fn prepare_cache(path: &Path, bytes_max: u64) -> std::io::Result<()> {
-    if packages::bytes_below(path, bytes_max) > bytes_max {
+    if mote_store::bytes_below(path, bytes_max) > bytes_max {
         mote_store::remove_tree(path)?;
     }
     std::fs::create_dir_all(path)?;

@@ -1,5 +1,6 @@
 //! The namespaces of a node: how one is made, what it uses, and how everything in it is removed.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,6 +52,7 @@ fn limit(node: &Node, name: &str, quotas: &Quotas) {
     let limit = Held {
         instances: quotas.instances.unwrap_or(UNLIMITED.instances),
         memory_bytes: quotas.memory_bytes.unwrap_or(UNLIMITED.memory_bytes),
+        cpu_millis: quotas.cpu_millis.unwrap_or(UNLIMITED.cpu_millis),
     };
     node.engine.ledger().limit(name, limit);
     node.guard.limit_namespace(name, quotas.calls_per_s);
@@ -70,10 +72,11 @@ fn shares(config: &Config) -> Option<&'static str> {
 pub(crate) async fn list(node: &Node) -> Result<Vec<Shown>, Problem> {
     let usage = usage(node).await?;
     let (live, ledger) = (node.engine.list(), node.engine.ledger());
-    let all = node.namespaces.all();
+    let (all, counted) = (node.namespaces.all(), node.namespaces.clone());
+    let disk = with_store(node, move |store| counted.disk_bytes_of_all(store)).await?;
     let shown = all.iter().map(|(name, one)| {
         let own = Some(name.as_str());
-        let Held { instances, memory_bytes } = ledger.held_by(name);
+        let Held { instances, memory_bytes, cpu_millis } = ledger.held_by(name);
         let state = usage.iter().filter(|usage| is_state_of(&usage.namespace, name));
         Shown {
             name: name.clone(),
@@ -81,6 +84,8 @@ pub(crate) async fn list(node: &Node) -> Result<Vec<Shown>, Problem> {
             functions: live.iter().filter(|one| one.spec.name.namespace() == own).count() as u64,
             instances,
             memory_bytes,
+            cpu_millis,
+            disk_bytes: disk.get(name).copied().unwrap_or(0),
             state_bytes: state.map(|usage| usage.bytes).sum(),
             quotas: one.quotas,
             is_being_deleted: node.namespaces.is_closed(name),
@@ -141,6 +146,19 @@ pub(super) fn room_for(node: &Node, name: &FunctionName) -> Result<(), Problem> 
          --functions {}",
         most + 1
     )))
+}
+
+/// Bytes that the namespace of a function may still add to the disk when it has these trees as well.
+pub(super) async fn room_on_disk(
+    node: &Node,
+    name: &FunctionName,
+    trees: Vec<PathBuf>,
+) -> Result<u64, Problem> {
+    if name.namespace().is_none() {
+        return Ok(u64::MAX);
+    }
+    let name = name.clone();
+    changed(node, move |namespaces, store| namespaces.disk_left(store, &name, &trees)).await
 }
 
 /// Deletes a namespace. Nothing in it changes meanwhile. Once the removal of what is in it has begun,
@@ -285,11 +303,11 @@ async fn put(node: &Arc<Node>, name: &str, one: Option<Namespace>) -> Result<(),
     changed(node, move |namespaces, store| namespaces.put(store, &name, one)).await
 }
 
-/// Changes the namespaces in the store and in memory.
-async fn changed(
-    node: &Arc<Node>,
-    work: impl FnOnce(&Namespaces, &Store) -> Result<(), Wrong> + Send + 'static,
-) -> Result<(), Problem> {
+/// Reads or changes the namespaces in the store and in memory.
+async fn changed<T: Send + 'static>(
+    node: &Node,
+    work: impl FnOnce(&Namespaces, &Store) -> Result<T, Wrong> + Send + 'static,
+) -> Result<T, Problem> {
     let (store, namespaces) = (node.store.clone(), node.namespaces.clone());
     let done = blocking(move || work(&namespaces, &store)).await;
     done.map_err(|error| internal(&error))?.map_err(|error| match error {

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mote_api::Problem;
-use mote_core::FunctionSpec;
 use mote_core::backend::InstanceLimits;
 use mote_core::fault::error_chain;
 use mote_core::spec::{Platform, Runtime};
+use mote_core::{FunctionName, FunctionSpec};
 use mote_packages::inputs::{self, Inputs};
 use mote_packages::registries::{Client, Registries};
 use mote_packages::{output, provided};
@@ -19,8 +19,8 @@ use mote_sandbox::{BuildOutcome, BuildRequest};
 use mote_store::{Lookup, PackagesStaging, StagedCode, StoredPackages};
 use sha2::{Digest, Sha256};
 
-use super::Node;
 use super::store_work::{blocking, store_problem};
+use super::{Node, namespaces};
 
 /// An installation that takes longer is stopped.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
@@ -297,12 +297,13 @@ fn write_inputs(folder: &Path, inputs: &Inputs) -> std::io::Result<()> {
 }
 
 /// Bytes that one more installation may write, and bytes that it must leave free.
-async fn room(node: &Node) -> Result<(u64, u64), Problem> {
+async fn room(node: &Node, name: &FunctionName) -> Result<(u64, u64), Problem> {
+    let own = namespaces::room_on_disk(node, name, Vec::new()).await?;
     let data = node.config.data.clone();
     let counted = blocking(move || {
         let disk = rustix::fs::statvfs(&data)?;
         let all_max = disk.f_blocks.saturating_mul(disk.f_frsize) / ALL_BYTES_SHARE;
-        let used = bytes_below(&data.join("packages"), all_max);
+        let used = mote_store::bytes_below(&data.join("packages"), all_max);
         let free_min = FREE_BYTES_MIN.min(disk.f_blocks * disk.f_frsize / FREE_BYTES_SHARE);
         Ok::<_, std::io::Error>((all_max.saturating_sub(used), free_min))
     });
@@ -315,7 +316,7 @@ async fn room(node: &Node) -> Result<(u64, u64), Problem> {
         let problem = Problem::new(507, "M0703", text);
         return Err(problem.with_hint("remove functions, or deploy them with fewer packages"));
     }
-    Ok((left.min(INSTALL_BYTES_MAX), free_min))
+    Ok((left.min(INSTALL_BYTES_MAX).min(own), free_min))
 }
 
 /// The request for an empty installation: what every installation may see and use.
@@ -326,7 +327,7 @@ pub(super) async fn request(
     staging: &PackagesStaging,
     registries: &Registries,
 ) -> Result<BuildRequest, Problem> {
-    let (packages_bytes_max, free_bytes_min) = room(node).await?;
+    let (packages_bytes_max, free_bytes_min) = room(node, &spec.name).await?;
     let mut env = vec![
         ("PATH".to_owned(), node.interpreters.path()),
         ("LANG".to_owned(), "C.UTF-8".to_owned()),
@@ -382,7 +383,8 @@ pub(super) fn explain(
         let most = mote_core::fault::bytes_text(INSTALL_BYTES_MAX);
         format!(
             "was stopped because the packages need too much space (at most {most} per function, half \
-             of the disk for all functions, and some space must stay free)"
+             of the disk for all functions, and some space must stay free; a namespace may have a limit \
+             of its own)"
         )
     } else if outcome.timed_out {
         format!("took longer than {} s", INSTALL_TIMEOUT.as_secs())
@@ -421,25 +423,6 @@ pub(super) fn explain(
 
 pub(super) fn failed(text: &str) -> Problem {
     Problem::new(422, "M0401", text)
-}
-
-/// Bytes in the files below a folder; counting stops above `most`.
-pub(super) fn bytes_below(folder: &Path, most: u64) -> u64 {
-    let mut sum = 0;
-    let mut folders: Vec<PathBuf> = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            match entry.metadata() {
-                Ok(meta) if meta.is_dir() => folders.push(entry.path()),
-                Ok(meta) => sum += meta.len(),
-                Err(_) => {}
-            }
-            if sum > most {
-                return sum;
-            }
-        }
-    }
-    sum
 }
 
 #[cfg(test)]

@@ -2,21 +2,56 @@
 //! namespace are not among them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+use std::thread::available_parallelism;
 
 use mote_core::fault::bytes_text;
 
-/// A number of instances, and the sum of their memory limits.
+/// A number of instances, and the sums of their limits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Held {
     /// Instances: those that start, those that run and those that end.
     pub instances: u64,
     /// Their memory limits in bytes.
     pub memory_bytes: u64,
+    /// Their processor limits in thousandths of a processor.
+    pub cpu_millis: u64,
 }
 
 /// The most that a namespace may hold.
-pub const UNLIMITED: Held = Held { instances: u64::MAX, memory_bytes: u64::MAX };
+pub const UNLIMITED: Held =
+    Held { instances: u64::MAX, memory_bytes: u64::MAX, cpu_millis: u64::MAX };
+
+/// All processors of this machine, which an instance without a limit may use.
+static ALL_CPU_MILLIS: LazyLock<u64> =
+    LazyLock::new(|| available_parallelism().map_or(1, |count| count.get() as u64) * 1_000);
+
+impl Held {
+    /// What one instance holds that has these limits.
+    pub fn one(memory_bytes: u64, cpu_millis: Option<u32>) -> Self {
+        let cpu_millis = cpu_millis.map_or_else(|| *ALL_CPU_MILLIS, u64::from);
+        Self { instances: 1, memory_bytes, cpu_millis }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.instances += other.instances;
+        self.memory_bytes += other.memory_bytes;
+        self.cpu_millis += other.cpu_millis;
+    }
+
+    fn subtract(&mut self, other: Self) {
+        self.instances -= other.instances;
+        self.memory_bytes -= other.memory_bytes;
+        self.cpu_millis -= other.cpu_millis;
+    }
+
+    /// Whether one more instance stays within the limit.
+    fn has_room(self, limit: Self, wanted: Self) -> bool {
+        self.instances < limit.instances
+            && self.memory_bytes.saturating_add(wanted.memory_bytes) <= limit.memory_bytes
+            && self.cpu_millis.saturating_add(wanted.cpu_millis) <= limit.cpu_millis
+    }
+}
 
 /// A start that would exceed a limit of its namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,15 +64,20 @@ pub struct Exceeded {
 
 impl Exceeded {
     /// The limit in words, for the owners of the function.
-    pub fn text(&self, namespace: &str, wanted_bytes: u64) -> String {
+    pub fn text(&self, namespace: &str, wanted: Held) -> String {
         let Exceeded { held, limit } = self;
         let what = if held.instances >= limit.instances {
             format!("{} of at most {} instances", held.instances, limit.instances)
+        } else if held.memory_bytes.saturating_add(wanted.memory_bytes) > limit.memory_bytes {
+            let [used, most, more] =
+                [held.memory_bytes, limit.memory_bytes, wanted.memory_bytes].map(bytes_text);
+            format!("{used} of at most {most} of memory, and an instance may use {more}")
         } else {
-            let [used, most] = [held.memory_bytes, limit.memory_bytes].map(bytes_text);
+            let [used, most, more] = [held.cpu_millis, limit.cpu_millis, wanted.cpu_millis]
+                .map(|millis| millis as f64 / 1_000.0);
             format!(
-                "{used} of at most {most} of memory, and an instance may use {}",
-                bytes_text(wanted_bytes)
+                "{used} of at most {most} processors, and an instance may use {more}, which [limits] \
+                 cpu in mote.toml can lower"
             )
         };
         format!(
@@ -69,39 +109,36 @@ impl Tenants {
     }
 
     /// Why a further instance would be too many.
-    pub fn exceeded(&self, namespace: &str, memory_bytes: u64) -> Option<Exceeded> {
+    pub fn exceeded(&self, namespace: &str, wanted: Held) -> Option<Exceeded> {
         let (held, limit) = (self.held(namespace), *self.limits.get(namespace)?);
-        (!fits(held, limit, memory_bytes)).then_some(Exceeded { held, limit })
+        (!held.has_room(limit, wanted)).then_some(Exceeded { held, limit })
     }
 
     /// Whether there will be room when those that were asked to leave have left.
-    pub fn fits_soon(&self, namespace: &str, exceeded: Exceeded, memory_bytes: u64) -> bool {
-        let leaving = self.leaving.get(namespace).copied().unwrap_or_default();
-        let stays = Held {
-            instances: exceeded.held.instances - leaving.instances,
-            memory_bytes: exceeded.held.memory_bytes - leaving.memory_bytes,
-        };
-        fits(stays, exceeded.limit, memory_bytes)
+    pub fn fits_soon(&self, namespace: &str, exceeded: Exceeded, wanted: Held) -> bool {
+        let mut stays = exceeded.held;
+        stays.subtract(self.leaving.get(namespace).copied().unwrap_or_default());
+        stays.has_room(exceeded.limit, wanted)
     }
 
     /// Counts an instance that was asked to leave.
-    pub fn leave(&mut self, namespace: &Arc<str>, memory_bytes: u64) {
-        add(&mut self.leaving, namespace.clone(), memory_bytes);
+    pub fn leave(&mut self, namespace: &Arc<str>, one: Held) {
+        self.leaving.entry(namespace.clone()).or_default().add(one);
     }
 
     /// Counts an instance, and returns the name of its namespace.
-    pub fn take(&mut self, namespace: &str, memory_bytes: u64) -> Arc<str> {
+    pub fn take(&mut self, namespace: &str, one: Held) -> Arc<str> {
         let known = self.held.get_key_value(namespace).map(|(name, _)| name.clone());
         let name = known.unwrap_or_else(|| namespace.into());
-        add(&mut self.held, name.clone(), memory_bytes);
+        self.held.entry(name.clone()).or_default().add(one);
         name
     }
 
     /// Counts an instance no more; `had_left` says whether it was asked to leave.
-    pub fn give(&mut self, namespace: &str, memory_bytes: u64, had_left: bool) {
-        subtract(&mut self.held, namespace, memory_bytes);
+    pub fn give(&mut self, namespace: &str, one: Held, had_left: bool) {
+        subtract(&mut self.held, namespace, one);
         if had_left {
-            subtract(&mut self.leaving, namespace, memory_bytes);
+            subtract(&mut self.leaving, namespace, one);
         }
     }
 }
@@ -186,21 +223,9 @@ impl Tenants {
     }
 }
 
-fn fits(held: Held, limit: Held, memory_bytes: u64) -> bool {
-    held.instances < limit.instances
-        && held.memory_bytes.saturating_add(memory_bytes) <= limit.memory_bytes
-}
-
-fn add(to: &mut BTreeMap<Arc<str>, Held>, namespace: Arc<str>, memory_bytes: u64) {
-    let held = to.entry(namespace).or_default();
-    held.instances += 1;
-    held.memory_bytes += memory_bytes;
-}
-
-fn subtract(from: &mut BTreeMap<Arc<str>, Held>, namespace: &str, memory_bytes: u64) {
+fn subtract(from: &mut BTreeMap<Arc<str>, Held>, namespace: &str, one: Held) {
     if let Some(held) = from.get_mut(namespace) {
-        held.instances -= 1;
-        held.memory_bytes -= memory_bytes;
+        held.subtract(one);
         if held.instances == 0 {
             from.remove(namespace);
         }
@@ -216,7 +241,7 @@ mod tests {
         let mut tenants = Tenants::default();
         assert!(tenants.shares(100, 80, None, 10, 0).is_none(), "no namespace uses the node");
         for _ in 0..7 {
-            tenants.take("a", 10);
+            tenants.take("a", Held::one(10, None));
         }
         let shares = tenants.shares(100, 70, Some("b"), 10, 0).expect("two of them");
         assert_eq!(shares.above, [Some("a".into())]);
@@ -234,5 +259,26 @@ mod tests {
         assert_eq!(tenants.owed_to_others(Some("a"), 5 + OWED_NS), 0, "for a while");
         tenants.paid(Some("b"));
         assert_eq!(tenants.owed_to_others(Some("a"), 6), 0);
+    }
+    #[test]
+    fn each_limit_holds_and_an_instance_without_a_limit_counts_as_all_processors() {
+        let mut tenants = Tenants::default();
+        let limit = Held { instances: 3, memory_bytes: 100, cpu_millis: *ALL_CPU_MILLIS };
+        tenants.limit("a", limit);
+        let (half, whole) = (Some(*ALL_CPU_MILLIS as u32 / 2), None);
+        assert_eq!(tenants.exceeded("a", Held::one(100, whole)), None);
+        tenants.take("a", Held::one(10, half));
+        assert_eq!(tenants.exceeded("a", Held::one(90, half)), None);
+        let too_much = tenants.exceeded("a", Held::one(90, whole)).expect("half is left");
+        let text = too_much.text("a", Held::one(90, whole));
+        assert!(text.contains("processors, and an instance may use"), "{text}");
+        let too_large = tenants.exceeded("a", Held::one(91, half)).expect("90 bytes are left");
+        let text = too_large.text("a", Held::one(91, half));
+        assert!(text.contains("of memory, and an instance may use"), "{text}");
+        let first: Arc<str> = "a".into();
+        tenants.leave(&first, Held::one(10, half));
+        assert!(tenants.fits_soon("a", too_much, Held::one(90, whole)));
+        tenants.give("a", Held::one(10, half), true);
+        assert_eq!(tenants.held("a"), Held::default());
     }
 }

@@ -29,6 +29,7 @@ mod traffic;
 mod traffic_rows;
 pub mod tree;
 mod unzip;
+mod usage;
 
 pub use archive::ArchiveLimits;
 pub use archive_error::ArchiveError;
@@ -43,3 +44,4 @@ pub use store::{
     StoredFunction, StoredRevision,
 };
 pub use unzip::unzip;
+pub use usage::{bytes_below, disk_bytes};

@@ -544,7 +544,7 @@ impl Store {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn code_path(&self, hash: &str) -> PathBuf {
+    pub(crate) fn code_path(&self, hash: &str) -> PathBuf {
         self.root.join("code").join(hash)
     }
 

@@ -11,6 +11,8 @@ use super::output::{Output, harmless, table};
 
 /// Largest rate that a node counts, in calls in a second.
 const RATE_MAX: u64 = 1_000_000;
+/// Most processors that can be written, in thousandths.
+const CPU_MILLIS_MAX: f64 = 1e9;
 
 pub(super) async fn run(
     client: &Client,
@@ -76,18 +78,29 @@ fn shown(all: &[Namespace]) -> String {
             count(one.functions, one.quotas.functions),
             count(one.instances, one.quotas.instances),
             of(size_text(one.memory_bytes), one.quotas.memory_bytes.map(size_text)),
+            of(cpu_text(one.cpu_millis), one.quotas.cpu_millis.map(cpu_text)),
+            of(size_text(one.disk_bytes), one.quotas.disk_bytes.map(size_text)),
             of(size_text(one.state_bytes), one.quotas.state_bytes.map(size_text)),
             if one.is_being_deleted { "being deleted".to_owned() } else { "-".to_owned() },
         ]
     };
     let rows: Vec<Vec<String>> = all.iter().map(row).collect();
-    table(&["NAME", "FUNCTIONS", "INSTANCES", "MEMORY", "STATE", "NOTE"], &rows)
+    table(&["NAME", "FUNCTIONS", "INSTANCES", "MEMORY", "CPU", "DISK", "STATE", "NOTE"], &rows)
+}
+
+/// Processors, with as many digits as necessary.
+fn cpu_text(millis: u64) -> String {
+    (millis as f64 / 1_000.0).to_string()
 }
 
 /// The limits after a change; those that are not named stay.
 fn changed(now: Quotas, limits: &Limits) -> Result<Quotas, Failure> {
     let number = |text: &str| text.parse().ok();
     let size = |text: &str| parse_size(text).ok();
+    let cpu = |text: &str| {
+        let millis = text.parse::<f64>().ok()? * 1_000.0;
+        (1.0..=CPU_MILLIS_MAX).contains(&millis).then_some(millis.round() as u64)
+    };
     let rate = |text: &str| {
         let calls = text.strip_suffix("/s").unwrap_or(text).parse().ok();
         calls.filter(|calls| (1..=RATE_MAX).contains(calls))
@@ -95,19 +108,23 @@ fn changed(now: Quotas, limits: &Limits) -> Result<Quotas, Failure> {
     let limit = |flag: &str,
                  text: &Option<String>,
                  now: Option<u64>,
-                 read: &dyn Fn(&str) -> Option<u64>| match text.as_deref() {
+                 read: &dyn Fn(&str) -> Option<u64>| {
+        match text.as_deref() {
         None => Ok(now),
         Some("none") => Ok(None),
         Some(text) => read(text).map(Some).ok_or_else(|| {
             let text = format!("{flag} {}: not a limit", harmless(text));
             Failure::new("M0101", text)
-                .with_hint("write a number, a size such as 512MiB, a rate such as 100/s, or none")
+                .with_hint("write a number, a size such as 512MiB, processors such as 1.5, a rate such as 100/s, or none")
         }),
+    }
     };
     Ok(Quotas {
         functions: limit("--functions", &limits.functions, now.functions, &number)?,
         instances: limit("--instances", &limits.instances, now.instances, &number)?,
         memory_bytes: limit("--memory", &limits.memory, now.memory_bytes, &size)?,
+        cpu_millis: limit("--cpu", &limits.cpu, now.cpu_millis, &cpu)?,
+        disk_bytes: limit("--disk", &limits.disk, now.disk_bytes, &size)?,
         state_bytes: limit("--state", &limits.state, now.state_bytes, &size)?,
         calls_per_s: limit("--rate", &limits.rate, now.calls_per_s.map(u64::from), &rate)?
             .map(|calls| u32::try_from(calls).unwrap_or(u32::MAX)),

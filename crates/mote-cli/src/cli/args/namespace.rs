@@ -58,6 +58,12 @@ pub(in crate::cli) struct Limits {
     /// Memory for these instances, for example 512MiB, or none for no limit
     #[arg(long, value_name = "SIZE")]
     pub(in crate::cli) memory: Option<String>,
+    /// Processors for these instances, for example 1.5, or none for no limit
+    #[arg(long, value_name = "NUMBER")]
+    pub(in crate::cli) cpu: Option<String>,
+    /// Code and packages on disk, for example 1GiB, or none for no limit
+    #[arg(long, value_name = "SIZE")]
+    pub(in crate::cli) disk: Option<String>,
     /// State that they keep together, for example 64MiB, or none for no limit
     #[arg(long, value_name = "SIZE")]
     pub(in crate::cli) state: Option<String>,

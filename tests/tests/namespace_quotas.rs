@@ -1,0 +1,110 @@
+//! Limits of a namespace for processors and for the disk.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mote_tests::namespaces::{HELLO, deploy, deploy_ok, start};
+use mote_tests::{Node, wait_for};
+
+fn describe(node: &Node, key: &str) -> u64 {
+    let one = node.json(&["namespace", "describe", "plant", "-o", "json"]);
+    one[key].as_u64().unwrap_or_else(|| panic!("{key}: {one}"))
+}
+
+fn refused(node: &Node, name: &str, files: &[(&str, &str)], parts: &[&str]) {
+    let output = deploy(node, "plant", name, files);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{said}");
+    assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+}
+
+/// A file that is as long on disk as it is written.
+fn code_of(bytes: usize, what: &str) -> String {
+    format!("{HELLO}# {}\n", what.repeat(bytes / what.len()))
+}
+
+#[test]
+fn instances_share_the_processors_of_their_namespace() {
+    let (node, _) = start(&[]);
+    node.ok(&["namespace", "update", "plant", "--cpu", "1.2"]);
+    // Each call needs an instance of its own.
+    let slow = "import time\ndef handle(event, ctx):\n    for _ in range(10):\n        time.sleep(0.1)\n    return 'slow'\n";
+    let half = "version = 1\n[limits]\ncpu = 0.5\nmemory = \"32MiB\"\n[scale]\nmax = 8\n";
+    deploy_ok(&node, "plant", "half", &[("app.py", slow), ("mote.toml", half)]);
+    let most = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let call = || assert_eq!(node.get("/half.plant").status, 200);
+        let calls: Vec<_> = (0..8).map(|_| scope.spawn(call)).collect();
+        while calls.iter().any(|call| !call.is_finished()) {
+            most.fetch_max(describe(&node, "cpu_millis"), Ordering::SeqCst);
+        }
+    });
+    assert_eq!(most.load(Ordering::SeqCst), 1_000, "two instances, and no third");
+    // An instance without a limit may use all processors of the machine.
+    node.ok(&["namespace", "update", "plant", "--cpu", "0.6"]);
+    refused(&node, "whole", &[("app.py", HELLO)], &["M0428", "0.6 processors", "[limits] cpu"]);
+    // Another namespace is not limited by this one.
+    deploy_ok(&node, "orchard", "whole", &[("app.py", HELLO)]);
+    let listed = node.ok(&["namespace", "list"]);
+    assert!(listed.contains("/0.6"), "{listed}");
+}
+
+#[test]
+fn files_of_a_namespace_have_a_limit() {
+    let (node, _) = start(&[]);
+    node.ok(&["namespace", "update", "plant", "--disk", "200KiB"]);
+    let (first, second) = (code_of(90_000, "first "), code_of(90_000, "second"));
+    deploy_ok(&node, "plant", "one", &[("app.py", &first)]);
+    let used = describe(&node, "disk_bytes");
+    assert!((90_000..110_000).contains(&used), "{used}");
+    // The same code again is there already, and code of another namespace does not count here.
+    deploy_ok(&node, "plant", "two", &[("app.py", &first)]);
+    deploy_ok(&node, "orchard", "one", &[("app.py", &second)]);
+    assert_eq!(describe(&node, "disk_bytes"), used);
+    deploy_ok(&node, "plant", "two", &[("app.py", &second)]);
+    let third = code_of(90_000, "third ");
+    refused(&node, "two", &[("app.py", &third)], &["M0428", "at most 200 KiB"]);
+    assert_eq!(node.get("/two.plant").text(), "hello", "the former revision goes on");
+    // The former revisions go with the function.
+    node.ok(&["remove", "two", "--yes", "--namespace", "plant"]);
+    wait_for("room", || (describe(&node, "disk_bytes") == used).then_some(()));
+    deploy_ok(&node, "plant", "two", &[("app.py", &third)]);
+}
+
+#[test]
+fn an_installation_ends_at_the_limit_of_its_namespace() {
+    let (node, _) = start(&[]);
+    node.ok(&["namespace", "update", "plant", "--disk", "4MiB"]);
+    // The wheel is short, and what is installed from it is not.
+    let script = "import sys, zipfile
+with zipfile.ZipFile(sys.argv[1], 'w', zipfile.ZIP_DEFLATED) as out:
+    out.writestr('brought.py', '')
+    for n in range(int(sys.argv[2])):
+        out.writestr('more%d.py' % n, '#' * 1000000)
+    out.writestr('brought-1.dist-info/METADATA', 'Metadata-Version: 2.1\\nName: brought\\nVersion: 1\\n')
+    out.writestr('brought-1.dist-info/WHEEL', 'Wheel-Version: 1.0\\nGenerator: x\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')
+    out.writestr('brought-1.dist-info/RECORD', '')
+";
+    let list = "--no-index\n--find-links /function/wheels\nbrought==1\n";
+    let code = "import brought\ndef handle(event, ctx):\n    return 'installed'\n";
+    let attempt = |bytes: &str| {
+        let folder = node.dir.path().join("src/plant/f");
+        std::fs::create_dir_all(folder.join("wheels")).expect("a folder");
+        std::fs::write(folder.join("app.py"), code).expect("a file");
+        std::fs::write(folder.join("requirements.txt"), list).expect("a file");
+        let wheel = folder.join("wheels/brought-1-py3-none-any.whl");
+        let made = Command::new("python3").args(["-c", script]).arg(wheel).arg(bytes).status();
+        assert!(made.expect("python3").success());
+        let folder = folder.to_str().expect("UTF-8").to_owned();
+        let output = node.mote(&["--namespace", "plant", "deploy", &folder, "--name", "f"]);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = attempt("50");
+    assert!(said.contains("need too much space"), "{said}");
+    assert_eq!(describe(&node, "functions"), 0, "{said}");
+    let said = attempt("5");
+    assert!(said.contains("need too much space") || said.contains("M0428"), "{said}");
+    attempt("1");
+    assert_eq!(node.get("/f.plant").text(), "installed");
+    assert!(describe(&node, "disk_bytes") > 1_000_000);
+}
