@@ -266,7 +266,11 @@ fn every_route_asks_for_the_scope_of_a_token() {
 
 #[test]
 fn lists_and_metrics_show_what_a_token_may_see() {
-    let (node, admin) = start(&["--openfaas", "127.0.0.1:0"]);
+    let mut flags = vec!["--lan", "--tinyfaas", "0.0.0.0:0"];
+    for front in ["--tinyfaas-http", "--tinyfaas-coap", "--tinyfaas-grpc"] {
+        flags.extend([front, "off"]);
+    }
+    let (node, admin) = start(&flags);
     let timer = "version = 1\n[[trigger]]\ncron = \"0 0 1 1 *\"\n";
     for namespace in ["plant", "orchard"] {
         deploy_ok(&node, namespace, "hello", &[("app.py", HELLO), ("mote.toml", timer)]);
@@ -305,11 +309,12 @@ fn lists_and_metrics_show_what_a_token_may_see() {
     let deleted = manage(admin, "DELETE", "/v1/dead-letters", &operator, b"");
     assert_eq!(deleted.status, 200);
 
-    // The APIs of orchard platforms know no namespaces.
+    // The API of tinyFaaS knows no namespaces.
     let credentials = basic_auth("admin", &operator);
     let fields = [("authorization", credentials.as_str())];
-    let faas = call_at(node.platform("openfaas"), "GET", "/system/functions", &fields, b"");
-    assert_eq!(faas.status, 403, "{}", faas.text());
+    let tiny = SocketAddr::from(([127, 0, 0, 1], node.platform("tinyfaas").port()));
+    let list = call_at(tiny, "GET", "/list", &fields, b"");
+    assert_eq!(list.status, 403, "{}", list.text());
     let record = node.ok(&["audit"]);
     assert!(!record.contains(&operator));
 }

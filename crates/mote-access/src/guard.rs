@@ -220,7 +220,7 @@ impl Guard {
 
     /// The same for a function of a namespace, whose rate is counted first.
     #[cold]
-    pub(crate) fn count_within(
+    pub fn count_within(
         &self,
         access: Access,
         rates: &Rates,

@@ -374,5 +374,5 @@ const ROWS: &[Row] = &[
     row("M1407", exit::FAILED, "the token's role does not permit this",
         "The token is valid, but has the role viewer or deployer, and the request needs another one. A viewer reads, a deployer also deploys, removes, scales and invokes functions and manages their secrets and data, and an operator may do everything. `mote token list` shows the roles, and `mote token create NAME --role ROLE` makes a token. Roles cannot be changed: revoke the token and make another one."),
     row("M1408", exit::FAILED, "the token is for one namespace",
-        "The token is valid, but was made for one namespace, and the request concerns the whole node or an API of another platform. An operator makes tokens for the whole node with `mote token create NAME --role ROLE`, without --namespace."),
+        "The token is valid, but was made for one namespace, and the request concerns the whole node or an API that has no namespaces. An operator makes tokens for the whole node with `mote token create NAME --role ROLE`, without --namespace."),
 ];

@@ -11,9 +11,11 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use mote_api::Problem;
 use mote_operators::{Begun, bearer, reads_only};
 
-use crate::node::{Access, Act, Admission, Role};
+use crate::node::{Act, Admission, Api, Managed, Role, Scope};
+use crate::part::Part;
 use crate::routing;
 
 /// Longest credentials that are examined, in bytes.
@@ -38,10 +40,28 @@ impl Rule {
 /// Decides which management requests reach the routes of an API.
 #[derive(Clone)]
 pub struct Gate {
-    /// The node that knows the token.
-    pub access: Arc<dyn Access>,
+    /// The node that knows the tokens.
+    pub node: Arc<dyn Managed>,
     /// The rule that applies.
     pub rule: Rule,
+    /// The API, if its clients can name namespaces. Tokens of a namespace cannot be used at others.
+    pub api: Option<Api>,
+}
+
+/// Who sends a request, and the part of the node that it may manage, if the API has parts.
+pub type Allowed = (Arc<str>, Option<Part>);
+
+/// Why a request is refused.
+#[derive(Debug)]
+pub enum Denied {
+    /// The token with this name does not permit it, for the reason given.
+    NotPermitted(Arc<str>, String),
+    /// The token is missing.
+    NoToken,
+    /// The token is not valid.
+    WrongToken,
+    /// This address sent too many wrong tokens.
+    TooManyTries,
 }
 
 impl Gate {
@@ -49,48 +69,107 @@ impl Gate {
     pub fn guard(self, router: Router) -> Router {
         routing::guarded(router, &self, check)
     }
+
+    /// Examines a request that needs a token. This is the one place in which it is decided what a
+    /// token permits at the API of another platform.
+    pub fn allowed(
+        &self,
+        from: IpAddr,
+        headers: &HeaderMap,
+        method: &str,
+        path: &str,
+    ) -> Result<Allowed, Denied> {
+        let (token, reads_only) = (token(headers), reads_only(method));
+        let needed = Role::for_platform(reads_only);
+        let (admission, scope) = self.node.admits(from, token.as_deref(), needed);
+        let (name, other_role) = match admission {
+            Admission::Admitted(name) => (name, None),
+            Admission::OtherRole { name, role } => (name, Some(role)),
+            Admission::Refused if token.is_none() => return Err(Denied::NoToken),
+            Admission::Refused => return Err(Denied::WrongToken),
+            Admission::TooManyTries => return Err(Denied::TooManyTries),
+        };
+        let is_permitted = match self.api {
+            Some(api) => api.permits(&scope, reads_only, path),
+            None => scope == Scope::All,
+        };
+        let part = is_permitted.then(|| self.part(Some(scope))).and_then(Result::ok);
+        let text = match (part, other_role) {
+            (Some(part), None) => return Ok((name, part)),
+            // No role would help.
+            (None, _) => {
+                format!("the token {name} is for one namespace; this concerns the whole node")
+            }
+            (_, Some(role)) => {
+                format!("the token {name} has the role {role}, which does not permit this")
+            }
+        };
+        Err(Denied::NotPermitted(name, text))
+    }
+
+    fn part(&self, scope: Option<Scope>) -> Result<Option<Part>, Problem> {
+        self.api.map(|api| Part::new(self.node.clone(), api, scope)).transpose()
+    }
+
+    /// Examines a request that needs no token. One that has a valid token gets what that permits; a
+    /// call of a function may have credentials for the function instead.
+    fn allowed_here(&self, from: IpAddr, request: &Request) -> Result<Allowed, Denied> {
+        let (method, path) = (request.method().as_str(), request.uri().path());
+        let is_call = path.ends_with("/function_invocations");
+        if self.api.is_some() && !is_call && token(request.headers()).is_some() {
+            let allowed = self.allowed(from, request.headers(), method, path);
+            if matches!(allowed, Ok(_) | Err(Denied::NotPermitted(..))) {
+                return allowed;
+            }
+        }
+        Ok((WITHOUT_TOKEN.into(), self.part(None).ok().flatten()))
+    }
 }
 
 /// Lets a management request through, or answers it with a refusal.
 async fn check(
     State(gate): State<Gate>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    if gate.rule == Rule::Loopback {
-        let headers = request.headers();
-        return match (led_by_a_page(headers), came_by_a_proxy(headers)) {
-            (false, false) => recorded(&gate.access, WITHOUT_TOKEN, from, request, next).await,
-            (true, _) => (StatusCode::FORBIDDEN, format!("{NO_PAGES}\n")).into_response(),
-            (_, true) => (StatusCode::FORBIDDEN, format!("{NO_PROXIES}\n")).into_response(),
-        };
+    let headers = request.headers();
+    let refusal = match gate.rule {
+        Rule::Loopback if led_by_a_page(headers) => Some(NO_PAGES),
+        Rule::Loopback if came_by_a_proxy(headers) => Some(NO_PROXIES),
+        Rule::Token if sends_stored_password(headers) => Some(NO_PAGES),
+        _ => None,
+    };
+    if let Some(text) = refusal {
+        return (StatusCode::FORBIDDEN, format!("{text}\n")).into_response();
     }
-    if sends_stored_password(request.headers()) {
-        return (StatusCode::FORBIDDEN, format!("{NO_PAGES}\n")).into_response();
-    }
-    let token = token(request.headers());
-    let needed = Role::for_platform(reads_only(request.method().as_str()));
-    match gate.access.admits(from.ip(), token.as_deref(), needed) {
-        Admission::Admitted(name) => recorded(&gate.access, &name, from, request, next).await,
-        Admission::OtherRole { name, role } => {
+    let allowed = match gate.rule {
+        Rule::Loopback => gate.allowed_here(from.ip(), &request),
+        Rule::Token => {
+            let (method, path) = (request.method().as_str(), request.uri().path());
+            gate.allowed(from.ip(), headers, method, path)
+        }
+    };
+    match allowed {
+        Ok((name, part)) => {
             let act = act(&name, from, &request);
-            let text = other_role(&gate.access, &name, role, act).await;
-            (StatusCode::FORBIDDEN, format!("{text}\n")).into_response()
-        }
-        Admission::OtherScope { name } => {
-            if let Some(act) = act(&name, from, &request) {
-                gate.access.record(act).await;
+            if let Some(part) = part {
+                request.extensions_mut().insert(part);
             }
-            let text = other_scope(&name);
+            recorded(&gate.node, act, request, next).await
+        }
+        Err(Denied::NotPermitted(name, text)) => {
+            if let Some(act) = act(&name, from, &request) {
+                gate.node.record(act).await;
+            }
             (StatusCode::FORBIDDEN, format!("{text}\n")).into_response()
         }
-        Admission::Refused => {
+        Err(Denied::NoToken | Denied::WrongToken) => {
             let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"Restricted\"")];
             let text = "invalid credentials; the password is a token of the node, such as the one in admin.token\n";
             (StatusCode::UNAUTHORIZED, challenge, text).into_response()
         }
-        Admission::TooManyTries => {
+        Err(Denied::TooManyTries) => {
             let after = [(header::RETRY_AFTER, "60")];
             (StatusCode::TOO_MANY_REQUESTS, after, "too many wrong credentials\n").into_response()
         }
@@ -101,39 +180,20 @@ async fn check(
 const WITHOUT_TOKEN: &str = "a program of this machine, without a token";
 
 /// Lets a request through. If it changes something, it is recorded before the answer is sent.
-pub async fn recorded<A: Access + ?Sized>(
-    access: &Arc<A>,
-    who: &str,
-    from: SocketAddr,
+pub async fn recorded(
+    node: &Arc<dyn Managed>,
+    act: Option<Act>,
     request: Request,
     next: Next,
 ) -> Response {
-    let of_node = access.clone();
+    let of_node = node.clone();
     let left = move |act| drop(tokio::spawn(of_node.record(act)));
-    let begun = act(who, from, &request).map(|act| Begun::new(act, left));
+    let begun = act.map(|act| Begun::new(act, left));
     let response = next.run(request).await;
     if let Some(act) = begun.and_then(|begun| begun.answered(response.status().as_u16())) {
-        access.record(act).await;
+        node.record(act).await;
     }
     response
-}
-
-/// Records a request that the role of its token does not permit, and returns the reason.
-pub async fn other_role(
-    access: &Arc<impl Access + ?Sized>,
-    name: &str,
-    role: Role,
-    act: Option<Act>,
-) -> String {
-    if let Some(act) = act {
-        access.record(act).await;
-    }
-    format!("the token {name} has the role {role}, which does not permit this")
-}
-
-/// Why a token of a namespace is refused.
-pub fn other_scope(name: &str) -> String {
-    format!("the token {name} is for one namespace; this API is for the whole node")
 }
 
 /// What a request does, as if it were refused; `None` if it changes nothing.

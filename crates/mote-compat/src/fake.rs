@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
@@ -14,7 +14,7 @@ use mote_core::{Fault, InvocationId};
 
 use crate::node::{
     Access, Act, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function,
-    Functions, Invocations, KeptCalls, Log, Logs, Role, Secrets,
+    Functions, Invocations, KeptCalls, Log, Logs, Namespaces, Role, Scope, Secrets,
 };
 
 /// A journal that accepts nothing.
@@ -54,8 +54,12 @@ fn no<T: Send + 'static>() -> BoxFuture<'static, Result<T, Problem>> {
 }
 
 impl Access for Fake {
-    fn admits(&self, _: IpAddr, _: Option<&str>, _: Role) -> Admission {
-        Admission::Refused
+    fn admits(&self, _: IpAddr, _: Option<&str>, _: Role) -> (Admission, Scope) {
+        (Admission::Refused, Scope::All)
+    }
+
+    fn namespaces(&self) -> Arc<Namespaces> {
+        Arc::default()
     }
 
     fn record(&self, _: Act) -> BoxFuture<'static, ()> {

@@ -4,6 +4,7 @@
 //! One crate per platform (`mote-openfaas`, `mote-openwhisk`, `mote-nuclio`, `mote-tinyfaas`) turns
 //! that platform's requests into calls of the traits of [`node`], the narrow view of a node that
 //! `mote-node` implements. This crate contains their common basis: management access ([`access`]),
+//! the part of a node that a request may manage ([`part`]),
 //! connections and listeners, HTTP as one invocation ([`call`]), calls that are accepted now and
 //! run later ([`queue`], [`journal`]). It must not know a platform, the engine, the store, sandboxes or the configuration. Start reading at
 //! [`node`].
@@ -19,6 +20,7 @@ pub mod fuzzing;
 pub mod journal;
 mod listener;
 pub mod node;
+pub mod part;
 pub mod queue;
 pub mod refused;
 pub mod routing;

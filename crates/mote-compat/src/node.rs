@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -17,13 +18,18 @@ use mote_core::body::Body;
 use mote_core::invocation::{Head, Reply};
 use mote_core::spec::Platform;
 use mote_core::{Fault, FunctionName, FunctionSpec};
+pub use mote_namespaces::{Api, Change as NamespaceChange, Namespaces, Scope, Space};
 pub use mote_operators::{Act, Admission, Role, reads_only};
 
 /// Authentication for the management of the node.
 pub trait Access: Send + Sync + 'static {
     /// Checks the credentials of a management request. `token` is a bearer token or the password of
-    /// basic authentication; `needed` is the role that the request needs.
-    fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> Admission;
+    /// basic authentication; `needed` is the role that the request needs. The scope is that of the
+    /// token.
+    fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> (Admission, Scope);
+
+    /// The namespaces of the node.
+    fn namespaces(&self) -> Arc<Namespaces>;
 
     /// Records a request that has changed something, or was not permitted to.
     fn record(&self, act: Act) -> BoxFuture<'static, ()>;
@@ -51,6 +57,12 @@ pub trait Deploys: Send + Sync + 'static {
     /// Sets the minimum number of instances until the next deploy, and starts them.
     fn scale(&self, name: &str, instances: u32) -> BoxFuture<'static, Result<(), Problem>>;
 }
+
+/// The traits of a node with which functions are managed. APIs whose requests have a namespace use
+/// them through a [`Part`](crate::part::Part) only.
+pub trait Managed: Access + Deploys + Functions + Logs {}
+
+impl<N: Access + Deploys + Functions + Logs> Managed for N {}
 
 /// Calls of functions.
 pub trait Invocations: Send + Sync + 'static {

@@ -5,20 +5,23 @@
 //! default namespace, and nothing of this crate is used for them.
 //!
 //! [`Scope`] is what the holder of a token may reach, [`View`] what one request means by short names
-//! and what its lists show, [`examine`] the one decision on a request to the management API,
-//! [`confined`] what functions of a namespace may not ask for, and [`Namespaces`] the namespaces that
-//! the node has. This crate must not know HTTP connections or how a namespace is emptied.
+//! and what its lists show, [`examine`] the one decision on a request to the management API, and
+//! [`Api`] that on a request to the API of another platform. [`confined`] is what functions of a
+//! namespace may not ask for, and [`Namespaces`] the namespaces that the node has. This crate must not
+//! know HTTP connections or how a namespace is emptied.
 
 #![forbid(unsafe_code)]
 
 pub mod confined;
 mod disk;
+mod platforms;
 mod problems;
 mod registry;
 mod request;
 mod scope;
 
 pub use disk::FilesTurn;
+pub use platforms::{Api, Space};
 pub use problems::{
     being_deleted, flag, must_be_empty, no_such_invocation, no_such_key, no_such_namespace,
     no_such_secret,

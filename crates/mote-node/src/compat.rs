@@ -12,10 +12,11 @@ use mote_access_log::AccessLog;
 use mote_api::Problem;
 use mote_compat::node::{
     Access, Act, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function,
-    Functions, Invocations, KeptCalls, Log, Logs, Role, Secrets,
+    Functions, Invocations, KeptCalls, Log, Logs, Namespaces, Role, Scope, Secrets,
 };
 use mote_compat::{Bound, Context, Queue, Stop};
 use mote_core::invocation::{Head, Reply, RouteInfo as _};
+use mote_core::name::split;
 use mote_core::spec::{
     Egress, INSTANCES_MAX, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, ScaleOverride,
 };
@@ -344,8 +345,12 @@ impl PlatformNode {
 }
 
 impl Access for PlatformNode {
-    fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> Admission {
+    fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> (Admission, Scope) {
         self.node.operators.admits(from, token, needed)
+    }
+
+    fn namespaces(&self) -> Arc<Namespaces> {
+        self.node.namespaces.clone()
     }
 
     fn record(&self, act: Act) -> BoxFuture<'static, ()> {
@@ -377,6 +382,8 @@ impl Deploys for PlatformNode {
     fn scale(&self, name: &str, instances: u32) -> BoxFuture<'static, Result<(), Problem>> {
         let (node, name) = (self.node.clone(), name.to_owned());
         self.to_the_end(async move {
+            let namespace = split(&name).1;
+            let _change = namespace.map(|name| node.namespaces.change(name)).transpose()?;
             let revision = functions::find(&node.engine, &name)?;
             if instances > INSTANCES_MAX {
                 let text = format!(
@@ -414,6 +421,9 @@ impl Invocations for PlatformNode {
         let route = self.node.engine.route(function, || None).ok_or(Fault::NoSuchFunction)?;
         let (guard, name) = (&self.node.guard, route.name().as_str());
         guard.admit(route.access(), route.tokens(), name, head, Some(from))?;
+        if route.is_confined() {
+            return guard.count_within(route.access(), route.rates(), name, head, Some(from));
+        }
         guard.count(route.access(), route.rates(), name, head, Some(from))
     }
 

@@ -10,14 +10,18 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use mote_api::types::LogLine;
 use mote_compat::node::{Code, Deploy, Function, Manifest};
+use mote_compat::part::Part;
 use mote_core::FunctionName;
+use mote_core::name::split;
 use mote_core::spec::Platform;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::building::{Build, Busy};
-use super::{Dashboard, NAMESPACE, PROJECT, PROJECT_LABEL, Refused, field, parse, unknown};
+use super::{Dashboard, NAMESPACE, PROJECT, PROJECT_LABEL, Refused, field, parse, unknown, within};
 
+/// The field of a request that names a project.
+pub(super) const PROJECT_FIELD: &str = "x-nuclio-project-name";
 /// Longest document that is stored with its source, to be shown again; longer ones are stored
 /// without it.
 const KEPT_BYTES_MAX: usize = 512 << 10;
@@ -61,25 +65,34 @@ pub(super) fn is_ours(function: &Function) -> bool {
     function.spec.annotations.contains_key(Kept::KEY)
 }
 
-impl Dashboard {
-    /// The functions that this caller may see and manage.
-    pub(super) fn functions(&self) -> Vec<Function> {
-        let mut all = self.context.node.functions();
-        all.retain(|function| self.with_token || is_ours(function));
-        all
-    }
+/// The functions that this sender may see and manage.
+pub(super) fn managed_ones(part: &Part) -> Vec<Function> {
+    let mut all = part.functions();
+    all.retain(|function| part.has_token() || is_ours(function));
+    all
+}
 
-    /// One of these functions.
-    fn managed(&self, name: &str) -> Result<Function, Refused> {
-        let function = self.context.node.function(name).ok_or_else(|| unknown(name))?;
-        if self.with_token || is_ours(&function) {
-            return Ok(function);
-        }
-        let text = format!(
-            "function {name} was not deployed through this API, which requires no credentials here"
-        );
-        Err(Refused::new(StatusCode::FORBIDDEN, text))
+/// One of these functions.
+fn managed(part: &Part, name: &str) -> Result<Function, Refused> {
+    let function = part.function(name).ok_or_else(|| unknown(name))?;
+    if part.has_token() || is_ours(&function) {
+        return Ok(function);
     }
+    let text = format!(
+        "function {name} was not deployed through this API, which requires no credentials here"
+    );
+    Err(Refused::new(StatusCode::FORBIDDEN, text))
+}
+
+/// The part of the node that the field of a request names. Without a token, every project is a label.
+pub(super) fn asked(part: &Part, fields: &HeaderMap) -> Result<Part, Refused> {
+    within(part, field(fields, PROJECT_FIELD).filter(|_| part.has_token()))
+}
+
+/// The part of the node that a document names, or else the field of its request.
+fn wished(part: &Part, fields: &HeaderMap, document: &Value) -> Result<Part, Refused> {
+    let labelled = document["metadata"]["labels"][PROJECT_LABEL].as_str();
+    within(part, labelled.filter(|name| !name.is_empty()).or(field(fields, PROJECT_FIELD)))
 }
 
 /// The project that a function's label names.
@@ -89,41 +102,58 @@ pub(super) fn project_of(metadata: &Value) -> String {
 
 pub(super) async fn all(
     State(dashboard): State<Dashboard>,
+    part: Part,
     fields: HeaderMap,
-) -> Json<BTreeMap<String, Value>> {
-    let project = field(&fields, "x-nuclio-project-name");
+) -> Result<Json<BTreeMap<String, Value>>, Refused> {
+    let project = field(&fields, PROJECT_FIELD);
+    let part = asked(&part, &fields)?;
     let mut found = BTreeMap::new();
-    for function in dashboard.functions() {
-        found.insert(function.spec.name.to_string(), shown(&function));
+    for function in managed_ones(&part) {
+        found.insert(function.spec.name.label().to_owned(), shown(&function));
     }
-    for (name, build) in dashboard.building.all() {
-        found.insert(name, built(&build));
+    for (name, build) in dashboard.building.all(part.space()) {
+        found.insert(split(&name).0.to_owned(), built(&build));
     }
     found.retain(|_, document| {
-        project.is_none_or(|wanted| project_of(&document["metadata"]) == wanted)
+        let is_wanted = |wanted| project_of(&document["metadata"]) == wanted;
+        part.namespace().is_some() || project.is_none_or(is_wanted)
     });
-    Json(found)
+    Ok(Json(found))
 }
 
 pub(super) async fn one(
     State(dashboard): State<Dashboard>,
     Path(name): Path<String>,
+    part: Part,
+    fields: HeaderMap,
 ) -> Result<Json<Value>, Refused> {
-    if let Some(build) = dashboard.building.get(&name) {
+    let part = asked(&part, &fields)?;
+    let full = part.full(&name).ok_or_else(|| unknown(&name))?;
+    if let Some(build) = dashboard.building.get(&full, part.space()) {
         return Ok(Json(built(&build)));
     }
-    Ok(Json(shown(&dashboard.managed(&name)?)))
+    Ok(Json(shown(&managed(&part, &full)?)))
+}
+
+/// Writes the name of a namespace where the platform has that of a project.
+fn label(metadata: &mut Value, project: &str) {
+    if !metadata["labels"].is_object() {
+        metadata["labels"] = json!({});
+    }
+    metadata["labels"][PROJECT_LABEL] = project.into();
 }
 
 /// The document of an existing function.
 fn shown(function: &Function) -> Value {
     let mut kept = Kept::of(function);
-    let name = function.spec.name.as_str();
     if !kept.metadata.is_object() {
         kept.metadata = json!({ "labels": { PROJECT_LABEL: PROJECT } });
     }
-    kept.metadata["name"] = name.into();
+    kept.metadata["name"] = function.spec.name.label().into();
     kept.metadata["namespace"] = NAMESPACE.into();
+    if let Some(namespace) = function.spec.name.namespace() {
+        label(&mut kept.metadata, namespace);
+    }
     if !kept.spec.is_object() {
         // The values of its environment are left out, because another deployer chose them and may
         // keep them secret.
@@ -152,35 +182,39 @@ fn built(build: &Build) -> Value {
 
 pub(super) async fn create(
     State(dashboard): State<Dashboard>,
+    part: Part,
     fields: HeaderMap,
     body: Bytes,
 ) -> Result<StatusCode, Refused> {
     let document: Value = parse(&body)?;
-    let name = name_of(&document)?;
-    if dashboard.context.node.function(name.as_str()).is_some() {
+    let part = wished(&part, &fields, &document)?;
+    let name = name_of(&document, &part)?;
+    if part.function(name.as_str()).is_some() {
         return Err(Refused::new(StatusCode::CONFLICT, format!("function {name} already exists")));
     }
-    deploy(&dashboard, &fields, name, document, false).await
+    deploy(&dashboard, &part, &fields, name, document, false).await
 }
 
 pub(super) async fn update(
     State(dashboard): State<Dashboard>,
     Path(path): Path<String>,
+    part: Part,
     fields: HeaderMap,
     body: Bytes,
 ) -> Result<StatusCode, Refused> {
     let document: Value = parse(&body)?;
-    let name = name_of(&document)?;
-    if name.as_str() != path {
+    let part = wished(&part, &fields, &document)?;
+    let name = name_of(&document, &part)?;
+    if part.full(&path).as_deref() != Some(name.as_str()) {
         return Err(Refused::bad(format!(
             "metadata.name is {name}, but the URL names another function"
         )));
     }
-    dashboard.managed(name.as_str())?;
-    deploy(&dashboard, &fields, name, document, true).await
+    managed(&part, name.as_str())?;
+    deploy(&dashboard, &part, &fields, name, document, true).await
 }
 
-fn name_of(document: &Value) -> Result<FunctionName, Refused> {
+fn name_of(document: &Value, part: &Part) -> Result<FunctionName, Refused> {
     let name = document["metadata"]["name"].as_str();
     let name = name.ok_or_else(|| Refused::bad("metadata.name: the function's name"))?;
     if !document["spec"].is_object() {
@@ -192,23 +226,29 @@ fn name_of(document: &Value) -> Result<FunctionName, Refused> {
             return Err(Refused::bad(format!("metadata.namespace: there is {NAMESPACE} only")));
         }
     }
-    FunctionName::new(name).map_err(|error| Refused::bad(format!("metadata.name: {error}")))
+    let name = part.full(name).ok_or_else(|| unknown(name))?;
+    FunctionName::new(&name).map_err(|error| Refused::bad(format!("metadata.name: {error}")))
 }
 
 /// Begins a deploy; answers 202 at once, or after its end if the client waits for it.
 async fn deploy(
     dashboard: &Dashboard,
+    part: &Part,
     fields: &HeaderMap,
     name: FunctionName,
-    document: Value,
+    mut document: Value,
     replace: bool,
 ) -> Result<StatusCode, Refused> {
+    if let Some(namespace) = part.namespace() {
+        document["metadata"]["name"] = name.label().into();
+        label(&mut document["metadata"], namespace);
+    }
     let has_code = document["spec"]["build"]["functionSourceCode"].is_string();
     let code = if replace && !has_code { Code::Of(name.clone()) } else { Code::InDocument };
     let annotations = BTreeMap::from([(Kept::KEY.to_owned(), Kept::json(&document))]);
     let manifest = Manifest::Document(Platform::Nuclio, Box::new(document.clone()));
     // Code that is deployed without credentials receives no secrets.
-    let known = dashboard.context.node.function(name.as_str()).filter(|_| dashboard.with_token);
+    let known = part.function(name.as_str()).filter(|_| part.has_token());
     let secrets = known.map_or_else(Vec::new, |function| function.spec.secrets);
     let deploy = Deploy {
         name: name.clone(),
@@ -216,10 +256,10 @@ async fn deploy(
         manifest,
         annotations,
         secrets,
-        may_name_secrets: dashboard.with_token,
+        may_name_secrets: part.has_token(),
         replace,
     };
-    dashboard.building.begin(name.as_str(), document).map_err(|busy| match busy {
+    dashboard.building.begin(name.as_str(), document, part.space()).map_err(|busy| match busy {
         Busy::Function => {
             Refused::new(StatusCode::CONFLICT, format!("function {name} is being built"))
         }
@@ -228,7 +268,7 @@ async fn deploy(
             "too many functions are being built".to_owned(),
         ),
     })?;
-    let deploying = dashboard.context.node.deploy(deploy);
+    let deploying = part.deploy(deploy);
     let building = dashboard.building.clone();
     let task = tokio::spawn(mote_tasks::boxed(async move {
         let result = deploying.await;
@@ -246,8 +286,9 @@ async fn deploy(
 }
 
 pub(super) async fn patch(
-    State(dashboard): State<Dashboard>,
     Path(name): Path<String>,
+    part: Part,
+    fields: HeaderMap,
     body: Bytes,
 ) -> Result<StatusCode, Refused> {
     let wish: Value = parse(&body)?;
@@ -256,34 +297,40 @@ pub(super) async fn patch(
         Some("scaledToZero") => 0,
         _ => return Err(Refused::bad("desiredState: ready or scaledToZero")),
     };
-    dashboard.managed(&name)?;
-    dashboard.context.node.scale(&name, instances).await?;
+    let part = asked(&part, &fields)?;
+    managed(&part, &name)?;
+    part.scale(&name, instances).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
 pub(super) async fn remove(
     State(dashboard): State<Dashboard>,
     Path(name): Path<String>,
+    part: Part,
+    fields: HeaderMap,
 ) -> Result<StatusCode, Refused> {
-    remove_one(&dashboard, &name).await
+    remove_one(&dashboard, &asked(&part, &fields)?, &name).await
 }
 
 pub(super) async fn remove_named(
     State(dashboard): State<Dashboard>,
+    part: Part,
+    fields: HeaderMap,
     body: Bytes,
 ) -> Result<StatusCode, Refused> {
     let document: Value = parse(&body)?;
     let name = document["metadata"]["name"].as_str();
     let name = name.ok_or_else(|| Refused::bad("metadata.name: the function to remove"))?;
-    remove_one(&dashboard, name).await
+    remove_one(&dashboard, &wished(&part, &fields, &document)?, name).await
 }
 
-async fn remove_one(dashboard: &Dashboard, name: &str) -> Result<StatusCode, Refused> {
-    let had_failed = dashboard.building.forget(name);
-    if dashboard.context.node.function(name).is_some() {
-        dashboard.managed(name)?;
+async fn remove_one(dashboard: &Dashboard, part: &Part, name: &str) -> Result<StatusCode, Refused> {
+    let full = part.full(name).ok_or_else(|| unknown(name))?;
+    let had_failed = dashboard.building.forget(&full);
+    if part.function(&full).is_some() {
+        managed(part, &full)?;
     }
-    match dashboard.context.node.remove(name).await {
+    match part.remove(&full).await {
         Ok(()) => Ok(StatusCode::NO_CONTENT),
         Err(problem) if problem.status == 404 && had_failed => Ok(StatusCode::NO_CONTENT),
         Err(problem) if problem.status == 404 => Err(unknown(name)),
@@ -292,10 +339,11 @@ async fn remove_one(dashboard: &Dashboard, name: &str) -> Result<StatusCode, Ref
 }
 
 pub(super) async fn replicas(
-    State(dashboard): State<Dashboard>,
     Path(name): Path<String>,
+    part: Part,
+    fields: HeaderMap,
 ) -> Result<Json<Value>, Refused> {
-    let function = dashboard.managed(&name)?;
+    let function = managed(&asked(&part, &fields)?, &name)?;
     Ok(Json(json!({ "names": function.instance_ids })))
 }
 
@@ -312,6 +360,8 @@ pub(super) async fn logs(
     State(dashboard): State<Dashboard>,
     Path((name, replica)): Path<(String, String)>,
     Query(query): Query<LogQuery>,
+    part: Part,
+    fields: HeaderMap,
 ) -> Result<Response, Refused> {
     let since_ms = match query.since.as_deref().filter(|text| !text.is_empty()) {
         None => 0,
@@ -320,9 +370,10 @@ pub(super) async fn logs(
             Err(_) => return Err(Refused::bad("since: a duration such as 10m")),
         },
     };
-    dashboard.managed(&name)?;
+    let part = asked(&part, &fields)?;
+    managed(&part, &name)?;
     let follow = query.follow.as_deref() == Some("true");
-    let log = dashboard.context.node.logs(&name, follow).ok_or_else(|| unknown(&name))?;
+    let log = part.logs(&name, follow).ok_or_else(|| unknown(&name))?;
     let everything = replica == name;
     let wanted = move |line: &LogLine| {
         line.time.unix_ms() >= since_ms && (everything || line.instance.as_ref() == Some(&replica))
@@ -332,7 +383,7 @@ pub(super) async fn logs(
         held.drain(..held.len().saturating_sub(tail));
     }
     let following = log.following.filter(move |line| std::future::ready(wanted(line)));
-    let stop = dashboard.context.stop.clone();
+    let stop = dashboard.stop.clone();
     let stopped = async move { stop.stopped().await };
     let lines = futures_util::stream::iter(held).chain(following).take_until(Box::pin(stopped));
     let text = |line: LogLine| {

@@ -7,15 +7,17 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use mote_compat::call;
 use mote_compat::node::Call;
+use mote_compat::part::Part;
 use mote_core::{Fault, FaultClass};
 
+use super::functions::{PROJECT_FIELD, asked};
 use super::{Dashboard, Refused, field, unknown};
 
 /// Fields for the dashboard, not for the function.
 const OURS: [&str; 6] = [
     "x-nuclio-function-name",
     "x-nuclio-function-namespace",
-    "x-nuclio-project-name",
+    PROJECT_FIELD,
     "x-nuclio-path",
     "x-nuclio-invoke-url",
     "x-nuclio-invoke-timeout",
@@ -24,12 +26,15 @@ const OURS: [&str; 6] = [
 pub(super) async fn run(
     State(dashboard): State<Dashboard>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    part: Part,
     request: Request,
 ) -> Result<Response, Refused> {
     let (mut parts, body) = request.into_parts();
-    let node = &dashboard.context.node;
+    let node = &dashboard.calls;
     let name = field(&parts.headers, "x-nuclio-function-name");
-    let name = name.ok_or_else(|| Refused::bad("x-nuclio-function-name: the function"))?.to_owned();
+    let name = name.ok_or_else(|| Refused::bad("x-nuclio-function-name: the function"))?;
+    let part = asked(&part, &parts.headers)?;
+    let name = part.callable(name).ok_or_else(|| unknown(name))?;
     let limit = node.body_bytes_max(&name).ok_or_else(|| unknown(&name))?;
     let path = field(&parts.headers, "x-nuclio-path").unwrap_or("/");
     let target = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };

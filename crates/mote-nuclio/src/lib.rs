@@ -16,16 +16,18 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
-use mote_compat::Bound;
 use mote_compat::access::{Gate, Rule};
-use mote_compat::node::{Access, Deploys, Documents, Functions, Invocations, Logs};
+use mote_compat::node::{Api, Documents, Invocations, Managed};
+use mote_compat::part::Part;
 use mote_compat::refused::{RefusalForm, parse};
 use mote_compat::routing::{Routes, any, get, limited};
+use mote_compat::{Bound, Stop};
 use serde_json::{Value, json};
 
 use self::building::Building;
 
-/// The only namespace, and the project of functions that name none.
+/// The only namespace of the platform, and the project of functions that name none. A project that is
+/// a namespace of the node holds the functions of that; any other one is a label.
 const NAMESPACE: &str = "nuclio";
 const PROJECT: &str = "default";
 /// The label that names the project of a function.
@@ -34,19 +36,21 @@ const PROJECT_LABEL: &str = "nuclio.io/project-name";
 const DOCUMENT_BYTES_MAX: usize = 4 << 20;
 
 /// The traits of a node that this API uses.
-pub trait Node: Access + Deploys + Documents + Functions + Invocations + Logs {}
+pub trait Node: Managed + Documents + Invocations {}
 
-impl<N: Access + Deploys + Documents + Functions + Invocations + Logs> Node for N {}
+impl<N: Managed + Documents + Invocations> Node for N {}
 
 /// The context of this API.
 pub type Context = mote_compat::Context<dyn Node>;
 
-/// The state that the handlers share.
+/// The state that the handlers share. They manage functions through the [`Part`] of a request only.
 #[derive(Clone)]
 struct Dashboard {
-    context: Context,
+    calls: Arc<dyn Invocations>,
+    documents: Arc<dyn Documents>,
+    stop: Stop,
     building: Arc<Building>,
-    /// Whether callers send the node's token, which functions must not see.
+    /// Whether callers of functions send a token of the node, which functions must not see.
     with_token: bool,
 }
 
@@ -57,9 +61,14 @@ pub async fn serve(bound: Bound, context: Context) {
 }
 
 fn routes(context: &Context, rule: Rule) -> Router {
-    let gate = Gate { access: context.node.clone(), rule };
-    let with_token = rule == Rule::Token;
-    let dashboard = Dashboard { context: context.clone(), building: Arc::default(), with_token };
+    let gate = Gate { node: context.node.clone(), rule, api: Some(Api::Nuclio) };
+    let dashboard = Dashboard {
+        calls: context.node.clone(),
+        documents: context.node.clone(),
+        stop: context.stop.clone(),
+        building: Arc::default(),
+        with_token: rule == Rule::Token,
+    };
     let one = get(functions::one)
         .put(functions::update)
         .patch(functions::patch)
@@ -124,6 +133,19 @@ impl RefusalForm for Form {
 fn unknown(name: &str) -> Refused {
     let shown = mote_compat::shown(name);
     Refused::new(StatusCode::NOT_FOUND, format!("function {shown} not found"))
+}
+
+/// The part of the node that a project is. A project that is no namespace is a label, except for a
+/// token of a namespace, which knows the project with the name of that only.
+fn within(part: &Part, project: Option<&str>) -> Result<Part, Refused> {
+    let Some(project) = project else { return Ok(part.clone()) };
+    let is_namespace = part.is_confined() || part.is_namespace(project);
+    if is_namespace && !part.has_token() {
+        let text = format!("project {project} is a namespace of the node, which needs a token");
+        return Err(Refused::new(StatusCode::FORBIDDEN, text));
+    }
+    let chosen = if is_namespace { part.of(Some(project)) } else { Ok(part.clone()) };
+    chosen.map_err(|_| projects::not_found())
 }
 
 /// A field of the request as text; an empty field counts as absent.

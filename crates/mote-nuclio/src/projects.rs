@@ -1,5 +1,5 @@
-//! Projects: the default project, those that clients created, and those that labels of functions
-//! name.
+//! Projects: the default project, those that clients created, those that labels of functions name,
+//! and the namespaces of the node, which cannot be changed here.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,11 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use mote_compat::node::Change;
+use mote_compat::part::Part;
 use mote_core::FunctionName;
 use serde_json::{Value, json};
 
-use super::functions::{Kept, project_of};
+use super::functions::{Kept, managed_ones, project_of};
 use super::{Dashboard, NAMESPACE, PROJECT, Refused, parse};
 
 const COLLECTION: &str = "nuclio/projects";
@@ -21,23 +22,26 @@ const PROJECT_BYTES_MAX: usize = 16 << 10;
 
 pub(super) async fn all(
     State(dashboard): State<Dashboard>,
+    part: Part,
 ) -> Result<Json<BTreeMap<String, Value>>, Refused> {
-    Ok(Json(known(&dashboard).await?))
+    Ok(Json(known(&dashboard, &part).await?))
 }
 
 pub(super) async fn one(
     State(dashboard): State<Dashboard>,
     Path(name): Path<String>,
+    part: Part,
 ) -> Result<Json<Value>, Refused> {
-    known(&dashboard).await?.remove(&name).map(Json).ok_or_else(not_found)
+    known(&dashboard, &part).await?.remove(&name).map(Json).ok_or_else(not_found)
 }
 
 pub(super) async fn create(
     State(dashboard): State<Dashboard>,
+    part: Part,
     body: Bytes,
 ) -> Result<(StatusCode, Json<Value>), Refused> {
     let project = sent(&body)?;
-    let known = known(&dashboard).await?;
+    let known = known(&dashboard, &part).await?;
     if known.contains_key(&project.name) {
         return Err(Refused::new(StatusCode::CONFLICT, "project already exists".to_owned()));
     }
@@ -51,6 +55,7 @@ pub(super) async fn create(
 pub(super) async fn update(
     State(dashboard): State<Dashboard>,
     Path(name): Path<String>,
+    part: Part,
     body: Bytes,
 ) -> Result<StatusCode, Refused> {
     let project = sent(&body)?;
@@ -60,19 +65,18 @@ pub(super) async fn update(
             project.name
         )));
     }
-    if !known(&dashboard).await?.contains_key(&name) {
-        return Err(not_found());
-    }
+    may_change(&dashboard, &part, &name).await?;
     keep(&dashboard, &name, Some(&project.document)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 pub(super) async fn remove_named(
     State(dashboard): State<Dashboard>,
+    part: Part,
     body: Bytes,
 ) -> Result<StatusCode, Refused> {
     let name = sent(&body)?.name;
-    remove(State(dashboard), Path(name)).await
+    remove(State(dashboard), Path(name), part).await
 }
 
 /// Removes a project only if it has no functions, as the platform does unless the client asks to
@@ -80,20 +84,29 @@ pub(super) async fn remove_named(
 pub(super) async fn remove(
     State(dashboard): State<Dashboard>,
     Path(name): Path<String>,
+    part: Part,
 ) -> Result<StatusCode, Refused> {
-    if !known(&dashboard).await?.contains_key(&name) {
-        return Err(not_found());
-    }
+    may_change(&dashboard, &part, &name).await?;
     if name == PROJECT {
         let text = format!("the project {PROJECT} cannot be removed");
         return Err(Refused::new(StatusCode::PRECONDITION_FAILED, text));
     }
-    if named(&dashboard).any(|used| used == name) {
+    if named(&part).any(|used| used == name) {
         let text = "project has functions: remove them first".to_owned();
         return Err(Refused::new(StatusCode::PRECONDITION_FAILED, text));
     }
     keep(&dashboard, &name, None).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Fails unless there is a project with this name that this API manages.
+async fn may_change(dashboard: &Dashboard, part: &Part, name: &str) -> Result<(), Refused> {
+    if part.has_token() && part.is_namespace(name) {
+        let text = format!("project {name} is a namespace of the node: see mote namespace");
+        return Err(Refused::new(StatusCode::PRECONDITION_FAILED, text));
+    }
+    let is_known = known(dashboard, part).await?.contains_key(name);
+    if is_known { Ok(()) } else { Err(not_found()) }
 }
 
 struct Project {
@@ -125,11 +138,15 @@ fn sent(body: &[u8]) -> Result<Project, Refused> {
     Ok(Project { name: name.to_owned(), document: kept })
 }
 
-async fn known(dashboard: &Dashboard) -> Result<BTreeMap<String, Value>, Refused> {
-    let names = named(dashboard).chain([PROJECT.to_owned()]);
+async fn known(dashboard: &Dashboard, part: &Part) -> Result<BTreeMap<String, Value>, Refused> {
     let mut all = BTreeMap::new();
+    if part.is_confined() {
+        all.insert(part.shown().to_owned(), document_of(part.shown()));
+        return Ok(all);
+    }
+    let names = named(part).chain(part.namespaces());
     all.extend(names.map(|name| (name.clone(), document_of(&name))));
-    for (name, bytes) in dashboard.context.node.documents(COLLECTION).await? {
+    for (name, bytes) in dashboard.documents.documents(COLLECTION).await? {
         if let Ok(document) = serde_json::from_slice(&bytes) {
             all.insert(name, document);
         }
@@ -138,21 +155,20 @@ async fn known(dashboard: &Dashboard) -> Result<BTreeMap<String, Value>, Refused
 }
 
 /// The projects that labels of functions name.
-fn named(dashboard: &Dashboard) -> impl Iterator<Item = String> {
-    let functions = dashboard.functions();
-    functions.into_iter().map(|one| project_of(&Kept::of(&one).metadata))
+fn named(part: &Part) -> impl Iterator<Item = String> + use<> {
+    managed_ones(part).into_iter().map(|one| project_of(&Kept::of(&one).metadata))
 }
 
 async fn keep(dashboard: &Dashboard, name: &str, document: Option<&Value>) -> Result<(), Refused> {
     let value = document.map(|document| document.to_string().into_bytes());
     let change = Change { collection: COLLECTION, key: name.to_owned(), value };
-    Ok(dashboard.context.node.put_documents(vec![change]).await?)
+    Ok(dashboard.documents.put_documents(vec![change]).await?)
 }
 
 fn document_of(name: &str) -> Value {
     json!({ "metadata": { "name": name, "namespace": NAMESPACE }, "spec": {}, "status": {} })
 }
 
-fn not_found() -> Refused {
+pub(super) fn not_found() -> Refused {
     Refused::new(StatusCode::NOT_FOUND, "project not found".to_owned())
 }

@@ -7,17 +7,17 @@ use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use mote_compat::node::{Code, Deploy, Manifest};
+use mote_compat::part::Part;
 use mote_core::FunctionName;
 use mote_core::spec::Platform;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::types::{Deployment, Shown, Status};
-use super::{Gateway, Refused, check_namespace, image, parse, unknown};
+use super::{Gateway, Refused, image, parse, unknown, within};
 
 #[derive(Deserialize)]
 pub(super) struct Asked {
-    namespace: Option<String>,
     usage: Option<String>,
 }
 
@@ -27,63 +27,60 @@ impl Asked {
     }
 }
 
-pub(super) async fn list(
-    State(gateway): State<Gateway>,
-    Query(asked): Query<Asked>,
-) -> Result<Json<Vec<Status>>, Refused> {
-    check_namespace(asked.namespace.as_deref())?;
-    let all = gateway.context.node.functions();
-    Ok(Json(all.iter().map(|one| Status::of(one, asked.with_usage())).collect()))
+pub(super) async fn list(part: Part, Query(asked): Query<Asked>) -> Json<Vec<Status>> {
+    let all = part.functions();
+    Json(all.iter().map(|one| Status::of(one, asked.with_usage())).collect())
 }
 
 pub(super) async fn describe(
-    State(gateway): State<Gateway>,
+    part: Part,
     Path(name): Path<String>,
     Query(asked): Query<Asked>,
 ) -> Result<Json<Status>, Refused> {
-    check_namespace(asked.namespace.as_deref())?;
-    let found = gateway.context.node.function(&name);
-    let function = found.ok_or_else(|| unknown(&name))?;
+    let function = part.function(&name).ok_or_else(|| unknown(&name))?;
     Ok(Json(Status::of(&function, asked.with_usage())))
 }
 
 pub(super) async fn create(
     State(gateway): State<Gateway>,
+    part: Part,
     body: Bytes,
 ) -> Result<StatusCode, Refused> {
-    deploy(&gateway, &body, false).await?;
+    deploy(&gateway, &part, &body, false).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
 pub(super) async fn update(
     State(gateway): State<Gateway>,
+    part: Part,
     body: Bytes,
 ) -> Result<StatusCode, Refused> {
-    deploy(&gateway, &body, true).await?;
+    deploy(&gateway, &part, &body, true).await?;
     Ok(StatusCode::OK)
 }
 
-async fn deploy(gateway: &Gateway, body: &[u8], replace: bool) -> Result<(), Refused> {
+async fn deploy(gateway: &Gateway, part: &Part, body: &[u8], replace: bool) -> Result<(), Refused> {
     let (document, wish) = read(body)?;
-    check_namespace(wish.namespace.as_deref())?;
-    let node = &gateway.context.node;
-    let is_there = node.function(&wish.service).is_some();
+    let part = within(part, wish.namespace.as_deref())?;
+    let full = part.full(&wish.service).ok_or_else(|| unknown(&wish.service))?;
+    let is_there = part.function(&full).is_some();
     if replace && !is_there {
         return Err(unknown(&wish.service));
     }
     if !replace && is_there {
         return Err(Refused::bad(format!("{} already exists: update it", wish.service)));
     }
-    let name = FunctionName::new(&wish.service)
-        .map_err(|error| Refused::bad(format!("service: {error}")))?;
+    let name =
+        FunctionName::new(&full).map_err(|error| Refused::bad(format!("service: {error}")))?;
     let secrets = wish.secrets.clone().unwrap_or_default();
-    let known = node.secrets().await?;
-    if let Some(missing) = secrets.iter().find(|name| !known.contains(name)) {
+    let known = gateway.secrets.secrets().await?;
+    let is_known = |name: &&String| part.kept(name).is_some_and(|kept| known.contains(&kept));
+    if let Some(missing) = secrets.iter().find(|name| !is_known(name)) {
         let shown = mote_compat::shown(missing);
         return Err(Refused::bad(format!("no secret named {shown}: create it first")));
     }
     let has_process = wish.env_process.as_ref().is_some_and(|text| !text.trim().is_empty());
-    let code = image::code(&wish.image, has_process, &node.functions()).map_err(Refused::bad)?;
+    let code = image::code(&wish.image, has_process, &part.functions()).map_err(Refused::bad)?;
     let manifest = match code {
         Code::Of(_) => Manifest::Document(Platform::OpenFaas, Box::new(document.clone())),
         _ => Manifest::Document(Platform::OpenFaas, Box::new(as_program(document.clone()))),
@@ -92,7 +89,7 @@ async fn deploy(gateway: &Gateway, body: &[u8], replace: bool) -> Result<(), Ref
     // Every management route of this API requires the token.
     let may_name_secrets = true;
     let deploy = Deploy { name, code, manifest, annotations, secrets, may_name_secrets, replace };
-    node.deploy(deploy).await?;
+    part.deploy(deploy).await?;
     Ok(())
 }
 
@@ -133,14 +130,9 @@ struct Removal {
     namespace: Option<String>,
 }
 
-pub(super) async fn remove(
-    State(gateway): State<Gateway>,
-    Query(asked): Query<Asked>,
-    body: Bytes,
-) -> Result<StatusCode, Refused> {
+pub(super) async fn remove(part: Part, body: Bytes) -> Result<StatusCode, Refused> {
     let wish: Removal = parse(&body)?;
-    check_namespace(wish.namespace.as_deref().or(asked.namespace.as_deref()))?;
-    gateway.context.node.remove(&wish.function_name).await?;
+    within(&part, wish.namespace.as_deref())?.remove(&wish.function_name).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -152,13 +144,12 @@ struct Scaling {
 }
 
 pub(super) async fn scale(
-    State(gateway): State<Gateway>,
+    part: Part,
     Path(name): Path<String>,
     body: Bytes,
 ) -> Result<StatusCode, Refused> {
     let wish: Scaling = parse(&body)?;
-    check_namespace(wish.namespace.as_deref())?;
-    gateway.context.node.scale(&name, wish.replicas).await?;
+    within(&part, wish.namespace.as_deref())?.scale(&name, wish.replicas).await?;
     Ok(StatusCode::ACCEPTED)
 }
 

@@ -16,9 +16,12 @@ const SCHEME: &str = "mote://";
 /// The image whose programs are searched for on this machine.
 const PROGRAMS: &str = "alpine";
 
-/// The code that `image` names, or the reason why there is none.
+/// The code that `image` names among all functions of a namespace, or the reason why there is none.
 pub(crate) fn code(image: &str, has_process: bool, all: &[Function]) -> Result<Code, String> {
-    let named = |name: &str| all.iter().find(|function| function.spec.name.as_str() == name);
+    let named = |name: &str| {
+        let is_it = |known: &FunctionName| known.label() == name || known.as_str() == name;
+        all.iter().find(|function| is_it(&function.spec.name))
+    };
     let of = |function: &Function| Ok(Code::Of(function.spec.name.clone()));
     if let Some(name) = image.strip_prefix(SCHEME) {
         return match named(name) {

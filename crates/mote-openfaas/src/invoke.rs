@@ -16,7 +16,7 @@ use mote_compat::outgoing;
 use mote_compat::queue::Later;
 use mote_core::Fault;
 
-use super::{Gateway, NAMESPACE, Refused, foreign, unknown};
+use super::{Gateway, NAMESPACE, Refused, unknown, with_namespace};
 
 /// A call as the gateway understands it.
 struct Route {
@@ -33,7 +33,7 @@ pub(super) async fn run(
     request: Request,
 ) -> Response {
     let (parts, body) = request.into_parts();
-    let trace = Trace::of(&parts.headers, gateway.context.node.random());
+    let trace = Trace::of(&parts.headers, gateway.calls.random());
     let since = Instant::now();
     let name = name_of(&parts).to_owned();
     let mut response = match answer(&gateway, &trace, peer, &parts, body).await {
@@ -68,7 +68,7 @@ async fn answer(
     gateway.metrics.started(&name);
     let body = call::body(body, length, limit);
     let call = Call { function: name.clone(), head, body, timeout_ms: timeout_ms(&parts.headers) };
-    let reply = gateway.context.node.invoke(call).await;
+    let reply = gateway.calls.invoke(call).await;
     let reply = reply.map_err(|fault| refused(&fault, &name))?;
     let mut response = call::response(reply);
     if !response.headers().contains_key("content-type") {
@@ -85,7 +85,7 @@ pub(super) async fn later(
     request: Request,
 ) -> Response {
     let (parts, body) = request.into_parts();
-    let trace = Trace::of(&parts.headers, gateway.context.node.random());
+    let trace = Trace::of(&parts.headers, gateway.calls.random());
     let mut response = match accept(&gateway, &trace, peer, &parts, body).await {
         Ok(()) => StatusCode::ACCEPTED.into_response(),
         Err(refused) => refused.into_response(),
@@ -119,12 +119,12 @@ async fn accept(
     let limit = route.body_bytes_max;
     let head = admitted(gateway, trace, peer, parts, &route)?;
     let body = call::body(body, call::declared_length(&parts.headers), limit);
-    let received = gateway.context.queue.receive(body, limit, peer.ip()).await;
+    let received = gateway.queue.receive(body, limit, peer.ip()).await;
     let received = received.map_err(|fault| refused(&fault, &name))?;
     let callback_fields = [
         ("x-call-id", trace.call_id.clone()),
         ("x-start-time", trace.start_ns.clone()),
-        ("x-function-name", format!("{name}.{NAMESPACE}")),
+        ("x-function-name", with_namespace(&name)),
     ];
     let later = Later {
         function: name,
@@ -135,13 +135,13 @@ async fn accept(
         fields: bytes::Bytes::copy_from_slice(head.headers()),
         body: received.bytes.clone(),
     };
-    gateway.context.queue.accept(later).await.map_err(|problem| match problem.status {
+    gateway.queue.accept(later).await.map_err(|problem| match problem.status {
         429 => Refused::new(StatusCode::TOO_MANY_REQUESTS, problem.detail),
         _ => problem.into(),
     })
 }
 
-/// The function's name in the path, without a namespace.
+/// The function's name in the path, as the node knows it.
 fn name_of(parts: &Parts) -> &str {
     let path = parts.uri.path();
     let segment = path.split('/').nth(2).unwrap_or_default();
@@ -150,12 +150,8 @@ fn name_of(parts: &Parts) -> &str {
 
 fn route(gateway: &Gateway, parts: &Parts) -> Result<Route, Refused> {
     let name = name_of(parts);
-    let node = &gateway.context.node;
-    let limit = node.body_bytes_max(name);
-    let body_bytes_max = limit.ok_or_else(|| match name.split_once('.') {
-        Some((_, namespace)) => Refused::new(StatusCode::NOT_FOUND, foreign(namespace)),
-        None => unknown(name),
-    })?;
+    let node = &gateway.calls;
+    let body_bytes_max = node.body_bytes_max(name).ok_or_else(|| unknown(name))?;
     let whole = call::target(parts);
     // The part after the second segment.
     let below = whole.match_indices(['/', '?']).nth(2).map_or("", |(at, _)| &whole[at..]);
@@ -173,7 +169,7 @@ fn admitted(
     route: &Route,
 ) -> Result<mote_core::invocation::Head, Refused> {
     let mut head = head(trace, peer, parts, &route.target);
-    let admitted = gateway.context.node.admit(&route.function, &mut head, peer.ip());
+    let admitted = gateway.calls.admit(&route.function, &mut head, peer.ip());
     admitted.map_err(|fault| refused(&fault, &route.function))?;
     Ok(head)
 }

@@ -14,37 +14,41 @@ mod types;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{DefaultBodyLimit, Query, Request};
-use axum::http::StatusCode;
+use axum::extract::{DefaultBodyLimit, Path, Query, Request};
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use mote_compat::Bound;
+use axum::{Json, Router};
 use mote_compat::access::{Gate, Rule};
-use mote_compat::node::{Access, Deploys, Functions, Invocations, Logs, Secrets};
+use mote_compat::node::{Api, Invocations, Managed, Secrets};
+use mote_compat::part::Part;
 use mote_compat::refused::{RefusalForm, parse};
 use mote_compat::routing::{Routes, any, get, guarded, limited, post};
+use mote_compat::{Bound, Queue, Stop};
 
 use self::metrics::Metrics;
 
-/// The only namespace.
+/// What clients call the default namespace.
 const NAMESPACE: &str = "openfaas-fn";
 /// Largest body of a management request: environment, labels, a secret.
 const MANAGEMENT_BYTES_MAX: usize = 1 << 20;
 
 /// The traits of a node that this API uses.
-pub trait Node: Access + Deploys + Functions + Invocations + Logs + Secrets {}
+pub trait Node: Managed + Invocations + Secrets {}
 
-impl<N: Access + Deploys + Functions + Invocations + Logs + Secrets> Node for N {}
+impl<N: Managed + Invocations + Secrets> Node for N {}
 
 /// The context of this API.
 pub type Context = mote_compat::Context<dyn Node>;
 
-/// The state that the handlers share.
+/// The state that the handlers share. They manage functions through the [`Part`] of a request only.
 #[derive(Clone)]
 struct Gateway {
-    context: Context,
+    calls: Arc<dyn Invocations>,
+    secrets: Arc<dyn Secrets>,
+    queue: Queue,
+    stop: Stop,
     metrics: Arc<Metrics>,
     /// The rule for routes that need no token.
     open: Rule,
@@ -57,8 +61,15 @@ pub async fn serve(bound: Bound, context: Context) {
 }
 
 fn routes(context: &Context, open: Rule) -> Router {
-    let gate = |rule| Gate { access: context.node.clone(), rule };
-    let gateway = Gateway { context: context.clone(), metrics: Arc::default(), open };
+    let gate = |rule| Gate { node: context.node.clone(), rule, api: Some(Api::OpenFaas) };
+    let gateway = Gateway {
+        calls: context.node.clone(),
+        secrets: context.node.clone(),
+        queue: context.queue.clone(),
+        stop: context.stop.clone(),
+        metrics: Arc::default(),
+        open,
+    };
     let metrics = Routes::new(gateway.clone())
         .route("/metrics", get(metrics::show))
         .with(|router| gate(open).guard(router));
@@ -75,12 +86,12 @@ fn routes(context: &Context, open: Rule) -> Router {
         .route("/system/info", get(info))
         .route("/system/logs", get(logs::read))
         .route("/system/secrets", secrets)
-        .route("/system/namespaces", get(|| async { axum::Json([NAMESPACE]) }))
+        .route("/system/namespaces", get(|part: Part| async move { Json(part.namespaces()) }))
         .route("/system/namespace/{name}", any(namespace))
         .route("/system/alert", post(|| async { StatusCode::OK }))
         .with(|router| {
             let router = limited(router, DefaultBodyLimit::max(MANAGEMENT_BYTES_MAX));
-            gate(Rule::Token).guard(guarded(router, &(), in_our_namespace))
+            gate(Rule::Token).guard(guarded(router, &(), in_namespace))
         })
         // Functions can be called without credentials.
         .route("/function/{name}", any(invoke::run))
@@ -106,24 +117,19 @@ async fn info() -> Response {
         "version": version,
         "arch": std::env::consts::ARCH,
     });
-    axum::Json(info).into_response()
+    Json(info).into_response()
 }
 
-async fn namespace(
-    axum::extract::Path(name): axum::extract::Path<String>,
-    method: axum::http::Method,
-) -> Response {
-    if method != axum::http::Method::GET {
-        let text = format!("a node has one namespace, {NAMESPACE}, which cannot be changed\n");
+async fn namespace(Path(name): Path<String>, method: Method, part: Part) -> Response {
+    if method != Method::GET {
+        let text = "namespaces are managed with mote namespace create, update and delete\n";
         return (StatusCode::NOT_IMPLEMENTED, text).into_response();
     }
-    if name != NAMESPACE {
-        return (StatusCode::NOT_FOUND, format!("namespace {NAMESPACE} is the only one\n"))
-            .into_response();
+    if let Err(problem) = part.of(Some(&name)) {
+        return Refused::from(problem).into_response();
     }
     let empty = serde_json::json!({});
-    axum::Json(serde_json::json!({ "name": NAMESPACE, "labels": empty, "annotations": empty }))
-        .into_response()
+    Json(serde_json::json!({ "name": name, "labels": empty, "annotations": empty })).into_response()
 }
 
 /// A request that was refused.
@@ -153,27 +159,28 @@ struct InNamespace {
 }
 
 /// Every management request may name a namespace in its query, whether or not its route reads one.
-async fn in_our_namespace(
+async fn in_namespace(
     asked: Result<Query<InNamespace>, QueryRejection>,
-    request: Request,
+    part: Part,
+    mut request: Request,
     next: Next,
 ) -> Result<Response, Refused> {
     let Query(asked) = asked.map_err(|error| Refused::bad(error.body_text()))?;
-    check_namespace(asked.namespace.as_deref())?;
+    request.extensions_mut().insert(within(&part, asked.namespace.as_deref())?);
     Ok(next.run(request).await)
 }
 
-/// Refuses every namespace but ours; a missing one means ours.
-fn check_namespace(name: Option<&str>) -> Result<(), Refused> {
-    match name.unwrap_or_default() {
-        "" | NAMESPACE => Ok(()),
-        other => Err(Refused::bad(foreign(other))),
-    }
+/// The part of the namespace that a request names in its query or its body.
+fn within(part: &Part, named: Option<&str>) -> Result<Part, Refused> {
+    part.of(named).map_err(|problem| Refused::bad(mote_compat::words(&problem)))
 }
 
-/// The reason for refusing a namespace.
-fn foreign(namespace: &str) -> String {
-    format!("no namespace {}: there is {NAMESPACE} only", mote_compat::shown(namespace))
+/// A function's name with its namespace, as clients know it.
+fn with_namespace(function: &str) -> String {
+    match function.contains('.') {
+        true => function.to_owned(),
+        false => format!("{function}.{NAMESPACE}"),
+    }
 }
 
 /// For the fuzzer: the code that reads what clients send.

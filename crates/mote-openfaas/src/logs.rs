@@ -9,16 +9,17 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use mote_api::Timestamp;
 use mote_api::types::LogLine;
+use mote_compat::part::Part;
+use mote_core::name::split;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Gateway, NAMESPACE, Refused, check_namespace, unknown};
+use super::{Gateway, Refused, unknown};
 
 #[derive(Deserialize)]
 pub(super) struct Asked {
     #[serde(default)]
     name: String,
-    namespace: Option<String>,
     instance: Option<String>,
     tail: Option<i64>,
     follow: Option<String>,
@@ -27,6 +28,7 @@ pub(super) struct Asked {
 
 pub(super) async fn read(
     State(gateway): State<Gateway>,
+    part: Part,
     asked: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
 ) -> Result<Response, Refused> {
     let unusable = |text: String| Refused::new(StatusCode::UNPROCESSABLE_ENTITY, text);
@@ -34,7 +36,6 @@ pub(super) async fn read(
     if asked.name.is_empty() {
         return Err(unusable("name: the function whose log is wanted".to_owned()));
     }
-    check_namespace(asked.namespace.as_deref())?;
     let since_us = match asked.since.as_deref().filter(|text| !text.is_empty()) {
         Some(text) => Timestamp::parse(text)
             .map_err(|_| unusable("since: not RFC 3339".to_owned()))?
@@ -46,8 +47,7 @@ pub(super) async fn read(
         Some("1" | "true") => true,
         Some(_) => return Err(unusable("follow: true or false".to_owned())),
     };
-    let log = gateway.context.node.logs(&asked.name, follow);
-    let log = log.ok_or_else(|| unknown(&asked.name))?;
+    let log = part.logs(&asked.name, follow).ok_or_else(|| unknown(&asked.name))?;
     let instance = asked.instance.filter(|instance| !instance.is_empty());
     let wanted = move |line: &LogLine| {
         line.time.unix_us() >= since_us
@@ -60,17 +60,18 @@ pub(super) async fn read(
     let following = log.following.filter(move |line| std::future::ready(wanted(line)));
     let lines = futures_util::stream::iter(held).chain(following);
     // The answer ends when the node stops; otherwise a follower would delay the stop.
-    let stop = gateway.context.stop.clone();
+    let stop = gateway.stop.clone();
     let stopped = async move { stop.stopped().await };
     let lines = lines.take_until(Box::pin(stopped));
-    let body = Body::from_stream(lines.map(|line| Ok::<_, Infallible>(message(&line))));
+    let body =
+        Body::from_stream(lines.map(move |line| Ok::<_, Infallible>(message(&line, part.shown()))));
     Ok(([("content-type", "application/x-ndjson")], body).into_response())
 }
 
-fn message(line: &LogLine) -> Bytes {
+fn message(line: &LogLine, namespace: &str) -> Bytes {
     let message = json!({
-        "name": line.function,
-        "namespace": NAMESPACE,
+        "name": split(&line.function).0,
+        "namespace": namespace,
         "instance": line.instance.as_deref().unwrap_or_default(),
         "timestamp": line.time.to_string(),
         "text": line.message,

@@ -7,7 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use axum::extract::State;
 use axum::response::IntoResponse;
 
-use super::{Gateway, NAMESPACE};
+use mote_compat::part::Part;
+
+use super::{Gateway, with_namespace};
 
 /// Upper bounds of the histogram's buckets in seconds: Prometheus' usual ones.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -51,14 +53,20 @@ impl Metrics {
         }
     }
 
-    fn render(&self, services: &[(String, u32)]) -> String {
+    /// Forgets functions that are not there any more.
+    fn keep(&self, exists: impl Fn(&str) -> bool) {
         let mut all = self.by_function.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|name, _| services.iter().any(|(service, _)| service == name));
+        all.retain(|name, _| exists(name));
+    }
+
+    fn render(&self, services: &[(String, u32)]) -> String {
+        let all = self.by_function.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = |name: &&String| services.iter().any(|(service, _)| service == *name);
         let mut total = String::from("# TYPE gateway_function_invocation_total counter\n");
         let mut started = String::from("# TYPE gateway_function_invocation_started counter\n");
         let mut seconds = String::from("# TYPE gateway_functions_seconds histogram\n");
-        for (name, counts) in all.iter() {
-            let label = format!("function_name=\"{name}.{NAMESPACE}\"");
+        for (name, counts) in all.iter().filter(|(name, _)| shown(name)) {
+            let label = format!("function_name=\"{}\"", with_namespace(name));
             let _ = writeln!(
                 started,
                 "gateway_function_invocation_started{{{label}}} {}",
@@ -85,17 +93,18 @@ impl Metrics {
         }
         let mut service = String::from("# TYPE gateway_service_count gauge\n");
         for (name, count) in services {
-            let label = format!("function_name=\"{name}.{NAMESPACE}\"");
+            let label = format!("function_name=\"{}\"", with_namespace(name));
             let _ = writeln!(service, "gateway_service_count{{{label}}} {count}");
         }
         format!("{total}{started}{seconds}{service}")
     }
 }
 
-pub(super) async fn show(State(gateway): State<Gateway>) -> impl IntoResponse {
-    let functions = gateway.context.node.functions();
+pub(super) async fn show(State(gateway): State<Gateway>, part: Part) -> impl IntoResponse {
+    let functions = part.visible();
     let services: Vec<_> =
         functions.iter().map(|one| (one.spec.name.to_string(), one.instances)).collect();
+    gateway.metrics.keep(|name| gateway.calls.body_bytes_max(name).is_some());
     let kind = [("content-type", "text/plain; version=0.0.4; charset=utf-8")];
     (kind, gateway.metrics.render(&services))
 }
@@ -111,6 +120,8 @@ mod tests {
         metrics.ended("a", 200, 0.02);
         metrics.started("gone");
         metrics.ended("never-started", 200, 1.0);
+        metrics.started("of.plant");
+        metrics.keep(|name| name != "gone");
         let text = metrics.render(&[("a".to_owned(), 2)]);
         for line in [
             "gateway_function_invocation_total{function_name=\"a.openfaas-fn\",code=\"200\"} 1",
@@ -123,5 +134,8 @@ mod tests {
             assert!(text.contains(line), "{line}\n{text}");
         }
         assert!(!text.contains("gone") && !text.contains("never"), "{text}");
+        assert!(!text.contains("plant"), "a reader who may not know of it: {text}");
+        let text = metrics.render(&[("of.plant".to_owned(), 1)]);
+        assert!(text.contains("started{function_name=\"of.plant\"} 1"), "{text}");
     }
 }

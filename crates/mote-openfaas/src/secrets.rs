@@ -4,10 +4,11 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
+use mote_compat::part::Part;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Gateway, NAMESPACE, Refused, check_namespace, parse};
+use super::{Gateway, Refused, parse, within};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -20,6 +21,12 @@ struct Secret {
 }
 
 impl Secret {
+    /// The name under which the node keeps it.
+    fn kept(&self, part: &Part) -> Result<String, Refused> {
+        let kept = within(part, self.namespace.as_deref())?.kept(&self.name);
+        kept.ok_or_else(|| Refused::bad("name: the name of a secret has no slash"))
+    }
+
     /// The value as text, the only form that a file of a sandbox can hold.
     fn text(self) -> Result<String, Refused> {
         let raw = self.raw_value.filter(|raw| !raw.is_empty());
@@ -30,35 +37,38 @@ impl Secret {
     }
 }
 
-pub(super) async fn list(State(gateway): State<Gateway>) -> Result<Json<Vec<Value>>, Refused> {
-    let names = gateway.context.node.secrets().await?;
-    let one = |name: String| json!({ "name": name, "namespace": NAMESPACE });
-    Ok(Json(names.into_iter().map(one).collect()))
+pub(super) async fn list(
+    State(gateway): State<Gateway>,
+    part: Part,
+) -> Result<Json<Vec<Value>>, Refused> {
+    let names = gateway.secrets.secrets().await?;
+    let one = |name: &str| json!({ "name": name, "namespace": part.shown() });
+    Ok(Json(names.iter().filter_map(|kept| part.secret(kept)).map(one).collect()))
 }
 
 pub(super) async fn create(
     State(gateway): State<Gateway>,
+    part: Part,
     body: Bytes,
 ) -> Result<StatusCode, Refused> {
-    put(&gateway, &body, false).await?;
+    put(&gateway, &part, &body, false).await?;
     Ok(StatusCode::CREATED)
 }
 
 // faas-cli does not accept 204, which the API's description names.
 pub(super) async fn update(
     State(gateway): State<Gateway>,
+    part: Part,
     body: Bytes,
 ) -> Result<StatusCode, Refused> {
-    put(&gateway, &body, true).await?;
+    put(&gateway, &part, &body, true).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
-async fn put(gateway: &Gateway, body: &[u8], replace: bool) -> Result<(), Refused> {
+async fn put(gateway: &Gateway, part: &Part, body: &[u8], replace: bool) -> Result<(), Refused> {
     let secret: Secret = parse(body)?;
-    check_namespace(secret.namespace.as_deref())?;
-    let name = secret.name.clone();
-    let value = secret.text()?;
-    let put = gateway.context.node.put_secret(&name, value, replace).await;
+    let name = secret.kept(part)?;
+    let put = gateway.secrets.put_secret(&name, secret.text()?, replace).await;
     put.map_err(|problem| match problem.status {
         409 => Refused::new(StatusCode::CONFLICT, problem.detail),
         _ => problem.into(),
@@ -67,10 +77,10 @@ async fn put(gateway: &Gateway, body: &[u8], replace: bool) -> Result<(), Refuse
 
 pub(super) async fn remove(
     State(gateway): State<Gateway>,
+    part: Part,
     body: Bytes,
 ) -> Result<StatusCode, Refused> {
     let secret: Secret = parse(&body)?;
-    check_namespace(secret.namespace.as_deref())?;
-    gateway.context.node.remove_secret(&secret.name).await?;
+    gateway.secrets.remove_secret(&secret.kept(&part)?).await?;
     Ok(StatusCode::ACCEPTED)
 }

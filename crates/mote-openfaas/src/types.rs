@@ -50,7 +50,7 @@ impl Shown {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Status {
     name: String,
-    namespace: &'static str,
+    namespace: String,
     image: String,
     env_process: String,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -93,7 +93,7 @@ impl Status {
             );
             texts
         };
-        let name = function.spec.name.to_string();
+        let name = function.spec.name.label().to_owned();
         let image = shown.image.unwrap_or_else(|| format!("mote://{name}"));
         let process = shown.env_process.unwrap_or_else(|| function.spec.command.join(" "));
         let mut labels = texts(shown.labels);
@@ -103,7 +103,7 @@ impl Status {
         let usage = Usage { total_memory_bytes: function.memory_bytes };
         Self {
             name,
-            namespace: super::NAMESPACE,
+            namespace: function.spec.name.namespace().unwrap_or(super::NAMESPACE).to_owned(),
             image,
             env_process: process,
             env_vars: function.spec.env.clone(),

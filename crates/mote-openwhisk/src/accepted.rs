@@ -6,6 +6,7 @@ use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
 use mote_compat::journal::{self, Kept, Runner};
+use mote_compat::node::Space;
 use mote_compat::queue::Resumed;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -28,6 +29,9 @@ struct Accepted {
     cause: Option<Id>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     caller: Option<String>,
+    /// The namespace and when it was made; the default one if this is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    namespace: Option<(String, u64)>,
 }
 
 /// Accepts an activation: once this has returned its id, a crash does not lose it.
@@ -38,11 +42,11 @@ pub(super) async fn accept(
     payload: Map<String, Value>,
     (cause, caller): (Option<Id>, Option<String>),
 ) -> Result<Id, Refused> {
-    let place = whisk.limits.place()?;
+    let place = whisk.limits.of(found.space.as_ref()).place()?;
     let whole = Value::Object(payload.clone());
     run::check_size(&found, &whole)?;
     let id = run::new_id(whisk);
-    let kept = keep(whisk, id, action, payload, (cause, caller.clone())).await?;
+    let kept = keep(whisk, id, (action, &found), payload, (cause, caller.clone())).await?;
     spawn(whisk, Activation { id, found, payload: whole, cause, caller }, place, kept);
     Ok(id)
 }
@@ -56,7 +60,7 @@ pub(super) async fn accept_running(
     payload: Map<String, Value>,
     running: JoinHandle<Result<Ended, NotRun>>,
 ) -> Result<(), Refused> {
-    let kept = keep(whisk, id, action, payload, (None, caller)).await?;
+    let kept = keep(whisk, id, (action, &found), payload, (None, caller)).await?;
     let owner = whisk.clone();
     whisk.tasks.spawn(mote_tasks::boxed(async move {
         let started_ms = unix_ms();
@@ -71,7 +75,7 @@ pub(super) async fn resume(whisk: &Whisk, mut resumed: mpsc::UnboundedReceiver<R
     while let Some((kept, record)) = resumed.recv().await {
         let accepted = journal::parts(&record)
             .and_then(|[description, ..]| serde_json::from_slice::<Accepted>(&description).ok());
-        let Some(Accepted { id, action, payload, cause, caller, .. }) = accepted else {
+        let Some(Accepted { id, action, payload, cause, caller, namespace, .. }) = accepted else {
             tracing::error!(
                 number = kept.number(),
                 "cannot parse an accepted activation; it is kept"
@@ -82,9 +86,14 @@ pub(super) async fn resume(whisk: &Whisk, mut resumed: mpsc::UnboundedReceiver<R
             kept.forget().await;
             continue;
         }
-        let place = whisk.limits.kept_place();
+        let space = namespace.map(|(name, created_at_ms)| {
+            let name = name.into();
+            Space { name, created_at_ms }
+        });
+        let place = whisk.limits.of(space.as_ref()).kept_place();
         // An activation whose action was removed fails, and its record says so.
-        let found = run::find(whisk, &action).unwrap_or_else(|_| Found {
+        let found = run::find(whisk, space.as_ref(), &action).unwrap_or_else(|_| Found {
+            space,
             name: action,
             entity: Entity::new(What::Trigger),
             parameters: Map::new(),
@@ -97,12 +106,14 @@ pub(super) async fn resume(whisk: &Whisk, mut resumed: mpsc::UnboundedReceiver<R
 async fn keep(
     whisk: &Whisk,
     id: Id,
-    action: &str,
+    (action, found): (&str, &Found),
     payload: Map<String, Value>,
     (cause, caller): (Option<Id>, Option<String>),
 ) -> Result<Kept, Refused> {
     let action = action.to_owned();
-    let accepted = Accepted { kind: Runner::Activation, id, action, payload, cause, caller };
+    let namespace = found.space.as_ref().map(|space| (space.name.to_string(), space.created_at_ms));
+    let kind = Runner::Activation;
+    let accepted = Accepted { kind, id, action, payload, cause, caller, namespace };
     let record = journal::record(&accepted, b"", b"");
     Ok(whisk.context.queue.journal.keep(record).await?)
 }
@@ -142,7 +153,8 @@ async fn settle(
         }
         Err(reason) => {
             let Refused(_, text) = reason.into();
-            let mut record = run::record(&found.name, &found.entity, id, started_ms);
+            let space = found.space.as_ref();
+            let mut record = run::record(space, &found.name, &found.entity, id, started_ms);
             record["response"] = run::response(3, json!({ "error": text }));
             whisk.activations.add(id, record);
         }

@@ -1,5 +1,6 @@
 //! Actions and sequences: create, show, invoke, remove.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Json;
@@ -9,16 +10,18 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use mote_api::manifest::{FunctionManifest, PlatformName, RuntimeName};
 use mote_api::toml_reader::Lined;
-use mote_compat::node::{Code, Deploy, Manifest};
+use mote_compat::node::{Code, Deploy, Manifest, Space};
+use mote_compat::part::Part;
 use mote_core::FunctionName;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::action_limits::limits;
+use super::activations::without_created;
 use super::callers::{self, Sender};
 use super::entities::{self, Entity, EntityKind, Pair, What};
 use super::run::{Activation, Id, NotRun, Patience};
-use super::{CODE_BYTES_MAX, Refused, Whisk, accepted, object, run, system};
+use super::{CODE_BYTES_MAX, Refused, Whisk, accepted, object, run, spaces, system};
 
 /// A caller that waits longer than this for the result receives the activation id instead.
 const BLOCKING_MAX: Duration = Duration::from_secs(60);
@@ -75,11 +78,18 @@ pub(super) fn list_of(whisk: &Whisk, kind: EntityKind, page: &Page) -> Json<Valu
     page.of(kind, all.into_iter().map(|(name, one)| one.shown(&name).into()).collect())
 }
 
-pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -> Json<Value> {
-    let mut all = whisk.entities.list(EntityKind::Action);
+pub(super) async fn list(
+    State(whisk): State<Whisk>,
+    part: Part,
+    Query(page): Query<Page>,
+) -> Json<Value> {
+    let mut all = match part.space() {
+        None => whisk.entities.list(EntityKind::Action),
+        Some(space) => spaces::list(&whisk, space),
+    };
     all.sort_by_key(|(_, entity)| std::cmp::Reverse(entity.updated_ms));
     let shown = |(name, entity): (String, Entity)| {
-        let mut shown = entity.shown(&name);
+        let mut shown = entity.shown_in(part.shown(), &name);
         shown.remove("parameters");
         if let Some(exec) = shown.get_mut("exec") {
             *exec = json!({ "binary": exec["binary"] });
@@ -106,7 +116,11 @@ pub(super) async fn dispatch(
     sender: Sender,
     body: Bytes,
 ) -> Result<Response, Refused> {
-    dispatch_named(&whisk, &entities::local_name(&name)?, &flags, sender, &body).await
+    let name = match sender.part.space() {
+        None => entities::local_name(&name)?,
+        Some(_) => entities::check_name(&name).map(|()| name)?,
+    };
+    dispatch_named(&whisk, &name, &flags, sender, &body).await
 }
 
 /// The actions of the platform's own packages can only be invoked.
@@ -130,18 +144,26 @@ async fn dispatch_named(
 ) -> Result<Response, Refused> {
     let is_own = system::action_of(name).is_none();
     match sender.method {
-        Method::PUT if is_own => put(whisk, name, flags, body).await,
-        Method::GET => show(whisk, name, flags).await,
+        Method::PUT if is_own => put(whisk, &sender.part, name, flags, body).await,
+        Method::GET => show(whisk, sender.part.space(), name, flags).await,
+        Method::DELETE if sender.part.space().is_some() => {
+            spaces::remove(whisk, &sender.part, name).await
+        }
         Method::DELETE if is_own => remove(whisk, name).await,
         Method::POST => invoke(whisk, name, flags, sender, body).await,
         _ => Err(Refused::method()),
     }
 }
 
-async fn show(whisk: &Whisk, name: &str, flags: &Flags) -> Result<Response, Refused> {
-    let found = run::find(whisk, name)?;
-    let mut shown = found.entity.shown(&found.name);
-    let is_action = matches!(found.entity.what, What::Action { .. });
+async fn show(
+    whisk: &Whisk,
+    space: Option<&Space>,
+    name: &str,
+    flags: &Flags,
+) -> Result<Response, Refused> {
+    let found = run::find(whisk, space, name)?;
+    let mut shown = found.entity.shown_in(found.namespace(), &found.name);
+    let is_action = space.is_none() && matches!(found.entity.what, What::Action { .. });
     if flags.code != Some(false) && is_action {
         let code = whisk.entities.code(whisk.context.node.as_ref(), &found.name).await;
         if let Some(code) = code {
@@ -173,13 +195,14 @@ async fn invoke(
     mut sender: Sender,
     body: &[u8],
 ) -> Result<Response, Refused> {
-    let found = run::find(whisk, name)?;
+    let found = run::find(whisk, sender.part.space(), name)?;
     let (caller, places) = match callers::admit(whisk, &found, &mut sender.fields, sender.from) {
         Ok(admitted) => admitted,
         Err(fault) => return Ok(callers::denied(&fault, name)),
     };
     let payload: Map<String, Value> = object(body)?;
-    whisk.limits.invocation()?;
+    let limits = whisk.limits.of(found.space.as_ref());
+    limits.invocation()?;
     let accepted = |id: Id| {
         let body = Json(json!({ "activationId": id }));
         let fields = [("x-openwhisk-activation-id", id.to_string())];
@@ -188,7 +211,7 @@ async fn invoke(
     if !flags.blocking {
         return Ok(accepted(accepted::accept(whisk, name, found, payload, (None, caller)).await?));
     }
-    let place = whisk.limits.place()?;
+    let place = limits.place()?;
     let id = run::new_id(whisk);
     let mut running = {
         // The activation runs to its end, even if the client stops waiting.
@@ -211,14 +234,27 @@ async fn invoke(
             return Ok(accepted(id));
         }
     };
-    let body = if flags.result { ended.result().clone() } else { ended.record.clone() };
+    let body = match flags.result {
+        true => ended.result().clone(),
+        false => without_created(ended.record.clone()),
+    };
     let fields = [("x-openwhisk-activation-id", ended.id.to_string())];
     Ok((ended.status(), fields, Json(body)).into_response())
 }
 
-async fn put(whisk: &Whisk, name: &str, flags: &Flags, body: &[u8]) -> Result<Response, Refused> {
+async fn put(
+    whisk: &Whisk,
+    part: &Part,
+    name: &str,
+    flags: &Flags,
+    body: &[u8],
+) -> Result<Response, Refused> {
     let wish: ActionChange = object(body)?;
-    let _turn = whisk.entities.turn().await;
+    // In a namespace, the turn of the function suffices, and no other namespace waits.
+    let _turn = match part.space() {
+        None => Some(whisk.entities.turn().await),
+        Some(_) => None,
+    };
     if let Some((package, _)) = name.split_once('/') {
         let holder =
             whisk.entities.get(EntityKind::Package, package).ok_or_else(Refused::not_found)?;
@@ -226,7 +262,10 @@ async fn put(whisk: &Whisk, name: &str, flags: &Flags, body: &[u8]) -> Result<Re
             return Err(Refused::bad("Operation not permitted on package binding."));
         }
     }
-    let known = whisk.entities.get(EntityKind::Action, name);
+    let known = match part.space() {
+        None => whisk.entities.get(EntityKind::Action, name),
+        Some(space) => spaces::get(whisk, space, name),
+    };
     if known.is_some() && !flags.overwrite {
         return Err(Refused::conflict("resource already exists"));
     }
@@ -243,6 +282,9 @@ async fn put(whisk: &Whisk, name: &str, flags: &Flags, body: &[u8]) -> Result<Re
         |exec| exec["kind"] == "sequence",
     );
     let mut code = None;
+    if is_sequence && part.space().is_some() {
+        return Err(spaces::only_actions(part.shown()));
+    }
     if is_sequence {
         let components = match &exec {
             Some(exec) => components(whisk, exec)?,
@@ -253,12 +295,15 @@ async fn put(whisk: &Whisk, name: &str, flags: &Flags, body: &[u8]) -> Result<Re
         };
         entity.what = What::Sequence { components, limits };
     } else {
-        code = action(whisk, name, &mut entity, known.as_ref(), exec.as_ref(), limits).await?;
+        let new = (exec.as_ref(), limits);
+        code = action(part, name, &mut entity, known.as_ref(), new).await?;
     }
-    annotate(&mut entity);
-    let node = whisk.context.node.as_ref();
-    let entity = whisk.entities.put(node, EntityKind::Action, name, entity, code.as_ref()).await?;
-    let mut shown = entity.shown(name);
+    if part.space().is_none() {
+        annotate(&mut entity);
+        let (node, code) = (whisk.context.node.as_ref(), code.as_ref());
+        entity = whisk.entities.put(node, EntityKind::Action, name, entity, code).await?;
+    }
+    let mut shown = entity.shown_in(part.shown(), name);
     if let Some(code) = code {
         shown["exec"]["code"] = code;
     }
@@ -300,7 +345,7 @@ fn components(whisk: &Whisk, exec: &Value) -> Result<Vec<String>, Refused> {
             let text = "Sequence component does not exist.".to_owned();
             Refused(StatusCode::NOT_FOUND, text)
         };
-        run::find(whisk, &name).map_err(missing)?;
+        run::find(whisk, None, &name).map_err(missing)?;
         Ok(name)
     };
     written.iter().map(one).collect()
@@ -308,12 +353,11 @@ fn components(whisk: &Whisk, exec: &Value) -> Result<Vec<String>, Refused> {
 
 /// Deploys the function of an action. Returns the code to store, if it is new.
 async fn action(
-    whisk: &Whisk,
+    part: &Part,
     name: &str,
     entity: &mut Entity,
     known: Option<&Entity>,
-    exec: Option<&Value>,
-    limits: Value,
+    (exec, limits): (Option<&Value>, Value),
 ) -> Result<Option<Value>, Refused> {
     let before = match known.map(|known| &known.what) {
         Some(What::Action { exec, function, .. }) => Some((exec.clone(), function.clone())),
@@ -321,7 +365,7 @@ async fn action(
     };
     let function = match &before {
         Some((_, function)) => function.clone(),
-        None => free_name(whisk, name)?,
+        None => free_name(part, name)?,
     };
     let function_name = FunctionName::new(&function)
         .map_err(|_| Refused::bad("The name of the entity cannot be that of a function."))?;
@@ -341,16 +385,7 @@ async fn action(
         let text = Value::Object(defaults).to_string();
         keys.env.insert("OPENWHISK_PARAMETERS".to_owned(), text);
     }
-    let deploy = Deploy {
-        name: function_name,
-        code,
-        manifest: Manifest::Keys(Box::new(keys)),
-        annotations: Default::default(),
-        secrets: Vec::new(),
-        may_name_secrets: false,
-        replace: before.is_some(),
-    };
-    whisk.context.node.deploy(deploy).await?;
+    let replace = before.is_some();
     let mut shown = match exec {
         Some(exec) => exec.clone(),
         None => before.map_or(Value::Null, |(exec, _)| exec),
@@ -360,6 +395,22 @@ async fn action(
         members.entry("binary").or_insert(false.into());
     }
     entity.what = What::Action { exec: shown, limits, function };
+    let mut annotations = BTreeMap::new();
+    if part.space().is_some() {
+        annotate(entity);
+        entity.change(known);
+        annotations = spaces::annotations(name, entity)?;
+    }
+    let deploy = Deploy {
+        name: function_name,
+        code,
+        manifest: Manifest::Keys(Box::new(keys)),
+        annotations,
+        secrets: Vec::new(),
+        may_name_secrets: false,
+        replace,
+    };
+    part.deploy(deploy).await?;
     Ok((!kept.is_null()).then_some(kept))
 }
 
@@ -417,15 +468,20 @@ async fn source(exec: &Value, keys: &mut FunctionManifest) -> Result<Code, Refus
     Ok(Code::Zip { bytes: bytes.into(), below: String::new() })
 }
 
-/// A name for the function of an action: the action's own name with the permitted characters, made
-/// unique.
-fn free_name(whisk: &Whisk, name: &str) -> Result<String, Refused> {
+/// The name of an action with the characters that a function's name may have.
+pub(super) fn label(name: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let label: String = name.chars().map(letter).take(56).collect();
     let label = label.trim_matches('-').to_owned();
-    let label = if label.is_empty() { "action".to_owned() } else { label };
-    let is_free = |name: &String| whisk.context.node.function(name).is_none();
+    if label.is_empty() { "action".to_owned() } else { label }
+}
+
+/// A full name for the function of a new action: its label, made unique.
+fn free_name(part: &Part, name: &str) -> Result<String, Refused> {
+    let label = label(name);
+    let is_free = |name: &String| part.function(name).is_none();
     let numbered = (2..1000).map(|number| format!("{label}-{number}"));
     let mut all = std::iter::once(label.clone()).chain(numbered);
-    all.find(is_free).ok_or_else(|| Refused::conflict("too many functions of this name"))
+    let found = all.find(is_free).and_then(|name| part.full(&name));
+    found.ok_or_else(|| Refused::conflict("too many functions of this name"))
 }

@@ -8,15 +8,18 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
-use mote_compat::node::{Change, Documents};
+use mote_compat::node::{Change, Documents, Space};
+use mote_compat::part::Part;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::run::Id;
-use super::{NAMESPACE, Refused, Whisk};
+use super::{NAMESPACE, Node, Refused, Whisk};
 
 const COLLECTION: &str = "openwhisk/activations";
+/// The member of a record that says when its namespace was made. Clients do not see it.
+pub(super) const CREATED: &str = "namespaceCreated";
 /// Most records that are kept, and their bytes.
 const RECORDS_MAX: usize = 10_000;
 const BYTES_MAX: usize = 32 << 20;
@@ -47,28 +50,78 @@ struct Held {
     /// Records by id, which begins with the time.
     records: BTreeMap<String, Value>,
     bytes: usize,
+    /// The number of records of each namespace, and their bytes.
+    owners: BTreeMap<Owner, (usize, usize)>,
     /// Ids of records that differ from their copies in the store.
     unwritten: BTreeSet<String>,
     added: u64,
+}
+
+/// A namespace and when it was made; the default one has always been there.
+type Owner = (String, u64);
+
+fn owner(record: &Value) -> Owner {
+    let name = record["namespace"].as_str().unwrap_or(NAMESPACE);
+    (name.to_owned(), record[CREATED].as_u64().unwrap_or(0))
+}
+
+fn owner_of(space: Option<&Space>) -> Owner {
+    space.map_or((NAMESPACE.to_owned(), 0), |it| (it.name.to_string(), it.created_at_ms))
 }
 
 impl Held {
     fn add(&mut self, id: String, record: Value) {
         self.added += 1;
         self.unwritten.insert(id.clone());
-        if let Some(before) = self.records.remove(&id) {
-            self.bytes = self.bytes.saturating_sub(before.to_string().len());
-        }
+        self.remove(&id);
         let Some((record, bytes)) = shortened(record) else {
             tracing::warn!(%id, "the record of an activation is too long to store");
             return;
         };
-        self.bytes += bytes;
-        self.records.insert(id, record);
+        self.insert(id, record, bytes);
         while self.records.len() > RECORDS_MAX || self.bytes > BYTES_MAX {
-            let Some((oldest, record)) = self.records.pop_first() else { break };
-            self.bytes = self.bytes.saturating_sub(record.to_string().len());
+            // The namespace that holds the most loses its oldest record.
+            let weight = |(count, bytes): &(usize, usize)| {
+                bytes.div_ceil(BYTES_MAX / RECORDS_MAX).max(*count)
+            };
+            let most = self.owners.iter().max_by_key(|(_, held)| weight(held));
+            let Some(most) = most.map(|(owner, _)| owner.clone()) else { break };
+            let oldest = self.records.iter().find(|(_, record)| owner(record) == most);
+            let Some(oldest) = oldest.map(|(id, _)| id.clone()) else { break };
+            self.remove(&oldest);
             self.unwritten.insert(oldest);
+        }
+    }
+
+    fn insert(&mut self, id: String, record: Value, bytes: usize) {
+        self.bytes += bytes;
+        let held = self.owners.entry(owner(&record)).or_default();
+        *held = (held.0 + 1, held.1 + bytes);
+        self.records.insert(id, record);
+    }
+
+    fn remove(&mut self, id: &str) {
+        let Some(record) = self.records.remove(id) else { return };
+        let (bytes, owner) = (record.to_string().len(), owner(&record));
+        self.bytes = self.bytes.saturating_sub(bytes);
+        if let Some(held) = self.owners.get_mut(&owner) {
+            *held = (held.0 - 1, held.1.saturating_sub(bytes));
+            if held.0 == 0 {
+                self.owners.remove(&owner);
+            }
+        }
+    }
+
+    /// Removes the records of namespaces that are not there any more.
+    fn forget(&mut self, exists: impl Fn(&Owner) -> bool) {
+        let gone: Vec<Owner> = self.owners.keys().filter(|one| !exists(one)).cloned().collect();
+        for gone in gone {
+            let own = self.records.iter().filter(|(_, record)| owner(record) == gone);
+            let ids: Vec<String> = own.map(|(id, _)| id.clone()).collect();
+            for id in ids {
+                self.remove(&id);
+                self.unwritten.insert(id);
+            }
         }
     }
 }
@@ -108,8 +161,7 @@ impl Activations {
                 held.add(id, record);
                 continue;
             }
-            held.bytes += bytes.len();
-            held.records.insert(id, record);
+            held.insert(id, record, bytes.len());
         }
         Self { held: Mutex::new(held), ..Self::default() }
     }
@@ -125,6 +177,12 @@ impl Activations {
 
     pub(super) fn get(&self, id: &str) -> Option<Value> {
         self.held().records.get(id).cloned()
+    }
+
+    /// A record as clients of a namespace see it.
+    fn get_in(&self, space: Option<&Space>, id: &str) -> Result<Value, Refused> {
+        let found = self.get(id).filter(|record| owner(record) == owner_of(space));
+        found.map(without_created).ok_or_else(Refused::not_found)
     }
 
     /// Waits until every record added so far is in the store.
@@ -159,13 +217,26 @@ impl Activations {
         }
     }
 
-    /// Writes new records every half second.
-    pub(super) async fn keep(&self, node: &dyn Documents) {
+    /// Writes new records every half second, and removes those of namespaces that were deleted.
+    pub(super) async fn keep(&self, node: &dyn Node) {
         loop {
             tokio::time::sleep(WRITE_EVERY).await;
+            let all = node.namespaces();
+            self.held().forget(|(name, created)| {
+                let space = || Space { name: name.as_str().into(), created_at_ms: *created };
+                name == NAMESPACE || all.has(&space())
+            });
             self.write(node).await;
         }
     }
+}
+
+/// A record as clients see it.
+pub(super) fn without_created(mut record: Value) -> Value {
+    if let Some(members) = record.as_object_mut() {
+        members.remove(CREATED);
+    }
+    record
 }
 
 /// The parameters of a list request.
@@ -199,19 +270,22 @@ impl Asked {
 
 pub(super) async fn list(
     State(whisk): State<Whisk>,
+    part: Part,
     Query(asked): Query<Asked>,
 ) -> Result<Response, Refused> {
     let limit = asked.limit()?;
     let held = whisk.activations.held();
+    let wanted = owner_of(part.space());
     let matches = |record: &&Value| {
         let start = record["start"].as_u64().unwrap_or(0);
         let path = record["annotations"].as_array().into_iter().flatten();
         let path = path.filter(|pair| pair["key"] == "path").map(|pair| &pair["value"]);
-        asked.since.is_none_or(|since| start >= since)
+        owner(record) == wanted
+            && asked.since.is_none_or(|since| start >= since)
             && asked.upto.is_none_or(|upto| start <= upto)
             && asked.name.as_ref().is_none_or(|name| {
                 record["name"] == name.as_str()
-                    || path.clone().any(|path| path == &json!(format!("{NAMESPACE}/{name}")))
+                    || path.clone().any(|path| path == &json!(format!("{}/{name}", part.shown())))
             })
     };
     let found = held.records.values().rev().filter(matches);
@@ -220,7 +294,7 @@ pub(super) async fn list(
         return Ok(Json(json!({ "activations": count })).into_response());
     }
     let shown = |record: &Value| {
-        let mut record = record.clone();
+        let mut record = without_created(record.clone());
         if !asked.docs
             && let Some(members) = record.as_object_mut()
         {
@@ -236,17 +310,19 @@ pub(super) async fn list(
 
 pub(super) async fn show(
     State(whisk): State<Whisk>,
+    part: Part,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Refused> {
-    whisk.activations.get(&id).map(Json).ok_or_else(Refused::not_found)
+    whisk.activations.get_in(part.space(), &id).map(Json)
 }
 
 pub(super) async fn show_part(
     State(whisk): State<Whisk>,
-    Path((id, part)): Path<(String, String)>,
+    part: Part,
+    Path((id, member)): Path<(String, String)>,
 ) -> Result<Json<Value>, Refused> {
-    let record = whisk.activations.get(&id).ok_or_else(Refused::not_found)?;
-    match part.as_str() {
+    let record = whisk.activations.get_in(part.space(), &id)?;
+    match member.as_str() {
         "logs" => Ok(Json(json!({ "logs": record["logs"] }))),
         "result" => Ok(Json(record["response"].clone())),
         _ => Err(Refused::not_found()),
@@ -316,5 +392,32 @@ mod tests {
         let held = activations.held();
         assert!(held.bytes <= BYTES_MAX && held.records.len() == 31, "{}", held.records.len());
         assert_eq!(*held.records.first_key_value().expect("some").0, id(9).to_string());
+    }
+
+    #[test]
+    fn a_namespace_pushes_out_its_own_records_and_is_forgotten() {
+        let activations = Activations::default();
+        let mine = |n: usize| json!({ "namespace": NAMESPACE, "n": n, "logs": [] });
+        let of_plant = |n: usize| json!({ "namespace": "plant", CREATED: 7, "n": n, "logs": [] });
+        for n in 0..10 {
+            activations.add(id(n), mine(n));
+        }
+        for n in 10..RECORDS_MAX + 100 {
+            activations.add(id(n), of_plant(n));
+        }
+        assert!((0..10).all(|n| kept(&activations, n).is_some()), "others are gone");
+        assert_eq!(activations.held().records.len(), RECORDS_MAX);
+        let space = |created_at_ms| Space { name: "plant".into(), created_at_ms };
+        let last = id(RECORDS_MAX).to_string();
+        let shown = activations.get_in(Some(&space(7)), &last).expect("its own");
+        assert!(shown.get(CREATED).is_none());
+        assert!(activations.get_in(Some(&space(8)), &last).is_err(), "one that was made again");
+        assert!(activations.get_in(None, &last).is_err());
+        assert!(activations.get_in(Some(&space(7)), &id(1).to_string()).is_err());
+        activations.held().forget(|(name, _)| name == NAMESPACE);
+        let held = activations.held();
+        assert_eq!((held.records.len(), held.owners.len()), (10, 1));
+        let counted: usize = held.records.values().map(|one| one.to_string().len()).sum();
+        assert_eq!(held.bytes, counted);
     }
 }

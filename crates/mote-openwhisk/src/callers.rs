@@ -7,6 +7,7 @@ use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use mote_compat::call;
+use mote_compat::part::Part;
 use mote_compat::routing::{Argument, Call, Refusal};
 use mote_core::Fault;
 use mote_core::invocation::{headers, is_set_by_node};
@@ -16,8 +17,9 @@ use super::entities::What;
 use super::run::{self, Found};
 use super::{Refused, Whisk};
 
-/// The method, the fields and the address of a request.
+/// The method, the fields and the address of a request, and what its sender may manage.
 pub(super) struct Sender {
+    pub(super) part: Part,
     pub(super) method: Method,
     pub(super) fields: HeaderMap,
     pub(super) from: IpAddr,
@@ -27,8 +29,9 @@ impl<S> Argument<S> for Sender {
     #[inline(never)]
     fn take(call: &mut Call, state: &S) -> Result<Self, Refusal> {
         let ConnectInfo(from) = ConnectInfo::<SocketAddr>::take(call, state)?;
+        let part = Part::take(call, state)?;
         let (method, fields) = (call.head.method.clone(), call.head.headers.clone());
-        Ok(Self { method, fields, from: from.ip() })
+        Ok(Self { part, method, fields, from: from.ip() })
     }
 }
 
@@ -77,7 +80,7 @@ fn functions(whisk: &Whisk, found: &Found) -> BTreeSet<String> {
         match found.entity.what {
             What::Action { function, .. } if !function.is_empty() => drop(all.insert(function)),
             What::Sequence { components, .. } if seen.insert(found.name) => {
-                next.extend(components.iter().filter_map(|name| run::find(whisk, name).ok()));
+                next.extend(components.iter().filter_map(|name| run::find(whisk, None, name).ok()));
             }
             _ => {}
         }

@@ -81,17 +81,28 @@ impl Entity {
         Self { version: 0, publish: false, updated_ms: 0, parameters, annotations, what }
     }
 
+    /// Counts a change, after which it takes the place of `before`.
+    pub(super) fn change(&mut self, before: Option<&Entity>) {
+        self.version = before.map_or(1, |known| known.version.saturating_add(1));
+        self.updated_ms = unix_ms();
+    }
+
     pub(super) fn annotation(&self, key: &str) -> Option<&Value> {
         self.annotations.iter().find(|pair| pair.key == key).map(|pair| &pair.value)
     }
 
     /// The entity as the API shows it. `name` includes its package, if any, as `package/name`.
     pub(super) fn shown(&self, name: &str) -> Map<String, Value> {
+        self.shown_in(NAMESPACE, name)
+    }
+
+    /// The same in a namespace.
+    pub(super) fn shown_in(&self, namespace: &str, name: &str) -> Map<String, Value> {
         let (package, own) = name.rsplit_once('/').unwrap_or(("", name));
         let namespace = if package.is_empty() {
-            NAMESPACE.to_owned()
+            namespace.to_owned()
         } else {
-            format!("{NAMESPACE}/{package}")
+            format!("{namespace}/{package}")
         };
         let mut shown = Map::new();
         shown.insert("namespace".into(), namespace.into());
@@ -197,8 +208,7 @@ impl Entities {
         mut entity: Entity,
         code: Option<&Value>,
     ) -> Result<Entity, Refused> {
-        entity.version = self.get(kind, name).map_or(1, |known| known.version + 1);
-        entity.updated_ms = unix_ms();
+        entity.change(self.get(kind, name).as_ref());
         let mut changes = vec![change(kind, name, Some(&entity))];
         if let Some(code) = code {
             let value = Some(code.to_string().into_bytes());

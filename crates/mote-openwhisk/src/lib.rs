@@ -2,8 +2,9 @@
 //!
 //! Written from descriptions of the documented API. Actions are functions of the node. This crate
 //! stores as documents the platform's other data about them, and everything that is not a function
-//! (sequences, triggers, rules, packages, activations). There is one namespace, `NAMESPACE`, which
-//! `_` also denotes. This crate must not know the engine, the store, other platforms or the
+//! (sequences, triggers, rules, packages, activations). `NAMESPACE` is the default namespace of the
+//! node. Its other namespaces have actions and activations only (`spaces.rs`). `_` is the namespace
+//! of the sender's token. This crate must not know the engine, the store, other platforms or the
 //! configuration. Start reading at `routes`, then `entities.rs`, then `run.rs`.
 
 mod accepted;
@@ -17,6 +18,7 @@ mod manifest;
 mod packages;
 mod refused;
 mod run;
+mod spaces;
 mod system;
 mod triggers;
 mod web;
@@ -24,15 +26,15 @@ mod web;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
 use mote_api::Problem;
-use mote_compat::node::{
-    Access, Admission, Deploys, Documents, Functions, Invocations, Logs, Role,
-};
+use mote_compat::access::{Denied, Gate, Rule};
+use mote_compat::node::{Act, Api, Documents, Invocations, Managed};
+use mote_compat::part::Part;
 use mote_compat::queue::Resumed;
 use mote_compat::routing::{Routes, any, get, guarded, handled, limited};
 use mote_compat::{Bound, access};
@@ -43,12 +45,14 @@ use tokio_util::task::TaskTracker;
 
 use self::activations::Activations;
 use self::entities::Entities;
-use self::limits::Limits;
+use self::limits::AllLimits;
 pub use self::manifest::{Incoming, Manifests};
 use self::refused::Refused;
 
-/// The only namespace.
+/// What clients call the default namespace.
 const NAMESPACE: &str = "guest";
+/// The path below which requests need a token.
+const NAMESPACES: &str = "/api/v1/namespaces";
 /// Largest code of an action, as base64 in a request, and largest parameters and results.
 const CODE_BYTES_MAX: usize = 48 << 20;
 const PARAMETERS_BYTES_MAX: usize = 1 << 20;
@@ -57,9 +61,9 @@ const PARAMETERS_BYTES_MAX: usize = 1 << 20;
 const WEB_BODIES_BYTES_MAX: usize = 16 << 20;
 
 /// The traits of a node that this API uses.
-pub trait Node: Access + Deploys + Documents + Functions + Invocations + Logs {}
+pub trait Node: Managed + Documents + Invocations {}
 
-impl<N: Access + Deploys + Documents + Functions + Invocations + Logs> Node for N {}
+impl<N: Managed + Documents + Invocations> Node for N {}
 
 /// The context of this API.
 pub type Context = mote_compat::Context<dyn Node>;
@@ -68,9 +72,10 @@ pub type Context = mote_compat::Context<dyn Node>;
 #[derive(Clone)]
 struct Whisk {
     context: Context,
+    gate: Gate,
     entities: Arc<Entities>,
     activations: Arc<Activations>,
-    limits: Arc<Limits>,
+    limits: Arc<AllLimits>,
     /// Bytes of the bodies of web actions that are in memory, by sender.
     bodies: Shares<IpAddr>,
     /// Running activations, whether or not a client waits for them.
@@ -84,7 +89,9 @@ impl Whisk {
         let activations = Arc::new(Activations::load(context.node.as_ref()).await);
         let (limits, tasks) = (Arc::default(), TaskTracker::new());
         let bodies = Shares::new(WEB_BODIES_BYTES_MAX, WEB_BODIES_BYTES_MAX / 2);
-        Ok(Self { context, entities, activations, limits, bodies, tasks })
+        let gate =
+            Gate { node: context.node.clone(), rule: Rule::Token, api: Some(Api::OpenWhisk) };
+        Ok(Self { context, gate, entities, activations, limits, bodies, tasks })
     }
 }
 
@@ -124,45 +131,45 @@ pub async fn serve(
 }
 
 fn routes(whisk: Whisk) -> Router {
-    let entity = |whisk: &Whisk| {
-        let (actions, action) = (actions::list, actions::dispatch);
-        Routes::new(whisk.clone())
-            .route("/actions", get(actions))
-            .route("/actions/{name}", any(action))
-            .route("/actions/{package}/{name}", any(actions::dispatch_in_package))
-            .route("/packages", get(packages::list))
-            .route("/packages/{name}", any(packages::dispatch))
-            .route("/triggers", get(triggers::list))
-            .route("/triggers/{name}", any(triggers::dispatch))
-            .route("/rules", get(triggers::list_rules))
-            .route("/rules/{name}", any(triggers::dispatch_rule))
-            .route("/activations", get(activations::list))
-            .route("/activations/{id}", get(activations::show))
-            .route("/activations/{id}/{part}", get(activations::show_part))
-            .router()
-    };
+    let (actions, action) = (actions::list, actions::dispatch);
+    let entities = Routes::new(whisk.clone())
+        .route("/actions", get(actions))
+        .route("/actions/{name}", any(action))
+        .route("/actions/{package}/{name}", any(actions::dispatch_in_package))
+        .route("/packages", get(packages::list))
+        .route("/packages/{name}", any(packages::dispatch))
+        .route("/triggers", get(triggers::list))
+        .route("/triggers/{name}", any(triggers::dispatch))
+        .route("/rules", get(triggers::list_rules))
+        .route("/rules/{name}", any(triggers::dispatch_rule))
+        .route("/activations", get(activations::list))
+        .route("/activations/{id}", get(activations::show))
+        .route("/activations/{id}/{part}", get(activations::show_part))
+        .router();
+    let longest = DefaultBodyLimit::max(CODE_BYTES_MAX + PARAMETERS_BYTES_MAX);
     let managed = Routes::new(whisk.clone())
         .route(
-            &format!("/namespaces/{}/actions/{{package}}/{{name}}", system::NAMESPACE),
+            &format!("{NAMESPACES}/{}/actions/{{package}}/{{name}}", system::NAMESPACE),
             any(actions::dispatch_system),
         )
-        .route("/namespaces", get(|| async { axum::Json([NAMESPACE]) }))
+        .route(NAMESPACES, get(|part: Part| async move { Json(part.namespaces()) }))
         .router()
-        .nest("/namespaces/_", entity(&whisk))
-        .nest(&format!("/namespaces/{NAMESPACE}"), entity(&whisk));
-    let longest = DefaultBodyLimit::max(CODE_BYTES_MAX + PARAMETERS_BYTES_MAX);
-    let managed = guarded(limited(managed, longest), &whisk, authorise);
-    let web = Routes::new(whisk)
+        .nest(&format!("{NAMESPACES}/_"), entities);
+    let managed = limited(managed, longest);
+    let web = Routes::new(whisk.clone())
         .route("/web/{namespace}/{package}/{action}", any(web::run))
         .route("/web/{namespace}/{package}/{action}/{*path}", any(web::run))
         .with(|router| limited(router, DefaultBodyLimit::max(PARAMETERS_BYTES_MAX)))
         .router();
-    Routes::new(())
+    let all = Routes::new(())
         .route("/", get(info))
         .route("/api/v1", get(info))
         .router()
-        .nest("/api/v1", managed.merge(web))
-        .fallback(handled(|| async { Refused::not_found() }))
+        .nest("/api/v1", web)
+        .merge(managed)
+        .fallback(handled(|| async { Refused::not_found() }));
+    // The check is in front of the routes, because it changes paths.
+    guarded(Router::new().fallback_service(all), &whisk, authorise)
 }
 
 async fn info() -> Response {
@@ -176,56 +183,94 @@ async fn info() -> Response {
         "concurrent_actions": limits::CONCURRENT, "sequence_length": run::SEQUENCE_MAX,
         "max_action_duration": action_limits::TIMEOUT_MS_MAX, "max_action_memory": action_limits::MEMORY_MIB_MAX << 20,
     });
-    axum::Json(json!({
+    Json(json!({
         "description": "OpenWhisk API", "api_paths": ["/api/v1"], "runtimes": runtimes, "limits": limits,
         "support": { "github": "", "slack": "" },
     }))
     .into_response()
 }
 
-/// Lets a request through if it has the key.
+/// Lets a request through if it has a key that permits it.
 async fn authorise(
     State(whisk): State<Whisk>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    let needed = Role::for_platform(mote_compat::node::reads_only(request.method().as_str()));
-    let node = &whisk.context.node;
-    match holder(&whisk, from, request.headers(), needed) {
-        Ok((name, None)) => access::recorded(node, &name, from, request, next).await,
-        Ok((name, Some(role))) => {
-            let act = access::act(&name, from, &request);
-            let text = access::other_role(node, &name, role, act).await;
-            Refused(StatusCode::FORBIDDEN, text).into_response()
+    let path = request.uri().path();
+    if !path.starts_with(NAMESPACES) {
+        // The routes of everyone, and web actions, which decide themselves.
+        return next.run(request).await;
+    }
+    let method = request.method().as_str();
+    let (name, part) = match whisk.gate.allowed(from.ip(), request.headers(), method, path) {
+        Ok((name, part)) => (name, part.expect("the API has parts")),
+        Err(denied) => {
+            if let Denied::NotPermitted(name, _) = &denied
+                && let Some(act) = access::act(name, from, &request)
+            {
+                whisk.gate.node.record(act).await;
+            }
+            return refused(denied).into_response();
         }
-        Err(refused) => refused.into_response(),
+    };
+    let act = access::act(&name, from, &request);
+    match within(part, &request) {
+        Ok((part, path)) => {
+            if let Some(path) = path {
+                *request.uri_mut() = path;
+            }
+            request.extensions_mut().insert(part);
+            access::recorded(&whisk.gate.node, act, request, next).await
+        }
+        Err(response) => {
+            if let Some(act) = act {
+                let status = response.status().as_u16();
+                whisk.gate.node.record(Act { status, ..act }).await;
+            }
+            *response
+        }
     }
 }
 
-/// The name of the sender's token, and its role if that does not suffice.
-fn holder(
-    whisk: &Whisk,
-    from: SocketAddr,
-    headers: &HeaderMap,
-    needed: Role,
-) -> Result<(Arc<str>, Option<Role>), Refused> {
-    let token = access::token(headers);
-    let text = match whisk.context.node.admits(from.ip(), token.as_deref(), needed) {
-        Admission::Admitted(name) => return Ok((name, None)),
-        Admission::OtherRole { name, role } => return Ok((name, Some(role))),
-        Admission::OtherScope { name } => {
-            return Err(Refused(StatusCode::FORBIDDEN, access::other_scope(&name)));
-        }
-        Admission::Refused if token.is_none() => {
-            "The resource requires authentication, which was not supplied with the request."
-        }
-        Admission::Refused => "The supplied authentication is invalid.",
-        Admission::TooManyTries => {
-            return Err(Refused(StatusCode::TOO_MANY_REQUESTS, "too many wrong keys".to_owned()));
-        }
+/// The namespace that a path names, and the path with `_` instead, which the routes know.
+fn within(part: Part, request: &Request) -> Result<(Part, Option<Uri>), Box<Response>> {
+    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+    let named = path.strip_prefix(NAMESPACES).and_then(|rest| rest.strip_prefix('/'));
+    let (named, below) = match named.map(|rest| rest.split_once('/').unwrap_or((rest, ""))) {
+        Some((named, below)) if named != system::NAMESPACE => (named, below),
+        _ => return Ok((part, None)),
     };
-    Err(Refused(StatusCode::UNAUTHORIZED, text.to_owned()))
+    let refuse = |refused: Refused| Box::new(refused.into_response());
+    let chosen = if named == "_" { Ok(part) } else { part.of(Some(named)) };
+    let part = chosen.map_err(|_| refuse(Refused::not_found()))?;
+    let kinds: Vec<&str> = below.split('/').collect();
+    if part.namespace().is_some() {
+        match kinds[..] {
+            ["actions" | "activations"] | ["actions", _] | ["activations", _, ..] => {}
+            ["packages" | "triggers" | "rules"] if request.method() == Method::GET => {
+                return Err(Box::new(Json::<[(); 0]>([]).into_response()));
+            }
+            _ => return Err(refuse(spaces::only_actions(part.shown()))),
+        }
+    }
+    let path = format!("{NAMESPACES}/_/{below}?{query}");
+    let path = path.parse().map_err(|_| refuse(Refused::not_found()))?;
+    Ok((part, Some(path)))
+}
+
+/// The refusal of a request whose key does not permit it.
+fn refused(denied: Denied) -> Refused {
+    let (status, text) = match denied {
+        Denied::NotPermitted(_, text) => return Refused(StatusCode::FORBIDDEN, text),
+        Denied::NoToken => (
+            StatusCode::UNAUTHORIZED,
+            "The resource requires authentication, which was not supplied with the request.",
+        ),
+        Denied::WrongToken => (StatusCode::UNAUTHORIZED, "The supplied authentication is invalid."),
+        Denied::TooManyTries => (StatusCode::TOO_MANY_REQUESTS, "too many wrong keys"),
+    };
+    Refused(status, text.to_owned())
 }
 
 /// The body of a request as an object; an empty body is an empty object.

@@ -1,11 +1,12 @@
 //! Limits of a namespace: simultaneous activations, and invocations per minute.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
+use mote_compat::node::Space;
 
 use super::refused::Refused;
 
@@ -17,6 +18,17 @@ pub(super) const CONCURRENT: usize = 100;
 /// the owner.
 const CONCURRENT_KEYLESS: usize = CONCURRENT / 2;
 const WINDOW: Duration = Duration::from_secs(60);
+
+/// The limits of each namespace; `None` is the default one.
+#[derive(Default)]
+pub(super) struct AllLimits(Mutex<BTreeMap<Option<Arc<str>>, Arc<Limits>>>);
+
+impl AllLimits {
+    pub(super) fn of(&self, space: Option<&Space>) -> Arc<Limits> {
+        let mut all = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        all.entry(space.map(|space| space.name.clone())).or_default().clone()
+    }
+}
 
 /// Recent invocations.
 #[derive(Default)]

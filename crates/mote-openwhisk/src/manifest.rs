@@ -171,7 +171,7 @@ fn check(whisk: &Whisk, manifest: &WhiskManifest) -> Result<Vec<Function>, Probl
     }
     let is_callable = |name: &str| {
         let local = entities::local_name(name);
-        local.is_ok_and(|name| callable.contains(&name) || run::find(whisk, &name).is_ok())
+        local.is_ok_and(|name| callable.contains(&name) || run::find(whisk, None, &name).is_ok())
     };
     let mut functions = Vec::new();
     for action in &manifest.actions {

@@ -9,7 +9,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use mote_api::Timestamp;
 use mote_compat::journal::Kept;
-use mote_compat::node::Call;
+use mote_compat::node::{Call, Space};
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Reply};
 use mote_core::{Fault, FaultClass, InvocationId};
@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use super::action_limits::limits;
 use super::entities::{self, Entity, EntityKind, What};
-use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, system};
+use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, activations, spaces, system};
 
 /// Attempts for an activation that finds no room.
 const TRIES_MAX: u32 = 8;
@@ -149,14 +149,29 @@ impl Ended {
 /// An action with its parameters; its own take precedence over those of its package.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
+    /// The namespace; `None` is the default one.
+    pub(super) space: Option<Space>,
     pub(super) name: String,
     pub(super) entity: Entity,
     pub(super) parameters: Map<String, Value>,
 }
 
+impl Found {
+    /// What clients call the namespace.
+    pub(super) fn namespace(&self) -> &str {
+        self.space.as_ref().map_or(NAMESPACE, |space| &space.name)
+    }
+}
+
 /// The action of a name; a name in a binding refers to the package behind it.
-pub(super) fn find(whisk: &Whisk, name: &str) -> Result<Found, Refused> {
+pub(super) fn find(whisk: &Whisk, space: Option<&Space>, name: &str) -> Result<Found, Refused> {
     let missing = Refused::not_found;
+    if let Some(space) = space {
+        let entity = spaces::get(whisk, space, name).ok_or_else(missing)?;
+        let parameters = entities::merged([entity.parameters.as_slice()]);
+        return Ok(Found { space: Some(space.clone()), name: name.to_owned(), entity, parameters });
+    }
+    let space = None;
     if system::action_of(name).is_some() {
         let what = What::Action {
             exec: json!({ "kind": "builtin" }),
@@ -164,12 +179,12 @@ pub(super) fn find(whisk: &Whisk, name: &str) -> Result<Found, Refused> {
             function: String::new(),
         };
         let (entity, parameters) = (Entity::new(what), Map::new());
-        return Ok(Found { name: name.to_owned(), entity, parameters });
+        return Ok(Found { space, name: name.to_owned(), entity, parameters });
     }
     let Some((package, own)) = name.split_once('/') else {
         let entity = whisk.entities.get(EntityKind::Action, name).ok_or_else(missing)?;
         let parameters = entities::merged([entity.parameters.as_slice()]);
-        return Ok(Found { name: name.to_owned(), entity, parameters });
+        return Ok(Found { space, name: name.to_owned(), entity, parameters });
     };
     let holder = whisk.entities.get(EntityKind::Package, package).ok_or_else(missing)?;
     let (real, bound) = match &holder.what {
@@ -183,7 +198,7 @@ pub(super) fn find(whisk: &Whisk, name: &str) -> Result<Found, Refused> {
     let entity = whisk.entities.get(EntityKind::Action, &name).ok_or_else(missing)?;
     let lists = [bound.as_slice(), holder.parameters.as_slice(), entity.parameters.as_slice()];
     let parameters = entities::merged(lists);
-    Ok(Found { name, entity, parameters })
+    Ok(Found { space, name, entity, parameters })
 }
 
 /// A new id.
@@ -211,6 +226,7 @@ pub(super) async fn activate(
     activation: &Activation,
     patience: Patience,
 ) -> Result<Ended, NotRun> {
+    let _change = spaces::begin(whisk, activation.found.space.as_ref())?;
     nested(whisk, activation, patience, None, 0).await
 }
 
@@ -221,6 +237,7 @@ pub(super) async fn activate_kept(
     activation: &Activation,
     kept: &Kept,
 ) -> Result<Ended, NotRun> {
+    let _change = spaces::begin(whisk, activation.found.space.as_ref())?;
     nested(whisk, activation, Patience::Waits, Some(kept), 0).await
 }
 
@@ -263,7 +280,7 @@ fn nested<'a>(
             }
             _ => return Err(NotRun::Missing),
         };
-        let mut record = record(&found.name, &found.entity, *id, started);
+        let mut record = record(found.space.as_ref(), &found.name, &found.entity, *id, started);
         record["response"] = response;
         record["logs"] = logs;
         if let Some(cause) = cause {
@@ -286,31 +303,42 @@ fn built_in(own: &str, arguments: &Value, now: &str) -> Value {
 }
 
 /// The full name of an action.
-fn path(name: &str) -> String {
-    name.strip_prefix('/').map_or_else(|| format!("{NAMESPACE}/{name}"), str::to_owned)
+fn path(namespace: &str, name: &str) -> String {
+    name.strip_prefix('/').map_or_else(|| format!("{namespace}/{name}"), str::to_owned)
 }
 
 /// A record of an activation that ended now, without response and logs.
-pub(super) fn record(name: &str, entity: &Entity, id: Id, started_ms: u64) -> Value {
+pub(super) fn record(
+    space: Option<&Space>,
+    name: &str,
+    entity: &Entity,
+    id: Id,
+    started_ms: u64,
+) -> Value {
+    let namespace = space.map_or(NAMESPACE, |space| &space.name);
     let ended_ms = entities::unix_ms();
     let kind = match &entity.what {
         What::Action { exec, .. } => exec["kind"].as_str().unwrap_or("").to_owned(),
         What::Sequence { .. } => "sequence".to_owned(),
         _ => String::new(),
     };
-    let mut annotations = vec![json!({ "key": "path", "value": path(name) })];
+    let mut annotations = vec![json!({ "key": "path", "value": path(namespace, name) })];
     if !kind.is_empty() {
         annotations.push(json!({ "key": "kind", "value": kind }));
     }
     if let What::Action { limits, .. } | What::Sequence { limits, .. } = &entity.what {
         annotations.push(json!({ "key": "limits", "value": limits }));
     }
-    json!({
-        "namespace": NAMESPACE, "name": name.rsplit('/').next(), "subject": NAMESPACE,
+    let mut record = json!({
+        "namespace": namespace, "name": name.rsplit('/').next(), "subject": namespace,
         "version": format!("0.0.{}", entity.version), "publish": false, "activationId": id,
         "start": started_ms, "end": ended_ms, "duration": ended_ms.saturating_sub(started_ms),
         "annotations": annotations, "logs": [],
-    })
+    });
+    if let Some(space) = space {
+        record[activations::CREATED] = space.created_at_ms.into();
+    }
+    record
 }
 
 pub(super) fn response(code: u64, result: Value) -> Value {
@@ -439,7 +467,7 @@ async fn sequence(
     }
     for name in components.iter().skip(ids.len()) {
         let payload = last["result"].clone();
-        let Ok(found) = find(whisk, name) else {
+        let Ok(found) = find(whisk, None, name) else {
             last = response(1, json!({ "error": "Sequence component does not exist." }));
             break;
         };

@@ -89,7 +89,7 @@ async fn fire(
     body: &[u8],
 ) -> Result<Response, Refused> {
     let given: Map<String, Value> = object(body)?;
-    whisk.limits.fire()?;
+    whisk.limits.of(None).fire()?;
     let mut payload = entities::merged([trigger.parameters.as_slice()]);
     payload.extend(given);
     let id = run::new_id(whisk);
@@ -122,7 +122,7 @@ async fn fire(
             None => Ok(StatusCode::NO_CONTENT.into_response()),
         };
     }
-    let mut record = run::record(name, trigger, id, started);
+    let mut record = run::record(None, name, trigger, id, started);
     record["response"] = run::response(0, Value::Object(payload));
     record["logs"] = ran.into();
     whisk.activations.add(id, record);
@@ -139,7 +139,7 @@ async fn start(
     cause: Id,
     sender: &Sender,
 ) -> Result<Id, Refused> {
-    let found = run::find(whisk, action)?;
+    let found = run::find(whisk, None, action)?;
     let caller = callers::admit(whisk, &found, &mut sender.fields.clone(), sender.from);
     let (caller, _places) = caller.map_err(|fault| callers::refused(&fault, action))?;
     accepted::accept(whisk, action, found, payload, (Some(cause), caller)).await
@@ -233,7 +233,7 @@ fn rule(whisk: &Whisk, known: Option<Entity>, wish: RuleWish) -> Result<Entity, 
     if whisk.entities.get(EntityKind::Trigger, &trigger).is_none() {
         return Err(Refused(StatusCode::NOT_FOUND, "trigger does not exist".to_owned()));
     }
-    if run::find(whisk, &action).is_err() {
+    if run::find(whisk, None, &action).is_err() {
         return Err(Refused(StatusCode::NOT_FOUND, "action does not exist".to_owned()));
     }
     entity.what = What::Rule { trigger, action, active };

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use mote_compat::call::{self, NotTaken, append, expect};
-use mote_compat::node::Role;
+use mote_compat::node::Space;
 use mote_core::base64;
 use mote_core::body::Body;
 use mote_core::invocation::Reply;
@@ -18,7 +18,7 @@ use mote_openwhisk_action as whisk;
 use serde_json::{Map, Value};
 
 use super::run::{self, Activation, Found, Patience};
-use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, callers, holder};
+use super::{NAMESPACE, NAMESPACES, PARAMETERS_BYTES_MAX, Refused, Whisk, callers, refused};
 
 /// The ways to turn a result into an answer, by the extension of the action's name.
 const ENDINGS: [&str; 5] = ["http", "json", "html", "svg", "text"];
@@ -33,9 +33,14 @@ pub(super) async fn run(
         let found = parts.iter().find(|(key, _)| key == name);
         found.map_or("", |(_, value)| value.as_str())
     };
-    if part("namespace") != NAMESPACE && part("namespace") != "_" {
-        return Err(Refused::not_found());
-    }
+    let space = match part("namespace") {
+        NAMESPACE | "_" => None,
+        name => {
+            let one = whisk.context.node.namespaces().get(name);
+            let one = one.map_err(|_| Refused::not_found())?;
+            Some(Space { name: name.into(), created_at_ms: one.created_at_ms })
+        }
+    };
     let (action, ending) = match part("action").rsplit_once('.') {
         Some((action, ending)) if ENDINGS.contains(&ending) => (action, ending),
         _ => (part("action"), "http"),
@@ -44,7 +49,7 @@ pub(super) async fn run(
         "default" => action.to_owned(),
         package => format!("{package}/{action}"),
     };
-    let found = run::find(&whisk, &name)?;
+    let found = run::find(&whisk, space.as_ref(), &name)?;
     let exported = found.entity.annotation("web-export") == Some(&Value::Bool(true));
     if !exported {
         return Err(Refused::not_found());
@@ -63,12 +68,13 @@ pub(super) async fn run(
     };
     let query = head.uri.query().unwrap_or("");
     let payload = arguments(&found, head.method.as_str(), &path, query, &head.headers, &body)?;
+    let limits = whisk.limits.of(space.as_ref());
     let _place = if keyed {
-        whisk.limits.invocation()?;
-        whisk.limits.place()?
+        limits.invocation()?;
+        limits.place()?
     } else {
-        whisk.limits.keyless_invocation()?;
-        whisk.limits.keyless_place()?
+        limits.keyless_invocation()?;
+        limits.keyless_place()?
     };
     let payload = Value::Object(payload);
     let id = run::new_id(&whisk);
@@ -86,7 +92,7 @@ async fn received(
     length: Option<u64>,
     from: SocketAddr,
 ) -> Result<(Vec<u8>, Share<IpAddr>), Refused> {
-    let refused = |not_taken| match not_taken {
+    let not_received = |not_taken| match not_taken {
         NotTaken::TooLong => {
             let text = "The entity size exceeds the maximum allowed size of 1 MB.".to_owned();
             Refused(StatusCode::PAYLOAD_TOO_LARGE, text)
@@ -99,11 +105,11 @@ async fn received(
     let (mut stream, mut whole) = (body.into_data_stream(), Vec::new());
     let mut room = whisk.bodies.take(address_owner(from.ip()), 0).expect("nothing always fits");
     let length = length.map_or(0, |length| usize::try_from(length).unwrap_or(usize::MAX));
-    expect(&mut whole, length, PARAMETERS_BYTES_MAX, &mut room).map_err(refused)?;
+    expect(&mut whole, length, PARAMETERS_BYTES_MAX, &mut room).map_err(not_received)?;
     while let Some(piece) = stream.next().await {
         let broken = |_| Refused::bad("The request body was not received.");
         append(&mut whole, &piece.map_err(broken)?, PARAMETERS_BYTES_MAX, &mut room)
-            .map_err(refused)?;
+            .map_err(not_received)?;
     }
     Ok((whole, room))
 }
@@ -118,7 +124,7 @@ fn authenticated(
 ) -> Result<bool, Refused> {
     let wanted = match found.entity.annotation("require-whisk-auth") {
         None | Some(Value::Null | Value::Bool(false)) => return Ok(false),
-        Some(Value::Bool(true)) => return has_token(whisk, from, fields),
+        Some(Value::Bool(true)) => return has_token(whisk, found, from, fields),
         Some(Value::String(word)) => word.clone(),
         Some(other) => other.to_string(),
     };
@@ -130,14 +136,23 @@ fn authenticated(
     Err(Refused(StatusCode::UNAUTHORIZED, text.to_owned()))
 }
 
-/// Whether the request has a token that may invoke actions; otherwise it is refused.
-fn has_token(whisk: &Whisk, from: SocketAddr, fields: &HeaderMap) -> Result<bool, Refused> {
-    match holder(whisk, from, fields, Role::for_platform(false))? {
-        (_, None) => Ok(true),
-        (name, Some(role)) => {
-            let text = format!("the token {name} has the role {role}, which does not permit this");
+/// Whether the request has a token that may invoke this action; otherwise it is refused.
+fn has_token(
+    whisk: &Whisk,
+    found: &Found,
+    from: SocketAddr,
+    fields: &HeaderMap,
+) -> Result<bool, Refused> {
+    let path = format!("{NAMESPACES}/_/actions/{}", found.name);
+    match whisk.gate.allowed(from.ip(), fields, "POST", &path) {
+        Ok((_, Some(part))) if !part.is_confined() || part.space() == found.space.as_ref() => {
+            Ok(true)
+        }
+        Ok((name, _)) => {
+            let text = format!("the token {name} is for another namespace");
             Err(Refused(StatusCode::FORBIDDEN, text))
         }
+        Err(denied) => Err(refused(denied)),
     }
 }
 

@@ -43,11 +43,6 @@ pub enum Admission {
         /// Its role.
         role: Role,
     },
-    /// The token is valid, but for one namespace, and this concerns more.
-    OtherScope {
-        /// The name of the token.
-        name: Arc<str>,
-    },
     /// The token is missing or not valid.
     Refused,
     /// This address sent too many wrong tokens.
@@ -86,23 +81,9 @@ impl Operators {
         Ok(Self { owner: Some(Sha256::digest(&text).into()), ..Self::default() })
     }
 
-    /// Whether the sender of `token`, at this address, may do what `needed` permits on the whole
-    /// node. Tokens of a namespace may not.
-    pub fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> Admission {
-        match self.admits_within(from, token, needed) {
-            (Admission::Admitted(name), Scope::Namespace(_)) => Admission::OtherScope { name },
-            (admission, _) => admission,
-        }
-    }
-
     /// Whether the sender of `token`, at this address, may do what `needed` permits, and within which
     /// scope. Counts wrong tokens; right ones are never slowed down.
-    pub fn admits_within(
-        &self,
-        from: IpAddr,
-        token: Option<&str>,
-        needed: Role,
-    ) -> (Admission, Scope) {
+    pub fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> (Admission, Scope) {
         let token = token.map(str::trim).filter(|token| token.len() <= TOKEN_BYTES_MAX);
         let holder = token.and_then(|token| self.holder(token));
         match holder {
@@ -172,7 +153,7 @@ mod tests {
             holder("ships", Role::Deployer, Some(u64::MAX)),
             holder("old", Role::Operator, Some(1)),
         ]));
-        let admits = |token: &str, needed| operators.admits(FROM, Some(token), needed);
+        let admits = |token: &str, needed| operators.admits(FROM, Some(token), needed).0;
         let name = Arc::<str>::from("reads");
         assert_eq!(admits("token-of-reads", Role::Viewer), Admission::Admitted(name.clone()));
         assert_eq!(
@@ -182,24 +163,18 @@ mod tests {
         assert_eq!(admits("token-of-ships", Role::Viewer), Admission::Admitted("ships".into()));
         assert_eq!(admits("token-of-old", Role::Viewer), Admission::Refused, "expired");
         assert_eq!(admits("", Role::Viewer), Admission::Refused);
-        assert_eq!(operators.admits(FROM, None, Role::Viewer), Admission::Refused);
+        assert_eq!(operators.admits(FROM, None, Role::Viewer).0, Admission::Refused);
     }
 
     #[test]
-    fn tokens_of_a_namespace_admit_to_nothing_else() {
+    fn tokens_of_a_namespace_admit_within_it() {
         let operators = Operators::default();
         let (hash, mut one) = holder("plant", Role::Operator, None);
         one.scope = Scope::Namespace("plant".into());
         operators.replace(HashMap::from([(hash, one)]));
-        let name = Arc::<str>::from("plant");
-        let token = Some("token-of-plant");
         assert_eq!(
-            operators.admits(FROM, token, Role::Viewer),
-            Admission::OtherScope { name: name.clone() }
-        );
-        assert_eq!(
-            operators.admits_within(FROM, token, Role::Operator),
-            (Admission::Admitted(name), Scope::Namespace("plant".into()))
+            operators.admits(FROM, Some("token-of-plant"), Role::Operator),
+            (Admission::Admitted("plant".into()), Scope::Namespace("plant".into()))
         );
     }
 
@@ -215,7 +190,7 @@ mod tests {
         let operators = Operators::with_owner(&path).expect("read");
         assert_eq!(
             operators.admits(FROM, Some(&text), Role::Operator),
-            Admission::Admitted(OWNER.into())
+            (Admission::Admitted(OWNER.into()), Scope::All)
         );
         std::fs::write(&path, "short\n").expect("written");
         assert!(Operators::with_owner(&path).is_err());
@@ -226,10 +201,10 @@ mod tests {
         let operators = Operators::default();
         operators.replace(HashMap::from([holder("reads", Role::Viewer, None)]));
         let answers: Vec<_> =
-            (0..40).map(|_| operators.admits(FROM, Some("wrong"), Role::Viewer)).collect();
+            (0..40).map(|_| operators.admits(FROM, Some("wrong"), Role::Viewer).0).collect();
         assert_eq!(answers[29], Admission::Refused);
         assert_eq!(answers[30], Admission::TooManyTries);
         let right = operators.admits(FROM, Some("token-of-reads"), Role::Viewer);
-        assert_eq!(right, Admission::Admitted("reads".into()));
+        assert_eq!(right.0, Admission::Admitted("reads".into()));
     }
 }

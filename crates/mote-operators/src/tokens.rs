@@ -213,7 +213,7 @@ mod tests {
         assert!(new.token.starts_with(PREFIX) && new.token.len() == PREFIX.len() + 64);
         let from = IpAddr::from([127, 0, 0, 1]);
         let admits =
-            |operators: &Operators| operators.admits(from, Some(&new.token), Role::Deployer);
+            |operators: &Operators| operators.admits(from, Some(&new.token), Role::Deployer).0;
         assert_eq!(admits(&operators), Admission::Admitted("ci".into()));
         let after = Operators::default();
         bring_back(&store, &after).expect("read");

@@ -12,16 +12,16 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use mote_compat::Bound;
 use mote_compat::access::{Gate, Rule};
-use mote_compat::node::{Access, Deploys, Functions, Logs};
+use mote_compat::node::Managed;
 use mote_compat::routing::{Routes, any, limited};
 
 pub use front::{Route, TinyFaasFront};
 pub use grpc::{GrpcFront, Method};
 
 /// The traits of a node that the management API uses.
-pub trait Node: Access + Deploys + Functions + Logs {}
+pub trait Node: Managed {}
 
-impl<N: Access + Deploys + Functions + Logs> Node for N {}
+impl<N: Managed> Node for N {}
 
 /// The context of the management API.
 pub type Context = mote_compat::Context<dyn Node>;
@@ -44,7 +44,7 @@ pub async fn serve(bound: Bound, context: Context, ports: Ports) {
 }
 
 fn routes(context: &Context, rule: Rule, ports: Ports) -> Router {
-    let gate = Gate { access: context.node.clone(), rule };
+    let gate = Gate { node: context.node.clone(), rule, api: None };
     let manager = management::Manager::new(context.clone(), ports);
     Routes::new(manager)
         .route("/upload", any(management::upload))

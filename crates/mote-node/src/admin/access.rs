@@ -201,14 +201,9 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(String, Sc
     };
     let reads_only = reads_only(request.method().as_str());
     let needed = Role::for_management(reads_only, request.uri().path());
-    let (admission, scope) = node.operators.admits_within(address, given, needed);
+    let (admission, scope) = node.operators.admits(address, given, needed);
     match admission {
         Admission::Admitted(name) => return Ok((name.to_string(), scope)),
-        // The request is examined later.
-        Admission::OtherScope { name } => {
-            let text = format!("the token {name} is for one namespace");
-            return Err(Problem::new(403, "M1408", text).into());
-        }
         Admission::OtherRole { name, role } => {
             // No role would help.
             let (method, path) = (request.method().as_str(), request.uri().path());
