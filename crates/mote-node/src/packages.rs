@@ -2,7 +2,6 @@
 //! version and machine, in a sandbox that reaches registries and otherwise sees only what a
 //! function sees.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +9,12 @@ use std::time::Duration;
 use mote_api::Problem;
 use mote_core::backend::InstanceLimits;
 use mote_core::fault::error_chain;
-use mote_core::spec::{Platform, Runtime};
 use mote_core::{FunctionName, FunctionSpec};
-use mote_packages::inputs::{self, Inputs};
-use mote_packages::registries::{Client, Registries};
-use mote_packages::{output, provided};
+use mote_packages::output;
+use mote_packages::registries::Registries;
+use mote_packages::wanted::Wanted;
 use mote_sandbox::{BuildOutcome, BuildRequest};
 use mote_store::{Lookup, PackagesStaging, StagedCode, StoredPackages};
-use sha2::{Digest, Sha256};
 
 use super::store_work::{blocking, store_problem};
 use super::{Node, namespaces};
@@ -26,8 +23,6 @@ use super::{Node, namespaces};
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 /// Memory that an installation may use: compiling a wheel takes memory and processes.
 const INSTALL_MEMORY_BYTES: u64 = 1 << 30;
-/// Largest `package.json` that the node itself reads, in bytes.
-const PACKAGE_JSON_BYTES_MAX: u64 = 1 << 20;
 const INSTALL_PIDS: u32 = 512;
 const INSTALL_TMP_BYTES: u64 = 1 << 30;
 /// Bytes that one function's packages may take; frameworks for machine learning need most of it.
@@ -68,17 +63,6 @@ impl Installed {
     }
 }
 
-/// The packages that a function asks for: the client's command and the files that determine the
-/// result.
-struct Wanted {
-    argv: Vec<String>,
-    /// Files of the code that the client must find in the packages folder.
-    seeds: Vec<&'static str>,
-    key: String,
-    inputs: Inputs,
-    registries: Arc<Registries>,
-}
-
 /// Installs the packages that `requirements.txt` or `package.json` in `code` asks for, if any.
 pub(crate) async fn install(
     node: &Arc<Node>,
@@ -87,7 +71,9 @@ pub(crate) async fn install(
     warnings: &mut Vec<String>,
 ) -> Result<Option<Installed>, Problem> {
     let code = &*staged.path;
-    let Some(wanted) = wanted(node, spec, staged, warnings)? else { return Ok(None) };
+    let wanted = Wanted::of(spec, code, &staged.hash, &node.interpreters, warnings)
+        .map_err(|reason| failed(&reason))?;
+    let Some(wanted) = wanted else { return Ok(None) };
     let store = node.store.clone();
     let key = wanted.key.clone();
     let lookup = blocking(move || store.packages_dir(&key))
@@ -123,138 +109,6 @@ pub(crate) async fn install(
     Ok(Some(Installed::new(wanted.key, stored, "installed".into())))
 }
 
-fn wanted(
-    node: &Node,
-    spec: &FunctionSpec,
-    staged: &StagedCode,
-    warnings: &mut Vec<String>,
-) -> Result<Option<Wanted>, Problem> {
-    let code = &*staged.path;
-    let has = |name: &str| code.join(name).is_file();
-    let asked = inputs::project_dependencies(spec, code);
-    let provided = provided::packages(spec, code);
-    if !provided.is_empty() {
-        let (platform, list) = (spec.compat.map_or("", Platform::as_str), provided.join(", "));
-        warnings.push(format!(
-            "installed {list}, because {platform} provides it: list it in the function's \
-             own packages to choose versions"
-        ));
-    }
-    let (seeds, inputs, language) = if has("requirements.txt") && spec.runtime != Runtime::Node {
-        (vec![], Inputs::of_requirements(code), "python")
-    } else if !asked.is_empty() {
-        (vec![], Inputs::of_pyproject(code, &asked), "python")
-    } else if !provided.is_empty() && spec.runtime == Runtime::Python {
-        (vec![], Inputs::default(), "python")
-    } else if has("package.json") && spec.runtime != Runtime::Python {
-        let asks = has_dependencies(spec, &code.join("package.json"));
-        if code.join("node_modules").is_dir() || (!asks && provided.is_empty()) {
-            return Ok(None);
-        }
-        if has("package-lock.json") {
-            let both = vec!["package.json", "package-lock.json"];
-            (both, Inputs::of_package(code), "node")
-        } else {
-            warnings.push(
-                "there is no package-lock.json next to package.json: the next deploy may install other versions"
-                    .to_owned(),
-            );
-            (vec!["package.json"], Inputs::of_package(code), "node")
-        }
-    } else if !provided.is_empty() && !code.join("node_modules").is_dir() {
-        (vec![], Inputs::default(), "node")
-    } else {
-        return Ok(None);
-    };
-    let interpreter =
-        if language == "python" { &node.interpreters.python } else { &node.interpreters.node };
-    let interpreter = interpreter
-        .as_ref()
-        .map_err(|reason| failed(&format!("{} has packages to install: {reason}", spec.name)))?;
-    let client = if language == "python" { Client::Pip } else { Client::Npm };
-    let registries = Arc::new(Registries::of(client, inputs.named.clone()));
-    let mut hash = Sha256::new();
-    let mut add = |bytes: &[u8]| {
-        hash.update((bytes.len() as u64).to_le_bytes());
-        hash.update(bytes);
-    };
-    add(interpreter.program.as_os_str().as_encoded_bytes());
-    for (name, bytes) in &inputs.files {
-        add(name.as_bytes());
-        add(bytes);
-    }
-    add(if inputs.whole_code { staged.hash.as_bytes() } else { b"" });
-    for package in &provided {
-        add(package.as_bytes());
-    }
-    // Another index may have other packages of the same name.
-    for (name, value) in &registries.env {
-        add(name.as_bytes());
-        add(value.as_bytes());
-    }
-    for (_, text) in &registries.files {
-        add(text.as_bytes());
-    }
-    let mut key = base16ct::lower::encode_string(&hash.finalize()[..16]);
-    let _ = write!(key, "-{language}{}-{}", interpreter.version, std::env::consts::ARCH);
-    let text = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    let mut argv = if language == "python" {
-        let mut argv = vec![interpreter.program.to_string_lossy().into_owned()];
-        argv.extend(text(&[
-            "-m",
-            "pip",
-            "install",
-            "--no-input",
-            "--disable-pip-version-check",
-            "--no-cache-dir",
-            "--no-warn-script-location",
-            "--target",
-            "/packages",
-        ]));
-        if has("requirements.txt") {
-            argv.extend(text(&["-r", "/function/requirements.txt", "--"]));
-        } else {
-            argv.push("--".to_owned());
-            argv.extend(asked);
-        }
-        argv
-    } else if seeds.len() == 2 && spec.compat.is_some() {
-        // Installs as the templates of other platforms do: npm follows a lock file that matches and
-        // updates one that does not.
-        text(&["npm", "install", "--omit=dev", "--no-audit", "--no-fund", "--prefix", "/packages"])
-    } else if seeds.len() == 2 {
-        text(&["npm", "ci", "--omit=dev", "--no-audit", "--no-fund", "--prefix", "/packages"])
-    } else {
-        text(&[
-            "npm",
-            "install",
-            "--omit=dev",
-            "--no-audit",
-            "--no-fund",
-            "--no-package-lock",
-            "--prefix",
-            "/packages",
-        ])
-    };
-    argv.extend(provided);
-    Ok(Some(Wanted { argv, seeds, key, inputs, registries }))
-}
-
-/// Whether a `package.json` has dependencies; without any, no installation is necessary.
-fn has_dependencies(spec: &FunctionSpec, path: &Path) -> bool {
-    // The server that the adapter replaces; every function of that platform names it.
-    let provided = |name: &str| spec.compat == Some(Platform::Knative) && name == "faas-js-runtime";
-    // A longer file is left to npm, which reads it in the installation's own memory.
-    if std::fs::metadata(path).is_ok_and(|meta| meta.len() > PACKAGE_JSON_BYTES_MAX) {
-        return true;
-    }
-    let text = std::fs::read(path).unwrap_or_default();
-    let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
-    ["dependencies", "optionalDependencies"].iter().any(|key| {
-        json[key].as_object().is_some_and(|wanted| wanted.keys().any(|name| !provided(name)))
-    })
-}
-
 async fn run(
     node: &Arc<Node>,
     spec: &FunctionSpec,
@@ -267,7 +121,7 @@ async fn run(
         code.to_owned()
     } else {
         let folder = staging.path().join(INPUTS);
-        write_inputs(&folder, &wanted.inputs)
+        (wanted.inputs.write(&folder))
             .map_err(|error| failed(&format!("cannot write {}: {error}", folder.display())))?;
         folder
     };
@@ -278,22 +132,6 @@ async fn run(
         .run_build(request, |listeners| registries.serve(listeners))
         .await
         .map_err(|error| failed(&format!("cannot install packages: {}", error_chain(&error))))
-}
-
-fn write_inputs(folder: &Path, inputs: &Inputs) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    std::fs::create_dir(folder)?;
-    for (name, bytes) in &inputs.files {
-        let path = folder.join(name);
-        std::fs::create_dir_all(path.parent().unwrap_or(folder))?;
-        std::fs::write(&path, bytes)?;
-        // The installation's own user reads them, whatever the umask of this process is.
-        for made in path.ancestors().take_while(|made| made.starts_with(folder)) {
-            let mode = if made == path { 0o644 } else { 0o755 };
-            std::fs::set_permissions(made, std::fs::Permissions::from_mode(mode))?;
-        }
-    }
-    Ok(())
 }
 
 /// Bytes that one more installation may write, and bytes that it must leave free.
@@ -423,28 +261,4 @@ pub(super) fn explain(
 
 pub(super) fn failed(text: &str) -> Problem {
     Problem::new(422, "M0401", text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_package_json_is_left_to_npm() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("package.json");
-        let name = mote_core::FunctionName::new("f").unwrap();
-        let spec = FunctionSpec::with_defaults(name, Runtime::Node, "app.mjs");
-        // The file names no dependency; the rest of it is white space.
-        let padded = |bytes: u64| format!("{{{}}}", " ".repeat(bytes as usize - 2));
-        for (bytes, asks) in [(PACKAGE_JSON_BYTES_MAX, false), (PACKAGE_JSON_BYTES_MAX + 1, true)] {
-            std::fs::write(&path, padded(bytes)).unwrap();
-            assert_eq!(has_dependencies(&spec, &path), asks, "{bytes} bytes");
-        }
-        // The length is set without content, because the file is never read.
-        std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
-        assert!(has_dependencies(&spec, &path));
-        std::fs::write(&path, r#"{"dependencies":{"a":"1"}}"#).unwrap();
-        assert!(has_dependencies(&spec, &path));
-    }
 }

@@ -49,6 +49,23 @@ pub struct Inputs {
 }
 
 impl Inputs {
+    /// Writes the files into a folder that is made for them. Blocks.
+    pub fn write(&self, folder: &Path) -> std::io::Result<()> {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::create_dir(folder)?;
+        for (name, bytes) in &self.files {
+            let path = folder.join(name);
+            std::fs::create_dir_all(path.parent().unwrap_or(folder))?;
+            std::fs::write(&path, bytes)?;
+            // The installation's own user reads them, whatever the umask of this process is.
+            for made in path.ancestors().take_while(|made| made.starts_with(folder)) {
+                let mode = if made == path { 0o644 } else { 0o755 };
+                std::fs::set_permissions(made, std::fs::Permissions::from_mode(mode))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Adds a file of the code and returns its text. If it cannot be read, all of the code counts
     /// as an input.
     fn add(&mut self, code: &Path, name: &str) -> Option<String> {

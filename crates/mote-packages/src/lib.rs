@@ -1,5 +1,5 @@
 //! The packages that a function needs: what its own files ask for ([`inputs`]), what the images of
-//! other platforms contain ([`provided`]), the proxy through which an installation reaches the
+//! other platforms contain ([`provided`]), the command that installs both ([`wanted`]), the proxy through which an installation reaches the
 //! registries of its node ([`registries`]), and what people need of its output ([`output`]).
 //!
 //! This crate must not know a node, the store or sandboxes. `mote-node` runs the installations.
@@ -8,3 +8,4 @@ pub mod inputs;
 pub mod output;
 pub mod provided;
 pub mod registries;
+pub mod wanted;
