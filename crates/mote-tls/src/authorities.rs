@@ -50,15 +50,35 @@ pub struct ClientAuthorities {
 struct Read {
     stamp: Stamp,
     verifier: Arc<dyn ClientCertVerifier>,
+    /// The content of the file, for [`crate::handover`].
+    text: Arc<[u8]>,
 }
 
 impl ClientAuthorities {
     /// Reads a file with certificates and revocation lists (PEM). Blocks.
     pub fn open(file: &Path) -> Result<Self, Unusable> {
         let provider = Arc::new(ring::default_provider());
-        let read =
-            RwLock::new(Read { stamp: stamp_of(file)?, verifier: verifier(file, &provider)? });
+        let stamp = stamp_of(file)?;
+        let read = RwLock::new(parse(file, stamp, &content(file)?, &provider)?);
         Ok(Self { file: file.to_owned(), provider, read, told: Mutex::default() })
+    }
+
+    /// What another process has read from a file of this name.
+    pub(crate) fn of_text(name: &str, text: &[u8]) -> Result<Self, Unusable> {
+        let (file, provider) = (PathBuf::from(name), Arc::new(ring::default_provider()));
+        let read = RwLock::new(parse(&file, Stamp::default(), text, &provider)?);
+        Ok(Self { file, provider, read, told: Mutex::default() })
+    }
+
+    /// Replaces what [`Self::of_text`] was given.
+    pub(crate) fn replace(&self, text: &[u8]) -> Result<(), Unusable> {
+        *self.read.write() = parse(&self.file, Stamp::default(), text, &self.provider)?;
+        Ok(())
+    }
+
+    /// The content of the file.
+    pub(crate) fn text(&self) -> Arc<[u8]> {
+        self.read.read().text.clone()
     }
 
     /// Reads the file again if it has changed, and returns whether it has. If it cannot be used, what
@@ -68,8 +88,8 @@ impl ClientAuthorities {
         if stamp == self.read.read().stamp {
             return Ok(false);
         }
-        let verifier = verifier(&self.file, &self.provider)?;
-        *self.read.write() = Read { stamp, verifier };
+        let read = parse(&self.file, stamp, &content(&self.file)?, &self.provider)?;
+        *self.read.write() = read;
         Ok(true)
     }
 
@@ -97,14 +117,19 @@ fn stamp_of(file: &Path) -> Result<Stamp, Unusable> {
     stamp(file, FILE_BYTES_MAX, "name a file with certificates in PEM")
 }
 
-fn verifier(
+fn content(file: &Path) -> Result<Vec<u8>, Unusable> {
+    fs::read(file).map_err(|error| bad_pem(file, &pem::Error::Io(error)))
+}
+
+fn parse(
     file: &Path,
+    stamp: Stamp,
+    text: &[u8],
     provider: &Arc<CryptoProvider>,
-) -> Result<Arc<dyn ClientCertVerifier>, Unusable> {
+) -> Result<Read, Unusable> {
     let bad = |error: pem::Error| bad_pem(file, &error);
-    let text = fs::read(file).map_err(|error| bad(pem::Error::Io(error)))?;
     let mut authorities = RootCertStore::empty();
-    for (certificate, number) in CertificateDer::pem_slice_iter(&text).zip(1..) {
+    for (certificate, number) in CertificateDer::pem_slice_iter(text).zip(1..) {
         let certificate = certificate.map_err(bad)?;
         if is_of_no_authority(&certificate, provider) {
             let names = names(&certificate).join(", ");
@@ -121,7 +146,7 @@ fn verifier(
         let hint = "convert it from DER: openssl x509 -inform der -in FILE -out NEW";
         return Err(unusable(file, what, hint));
     }
-    let lists = CertificateRevocationListDer::pem_slice_iter(&text);
+    let lists = CertificateRevocationListDer::pem_slice_iter(text);
     let lists = lists.collect::<Result<Vec<_>, _>>().map_err(bad)?;
     // An authority without a list has revoked nothing. A list that is out of date still tells what it
     // has revoked; a node without a network must not lock its clients out.
@@ -130,9 +155,10 @@ fn verifier(
         .allow_unknown_revocation_status()
         .clear_root_hint_subjects()
         .allow_unauthenticated();
-    builder.build().map_err(|error| {
+    let verifier = builder.build().map_err(|error| {
         unusable(file, format!("a revocation list cannot be used: {error}"), "make it anew")
-    })
+    })?;
+    Ok(Read { stamp, verifier, text: text.into() })
 }
 
 /// Whether a certificate says that its owner signs no certificates. webpki takes every certificate of

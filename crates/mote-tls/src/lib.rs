@@ -6,6 +6,7 @@
 //! reads changed files again; connections that exist keep what they have agreed on. It must not know
 //! listeners, functions, or where the folder comes from. [`ClientAuthorities`] has what proves who a
 //! client is. [`Acme`] has certificates that the program `mote-acme` orders from an authority.
+//! [`handover`] passes both on to a program next to the node that speaks TLS in its place.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +14,7 @@ mod acme;
 mod authorities;
 mod client;
 mod files;
+pub mod handover;
 mod renewing;
 mod stream;
 
@@ -31,6 +33,7 @@ use std::sync::Arc;
 use files::Pair;
 use parking_lot::RwLock;
 use rcgen::{CertificateParams, DnType, KeyPair, date_time_ymd};
+use tokio::sync::watch;
 use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::crypto::ring::{self, Ticketer};
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
@@ -66,6 +69,8 @@ pub struct Certificates {
     /// In the order in which they are tried; the first one is for clients that name no host. Never
     /// empty.
     loaded: RwLock<Arc<[Loaded]>>,
+    /// Tells those who have handed something over that it has changed.
+    changes: watch::Sender<()>,
 }
 
 /// One certificate in use, and the files from which it was read.
@@ -73,6 +78,8 @@ pub struct Certificates {
 struct Loaded {
     pair: Pair,
     key: Arc<CertifiedKey>,
+    /// The private key as it was read, for [`handover`].
+    secret: Arc<PrivateKeyDer<'static>>,
 }
 
 /// What [`Certificates::renew`] found.
@@ -106,8 +113,8 @@ impl Certificates {
         }
         let mut loaded = Vec::new();
         for pair in pairs {
-            match read_pair(&pair, &provider, acme.as_deref()) {
-                Ok(key) => loaded.push(Loaded { pair, key }),
+            match read_pair(pair, &provider, acme.as_deref()) {
+                Ok(read) => loaded.push(read),
                 Err(fault) => faults.push(fault),
             }
         }
@@ -116,7 +123,8 @@ impl Certificates {
             return Err(faults.into_iter().next().unwrap_or_else(none));
         }
         let loaded = RwLock::new(loaded.into());
-        Ok((Self { folder: folder.to_owned(), acme, provider, loaded }, faults))
+        let changes = watch::Sender::new(());
+        Ok((Self { folder: folder.to_owned(), acme, provider, loaded, changes }, faults))
     }
 
     /// Reads changed, new and removed files. Blocks.
@@ -134,8 +142,8 @@ impl Certificates {
                 loaded.push(same.clone());
                 continue;
             }
-            match read_pair(&pair, &self.provider, self.acme.as_deref()) {
-                Ok(key) => loaded.push(Loaded { pair, key }),
+            match read_pair(pair, &self.provider, self.acme.as_deref()) {
+                Ok(read) => loaded.push(read),
                 Err(fault) => {
                     faults.push(fault);
                     loaded.extend(known);
@@ -158,6 +166,7 @@ impl Certificates {
         let changed = !loaded.iter().map(|one| &one.pair).eq(before.iter().map(|one| &one.pair));
         if changed {
             *self.loaded.write() = loaded.into();
+            self.changes.send_replace(());
         }
         Renewed { changed, faults }
     }
@@ -184,29 +193,40 @@ impl Certificates {
         alpn: &[&str],
         clients: Option<Arc<ClientAuthorities>>,
     ) -> Result<Arc<ServerConfig>, rustls::Error> {
-        let builder = ServerConfig::builder_with_provider(self.provider.clone())
-            .with_safe_default_protocol_versions()?;
-        let asks = clients.is_some();
-        let builder = match clients {
-            Some(clients) => builder.with_client_cert_verifier(clients),
-            None => builder.with_no_client_auth(),
-        };
-        let mut server = builder.with_cert_resolver(self.clone());
-        server.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+        let mut server = server(self.provider.clone(), self.clone(), alpn, clients)?;
         if self.acme.is_some() {
             server.alpn_protocols.push(acme::PROTOCOL.to_vec());
         }
-        if asks {
-            // A session that goes on would keep a certificate that was revoked meanwhile.
-            server.session_storage = Arc::new(NoServerSessionStorage {});
-            server.send_tls13_tickets = 0;
-        } else {
-            // Clients that come again save the key exchange of their session, and the node keeps
-            // nothing.
-            server.ticketer = Ticketer::new()?;
-        }
         Ok(Arc::new(server))
     }
+}
+
+/// Settings of a listener, as [`Certificates::server`] describes them.
+fn server(
+    provider: Arc<CryptoProvider>,
+    certificates: Arc<dyn ResolvesServerCert>,
+    alpn: &[&str],
+    clients: Option<Arc<ClientAuthorities>>,
+) -> Result<ServerConfig, rustls::Error> {
+    let builder =
+        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let asks = clients.is_some();
+    let builder = match clients {
+        Some(clients) => builder.with_client_cert_verifier(clients),
+        None => builder.with_no_client_auth(),
+    };
+    let mut server = builder.with_cert_resolver(certificates);
+    server.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    if asks {
+        // A session that goes on would keep a certificate that was revoked meanwhile.
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
+    } else {
+        // Clients that come again save the key exchange of their session, and the node keeps
+        // nothing.
+        server.ticketer = Ticketer::new()?;
+    }
+    Ok(server)
 }
 
 impl ResolvesServerCert for Certificates {
@@ -215,12 +235,20 @@ impl ResolvesServerCert for Certificates {
             return acme.in_handshake(hello.server_name()?, &self.provider);
         }
         let loaded = self.loaded.read().clone();
-        let named = hello.server_name().and_then(|name| {
-            let name = ServerName::try_from(name).ok()?;
-            loaded.iter().find(|one| is_for(&one.key.cert[0], &name))
-        });
-        named.or_else(|| loaded.first()).map(|one| one.key.clone())
+        chosen(loaded.iter().map(|one| &one.key), &hello)
     }
+}
+
+/// The first certificate that is valid for the host that a client names; otherwise the first one.
+fn chosen<'a>(
+    mut keys: impl Iterator<Item = &'a Arc<CertifiedKey>> + Clone,
+    hello: &ClientHello<'_>,
+) -> Option<Arc<CertifiedKey>> {
+    let named = hello.server_name().and_then(|name| {
+        let name = ServerName::try_from(name).ok()?;
+        keys.clone().find(|key| is_for(&key.cert[0], &name))
+    });
+    named.or_else(|| keys.next()).cloned()
 }
 
 fn is_for(certificate: &CertificateDer<'_>, name: &ServerName<'_>) -> bool {
@@ -238,11 +266,11 @@ fn read(file: &Path, acme: Option<&Acme>) -> io::Result<Vec<u8>> {
 }
 
 fn read_pair(
-    pair: &Pair,
+    pair: Pair,
     provider: &CryptoProvider,
     acme: Option<&Acme>,
-) -> Result<Arc<CertifiedKey>, Unusable> {
-    let Pair { chain: chain_file, key: key_file, .. } = pair;
+) -> Result<Loaded, Unusable> {
+    let Pair { chain: chain_file, key: key_file, .. } = &pair;
     let text = |file| read(file, acme).map_err(|error| bad_pem(file, &pem::Error::Io(error)));
     let chain = CertificateDer::pem_slice_iter(&text(chain_file)?)
         .collect::<Result<Vec<_>, _>>()
@@ -259,8 +287,8 @@ fn read_pair(
         let hint = "write it without a password: openssl pkey -in FILE -out NEW";
         return Err(unusable(key_file, "the key is encrypted", hint));
     }
-    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| bad_pem(key_file, &error))?;
-    let key = provider.key_provider.load_private_key(key).map_err(|_| {
+    let secret = PrivateKeyDer::from_pem_slice(&text).map_err(|error| bad_pem(key_file, &error))?;
+    let key = provider.key_provider.load_private_key(secret.clone_key()).map_err(|_| {
         let hint = "use ECDSA (P-256, P-384), Ed25519, or RSA with 2,048 bits or more";
         unusable(key_file, "keys of this kind are not supported", hint)
     })?;
@@ -274,7 +302,7 @@ fn read_pair(
             return Err(unusable(key_file, what, hint));
         }
     }
-    Ok(Arc::new(certified))
+    Ok(Loaded { pair, key: Arc::new(certified), secret: Arc::new(secret) })
 }
 
 fn bad_pem(file: &Path, error: &pem::Error) -> Unusable {

@@ -20,8 +20,10 @@ pub async fn keep_renewed(
     let (mut told, mut told_of_clients) = (String::new(), String::new());
     loop {
         tokio::time::sleep(LOOK).await;
-        if let Some(clients) = clients.clone() {
-            renew_clients(clients, &mut told_of_clients).await;
+        if let Some(clients) = clients.clone()
+            && renew_clients(clients, &mut told_of_clients).await
+        {
+            certificates.changes.send_replace(());
         }
         let own = certificates.clone();
         let Ok(renewed) = blocking(move || own.renew()).await else { continue };
@@ -40,20 +42,20 @@ pub async fn keep_renewed(
     }
 }
 
-/// The same for the authorities of clients. `told` is the last fault, which is logged only once.
-async fn renew_clients(clients: Arc<ClientAuthorities>, told: &mut String) {
-    let fault = match blocking(move || clients.renew()).await {
-        Ok(Ok(changed)) => {
-            if changed {
-                tracing::info!("the authorities of clients were read again");
-            }
-            String::new()
-        }
-        Ok(Err(fault)) => fault.to_string(),
-        Err(_) => return,
+/// The same for the authorities of clients; returns whether they have changed. `told` is the last
+/// fault, which is logged only once.
+async fn renew_clients(clients: Arc<ClientAuthorities>, told: &mut String) -> bool {
+    let (changed, fault) = match blocking(move || clients.renew()).await {
+        Ok(Ok(changed)) => (changed, String::new()),
+        Ok(Err(fault)) => (false, fault.to_string()),
+        Err(_) => return false,
     };
+    if changed {
+        tracing::info!("the authorities of clients were read again");
+    }
     if !fault.is_empty() && fault != *told {
         tracing::warn!("changed authorities of clients are not used, the former ones are: {fault}");
     }
     *told = fault;
+    changed
 }
