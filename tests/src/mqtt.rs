@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::{free_port, signal, wait_for};
+use crate::{Node, free_port, signal, wait_for};
 
 /// Whether Mosquitto and its clients are installed.
 pub fn is_there() -> bool {
@@ -28,6 +28,23 @@ fn broker_program() -> Option<&'static str> {
     ]
     .into_iter()
     .find(|path| Path::new(path).exists())
+}
+
+/// The process of the node's own broker.
+pub fn broker_process(node: &Node) -> u32 {
+    let children = format!("/proc/{0}/task", node.pid());
+    wait_for("the broker's process", || {
+        let tasks = std::fs::read_dir(&children).ok()?.flatten();
+        let children =
+            tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        let all: Vec<u32> = children
+            .flat_map(|text| text.split(' ').flat_map(str::parse).collect::<Vec<_>>())
+            .collect();
+        all.into_iter().find(|pid| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name.trim() == "mote-broker"
+        })
+    })
 }
 
 /// A running broker; dropping it ends it.

@@ -164,7 +164,9 @@ fn a_short_certificate_is_replaced_without_a_failed_request() {
     let closed = free_address().port();
     let Some(authority) = Authority::start(test, closed, https.port(), 30) else { return };
     let https = https.to_string();
-    let _node = start(&authority.flags("a.example", "short"), &https);
+    let broker = ["--mqtt=127.0.0.1:0", "--mqtt-tls=127.0.0.1:0"].map(str::to_owned);
+    let node = start(&[&authority.flags("a.example", "short")[..], &broker].concat(), &https);
+    let mqtts = node.platform("mqtts").to_string();
     wait_for("a certificate", || ask(&authority, "a.example", &https));
     let first = seen("a.example", &https, "-serial");
     // New connections get a valid certificate at all times.
@@ -175,6 +177,11 @@ fn a_short_certificate_is_replaced_without_a_failed_request() {
     });
     assert!(second.starts_with("serial="), "{second}");
     assert_eq!(ask(&authority, "a.example", &https).as_deref(), Some("here"));
+    // The broker has what the front has, by now perhaps the one after that.
+    wait_for("the certificate of the front", || {
+        let of_broker = seen("a.example", &mqtts, "-serial");
+        (of_broker == seen("a.example", &https, "-serial") && of_broker != first).then_some(())
+    });
 }
 
 #[test]

@@ -5,10 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use mote_tests::mqtt::{self, Subscriber};
-use mote_tests::{
-    Node, PATIENCE, free_address, is_root, mote_binary, programs, signal, skip, wait_for,
-};
+use mote_tests::mqtt::{self, Subscriber, broker_process};
+use mote_tests::{Node, PATIENCE, is_root, mote_binary, programs, signal, skip, wait_for};
 
 macro_rules! needs_clients {
     () => {
@@ -59,23 +57,6 @@ fn wait_until(port: u16, args: &[&str], accepted: bool) {
     wait_for(&format!("{args:?} to be {accepted}"), || {
         (publish(port, args).status.success() == accepted).then_some(())
     });
-}
-
-/// The process of the broker.
-fn broker_process(node: &Node) -> u32 {
-    let children = format!("/proc/{0}/task", node.pid());
-    wait_for("the broker's process", || {
-        let tasks = std::fs::read_dir(&children).ok()?.flatten();
-        let children =
-            tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-        let all: Vec<u32> = children
-            .flat_map(|text| text.split(' ').flat_map(str::parse).collect::<Vec<_>>())
-            .collect();
-        all.into_iter().find(|pid| {
-            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            name.trim() == "mote-broker"
-        })
-    })
 }
 
 #[test]
@@ -598,34 +579,6 @@ fn client_ids_stay_with_their_users() {
     drop(held);
     // The broker may not have noticed yet that the last of many connections are closed.
     wait_until(port, &alice("mine"), true);
-}
-
-/// Commands of openssl that make an authority and a certificate for 127.0.0.1.
-const CERTIFICATES: &str = "set -e
-key='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes'
-openssl req -x509 $key -keyout ca.key -out ca.pem -days 2 -subj /CN=authority
-printf 'subjectAltName=IP:127.0.0.1' > names
-openssl req $key -keyout server.key -out server.csr -subj /CN=server
-openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -out server.pem -extfile names";
-
-#[test]
-fn devices_connect_with_tls() {
-    needs_clients!();
-    let folder = tempfile::tempdir().expect("a folder");
-    let made = Command::new("sh").args(["-c", CERTIFICATES]).current_dir(folder.path()).output();
-    if !made.is_ok_and(|made| made.status.success()) {
-        return skip("TLS", "openssl makes no certificates here");
-    }
-    let tls = free_address();
-    let file = |name: &str| folder.path().join(name).display().to_string();
-    let (ca, certificate, key) = (file("ca.pem"), file("server.pem"), file("server.key"));
-    let flags = ["--mqtt-certificate", &certificate, "--mqtt-key", &key];
-    let (_node, port) = start(&[&["--mqtt-tls", &tls.to_string()], &flags[..]].concat());
-    let all = Subscriber::start(port, &["-t", "x", "-q", "1"]);
-    publish_ok(tls.port(), &["--cafile", &ca, "-t", "x", "-m", "secret", "-q", "1"]);
-    assert_eq!(all.wait(1), ["x secret"]);
-    let plain = publish(tls.port(), &["-t", "x", "-m", "plain"]);
-    assert!(!plain.status.success(), "TLS is not optional");
 }
 
 /// Clients of paho: every QoS and both versions, kept messages, a session, and many at once.

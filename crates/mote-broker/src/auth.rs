@@ -180,7 +180,31 @@ impl Rules {
         }
     }
 
-    async fn check(&self, connect: &ConnectPacket, from: IpAddr) -> Verdict {
+    /// Decides about a client that has shown a certificate with these `names`, or none.
+    pub(crate) async fn admit(
+        &self,
+        connect: &ConnectPacket,
+        from: SocketAddr,
+        names: &[String],
+    ) -> Result<AuthResult> {
+        Ok(match self.check(connect, from.ip().to_canonical(), names).await {
+            Verdict::Yes(Some(user)) => AuthResult::success_with_user(user),
+            Verdict::Yes(None) => AuthResult::success(),
+            Verdict::No(reason) => AuthResult::fail(reason),
+        })
+    }
+
+    /// The user for whom a certificate with these `names` stands. A client may say which one of them
+    /// it wants to be.
+    fn certified(&self, names: &[String], wanted: Option<&str>) -> Option<String> {
+        let users = &self.users.read().users;
+        let is_user = |name: &&String| {
+            wanted.is_none_or(|wanted| wanted == *name) && users.contains_key(*name)
+        };
+        names.iter().find(is_user).cloned()
+    }
+
+    async fn check(&self, connect: &ConnectPacket, from: IpAddr, names: &[String]) -> Verdict {
         if connect.client_id.len() > CLIENT_ID_BYTES_MAX {
             return Verdict::No(ReasonCode::ClientIdentifierNotValid);
         }
@@ -188,7 +212,13 @@ impl Rules {
             5 => connect.properties.get_session_expiry_interval().is_some_and(|s| s > 0),
             _ => !connect.clean_start,
         };
+        // A client that sends a password wants to be the user that the password proves.
+        let certified = match &connect.password {
+            None => self.certified(names, connect.username.as_deref()),
+            Some(_) => None,
+        };
         let user = match (&connect.username, &connect.password) {
+            _ if certified.is_some() => certified,
             (None, None) => {
                 let allowed = match self.anonymous {
                     Anonymous::Off => false,
@@ -416,13 +446,7 @@ impl AuthProvider for Rules {
         connect: &'a ConnectPacket,
         from: SocketAddr,
     ) -> Pin<Box<dyn Future<Output = Result<AuthResult>> + Send + 'a>> {
-        Box::pin(async move {
-            Ok(match self.check(connect, from.ip().to_canonical()).await {
-                Verdict::Yes(Some(user)) => AuthResult::success_with_user(user),
-                Verdict::Yes(None) => AuthResult::success(),
-                Verdict::No(reason) => AuthResult::fail(reason),
-            })
-        })
+        Box::pin(self.admit(connect, from, &[]))
     }
 
     fn authorize_publish<'a>(
@@ -488,6 +512,30 @@ impl BrokerEventHandler for Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_certificate_is_compared_with_the_names_of_users() {
+        let rules = Rules::new(Anonymous::All, "", [0; 32]);
+        let user = || User { password: String::new(), read: Vec::new(), write: Vec::new() };
+        for name in ["pump", "pump.example"] {
+            rules.users.write().users.insert(name.to_owned(), user());
+        }
+        for (names, wanted, expected) in [
+            (&["pump"][..], None, Some("pump")),
+            (&["hall", "pump.example", "pump"], None, Some("pump.example")),
+            (&["hall", "pump.example", "pump"], Some("pump"), Some("pump")),
+            (&["pump"], Some("pump.example"), None),
+            (&["hall"], None, None),
+            (&["hall"], Some("hall"), None),
+            (&[NODE_USER], None, None),
+            (&[NODE_USER], Some(NODE_USER), None),
+            (&[], Some("pump"), None),
+        ] {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            let found = rules.certified(&names, wanted);
+            assert_eq!(found.as_deref(), expected, "{names:?} {wanted:?}");
+        }
+    }
 
     #[test]
     fn a_user_with_many_client_ids_loses_its_own() {

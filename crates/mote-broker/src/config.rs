@@ -10,25 +10,15 @@ use serde::Deserialize;
 pub(crate) struct Config {
     /// Where devices connect without TLS.
     pub(crate) listen: SocketAddr,
-    /// Where devices connect with TLS.
-    pub(crate) tls: Option<Tls>,
+    /// Where devices connect with TLS. If there is such a listener, a message with certificates
+    /// follows (`mote_tls::handover`), and further ones whenever they change.
+    pub(crate) tls: Option<SocketAddr>,
     /// Clients without a user name.
     pub(crate) anonymous: Anonymous,
     /// The password of the node's own user.
     pub(crate) password: String,
     /// The user id that the broker takes if it was started as root.
     pub(crate) uid: u32,
-}
-
-/// A listener with TLS.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Tls {
-    pub(crate) listen: SocketAddr,
-    /// Certificates (PEM).
-    pub(crate) certificate: String,
-    /// Private key (PEM).
-    pub(crate) key: String,
 }
 
 /// Which clients may connect without a user name.

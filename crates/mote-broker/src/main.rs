@@ -2,16 +2,18 @@
 //! code, and so that it runs without privileges.
 //!
 //! The protocol, sessions and storage are those of the library `mqtt5`. This program confines
-//! itself (`confine.rs`), decides who may do what (`auth.rs`, `acl.rs`, `users.rs`), and sets the
-//! limits. The node starts it in the folder of its data, writes one line of settings to its
-//! standard input (`config.rs`), reads its port from its standard output, and ends
-//! it by closing the input. It must not know functions, manifests or the store.
+//! itself (`confine.rs`), decides who may do what (`auth.rs`, `acl.rs`, `users.rs`), accepts the
+//! connections with TLS (`tls.rs`), and sets the limits. The node starts it in the folder of its data,
+//! writes one line of settings and then certificates to its standard input (`config.rs`), reads its
+//! ports from its standard output, and ends it by closing the input. It must not know functions,
+//! manifests or the store.
 
 mod acl;
 mod auth;
 mod config;
 mod confine;
 mod shares;
+mod tls;
 mod users;
 
 use std::io::{self, BufRead as _, Read as _, Write as _};
@@ -23,14 +25,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mote_companion::confinement;
-use mqtt5::broker::config::{StorageConfig, TlsConfig};
+use mote_tls::handover::{Received, read_message};
+use mqtt5::broker::config::StorageConfig;
 use mqtt5::broker::{BrokerConfig, MqttBroker, ResourceLimits, StorageBackend as _};
-use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 use tracing::level_filters::LevelFilter;
 
 use auth::Rules;
 use config::Config;
+use tls::{Front, Service};
 
 /// The system's allocator, which counts: who publishes has to wait while clients that do not read
 /// hold much memory.
@@ -80,7 +85,7 @@ fn main() -> ExitCode {
         }
     }
     // What the library reports about single clients would fill the log of the node.
-    confinement::log_to_node("mote_broker", LevelFilter::ERROR);
+    confinement::log_to_node("mote_", LevelFilter::ERROR);
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -94,6 +99,8 @@ fn run() -> io::Result<()> {
     let mut line = String::new();
     io::stdin().lock().take(1 << 20).read_line(&mut line)?;
     let config: Config = serde_json::from_str(&line).map_err(io::Error::other)?;
+    let received = config.tls.map(|_| Received::new(&read_message(&mut io::stdin().lock())?));
+    let received = received.transpose()?.map(Arc::new);
     let mut key = [0; 32];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut key)?;
     let folder = PathBuf::from(".");
@@ -105,10 +112,34 @@ fn run() -> io::Result<()> {
         .thread_keep_alive(Duration::from_secs(5))
         .build()?;
     let rules = Arc::new(Rules::new(config.anonymous, &config.password, key));
-    runtime.block_on(serve(config, rules, folder))
+    runtime.block_on(serve(config, received, rules, folder))
 }
 
-async fn serve(config: Config, rules: Arc<Rules>, folder: PathBuf) -> io::Result<()> {
+/// Takes up further certificates. The receiver is told when the node closes the input: it does so when
+/// it stops, and the kernel does when the node dies.
+fn listen_to_node(received: Option<Arc<Received>>) -> io::Result<oneshot::Receiver<()>> {
+    let (closed, is_closed) = oneshot::channel();
+    std::thread::Builder::new().name("node".to_owned()).spawn(move || {
+        let mut input = io::stdin().lock();
+        while let Ok(message) = read_message(&mut input) {
+            let replaced = received.as_ref().map(|received| received.replace(&message));
+            if let Some(Err(error)) = replaced {
+                tracing::error!(
+                    "changed certificates cannot be used, so the former ones are: {error}"
+                );
+            }
+        }
+        let _ = closed.send(());
+    })?;
+    Ok(is_closed)
+}
+
+async fn serve(
+    config: Config,
+    received: Option<Arc<Received>>,
+    rules: Arc<Rules>,
+    folder: PathBuf,
+) -> io::Result<()> {
     rules.look(&folder);
     rules.remember(&folder);
     // The node connects without TLS on loopback, wherever devices do.
@@ -116,13 +147,13 @@ async fn serve(config: Config, rules: Arc<Rules>, folder: PathBuf) -> io::Result
     let is_reached = ip == Ipv4Addr::UNSPECIFIED || ip == Ipv4Addr::LOCALHOST;
     let own = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     let listen = if is_reached { vec![config.listen] } else { vec![own, config.listen] };
-    let pem = config.tls.map(|tls| -> io::Result<_> {
-        let certificate = confinement::file_in_memory("certificate", tls.certificate.as_bytes())?;
-        let key = confinement::file_in_memory("key", tls.key.as_bytes())?;
-        let files = TlsConfig::new(certificate.path.clone(), key.path.clone());
-        Ok((files.with_bind_address(tls.listen), certificate, key))
-    });
-    let pem = pem.transpose()?;
+    let tls = match config.tls {
+        Some(address) => {
+            let cannot = |error| io::Error::other(format!("cannot listen on {address}: {error}"));
+            Some(TcpListener::bind(address).await.map_err(cannot)?)
+        }
+        None => None,
+    };
     let storage = StorageConfig::new()
         .with_base_dir(folder.join("storage"))
         .with_max_queued_messages_per_client(QUEUED_MAX)
@@ -140,14 +171,12 @@ async fn serve(config: Config, rules: Arc<Rules>, folder: PathBuf) -> io::Result
         client_channel_capacity: UNREAD_MAX,
         max_outbound_inflight: INFLIGHT_MAX,
         server_receive_maximum: Some(INFLIGHT_MAX),
-        tls_config: pem.as_ref().map(|(files, ..)| files.clone()),
         storage_config: storage,
         sys_topics_enabled: false,
         event_handler: Some(rules.clone()),
         ..BrokerConfig::default()
     };
-    let broker = MqttBroker::with_config(settings).await.map_err(io::Error::other)?;
-    drop(pem);
+    let broker = MqttBroker::with_config(settings.clone()).await.map_err(io::Error::other)?;
     let mut broker = broker.with_auth_provider(rules.clone());
     broker.resource_monitor().update_limits(ResourceLimits {
         max_connections: CONNECTIONS_MAX,
@@ -158,6 +187,14 @@ async fn serve(config: Config, rules: Arc<Rules>, folder: PathBuf) -> io::Result
         rate_limit_window: Duration::from_secs(1),
     });
     let local = broker.local_addr().ok_or_else(|| io::Error::other("no listener"))?;
+    let mut ports = local.port().to_string();
+    let mut tls_parts = None;
+    if let (Some(listener), Some(received)) = (tls, &received) {
+        ports.push_str(&format!(" {}", listener.local_addr()?.port()));
+        let server = received.server(&[tls::ALPN]).map_err(io::Error::other)?;
+        tls_parts = Some((listener, server, Service::of(&broker, settings, rules.clone())));
+    }
+    let closed = listen_to_node(received)?;
     let (storage, stop) = (broker.storage(), broker.shutdown_handle());
     let mut ready = broker.ready_receiver();
     // A Ctrl-C is for the node, which ends the broker after its own clients.
@@ -179,19 +216,25 @@ async fn serve(config: Config, rules: Arc<Rules>, folder: PathBuf) -> io::Result
         }
     });
     let stopping = tokio::spawn(async move {
-        if ready.wait_for(|ready| *ready).await.is_ok() {
+        // Before that, the library does not know the sessions of clients.
+        let is_ready = ready.wait_for(|ready| *ready).await.is_ok();
+        let parts = tls_parts.filter(|_| is_ready);
+        let front =
+            parts.map(|(listener, server, service)| Front::start(listener, server, service));
+        let front = front.transpose().unwrap_or_else(|error| {
+            tracing::error!("there is no thread for TLS: {error}");
+            None
+        });
+        if is_ready {
             // The node reads it; without a node there is nothing to serve.
-            let _ = writeln!(io::stdout(), "{}", local.port());
+            let _ = writeln!(io::stdout(), "{ports}");
         }
-        // The node closes the input when it stops, and the kernel does when the node dies.
-        let closed = async {
-            let mut rest = [0; 64];
-            let mut input = tokio::io::stdin();
-            while input.read(&mut rest).await.is_ok_and(|bytes| bytes > 0) {}
-        };
         tokio::select! {
-            () = closed => {}
+            _ = closed => {}
             _ = terminate.recv() => {}
+        }
+        if let Some(front) = front {
+            front.stop().await;
         }
         stop.shutdown();
     });

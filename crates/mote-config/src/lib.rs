@@ -95,7 +95,13 @@ impl Config {
         access.or(self.access)
     }
 
-    /// Whether clients can show certificates.
+    /// The first listener for TLS that is on, without the APIs for operators.
+    pub fn first_tls(&self) -> Option<SocketAddr> {
+        let broker = self.mqtt.as_ref().and_then(|broker| broker.tls);
+        self.https.or(self.coap_tls).or(broker)
+    }
+
+    /// Whether callers of functions can show certificates.
     pub fn checks_certificates(&self) -> bool {
         self.https.or(self.coap_tls).is_some() && self.client_ca.is_some()
     }
@@ -139,8 +145,8 @@ pub struct TinyFaas {
 pub struct OwnBroker {
     /// Its address.
     pub listen: SocketAddr,
-    /// Its address for TLS, and the files with its certificates and its key (PEM).
-    pub tls: Option<(SocketAddr, PathBuf, PathBuf)>,
+    /// Its address for TLS; `None` switches that off.
+    pub tls: Option<SocketAddr>,
     /// Which clients need no user name: `off`, `loopback` or `all`.
     pub anonymous: &'static str,
 }

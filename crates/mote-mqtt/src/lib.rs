@@ -35,7 +35,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use client::{Client, Order};
-pub use local::{LocalBroker, LocalSettings};
+pub use local::{LocalBroker, LocalSettings, LocalTls};
 pub use publisher::Publisher;
 pub use state::{Counts, Problem, State, Status};
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use mote_companion::supervision::{self, Companion, Serving};
 use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -26,7 +26,6 @@ const READY_PATIENCE: Duration = Duration::from_secs(30);
 const LINE_BYTES_MAX: u64 = 1 << 10;
 
 /// How the broker is run.
-#[derive(Debug, Clone)]
 pub struct LocalSettings {
     /// The program `mote-broker`.
     pub program: PathBuf,
@@ -34,8 +33,8 @@ pub struct LocalSettings {
     pub folder: PathBuf,
     /// Where devices connect.
     pub listen: SocketAddr,
-    /// Where devices connect with TLS: address, certificates and key (PEM).
-    pub tls: Option<(SocketAddr, String, String)>,
+    /// Where devices connect with TLS, if they can.
+    pub tls: Option<LocalTls>,
     /// Which clients need no user name: `off`, `loopback` or `all`.
     pub anonymous: &'static str,
     /// The user id that it takes if the node runs as root.
@@ -44,10 +43,31 @@ pub struct LocalSettings {
     pub password: String,
 }
 
+/// The listener of the broker for TLS.
+pub struct LocalTls {
+    /// Its address.
+    pub listen: SocketAddr,
+    /// Makes the message with the certificates and keys in use, as the broker reads it.
+    pub message: Box<dyn Fn() -> Vec<u8> + Send + Sync>,
+    /// Changes whenever there is another message.
+    pub changes: watch::Receiver<()>,
+}
+
+/// The ports of a broker that runs.
+#[derive(Debug, Clone, Copy)]
+struct Ports {
+    /// Where the node reaches it.
+    own: u16,
+    /// That of the listener for TLS, if there is one.
+    tls: Option<u16>,
+}
+
 /// The node's own broker.
 #[derive(Debug)]
 pub struct LocalBroker {
-    address: Arc<Mutex<Option<SocketAddr>>>,
+    listen: SocketAddr,
+    listen_tls: Option<SocketAddr>,
+    ports: Arc<Mutex<Option<Ports>>>,
     password: String,
     stopping: watch::Sender<bool>,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -56,24 +76,42 @@ pub struct LocalBroker {
 impl LocalBroker {
     /// Starts it on `runtime`.
     pub fn start(settings: LocalSettings, runtime: &Handle) -> Self {
-        let address = Arc::new(Mutex::new(None));
+        let ports = Arc::new(Mutex::new(None));
         let (stopping, stopped) = watch::channel(false);
         let password = settings.password.clone();
-        let broker = Broker { settings, address: address.clone() };
+        let (listen, listen_tls) = (settings.listen, settings.tls.as_ref().map(|tls| tls.listen));
+        let broker = Broker { settings, ports: ports.clone() };
         let task = runtime.spawn(supervision::keep(broker, stopped));
-        Self { address, password, stopping, task: Mutex::new(Some(task)) }
+        Self { listen, listen_tls, ports, password, stopping, task: Mutex::new(Some(task)) }
     }
 
     /// How the node reaches it; `None` while it does not run.
     pub fn local(&self) -> Option<Local> {
-        let address = (*self.address.lock())?;
+        let port = (*self.ports.lock())?.own;
+        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
         Some(Local { address, username: USER.to_owned(), password: self.password.clone() })
+    }
+
+    /// Where devices connect, with the scheme of each address.
+    pub fn listeners(&self) -> Vec<(&'static str, SocketAddr)> {
+        let ports = *self.ports.lock();
+        // The system chooses a port for 0.
+        let at = |mut address: SocketAddr, found: Option<u16>| {
+            if let (0, Some(port)) = (address.port(), found) {
+                address.set_port(port);
+            }
+            address
+        };
+        let mut all = vec![("mqtt", at(self.listen, ports.map(|ports| ports.own)))];
+        let tls = self.listen_tls.map(|tls| at(tls, ports.and_then(|ports| ports.tls)));
+        all.extend(tls.map(|tls| ("mqtts", tls)));
+        all
     }
 
     /// Waits until it accepts connections, or until `patience` is over.
     pub async fn ready(&self, patience: Duration) {
         let until = Instant::now() + patience;
-        while self.address.lock().is_none() && Instant::now() < until {
+        while self.ports.lock().is_none() && Instant::now() < until {
             sleep(Duration::from_millis(5)).await;
         }
     }
@@ -91,7 +129,7 @@ impl LocalBroker {
 /// The process of the broker.
 struct Broker {
     settings: LocalSettings,
-    address: Arc<Mutex<Option<SocketAddr>>>,
+    ports: Arc<Mutex<Option<Ports>>>,
 }
 
 impl Companion for Broker {
@@ -120,11 +158,11 @@ impl Companion for Broker {
         child: &'a mut Child,
         stopped: &'a mut watch::Receiver<bool>,
     ) -> Serving<'a> {
-        Box::pin(serve(&mut self.settings, &self.address, stopped, child))
+        Box::pin(serve(&mut self.settings, &self.ports, stopped, child))
     }
 
     fn ended(&mut self, ended: &io::Result<String>, is_stopping: bool) {
-        *self.address.lock() = None;
+        *self.ports.lock() = None;
         match ended {
             _ if is_stopping => {}
             Ok(status) => {
@@ -140,60 +178,78 @@ impl Companion for Broker {
 /// Tells the process its settings, and waits until it has ended or is to end.
 async fn serve(
     settings: &mut LocalSettings,
-    address: &Mutex<Option<SocketAddr>>,
+    ports: &Mutex<Option<Ports>>,
     stopped: &mut watch::Receiver<bool>,
     child: &mut Child,
 ) -> io::Result<()> {
-    let tls = settings.tls.as_ref().map(|(listen, certificate, key)| {
-        format!(
-            r#"{{"listen":"{listen}","certificate":{},"key":{}}}"#,
-            quoted(certificate),
-            quoted(key)
-        )
-    });
     let line = format!(
         "{{\"listen\":\"{}\",\"tls\":{},\"anonymous\":\"{}\",\"password\":{},\"uid\":{}}}\n",
         settings.listen,
-        tls.as_deref().unwrap_or("null"),
+        settings.tls.as_ref().map_or("null".to_owned(), |tls| format!("\"{}\"", tls.listen)),
         settings.anonymous,
         quoted(&settings.password),
         settings.uid,
     );
-    let output = child.stdout.take().ok_or_else(|| io::Error::other("it has no output"))?;
+    let missing = || io::Error::other("it has no input and output");
+    let output = child.stdout.take().ok_or_else(missing)?;
     // The end of this input, when it is dropped, ends the process.
-    let mut input = child.stdin.take();
-    if let Some(input) = &mut input {
-        // A process that ends at once is reported by its status.
-        let _ = input.write_all(line.as_bytes()).await;
-    }
+    let mut input = child.stdin.take().ok_or_else(missing)?;
     let mut answer = String::new();
     let mut output = BufReader::new(output).take(LINE_BYTES_MAX);
+    let starting = async {
+        // A process that ends at once is reported by its status.
+        let _ = input.write_all(line.as_bytes()).await;
+        if let Some(tls) = &mut settings.tls {
+            hand_over(tls, &mut input).await;
+        }
+        output.read_line(&mut answer).await
+    };
     tokio::select! {
-        read = timeout(READY_PATIENCE, output.read_line(&mut answer)) => match read {
+        read = timeout(READY_PATIENCE, starting) => match read {
             Ok(read) => read?,
             Err(_) => return Err(io::Error::other("it did not become ready in time")),
         },
         _ = stopped.changed() => return Ok(()),
     };
-    let Some(port) = answer.trim().parse::<u16>().ok().filter(|port| *port != 0) else {
+    let mut told = answer.split_whitespace().map_while(|port| port.parse().ok());
+    let Some(own) = told.next().filter(|port| *port != 0) else {
         // Its log says why.
         return Ok(());
     };
+    let found = Ports { own, tls: told.next() };
+    // Devices find it again after it was started again.
     let ip = settings.listen.ip();
     let is_shared = ip == Ipv4Addr::LOCALHOST || ip == Ipv4Addr::UNSPECIFIED;
     if settings.listen.port() == 0 && is_shared {
-        // Devices find it again after it was started again.
-        settings.listen.set_port(port);
+        settings.listen.set_port(own);
     }
-    *address.lock() = Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+    if let (Some(tls), Some(port)) = (&mut settings.tls, found.tls) {
+        tls.listen.set_port(port);
+    }
+    *ports.lock() = Some(found);
     tracing::info!(listen = %settings.listen, "the MQTT broker is ready");
+    let handing_over = async {
+        while let Some(tls) = &mut settings.tls
+            && tls.changes.changed().await.is_ok()
+        {
+            hand_over(tls, &mut input).await;
+        }
+        std::future::pending::<()>().await
+    };
     tokio::select! {
         ended = child.wait() => {
-            *address.lock() = None;
+            *ports.lock() = None;
             ended.map(|_| ())
         }
         _ = stopped.changed() => Ok(()),
+        () = handing_over => Ok(()),
     }
+}
+
+/// Writes the certificates in use. A process that has ended meanwhile is reported by its status.
+async fn hand_over(tls: &mut LocalTls, input: &mut ChildStdin) {
+    tls.changes.borrow_and_update();
+    let _ = input.write_all(&(tls.message)()).await;
 }
 
 /// A text as JSON.

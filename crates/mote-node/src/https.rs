@@ -1,4 +1,5 @@
-//! TLS of the fronts and of the APIs for operators: the certificates, and how they are renewed.
+//! TLS of the fronts, of the broker and of the APIs for operators: the certificates, and how they are
+//! renewed.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -18,13 +19,14 @@ const CERTIFICATES_FOLDER: &str = "certificates";
 /// The folder of the certificate that is ordered, in the data folder.
 const ACME_FOLDER: &str = "acme";
 
-/// The certificates, if the front is on, or if other machines reach an API for operators. Blocks.
+/// The certificates, if a listener for TLS is on, or if other machines reach an API for operators.
+/// Blocks.
 pub(crate) fn certificates(config: &Config) -> Result<Option<Arc<Certificates>>> {
     let apis =
         [config.admin, config.compat.openfaas, config.compat.openwhisk, config.compat.nuclio];
     let apis = apis.into_iter().chain([config.compat.tinyfaas.as_ref().map(|one| one.management)]);
     let reached = apis.flatten().find(|address| !address.ip().is_loopback());
-    let Some(address) = config.https.or(config.coap_tls).or(reached) else { return Ok(None) };
+    let Some(address) = config.first_tls().or(reached) else { return Ok(None) };
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
     // A machine may have a name that no certificate can contain, for example with an underscore.

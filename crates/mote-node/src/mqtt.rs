@@ -14,11 +14,12 @@ use mote_core::{FunctionName, InvocationId};
 use mote_engine::logs::LogLevel;
 use mote_engine::{Engine, clock};
 use mote_mqtt::{
-    Host, Level, Local, LocalBroker, LocalSettings, Publisher, State, Status, Triggers,
+    Host, Level, Local, LocalBroker, LocalSettings, LocalTls, Publisher, State, Status, Triggers,
 };
+use mote_tls::handover::Handover;
 use tokio::runtime::Handle;
 
-use super::unusable::{busy, companion, unusable};
+use super::unusable::{busy, companion};
 use mote_config::OwnBroker;
 
 /// The file with the id of the node, in the data folder. It exists once the node has had a trigger.
@@ -31,29 +32,27 @@ pub(crate) const BROKER_PROGRAM: &str = "mote-broker";
 /// How long the start of the node waits for its broker.
 const BROKER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Starts the node's own broker.
+/// Starts the node's own broker. `handover` is there if it speaks TLS.
 pub(super) async fn start_broker(
     own: &OwnBroker,
     data: &Path,
     uid_base: u32,
+    handover: Option<Handover>,
     runtime: &Handle,
 ) -> Result<Arc<LocalBroker>> {
-    if own.listen.port() != 0 {
-        drop(TcpListener::bind(own.listen).map_err(|error| busy("mqtt", own.listen, error))?);
+    for (setting, listen) in [("mqtt", Some(own.listen)), ("mqtt_tls", own.tls)] {
+        if let Some(listen) = listen.filter(|listen| listen.port() != 0) {
+            drop(TcpListener::bind(listen).map_err(|error| busy(setting, listen, error))?);
+        }
     }
     let program = companion("mqtt", BROKER_PROGRAM)?;
     let folder = data.join(BROKER_FOLDER);
     let uid = uid_base - 1;
     mote_companion::own_folder::make(&folder, uid)
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    let tls = own.tls.as_ref().map(|(listen, certificate, key)| {
-        drop(TcpListener::bind(listen).map_err(|error| busy("mqtt_tls", *listen, error))?);
-        let read = |setting, path: &Path| {
-            let wrong = |error| unusable(setting, format!("{}: {error}", path.display()));
-            std::fs::read_to_string(path).map_err(wrong)
-        };
-        let certificate = read("mqtt_certificate", certificate)?;
-        anyhow::Ok((*listen, certificate, read("mqtt_key", key)?))
+    let tls = own.tls.zip(handover).map(|(listen, handover)| {
+        let changes = handover.changes();
+        LocalTls { listen, message: Box::new(move || handover.message()), changes }
     });
     let mut random = [0; 20];
     std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut random)?;
@@ -61,7 +60,7 @@ pub(super) async fn start_broker(
         program,
         folder,
         listen: own.listen,
-        tls: tls.transpose()?,
+        tls,
         anonymous: own.anonymous,
         uid,
         password: base16ct::lower::encode_string(&random),

@@ -53,14 +53,11 @@ fn listeners(node: &Node) -> Vec<Reach> {
         };
         add(platform, host.parse().ok(), who);
     }
-    if let Some(broker) = &node.config.mqtt {
-        let local = node.own_broker.as_ref().and_then(|broker| broker.local());
-        let mut plain = broker.listen;
-        plain.set_port(local.map_or(plain.port(), |local| local.address.port()));
-        let everyone = broker.anonymous == "all";
-        let who = if everyone { "everyone" } else { "users of the broker" };
-        add("mqtt", Some(plain), &format!("{who}; not encrypted"));
-        add("mqtt over TLS", broker.tls.as_ref().map(|(address, ..)| *address), who);
+    let anonymous = node.config.mqtt.as_ref().map(|broker| broker.anonymous);
+    let who = if anonymous == Some("all") { "everyone" } else { "users of the broker" };
+    for (scheme, address) in node.own_broker.iter().flat_map(|broker| broker.listeners()) {
+        let note = if scheme == "mqtt" { "; not encrypted" } else { "" };
+        add(scheme, Some(address), &format!("{who}{note}"));
     }
     let cells = node.cells.as_ref().map(|cells| cells.address());
     add("cell", cells, "cells with the same key");

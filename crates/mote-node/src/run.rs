@@ -30,6 +30,7 @@ use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
 use mote_service_manager::ServiceManager;
 use mote_services::{NodeServices, Runs};
 use mote_store::{Store, StoredFunction, StoredRevision};
+use mote_tls::handover::Handover;
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
@@ -222,7 +223,10 @@ async fn serve(
     };
     let own_broker = match &config.mqtt {
         Some(own) => {
-            Some(mqtt::start_broker(own, &config.data, config.uid_base, management).await?)
+            let to_broker = certificates.clone().map(|all| Handover::new(all, clients.clone()));
+            let starting =
+                mqtt::start_broker(own, &config.data, config.uid_base, to_broker, management);
+            Some(starting.await?)
         }
         None => None,
     };
@@ -706,10 +710,8 @@ fn announce(node: &Node) {
         let scheme = if node.certificates.is_some() { "https" } else { "http" };
         text.push_str(&format!("         {scheme}://{admin} (token in admin.token)\n"));
     }
-    if let Some(broker) = &node.config.mqtt {
-        let local = node.own_broker.as_ref().and_then(|broker| broker.local());
-        let port = local.map_or(broker.listen.port(), |local| local.address.port());
-        text.push_str(&format!("  mqtt   mqtt://{}:{port}\n", broker.listen.ip()));
+    for (scheme, address) in node.own_broker.iter().flat_map(|broker| broker.listeners()) {
+        text.push_str(&format!("  {scheme:<5}  {scheme}://{address}\n"));
     }
     if let Some(cells) = &node.cells {
         text.push_str(&format!("  cell   {}\n", cells.address()));

@@ -211,10 +211,10 @@ impl Loaded {
         let coap_tcp = check.offered("coap_tcp", SocketAddr::new(host, COAP_PORT_DEFAULT), lan);
         let coap_dtls = check.offered("coap_dtls", SocketAddr::new(host, COAPS_PORT), lan);
         let coap_tls = check.offered("coap_tls", SocketAddr::new(host, COAPS_PORT), lan);
-        let has_tls = https.or(coap_tls).is_some();
         let admin_plain = check.strip("admin", "http://");
         let admin = check.address("admin", None, true);
         let mqtt = check.mqtt(host, lan);
+        let mqtt_tls = mqtt.as_ref().and_then(|broker| broker.tls);
         let mqtt_broker = check.mqtt_broker(mqtt.is_some());
         let nats = check.nats();
         let journal_name = check.journal_name(nats.is_some());
@@ -225,7 +225,7 @@ impl Loaded {
         let data = check.path("data", given.data_default());
         let secrets_key = check.secrets_key();
         let certificates = check.path("certificates", data.join("certificates"));
-        let client_ca = check.client_ca(has_tls);
+        let client_ca = check.client_ca(https.or(coap_tls).or(mqtt_tls).is_some());
         let acme = check.acme(https.is_some());
         let proxies = check.proxies();
         let access_log = check.access_log();
@@ -240,6 +240,8 @@ impl Loaded {
             ("coap_tcp", coap_tcp),
             ("coap_tls", coap_tls),
             ("admin", admin),
+            ("mqtt", mqtt.as_ref().map(|broker| broker.listen)),
+            ("mqtt_tls", mqtt_tls),
             ("cell", cell_at),
         ];
         check.distinct(&own, &compat);
@@ -378,13 +380,6 @@ impl Check<'_> {
     fn mqtt(&mut self, host: IpAddr, lan: bool) -> Option<OwnBroker> {
         let listen = self.offered("mqtt", SocketAddr::new(host, MQTT_PORT), lan);
         let tls = self.offered("mqtt_tls", SocketAddr::new(host, MQTTS_PORT), lan);
-        let file = |check: &mut Self, key: &str| {
-            let path = check.given(key).map(PathBuf::from);
-            let shown = path.as_ref().map_or("none".to_owned(), |path| path.display().to_string());
-            check.settle(key, shown);
-            path
-        };
-        let (certificate, key) = (file(self, "mqtt_certificate"), file(self, "mqtt_key"));
         let given = self.given("mqtt_anonymous");
         let words = ["loopback", "off", "all"];
         let given = given.as_deref().unwrap_or(words[0]);
@@ -393,18 +388,9 @@ impl Check<'_> {
             words[0]
         });
         self.settle("mqtt_anonymous", anonymous.to_owned());
-        let tls = match (tls, certificate, key) {
-            (None, ..) => None,
-            (Some(_), ..) if listen.is_none() => {
-                self.fault("mqtt_tls", "needs mqtt = \"on\" or an address", None);
-                None
-            }
-            (Some(tls), Some(certificate), Some(key)) => Some((tls, certificate, key)),
-            (Some(_), ..) => {
-                self.fault("mqtt_tls", "needs mqtt_certificate and mqtt_key", None);
-                None
-            }
-        };
+        if tls.is_some() && listen.is_none() {
+            self.fault("mqtt_tls", "needs mqtt = \"on\" or an address", None);
+        }
         Some(OwnBroker { listen: listen?, tls, anonymous })
     }
 

@@ -12,7 +12,7 @@ pub struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 54] = [
+pub const SETTINGS: [Setting; 52] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -36,12 +36,12 @@ pub const SETTINGS: [Setting; 54] = [
     Setting {
         key: "certificates",
         default: "`certificates` in the data folder",
-        text: "Folder with the certificates of `https` and `coap_tls` and their keys (PEM): `NAME.crt` or `NAME.pem` with `NAME.key`, or folders that have `fullchain.pem` with `privkey.pem`, or `tls.crt` with `tls.key`. A client gets the first one that is valid for the host that it names. The node reads changed files again. If the folder is the default one and has none, the node makes a certificate of its own.",
+        text: "Folder with the certificates of `https`, `coap_tls` and `mqtt_tls` and their keys (PEM): `NAME.crt` or `NAME.pem` with `NAME.key`, or folders that have `fullchain.pem` with `privkey.pem`, or `tls.crt` with `tls.key`. A client gets the first one that is valid for the host that it names. The node reads changed files again. If the folder is the default one and has none, the node makes a certificate of its own.",
     },
     Setting {
         key: "client_ca",
         default: "none",
-        text: "File with the certificates (PEM) of the authorities that sign the certificates of clients, and with their revocation lists, if there are any. If it is set, the ports of `https` and `coap_tls` ask each client for a certificate. Clients need a valid certificate to call functions with the access mode `mtls`, and `callers` in their manifest can restrict its names. The node reads a changed file again.",
+        text: "File with the certificates (PEM) of the authorities that sign the certificates of clients, and with their revocation lists, if there are any. If it is set, the ports of `https`, `coap_tls` and `mqtt_tls` ask each client for a certificate. Clients need a valid certificate to call functions with the access mode `mtls`, and `callers` in their manifest can restrict its names. At the MQTT broker, a certificate stands for the user that it names. The node reads a changed file again.",
     },
     Setting {
         key: "acme",
@@ -206,17 +206,7 @@ pub const SETTINGS: [Setting; 54] = [
     Setting {
         key: "mqtt_tls",
         default: "`off`",
-        text: "Address of the node's own MQTT broker for TLS: `on` is `127.0.0.1:8883`, or port 8883 of all addresses with `lan`. Needs `mqtt`.",
-    },
-    Setting {
-        key: "mqtt_certificate",
-        default: "none",
-        text: "File with the certificates (PEM) of `mqtt_tls`, that of the node first.",
-    },
-    Setting {
-        key: "mqtt_key",
-        default: "none",
-        text: "File with the private key (PEM) of the first certificate.",
+        text: "Address of the node's own MQTT broker for TLS: `on` is `127.0.0.1:8883`, or port 8883 of all addresses with `lan`. Needs `mqtt`. It has the certificates of `https`, and `client_ca` holds for it, too.",
     },
     Setting {
         key: "mqtt_anonymous",

@@ -182,8 +182,6 @@ fn flags_win_over_environment_over_file() {
             "nuclio off default",
             "mqtt off default",
             "mqtt_tls off default",
-            "mqtt_certificate none default",
-            "mqtt_key none default",
             "mqtt_anonymous loopback default",
             "mqtt_broker mqtt://127.0.0.1:1883 default",
             "nats off default",

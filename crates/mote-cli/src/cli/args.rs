@@ -318,12 +318,6 @@ pub(super) struct NodeFlags {
     /// The same with TLS: an address, :PORT, or on [default: off]
     #[arg(long, value_name = "ADDR")]
     pub(super) mqtt_tls: Option<String>,
-    /// Certificates of --mqtt-tls (PEM)
-    #[arg(long, value_name = "FILE")]
-    pub(super) mqtt_certificate: Option<String>,
-    /// Private key of --mqtt-tls (PEM)
-    #[arg(long, value_name = "FILE")]
-    pub(super) mqtt_key: Option<String>,
     /// MQTT clients without a user name: loopback, off, or all [default: loopback]
     #[arg(long, value_name = "CLIENTS")]
     pub(super) mqtt_anonymous: Option<String>,

@@ -64,8 +64,6 @@ pub(super) fn given(flags: &NodeFlags) -> Vec<(&'static str, String)> {
         ("nuclio", &flags.nuclio),
         ("mqtt", &flags.mqtt),
         ("mqtt_tls", &flags.mqtt_tls),
-        ("mqtt_certificate", &flags.mqtt_certificate),
-        ("mqtt_key", &flags.mqtt_key),
         ("mqtt_anonymous", &flags.mqtt_anonymous),
         ("mqtt_broker", &flags.mqtt_broker),
         ("nats", &flags.nats.nats),

@@ -1,0 +1,220 @@
+//! The listener for TLS.
+//!
+//! The library has one of its own, which performs one handshake after the other, so that a client that
+//! connects and sends nothing stops all others, and which uses the same certificate until it ends. So
+//! this program accepts these connections itself, and gives them to the library after the handshake.
+//! Handshakes have a thread of their own, because they take long: messages do not wait for them.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mote_core::shares::Shares;
+use mqtt5::broker::client_handler::ClientHandler;
+use mqtt5::broker::router::MessageRouter;
+use mqtt5::broker::sys_topics::BrokerStats;
+use mqtt5::broker::tls_acceptor::TlsStreamWrapper;
+use mqtt5::broker::transport::BrokerTransport;
+use mqtt5::broker::{
+    AuthProvider, AuthResult, BrokerConfig, DynamicStorage, MqttBroker, ResourceMonitor,
+};
+use mqtt5::error::Result;
+use mqtt5::packet::connect::ConnectPacket;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::server::TlsStream;
+
+use crate::auth::Rules;
+use crate::{CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX};
+
+/// What clients that list protocols must list (ALPN).
+pub(crate) const ALPN: &str = "mqtt";
+/// How long a client may take for the handshake. The library gives it as long for its CONNECT.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long connections may take to end. The library waits for its own ones for 5 s after that, and
+/// the node kills the program after 8 s.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+/// Pause after a connection could not be accepted, for example because too many files are open.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What the library needs for a connection: the same as for those of its own listener.
+pub(crate) struct Service {
+    config: Arc<BrokerConfig>,
+    rules: Arc<Rules>,
+    router: Arc<MessageRouter>,
+    storage: Option<Arc<DynamicStorage>>,
+    stats: Arc<BrokerStats>,
+    monitor: Arc<ResourceMonitor>,
+}
+
+impl Service {
+    /// The parts of a broker that was made with `config` and has these rules.
+    pub(crate) fn of(broker: &MqttBroker, config: BrokerConfig, rules: Arc<Rules>) -> Self {
+        Self {
+            config: Arc::new(config),
+            rules,
+            router: broker.router(),
+            storage: broker.storage(),
+            stats: broker.stats(),
+            monitor: broker.resource_monitor(),
+        }
+    }
+
+    fn handler(
+        &self,
+        session: TlsStream<TcpStream>,
+        from: SocketAddr,
+        ending: broadcast::Receiver<()>,
+    ) -> ClientHandler {
+        let chain = session.get_ref().1.peer_certificates();
+        let names = chain.and_then(|all| all.first()).map(mote_tls::names).unwrap_or_default();
+        let rules: Arc<dyn AuthProvider> = match &names[..] {
+            [] => self.rules.clone(),
+            _ => Arc::new(Certified { rules: self.rules.clone(), names }),
+        };
+        ClientHandler::new(
+            BrokerTransport::tls(TlsStreamWrapper::new(session)),
+            from,
+            self.config.clone(),
+            self.router.clone(),
+            rules,
+            self.storage.clone(),
+            self.stats.clone(),
+            self.monitor.clone(),
+            ending,
+        )
+    }
+}
+
+/// The thread that accepts connections.
+pub(crate) struct Front {
+    stop: oneshot::Sender<()>,
+    stopped: oneshot::Receiver<()>,
+}
+
+impl Front {
+    /// Accepts connections from now on, and serves them on the runtime of the caller.
+    pub(crate) fn start(
+        listener: TcpListener,
+        server: Arc<ServerConfig>,
+        service: Service,
+    ) -> io::Result<Self> {
+        let (stop, to_stop) = oneshot::channel();
+        let (ended, stopped) = oneshot::channel();
+        let (messages, listener) = (Handle::current(), listener.into_std()?);
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new().name("tls".to_owned()).spawn(move || {
+            // The sockets of the connections belong to this runtime, so it lasts as long as they do.
+            if let Err(error) =
+                runtime.block_on(accept(listener, server, service, messages, to_stop))
+            {
+                tracing::error!("there is no listener for TLS: {error}");
+            }
+            let _ = ended.send(());
+        })?;
+        Ok(Self { stop, stopped })
+    }
+
+    /// Ends all connections, and returns when their sessions are in the storage.
+    pub(crate) async fn stop(self) {
+        let _ = self.stop.send(());
+        let _ = self.stopped.await;
+    }
+}
+
+async fn accept(
+    listener: std::net::TcpListener,
+    server: Arc<ServerConfig>,
+    service: Service,
+    messages: Handle,
+    mut to_stop: oneshot::Receiver<()>,
+) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    let (acceptor, service) = (TlsAcceptor::from(server), Arc::new(service));
+    // The library counts clients after their CONNECT. These places also count handshakes, and clients
+    // that send nothing after them.
+    let places = Shares::new(CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX);
+    let (ending, _) = broadcast::channel(1);
+    let (open, mut all_closed) = mpsc::channel::<()>(1);
+    let mut handshakes = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = &mut to_stop => break,
+        };
+        while handshakes.try_join_next().is_some() {}
+        let (stream, from) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::error!("a connection with TLS cannot be accepted: {error}");
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(place) = places.take(from.ip(), 1) else { continue };
+        if !service.monitor.can_accept_connection(from.ip()).await {
+            continue;
+        }
+        let (acceptor, service, messages) = (acceptor.clone(), service.clone(), messages.clone());
+        let (ending, open) = (ending.clone(), open.clone());
+        handshakes.spawn(async move {
+            let _ = stream.set_nodelay(true);
+            let handshake = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
+            let Ok(Ok(session)) = handshake.await else { return };
+            let handler = service.handler(session, from, ending.subscribe());
+            messages.spawn(async move {
+                let _held = (place, open);
+                // Its errors are those of a single client, which the library reports itself.
+                let _ = handler.run().await;
+            });
+        });
+    }
+    handshakes.shutdown().await;
+    drop(open);
+    let _ = ending.send(());
+    let _ = timeout(END_PATIENCE, all_closed.recv()).await;
+    Ok(())
+}
+
+/// The rules for a client that has shown a valid certificate.
+struct Certified {
+    rules: Arc<Rules>,
+    /// The names in it.
+    names: Vec<String>,
+}
+
+impl AuthProvider for Certified {
+    fn authenticate<'a>(
+        &'a self,
+        connect: &'a ConnectPacket,
+        from: SocketAddr,
+    ) -> Pin<Box<dyn Future<Output = Result<AuthResult>> + Send + 'a>> {
+        Box::pin(self.rules.admit(connect, from, &self.names))
+    }
+
+    fn authorize_publish<'a>(
+        &'a self,
+        client_id: &str,
+        user: Option<&'a str>,
+        topic: &'a str,
+    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>> {
+        self.rules.authorize_publish(client_id, user, topic)
+    }
+
+    fn authorize_subscribe<'a>(
+        &'a self,
+        client_id: &str,
+        user: Option<&'a str>,
+        filter: &'a str,
+    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>> {
+        self.rules.authorize_subscribe(client_id, user, filter)
+    }
+}
