@@ -108,6 +108,7 @@ fn hosts_come_first_and_names_before_other_paths() {
     for (host, path, expected) in [
         ("shop.example.org", "/", json!(["shop", "/", {"path": ""}, null])),
         ("SHOP.example.org:80", "/any/x", json!(["shop", "/any/x", {"path": "any/x"}, null])),
+        ("shop.example.org", "/any/", json!(["shop", "/any/", {"path": "any"}, null])),
         ("pi.example.org", "/any/x", json!(["any", "/x", {}, null])),
         ("localhost", "/shop", json!(["shop", "/", {}, null])),
         ("localhost", "/deep/er", json!(["any", "/deep/er", {"all": "deep/er"}, null])),

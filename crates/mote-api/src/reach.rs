@@ -36,4 +36,30 @@ pub struct Urls {
     /// Its routes: methods, host and path, and where a redirect leads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<String>,
+    /// Its own port, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<OwnPort>,
+}
+
+/// The TCP port of the node that a function has for itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OwnPort {
+    /// Its number.
+    pub number: u16,
+    /// Where the function answers, while the port is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Why the port is not open, if it should be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+impl std::fmt::Display for OwnPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (&self.url, &self.problem) {
+            (Some(url), _) => f.write_str(url),
+            (None, Some(problem)) => write!(f, "{} is not open: {problem}", self.number),
+            (None, None) => write!(f, "{} is not open", self.number),
+        }
+    }
 }

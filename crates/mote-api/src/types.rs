@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::Timestamp;
 use crate::invocations::InvocationState;
-pub use crate::reach::{AcceptedSignatures, AcceptedTokens, Urls};
+pub use crate::reach::{AcceptedSignatures, AcceptedTokens, OwnPort, Urls};
 
 /// A function as the node sees it now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

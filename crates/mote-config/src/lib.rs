@@ -1,6 +1,8 @@
 //! The checked and complete configuration of a node. Others read files, flags and the environment
 //! (`mote-settings`), and run a node by it (`mote-node`).
 
+mod function_ports;
+
 use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,6 +17,8 @@ use mote_core::fault::bytes_text;
 use mote_core::spec::{Access, MEMORY_BYTES_MIN};
 use mote_gateway::http::Proxies;
 use mote_seal::KeySource;
+
+pub use function_ports::FunctionPorts;
 
 /// A checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +38,8 @@ pub struct Config {
     /// The words that tell `mote-acme` which certificate to order from which authority, if it orders
     /// one.
     pub acme: Option<Vec<OsString>>,
+    /// The TCP ports that functions may have for themselves.
+    pub function_ports: FunctionPorts,
     /// Proxies in front of the HTTP fronts, which say who their clients are.
     pub proxies: Option<Arc<Proxies>>,
     /// Where the HTTP fronts write a line for each request, and how; `None` writes none.

@@ -653,6 +653,11 @@ pub trait Invoker: Clone + Send + Sync + 'static {
         crate::routing::Found::Nothing
     }
 
+    /// Whether the node itself answers paths whose first segment is this one, which begins with `_`.
+    fn keeps(&self, _first: &str) -> bool {
+        true
+    }
+
     /// All functions, sorted by name. For discovery, not for the request path.
     fn routes(&self) -> Vec<Self::Route>;
 

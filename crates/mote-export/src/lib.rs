@@ -55,6 +55,10 @@ pub fn lost(spec: &FunctionSpec) -> Vec<String> {
         "[[route]]: an Ingress or HTTPRoute has to lead its paths and hosts to the service",
     );
     add(
+        spec.http.as_ref().is_some_and(|http| http.node_port.is_some()),
+        "node_port: give the Service the type NodePort and this port as its nodePort",
+    );
+    add(
         spec.scale.floor() == 0,
         "scale to zero: Deployments keep at least one replica, and an HPA scales by CPU; KEDA or \
          Knative scale to zero",

@@ -24,6 +24,8 @@ use mote_tinyfaas::{GrpcFront, Method, TinyFaasFront};
 pub enum Calls {
     /// The node's own.
     Own(Guarded<Deferring<Engine>>),
+    /// One of them, which answers every request.
+    One(Guarded<Deferring<Engine>>, FunctionName),
     /// Those of tinyFaaS.
     TinyFaas(TinyFaasFront<Guarded<Engine>>),
     /// The method of tinyFaaS' gRPC service.
@@ -41,32 +43,55 @@ pub enum Route {
     TinyFaasGrpc(Method),
 }
 
+impl Calls {
+    /// The calls of a front of which `function` answers every request.
+    pub fn only(&self, function: FunctionName) -> Self {
+        match self {
+            Self::Own(own) | Self::One(own, _) => Self::One(own.clone(), function),
+            Self::TinyFaas(_) | Self::TinyFaasGrpc(_) => self.clone(),
+        }
+    }
+}
+
 impl Invoker for Calls {
     type Route = Route;
 
     fn route(&self, name: &str, key: impl FnOnce() -> Option<u64>) -> Option<Route> {
         match self {
-            Self::Own(own) => own.route(name, key).map(Route::Own),
+            Self::Own(own) | Self::One(own, _) => own.route(name, key).map(Route::Own),
             Self::TinyFaas(front) => front.route(name, key).map(Route::TinyFaas),
             Self::TinyFaasGrpc(front) => front.route(name, key).map(Route::TinyFaasGrpc),
         }
     }
 
     fn has_routed_hosts(&self) -> bool {
-        matches!(self, Self::Own(own) if own.has_routed_hosts())
+        match self {
+            Self::Own(own) => own.has_routed_hosts(),
+            // Whatever the host is, the function comes before those that have the names in paths.
+            Self::One(..) => true,
+            Self::TinyFaas(_) | Self::TinyFaasGrpc(_) => false,
+        }
     }
 
     fn routed(&self, asked: &Asked<'_>) -> Found {
         match self {
             Self::Own(own) => own.routed(asked),
+            Self::One(_, function) => Found::Function(function.clone(), Vec::new()),
             // Other platforms have addresses of their own.
             Self::TinyFaas(_) | Self::TinyFaasGrpc(_) => Found::Nothing,
         }
     }
 
+    fn keeps(&self, first: &str) -> bool {
+        // Applications have paths such as `/_next/`. The node has to answer for what it has accepted.
+        !matches!(self, Self::One(..)) || first == mote_journal::SEGMENT
+    }
+
     fn routes(&self) -> Vec<Route> {
         match self {
-            Self::Own(own) => own.routes().into_iter().map(Route::Own).collect(),
+            Self::Own(own) | Self::One(own, _) => {
+                own.routes().into_iter().map(Route::Own).collect()
+            }
             Self::TinyFaas(front) => front.routes().into_iter().map(Route::TinyFaas).collect(),
             Self::TinyFaasGrpc(front) => {
                 front.routes().into_iter().map(Route::TinyFaasGrpc).collect()
@@ -77,7 +102,7 @@ impl Invoker for Calls {
     #[inline]
     fn admit(&self, route: &Route, head: &mut Head, from: Option<IpAddr>) -> Result<(), Fault> {
         match (self, route) {
-            (Self::Own(own), Route::Own(route)) => own.admit(route, head, from),
+            (Self::Own(own) | Self::One(own, _), Route::Own(route)) => own.admit(route, head, from),
             (Self::TinyFaas(front), Route::TinyFaas(route)) => front.admit(route, head, from),
             (Self::TinyFaasGrpc(front), Route::TinyFaasGrpc(method)) => {
                 front.admit(method, head, from)
@@ -95,7 +120,9 @@ impl Invoker for Calls {
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
         match (self, route) {
-            (Self::Own(own), Route::Own(route)) => own.admit_before_body(route, head, from),
+            (Self::Own(own) | Self::One(own, _), Route::Own(route)) => {
+                own.admit_before_body(route, head, from)
+            }
             // Calls of tinyFaaS do not wait for a signature to be verified.
             _ => self.admit(route, head, from),
         }
@@ -104,7 +131,7 @@ impl Invoker for Calls {
     #[inline]
     fn count(&self, route: &Route, head: &mut Head, from: Option<IpAddr>) -> Result<(), Fault> {
         match (self, route) {
-            (Self::Own(own), Route::Own(route)) => own.count(route, head, from),
+            (Self::Own(own) | Self::One(own, _), Route::Own(route)) => own.count(route, head, from),
             (Self::TinyFaas(front), Route::TinyFaas(route)) => front.count(route, head, from),
             (Self::TinyFaasGrpc(front), Route::TinyFaasGrpc(method)) => {
                 front.count(method, head, from)
@@ -120,7 +147,9 @@ impl Invoker for Calls {
         invocation: Invocation,
     ) -> impl Future<Output = Result<Reply, Fault>> + Send {
         match (self, route) {
-            (Self::Own(own), Route::Own(route)) => Either::Left(own.invoke(route, invocation)),
+            (Self::Own(own) | Self::One(own, _), Route::Own(route)) => {
+                Either::Left(own.invoke(route, invocation))
+            }
             (Self::TinyFaas(front), Route::TinyFaas(route)) => {
                 Either::Right(Either::Left(Either::Left(Box::pin(front.invoke(route, invocation)))))
             }

@@ -18,6 +18,7 @@ use std::pin::Pin;
 
 use mote_gateway::http;
 use tokio::net::{TcpListener, UdpSocket};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 pub use calls::{Calls, Route};
@@ -25,6 +26,12 @@ pub use dtls::{Settings as DtlsSettings, coap_dtls};
 
 /// A front until it has stopped.
 pub type Served = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
+
+/// A front on a thread of its own.
+pub fn on_thread(thread: &Handle, front: Served) -> Served {
+    let ended = thread.spawn(front);
+    Box::pin(async move { ended.await.map_err(io::Error::other)? })
+}
 
 /// The HTTP front.
 pub fn http(

@@ -1,4 +1,5 @@
-//! The limits of the HTTP fronts, derived from the number of files that this process may open.
+//! The limits of the HTTP fronts, derived from the number of files that this process may open, and the
+//! threads that serve their connections.
 
 use mote_gateway::http;
 
@@ -26,4 +27,19 @@ pub fn http_config(share: usize) -> http::Config {
     // share.
     let streams_max = all.streams_max * HTTP_FILES_SHARE / share;
     http::Config { connections_max, connections_per_address_max, streams_max, ..all }
+}
+
+/// Cores for each thread of the data path on machines with many: functions and their clients need
+/// the others.
+const CORES_PER_THREAD: usize = 4;
+
+/// Threads of the data path; if `asked` is 0, the number of cores decides. The first one also runs
+/// the CoAP front and the engine's other tasks. On few cores, a second one takes more from the
+/// functions and the clients than it gains (docs/decisions/0070-data-path-threads.md).
+pub fn data_threads(asked: usize, cores: usize) -> usize {
+    match asked {
+        0 if cores < CORES_PER_THREAD * 2 => 1,
+        0 => (cores / CORES_PER_THREAD).min(mote_engine::THREADS_MAX),
+        asked => asked,
+    }
 }

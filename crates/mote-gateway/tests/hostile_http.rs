@@ -6,7 +6,7 @@
 
 mod support;
 
-use mote_gateway::http::Config;
+use mote_gateway::http::{Bounds, Config};
 use support::raw_http::{Client, Server};
 
 /// The expected result.
@@ -351,6 +351,31 @@ fn one_address_leaves_connections_to_others() {
     }
     drop(kept);
     server.stop();
+}
+
+#[test]
+fn fronts_share_the_connections_of_one_address() {
+    let mut config =
+        Config { connections_max: 8, connections_per_address_max: 4, ..Config::default() };
+    config.bounds = Some(Bounds::new(&config));
+    let (mut first, mut second) = (Server::start(config.clone()), Server::start(config));
+    let get = "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n";
+    let servers = [&first, &second, &first, &second];
+    let mut kept: Vec<Client> = servers.iter().map(|server| server.client()).collect();
+    for client in &mut kept {
+        assert_eq!(client.call(get).status, 200);
+    }
+    for server in [&first, &second] {
+        assert_eq!(server.client().answer(false).expect("an answer").status, 503);
+    }
+    // Each of them waits for the end of its own connections only.
+    let others = [kept.pop(), kept.swap_remove(1).into()];
+    drop(kept);
+    first.stop();
+    drop(others);
+    // The places are free once the front has noticed the ends of the connections.
+    while second.client().call(get).status != 200 {}
+    second.stop();
 }
 
 /// Programs that receive fields as variables would take `Proxy` for their own `HTTP_PROXY`.

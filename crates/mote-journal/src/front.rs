@@ -31,7 +31,7 @@ use crate::records::unix_ms;
 use crate::view::{Reader, problem_of, view};
 
 /// The first segment of the paths of invocations. No function can have this name.
-pub(crate) const SEGMENT: &str = "_invocations";
+pub const SEGMENT: &str = "_invocations";
 /// The longest body of an invocation that is accepted.
 const BODY_BYTES_MAX: u64 = 16 << 20;
 /// Bodies that are being received, of all functions; one function may have half of them.

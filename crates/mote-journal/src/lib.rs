@@ -26,7 +26,7 @@ mod runner;
 mod steps;
 mod view;
 
-pub use front::{CallerOpens, Deferring, Route};
+pub use front::{CallerOpens, Deferring, Route, SEGMENT};
 pub use journal::{Cancelled, Figures, Journal, Shown};
 pub use journals::{Journals, Named};
 pub use metrics::JournalMetrics;

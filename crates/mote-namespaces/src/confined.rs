@@ -40,6 +40,10 @@ pub fn check(reach: Reach, spec: &FunctionSpec) -> Result<(), Problem> {
             return Err(leads_to_the_node(spec, to));
         }
     }
+    if spec.http.as_ref().is_some_and(|http| http.node_port.is_some()) {
+        let text = "ports belong to the whole node, so that functions of a namespace have none";
+        return refuse(text.to_owned(), "http.node_port");
+    }
     for rule in spec.routes() {
         // A host takes all requests for it, also those for functions of others. A path that begins
         // with another name takes requests for a function that somebody has removed or has not

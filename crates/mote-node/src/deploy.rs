@@ -232,6 +232,7 @@ async fn attempt(
     let split = publish(node, &revision, created_at_ms, now.as_ref(), options).await?;
     result.revision = revision.number;
     result.traffic = rollout::shares(&split);
+    result.urls.port = node.ports.shown(&revision.spec);
     if let Some(tag) = &options.tag {
         for url in [&mut result.urls.http, &mut result.urls.coap].into_iter().flatten() {
             url.push_str(&format!("@{tag}"));

@@ -49,6 +49,7 @@ pub(crate) async fn remove_in_turn(node: &Node, revision: &Revision) -> Result<(
         })?
         .map_err(|error| store_problem(&error))?;
     node.engine.remove(name);
+    node.ports.close(&revision.spec.name);
     node.notices.end(&revision.spec.name);
     schedules::forget(node, &revision.spec.name);
     node.mqtt.apply(&revision.spec.name, &[], &[]);

@@ -49,6 +49,7 @@ use mote_engine::{Engine, Revision};
 use mote_gateway::gathering::Gathering;
 use mote_journal::{Deferring, Journals};
 use mote_outgoing::Outgoing;
+use mote_ports::reachable;
 use mote_sandbox::ProcessBackend;
 use mote_store::Store;
 use parking_lot::Mutex;
@@ -99,6 +100,8 @@ pub(crate) struct Node {
     pub(crate) go_builds: tokio::sync::Mutex<()>,
     /// Held while a function with routes begins to serve.
     pub(crate) route_turn: tokio::sync::Mutex<()>,
+    /// The ports that functions have for themselves.
+    pub(crate) ports: mote_ports::Ports,
     /// The runtime of the tasks of the engine and the fronts.
     pub(crate) data_path: Handle,
     /// Addresses as bound.
@@ -159,6 +162,7 @@ impl Node {
         let (name, access) = (&spec.name, self.config.access_of(spec.access));
         Urls {
             routes: spec.routes().iter().map(mote_routes::text).collect(),
+            port: self.ports.shown(spec),
             // Only TLS shows the certificate of a client.
             http: (self.http.filter(|_| access != Access::Mtls))
                 .map(|address| format!("http://{}/{name}", reachable(address)))
@@ -245,16 +249,4 @@ impl Node {
         let low = self.random.hash_one((count, 1));
         u128::from(high) << 64 | u128::from(low)
     }
-}
-
-/// An address that a client on this machine can use: loopback replaces a wildcard.
-fn reachable(address: SocketAddr) -> SocketAddr {
-    if address.ip().is_unspecified() {
-        let ip = match address {
-            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-        };
-        return SocketAddr::new(ip, address.port());
-    }
-    address
 }

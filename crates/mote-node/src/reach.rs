@@ -33,6 +33,10 @@ fn listeners(node: &Node) -> Vec<Reach> {
     };
     add("http", node.http, CALLERS);
     add("https", node.https, "callers of functions");
+    for (name, address) in node.ports.all_open() {
+        let who = if node.https.is_some() { "callers of functions" } else { CALLERS };
+        add(&format!("port of {name}"), Some(address), who);
+    }
     add("coap", node.coap, CALLERS);
     add("coap+tcp", node.coap_tcp, CALLERS);
     add("coaps+tcp", node.coap_tls, "callers of functions");

@@ -342,10 +342,12 @@ pub(super) async fn switch(
         _ => Some(node.route_turn.lock().await),
     };
     spec_check::route_conflict(node, spec)?;
+    let port = node.ports.reserve(spec).await?;
     let (wanted, stored) = (name.clone(), to.clone());
     with_store(node, move |store| store.set_traffic(&wanted, &stored)).await?;
     let live = serving.live().clone();
     node.engine.publish(serving);
+    port.serve();
     let topics = &live.spec.publishing.topics;
     if to.elsewhere {
         node.elsewhere.lock().insert(name.clone());

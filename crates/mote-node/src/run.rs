@@ -19,13 +19,14 @@ use mote_api::types::Reach;
 use mote_compat::Bound;
 use mote_core::RouteInfo;
 use mote_engine::{Config as EngineConfig, Engine, Revision, Serving};
-use mote_fronts::{Calls, DtlsSettings, Served};
+use mote_fronts::{Calls, DtlsSettings, on_thread};
 use mote_gateway::http;
 use mote_journal::Deferring;
 use mote_notices::NoticeMetrics;
 use mote_operators::{Audit, Operators};
 use mote_outgoing::Outgoing;
 use mote_pool::budget::Budget;
+use mote_ports::Ports;
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
 use mote_service_manager::ServiceManager;
 use mote_services::{NodeServices, Runs};
@@ -44,7 +45,7 @@ use super::{
 };
 use crate::admin;
 use mote_config::Config;
-use mote_fronts::limits::{HTTP_FILES_SHARE, http_config};
+use mote_fronts::limits::{HTTP_FILES_SHARE, data_threads, http_config};
 
 /// How long running invocations may take after the node begins to stop.
 const STOP_GRACE: Duration = Duration::from_secs(30);
@@ -68,9 +69,6 @@ const PREWARM_SHARE: u64 = 16;
 /// so more of them delay each other. The limit is twice that of one function, so that one function
 /// cannot block all others.
 const STARTS_PER_CORE: u32 = 4;
-/// Cores for each thread of the data path on machines with many: functions and their clients need
-/// the others.
-const CORES_PER_THREAD: usize = 4;
 /// Lines of the announcement about what other machines reach.
 const REACH_LINES_MAX: usize = 24;
 /// The program that ends DTLS sessions, next to that of the node.
@@ -201,17 +199,19 @@ async fn serve(
     };
 
     let http_address = http_listener.as_ref().and_then(|listener| listener.local_addr().ok());
+    let https_address = https_listener.as_ref().and_then(|listener| listener.local_addr().ok());
     let admin_port = admin_listener.as_ref().and_then(|tcp| Some(tcp.local_addr().ok()?.port()));
     let outgoing = Outgoing {
         reach: config.outgoing,
         own_ports: platforms
             .ports()
-            .chain(http_address.map(|at| at.port()))
+            .chain([http_address, https_address].into_iter().flatten().map(|at| at.port()))
             .chain(admin_port)
             .chain(cells.iter().map(|cells| cells.address().port()))
             .chain(coap_listener.iter().filter_map(|tcp| Some(tcp.local_addr().ok()?.port())))
             .chain(coap_tls_listener.iter().filter_map(|tcp| Some(tcp.local_addr().ok()?.port())))
             .collect(),
+        open_ports: Default::default(),
     };
     let journals = accepted::journals(&config, &store, outgoing.clone(), nats.as_ref(), management);
     let schedules = {
@@ -256,12 +256,13 @@ async fn serve(
         own_broker: own_broker.clone(),
         mqtt_users: crate::admin::MqttUserTurns::default(),
         http: http_address,
-        https: https_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+        https: https_address,
         certificates: certificates.clone(),
         coap: coap_socket.as_ref().and_then(|socket| socket.local_addr().ok()),
         coap_tcp: coap_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
         coap_dtls: dtls_socket.as_ref().and_then(|socket| socket.local_addr().ok()),
         coap_tls: coap_tls_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+        ports: Ports::new(&config.function_ports, http_address, https_address, &outgoing),
         config,
         engine: engine.clone(),
         invoker: Deferring::new(engine.clone(), journals.clone()).with_callers(opens),
@@ -343,6 +344,7 @@ async fn serve(
         config.proxies.clone_from(&node.config.proxies);
         config.access_log.clone_from(&access_log);
         config.well_known = certificates.as_ref().and_then(https::well_known);
+        node.ports.follow(&mut config, &invoker, &Handle::current());
         fronts.spawn(mote_fronts::http(listener, invoker.clone(), config, stopper.clone()));
     }
     // Handshakes take long, and must not delay the functions and the other fronts.
@@ -359,6 +361,7 @@ async fn serve(
     if let (Some(listener), Some((thread, certificates))) = (https_listener, &of_fronts) {
         let mut config = https::front_config(&node.config, certificates, clients.clone())?;
         config.access_log.clone_from(&access_log);
+        node.ports.follow(&mut config, &invoker, thread);
         let front = mote_fronts::http(listener, invoker.clone(), config, stopper.clone());
         fronts.spawn(on_thread(thread, front));
     }
@@ -392,6 +395,7 @@ async fn serve(
         let is_here = !node.elsewhere.lock().contains(&spec.name);
         let triggers = if is_here { &spec.mqtt[..] } else { &[] };
         node.mqtt.apply(&spec.name, triggers, &spec.publishing.topics);
+        node.ports.bring_back(spec);
     }
     let (stop_admin, admin_stopped) = tokio::sync::watch::channel(false);
     let fronts_of_others = compat::Fronts {
@@ -465,7 +469,7 @@ async fn serve(
                     cells.drained().await;
                 }
             };
-            tokio::join!(all_served, node.mqtt.stop(STOP_GRACE), guests);
+            tokio::join!(all_served, node.ports.stop(), node.mqtt.stop(STOP_GRACE), guests);
         };
         let all_served = waiting_for(&engine, "calls of HTTP, CoAP and MQTT clients", all_served);
         if tokio::time::timeout(STOP_GRACE, all_served).await.is_err() {
@@ -555,17 +559,6 @@ async fn waiting_for<T>(engine: &Engine, what: &str, step: impl Future<Output = 
     }
 }
 
-/// Threads of the data path; if `asked` is 0, the number of cores decides. The first one also runs
-/// the CoAP front and the engine's other tasks. On few cores, a second one takes more from the
-/// functions and the clients than it gains (docs/decisions/0070-data-path-threads.md).
-fn data_threads(asked: usize, cores: usize) -> usize {
-    match asked {
-        0 if cores < CORES_PER_THREAD * 2 => 1,
-        0 => (cores / CORES_PER_THREAD).min(mote_engine::THREADS_MAX),
-        asked => asked,
-    }
-}
-
 /// A runtime on a thread of its own, which ends after `end`. It is the runtime for one thread, as
 /// that of the data path: tokio's runtime for several would put a second copy of each task's code
 /// into the binary.
@@ -581,12 +574,6 @@ fn runtime_on_thread(name: &str, end: impl Future<Output = ()> + Send + 'static)
         })
         .with_context(|| format!("cannot start the thread {name}"))?;
     Ok(handle)
-}
-
-/// A front on a thread of its own.
-fn on_thread(thread: &Handle, front: Served) -> Served {
-    let ended = thread.spawn(front);
-    Box::pin(async move { ended.await.map_err(std::io::Error::other)? })
 }
 
 /// `mote up PATH…` deploys like any other client: through the management socket, with the same

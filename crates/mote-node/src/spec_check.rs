@@ -60,6 +60,7 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     }
     mote_namespaces::confined::check(node.outgoing.reach, spec)?;
     route_conflict(node, spec)?;
+    node.ports.check(spec)?;
     schedules::check(spec)?;
     secrets::check(&node.engine, spec)
 }

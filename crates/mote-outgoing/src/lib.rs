@@ -2,9 +2,10 @@
 //! that a client names by address, and questions for the keys of an issuer of tokens. They use HTTP/1.1, plain or over TLS, are
 //! limited in time and size, and follow no redirects.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -102,6 +103,33 @@ pub struct Outgoing {
     /// TCP ports on which the node listens. On this machine none of them is reached, whatever
     /// `reach` permits, because the management APIs trust clients on this machine.
     pub own_ports: Arc<[u16]>,
+    /// The same for ports that the node opens and closes while it runs.
+    pub open_ports: OpenPorts,
+}
+
+/// TCP ports that a node opens and closes while it runs. A clone is another handle to the same.
+#[derive(Debug, Clone, Default)]
+pub struct OpenPorts(Arc<Mutex<BTreeSet<u16>>>);
+
+impl OpenPorts {
+    /// Says that the node listens on this port.
+    pub fn open(&self, port: u16) {
+        self.lock().insert(port);
+    }
+
+    /// Says that the node no longer listens on this port.
+    pub fn close(&self, port: u16) {
+        self.lock().remove(&port);
+    }
+
+    /// Whether the node listens on this port.
+    pub fn contains(&self, port: u16) -> bool {
+        self.lock().contains(&port)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Outgoing {
@@ -135,7 +163,8 @@ impl Outgoing {
 
     /// The same check for an address of this machine.
     fn check_own(&self, address: SocketAddr) -> Result<(), OutgoingError> {
-        if self.own_ports.contains(&address.port()) {
+        let port = address.port();
+        if self.own_ports.contains(&port) || self.open_ports.contains(port) {
             return Err(OutgoingError::Own(address));
         }
         if self.reach < Reach::Machine {
@@ -364,9 +393,14 @@ mod tests {
         }
         let all = try_all(Outgoing { reach: Reach::Machine, ..Default::default() }).await;
         assert!(all.iter().all(Result::is_ok), "{all:?}");
-        let own = Outgoing { reach: Reach::Machine, own_ports: [1, port].into() };
-        for tried in try_all(own).await {
+        let reach = Reach::Machine;
+        let own = Outgoing { reach, own_ports: [1, port].into(), ..Default::default() };
+        let opened = Outgoing { reach, ..Default::default() };
+        opened.open_ports.open(port);
+        for tried in try_all(own).await.into_iter().chain(try_all(opened.clone()).await) {
             assert!(matches!(tried, Err(OutgoingError::Own(_))), "{tried:?}");
         }
+        opened.open_ports.close(port);
+        assert!(try_all(opened).await.iter().all(Result::is_ok));
     }
 }

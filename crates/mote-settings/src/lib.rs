@@ -19,6 +19,7 @@ mod access_log;
 mod acme;
 mod cells;
 mod client_ca;
+mod function_ports;
 mod journal;
 mod nats;
 mod platforms;
@@ -227,6 +228,7 @@ impl Loaded {
         let certificates = check.path("certificates", data.join("certificates"));
         let client_ca = check.client_ca(https.or(coap_tls).or(mqtt_tls).is_some());
         let acme = check.acme(https.is_some());
+        let function_ports = check.function_ports();
         let proxies = check.proxies();
         let access_log = check.access_log();
         let socket = check.path("socket", given.socket_default(&data));
@@ -254,6 +256,7 @@ impl Loaded {
                 certificates,
                 client_ca,
                 acme,
+                function_ports,
                 proxies,
                 access_log,
                 coap,

@@ -12,7 +12,7 @@ pub struct Setting {
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 52] = [
+pub const SETTINGS: [Setting; 53] = [
     Setting {
         key: "data",
         default: "`/var/lib/mote` for root, otherwise `~/.local/share/mote`",
@@ -72,6 +72,11 @@ pub const SETTINGS: [Setting; 52] = [
         key: "acme_profile",
         default: "that of the authority",
         text: "Certificate profile, one of those that the authority offers: for example `shortlived`, which Let's Encrypt requires for IP addresses.",
+    },
+    Setting {
+        key: "function_ports",
+        default: "`30000-32767`",
+        text: "TCP ports that functions may have for themselves (`node_port` in `[http]`): ports and ranges, separated by commas, or `off`. A port listens at the host of `https` and speaks TLS if that front is on, otherwise at the host of `http`. See [A port of its own](../guides/routes.md#a-port-of-its-own).",
     },
     Setting {
         key: "trusted_proxies",

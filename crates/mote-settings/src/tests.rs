@@ -126,6 +126,16 @@ fn proxies_are_addresses_and_networks() {
 }
 
 #[test]
+fn ports_of_functions_are_ranges() {
+    let ports = |text: &str| load(&given(&[], &[("function_ports", text)]));
+    let some = ports("443,9000-9010").unwrap().function_ports;
+    assert!(some.permit(443) && some.permit(9_010) && !some.permit(30_000));
+    assert!(!ports("off").unwrap().function_ports.permit(30_000));
+    let wrong = ports("9010-9000").unwrap_err().to_string();
+    assert!(wrong.contains("function_ports: off, or ports and ranges"), "{wrong}");
+}
+
+#[test]
 fn flags_win_over_environment_over_file() {
     let (_dir, mut given) = with_file("http = \":1\"\ncoap = \":2\"\ndata = \"/d\"\n");
     given.env.push(("MOTE_COAP".into(), ":3".into()));
@@ -155,6 +165,7 @@ fn flags_win_over_environment_over_file() {
             "acme_contact none default",
             "acme_external_account none default",
             "acme_profile that of the authority default",
+            "function_ports 30000-32767 default",
             "trusted_proxies none default",
             "proxy_header x-forwarded-for default",
             "access_log off default",

@@ -1,10 +1,12 @@
 //! `[http]`: what the HTTP fronts require of requests, and what they tell browsers.
 
+use std::num::NonZeroU16;
+
 use crate::toml_reader::{Section, TomlReader};
 
 use super::{FunctionManifest, GIB, HOUR_MS, KIB, TOP_KEYS, read_methods};
 
-const KEYS: [&str; 5] = ["methods", "headers", "body_max", "compress", "cors"];
+const KEYS: [&str; 6] = ["methods", "headers", "body_max", "compress", "node_port", "cors"];
 const CORS_KEYS: [&str; 6] = ["origins", "methods", "headers", "expose", "credentials", "max_age"];
 /// Methods of requests that browsers send to other origins without asking first.
 const SIMPLE_METHODS: [&str; 3] = ["GET", "HEAD", "POST"];
@@ -30,6 +32,8 @@ pub struct HttpManifest {
     pub cors: Option<CorsManifest>,
     /// `compress`.
     pub compress: bool,
+    /// `node_port`.
+    pub node_port: Option<NonZeroU16>,
 }
 
 /// `[http.cors]`, complete; origins are not yet checked.
@@ -78,7 +82,9 @@ pub(super) fn read(
     }
     let compress = reader.get(section, "compress").is_some()
         && reader.boolean(section, "compress").is_some_and(|compress| compress.value);
-    function.http_rules = HttpManifest { headers, cors, compress };
+    let port = reader.integer(section, "node_port", 1..=u16::MAX.into());
+    let node_port = port.and_then(|port| u16::try_from(port.value).ok()).and_then(NonZeroU16::new);
+    function.http_rules = HttpManifest { headers, cors, compress, node_port };
 }
 
 fn read_cors(
@@ -191,8 +197,8 @@ mod tests {
                 credentials: true,
                 max_age_s: Some(600),
             };
-            let rules =
-                HttpManifest { headers: words(&["x-device"]), cors: Some(cors), compress: false };
+            let headers = words(&["x-device"]);
+            let rules = HttpManifest { headers, cors: Some(cors), ..HttpManifest::default() };
             assert_eq!(function.http_rules, rules);
         }
     }

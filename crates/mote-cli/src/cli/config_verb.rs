@@ -38,6 +38,7 @@ pub(super) fn given(flags: &NodeFlags) -> Vec<(&'static str, String)> {
         ("acme_contact", &flags.front.acme_contact),
         ("acme_external_account", &flags.front.acme_external_account),
         ("acme_profile", &flags.front.acme_profile),
+        ("function_ports", &flags.front.function_ports),
         ("trusted_proxies", &flags.front.trusted_proxies),
         ("proxy_header", &flags.front.proxy_header),
         ("access_log", &flags.front.access_log),

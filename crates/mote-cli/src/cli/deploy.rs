@@ -335,6 +335,9 @@ fn summary(result: &DeployResult, dry_run: bool) -> String {
             text.push_str(&format!("  {front}  {}\n", harmless(url)));
         }
     }
+    if let Some(port) = &result.urls.port {
+        text.push_str(&format!("  port  {}\n", harmless(&port.to_string())));
+    }
     for route in &result.urls.routes {
         text.push_str(&format!("  route {}\n", harmless(route)));
     }

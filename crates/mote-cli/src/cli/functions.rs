@@ -112,6 +112,9 @@ pub(super) fn describe_text(function: &Function) -> String {
     if let Some(url) = &function.urls.coap {
         line("coap", url);
     }
+    if let Some(port) = &function.urls.port {
+        line("port", &port.to_string());
+    }
     for (at, route) in function.urls.routes.iter().enumerate() {
         line(if at == 0 { "routes" } else { "" }, route);
     }

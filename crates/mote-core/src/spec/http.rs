@@ -17,6 +17,9 @@ pub const CORS_AGE_S_MAX: u32 = 86_400;
 pub struct HttpRules {
     /// Names of fields that a request must have, in lower case.
     pub headers: Vec<String>,
+    /// A TCP port of the node on which the function answers at every path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_port: Option<std::num::NonZeroU16>,
     /// Hosts and paths at which the function answers in addition to `/NAME`; whether they can be
     /// obeyed is checked elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -169,7 +169,8 @@ async fn serve_one<I: Invoker>(
         Framing::Length(length) => Some(length),
         Framing::None | Framing::Chunked => None,
     };
-    let asked = Asked { from: owner, length, wants_websocket: request.wants_websocket };
+    let (wants_websocket, is_bare) = (request.wants_websocket, request.is_bare);
+    let asked = Asked { from: owner, length, wants_websocket, is_bare };
     let well_known = front.config.well_known.as_ref();
     let found = find_route(&front.invoker, &mut request.name, &mut request.head, asked, well_known);
     let (route, added) = match found {

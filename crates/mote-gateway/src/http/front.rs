@@ -29,6 +29,10 @@ const CONNECTIONS_MAX: usize = 16_384;
 /// have half. A waiting stream itself costs the node about 4.5 KB, so all of them cost about 45 MB.
 const STREAMS_MAX: usize = 10_000;
 
+/// Connections whose handshake of TLS is not complete; one address may have a quarter of them. Each
+/// holds what its client has sent of it, up to 64 KiB. A further one is closed.
+const HANDSHAKES_MAX: usize = 1_024;
+
 /// Time and count limits of the front. A phase that takes longer ends the connection.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -68,6 +72,35 @@ pub struct Config {
     pub proxies: Option<Arc<Proxies>>,
     /// Gets a line for each request.
     pub access_log: Option<AccessLog>,
+    /// What the connections share with those of other fronts; without it, they share it with nobody.
+    pub bounds: Option<Bounds>,
+}
+
+/// What connections share, so that together they use no more of it than the [`Config`] permits. A
+/// clone is another handle to the same.
+#[derive(Debug, Clone)]
+pub struct Bounds {
+    /// Connections, by the address of the client.
+    pub(crate) connections: Shares<IpAddr>,
+    pub(crate) unsent: Unsent,
+    pub(crate) streams: Shares<IpAddr>,
+    pub(crate) gathering: Gathering<IpAddr>,
+    pub(crate) websockets: WebSockets,
+    pub(crate) handshakes: Shares<IpAddr>,
+}
+
+impl Bounds {
+    /// The bounds of the connections with this configuration.
+    pub fn new(config: &Config) -> Self {
+        Self {
+            connections: Shares::new(config.connections_max, config.connections_per_address_max),
+            unsent: Unsent::default(),
+            streams: Shares::new(config.streams_max, (config.streams_max / 2).max(1)),
+            gathering: Gathering::default(),
+            websockets: WebSockets::new(config.connections_max),
+            handshakes: Shares::new(HANDSHAKES_MAX, HANDSHAKES_MAX / 4),
+        }
+    }
 }
 
 /// Answers requests for addresses below `/.well-known`.
@@ -113,6 +146,7 @@ impl Default for Config {
             well_known: None,
             proxies: None,
             access_log: None,
+            bounds: None,
         }
     }
 }

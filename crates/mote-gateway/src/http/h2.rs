@@ -289,7 +289,7 @@ impl<I: Invoker> Service<I> {
             Logged::new(self.access_log.as_ref(), address, PROTOCOL, (&name, is_bare), &head);
         let from = address_owner(address);
         let length = request.body().length();
-        let asked = Asked { from, length, wants_websocket: false };
+        let asked = Asked { from, length, wants_websocket: false, is_bare };
         let route = match find_route(
             &self.invoker,
             &mut name,

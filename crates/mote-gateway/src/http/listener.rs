@@ -5,9 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::gathering::Gathering;
 use mote_core::Invoker;
-use mote_core::shares::{Shares, address_owner};
+use mote_core::shares::address_owner;
 use mote_core::turn::TURN_ITEMS_MAX;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
@@ -15,10 +14,9 @@ use tokio_rustls::TlsAcceptor;
 
 use super::client::TlsClient;
 use super::connection;
-use super::front::{Config, HttpFront, Stopper};
+use super::front::{Bounds, Config, HttpFront, Stopper};
 use super::proxies::read_header;
 use super::socket::Socket;
-use super::websocket_shares::WebSockets;
 
 /// Connections that the kernel completes before the front accepts them; the kernel may reduce this
 /// to its own limit (`net.core.somaxconn`, usually 4096). A client that finds it full is not
@@ -27,10 +25,6 @@ use super::websocket_shares::WebSockets;
 const BACKLOG: u32 = 4096;
 /// Connections that are accepted before others are served; some 10 µs each.
 const ACCEPTED_IN_TURN_MAX: usize = 512;
-
-/// Connections whose handshake of TLS is not complete; one address may have a quarter of them. Each
-/// holds what its client has sent of it, up to 64 KiB. A further one is closed.
-const HANDSHAKES_MAX: usize = 1_024;
 
 /// The protocol in which an authority asks whose host this is.
 const CHALLENGE: &[u8] = b"acme-tls/1";
@@ -60,21 +54,19 @@ pub async fn serve<I: Invoker>(
     stopper: Stopper,
 ) -> std::io::Result<()> {
     let places = Arc::new(Semaphore::new(config.connections_max));
-    let shares = Shares::new(config.connections_max, config.connections_per_address_max);
     let connections_max = config.connections_max as u32;
-    let streams = Shares::new(config.streams_max, (config.streams_max / 2).max(1));
-    let websockets = WebSockets::new(config.connections_max);
+    let bounds = config.bounds.clone().unwrap_or_else(|| Bounds::new(&config));
+    let Bounds { connections: shares, unsent, streams, gathering, websockets, handshakes } = bounds;
     let helpers = config.helpers.clone();
     // This runtime, and then each helper, with a reference for each connection that it serves.
     let seats: Vec<Arc<()>> = (0..=helpers.len()).map(|_| Arc::default()).collect();
-    let handshakes = Shares::new(HANDSHAKES_MAX, HANDSHAKES_MAX / 4);
     let front = Arc::new(HttpFront {
         invoker,
         config,
         stopper,
-        unsent: Default::default(),
+        unsent,
         streams,
-        gathering: Gathering::default(),
+        gathering,
         websockets,
         handshakes,
     });

@@ -29,7 +29,7 @@ mod websocket;
 mod websocket_messages;
 mod websocket_shares;
 
-pub use front::{Config, Stopper, WellKnown};
+pub use front::{Bounds, Config, Stopper, WellKnown};
 pub use listener::{listen, serve};
 pub use proxies::{Proxies, ProxyWord};
 pub use route::REFUSALS_IN_A_ROW_MAX;

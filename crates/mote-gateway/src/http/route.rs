@@ -39,6 +39,8 @@ pub(crate) struct Asked {
     /// The length of the body, if it is known.
     pub(crate) length: Option<u64>,
     pub(crate) wants_websocket: bool,
+    /// Whether the path is one segment, without a `/` behind it.
+    pub(crate) is_bare: bool,
 }
 
 /// The function of a request, and the fields that its answers have in addition; or the refusal if
@@ -54,7 +56,7 @@ pub(crate) fn find_route<I: Invoker>(
     let mut placed = Placed::ByName;
     if has_hosts {
         own_answer(name, head, well_known)?;
-        placed = declared(invoker, name, head, Among::Hosts)?;
+        placed = declared(invoker, name, head, asked.is_bare, Among::Hosts)?;
     }
     let mut found = invoker.route(name, || split_key(head));
     let has_own = |route: &I::Route| route.http().is_some_and(|rules| !rules.routes.is_empty());
@@ -63,12 +65,12 @@ pub(crate) fn find_route<I: Invoker>(
         if !has_hosts {
             own_answer(name, head, well_known)?;
         }
-        placed = declared(invoker, name, head, Among::Everywhere)?;
+        placed = declared(invoker, name, head, asked.is_bare, Among::Everywhere)?;
         if placed != Placed::ByName {
             found = invoker.route(name, || split_key(head));
         }
     } else if is_by_name && found.as_ref().is_some_and(has_own) {
-        placed = declared(invoker, name, head, Among::BelowName)?;
+        placed = declared(invoker, name, head, asked.is_bare, Among::BelowName)?;
     }
     let name = name.as_str();
     let route = found.ok_or_else(|| no_such_function(name))?;
@@ -126,10 +128,11 @@ fn declared<I: Invoker>(
     invoker: &I,
     name: &mut String,
     head: &mut Head,
+    is_bare: bool,
     among: Among,
 ) -> Result<Placed, Refusal> {
     // These names belong to the node.
-    if name.starts_with('_') {
+    if name.starts_with('_') && invoker.keeps(name) {
         return Ok(Placed::ByName);
     }
     let field = |wanted: &[u8]| headers(head.headers()).find(|(name, _)| *name == wanted);
@@ -153,6 +156,10 @@ fn declared<I: Invoker>(
         }
         Found::Function(function, parameters) => (function, Placed::Routed, parameters),
     };
+    // A function receives the path as it was sent, also the `/` at its end.
+    if !is_bare && !name.is_empty() && head.path() == b"/" {
+        name.push('/');
+    }
     head.set_route(name.as_bytes(), &parameters);
     name.clear();
     name.push_str(function.as_str());

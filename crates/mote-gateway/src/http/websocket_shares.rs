@@ -8,7 +8,8 @@ use mote_core::shares::{Exceeded, Share, Shares};
 use crate::refusal::Refusal;
 
 /// Open WebSockets. Each occupies a connection of the front, and they stay open for long, so they
-/// may use only a part of the connections.
+/// may use only a part of the connections. A clone counts the same ones.
+#[derive(Debug, Clone)]
 pub(crate) struct WebSockets {
     by_address: Shares<IpAddr>,
     by_function: Shares<FunctionName>,

@@ -3,7 +3,8 @@
 
 use clap::Args;
 
-/// Who signs certificates of clients, which certificates are ordered from whom, and which proxies are trusted.
+/// Who signs certificates of clients, which certificates are ordered from whom, which ports functions may have, and which
+/// proxies are trusted.
 #[derive(Debug, Clone, Default, Args)]
 pub(in crate::cli) struct FrontFlags {
     /// File with the authorities that sign the certificates of clients of --https
@@ -27,6 +28,9 @@ pub(in crate::cli) struct FrontFlags {
     /// Kind of certificate, of those that the authority offers
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) acme_profile: Option<String>,
+    /// TCP ports that functions may have, such as 443,30000-32767, or off [default: 30000-32767]
+    #[arg(long, value_name = "PORTS")]
+    pub(in crate::cli) function_ports: Option<String>,
     /// Proxies in front of the node that say who their clients are: addresses and networks
     #[arg(long, value_name = "NETWORKS")]
     pub(in crate::cli) trusted_proxies: Option<String>,
