@@ -21,7 +21,14 @@ mod pages;
 mod refusals;
 mod ring;
 
+use mote_core::spec::Access;
+
 pub use guard::{Guard, UseSecret};
 pub use guarded::Guarded;
 pub use metrics::RefusalMetrics;
 pub use ring::{Key, KeyRing, NewKey, is_pattern, psk_of};
+
+/// Whether a function with this mode knows each of its callers by a name that nobody else can use.
+pub fn knows_callers(mode: Access) -> bool {
+    matches!(mode, Access::Key | Access::Basic | Access::Jwt | Access::Mtls)
+}

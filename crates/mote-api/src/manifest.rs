@@ -340,13 +340,19 @@ pub enum BalanceName {
     Random,
     /// `least-connections`.
     LeastConnections,
+    /// `per-caller`.
+    PerCaller,
+    /// `per-call`.
+    PerCall,
 }
 
-const BALANCES: [(&str, BalanceName); 4] = [
+const BALANCES: [(&str, BalanceName); 6] = [
     ("late-binding", BalanceName::LateBinding),
     ("round-robin", BalanceName::RoundRobin),
     ("random", BalanceName::Random),
     ("least-connections", BalanceName::LeastConnections),
+    ("per-caller", BalanceName::PerCaller),
+    ("per-call", BalanceName::PerCall),
 ];
 
 /// The scaling rules a manifest may name.
@@ -1300,7 +1306,7 @@ command = "make"
         );
         check(
             "version = 1\n[scale]\nbalance = \"roundrobin\"\n",
-            "error[M0303]: mote.toml: balance: \"late-binding\", \"round-robin\", \"random\" or \"least-connections\" (line 3)\n  did you mean \"round-robin\"?",
+            "error[M0303]: mote.toml: balance: \"late-binding\", \"round-robin\", \"random\", \"least-connections\", \"per-caller\" or \"per-call\" (line 3)\n  did you mean \"round-robin\"?",
         );
         check(
             "version = 1\n[scale]\npolicy = \"rps\"\n",

@@ -204,6 +204,10 @@ pub enum Balance {
     Random,
     /// The instance with the fewest invocations; those with equally many in turn.
     LeastConnections,
+    /// One that has served nobody else than this caller.
+    PerCaller,
+    /// One that has served nobody.
+    PerCall,
 }
 
 impl Balance {
@@ -214,6 +218,8 @@ impl Balance {
             Balance::RoundRobin => "round-robin",
             Balance::Random => "random",
             Balance::LeastConnections => "least-connections",
+            Balance::PerCaller => "per-caller",
+            Balance::PerCall => "per-call",
         }
     }
 }

@@ -69,6 +69,9 @@ impl Waiting for Pending {
     fn thread(&self) -> Option<usize> {
         self.reply.thread()
     }
+    fn caller(&self) -> Option<&[u8]> {
+        pool::caller_of(&self.invocation.head)
+    }
 }
 
 impl Pending {

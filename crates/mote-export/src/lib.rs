@@ -10,6 +10,7 @@ pub mod objects;
 mod times;
 
 use mote_core::FunctionSpec;
+use mote_core::policy::Balance;
 use mote_core::spec::{Access, Protocol, Runtime};
 
 /// The reason for which a function cannot be exported at all.
@@ -98,6 +99,10 @@ pub fn lost(spec: &FunctionSpec) -> Vec<String> {
     add(
         matches!(spec.runtime, Runtime::Python | Runtime::Node),
         "WebSockets of ASGI applications and of fetch functions, if it uses them",
+    );
+    add(
+        matches!(spec.scale.balance, Balance::PerCaller | Balance::PerCall),
+        "balance per-caller and per-call: a Deployment has no replicas for single callers or calls",
     );
     add(
         spec.protocol == Protocol::H2c,

@@ -2,6 +2,7 @@
 
 use mote_api::Problem;
 use mote_core::FunctionSpec;
+use mote_core::policy::Balance;
 use mote_core::spec::{Access, Recipient};
 use mote_outgoing::OutgoingError;
 use mote_routes::{Segment, segments};
@@ -19,6 +20,15 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     }
     if let Some(Err((field, wanted))) = spec.webhook.as_deref().map(mote_webhook::check) {
         return Err(Problem::new(422, "M0303", format!("access.{field}: {wanted}")));
+    }
+    let access = node.config.access_of(spec.access);
+    if spec.scale.balance == Balance::PerCaller && !mote_access::knows_callers(access) {
+        let (name, mode) = (&spec.name, access.as_str());
+        let text =
+            format!("{name}: balance = \"per-caller\": the access mode {mode} names no callers");
+        return Err(Problem::new(422, "M0303", text)
+            .with_field("scale.balance")
+            .with_hint("use the access mode key, basic, jwt or mtls, or balance = \"per-call\""));
     }
     if spec.pod_kind().is_some() && !node.pods.as_ref().is_some_and(|pods| pods.are_known()) {
         let text = format!("{}: this node has no pods", spec.name);

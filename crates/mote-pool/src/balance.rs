@@ -25,7 +25,8 @@ pub(crate) fn pick(
     let begin = usize::try_from(turn % count.max(1) as u64).ok()?;
     let mut in_turn = (begin..begin + count).map(|at| at % count);
     match rule {
-        Balance::LateBinding => {
+        // Which instances are open to a caller is decided before.
+        Balance::LateBinding | Balance::PerCaller | Balance::PerCall => {
             // Among equals the first one is chosen, as with a plain minimum.
             open().min_by_key(|(_, candidate)| candidate.in_flight).map(|(at, _)| at)
         }

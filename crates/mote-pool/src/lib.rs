@@ -20,5 +20,5 @@ pub mod tenants;
 pub use pool::{
     Call, Calls, Dispatched, Ended, Expired, Expiry, Instance, NewInstance, Orders, Pool, Refusal,
     Rules, Running, Start, State, Stop, StopReason, Stopping, Submitted, Surroundings, Waiting,
-    Why, Withdrawn, Worker,
+    Why, Withdrawn, Worker, caller_of,
 };

@@ -530,6 +530,8 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
         Some(BalanceName::RoundRobin) => Balance::RoundRobin,
         Some(BalanceName::Random) => Balance::Random,
         Some(BalanceName::LeastConnections) => Balance::LeastConnections,
+        Some(BalanceName::PerCaller) => Balance::PerCaller,
+        Some(BalanceName::PerCall) => Balance::PerCall,
         Some(BalanceName::LateBinding) | None => Balance::LateBinding,
     };
     spec.scale.pause_ms = scale.pause_ms.or(spec.scale.pause_ms);

@@ -1,5 +1,6 @@
 //! One look at a pool: deadlines, the autoscaler, spares, pauses and stops.
 
+use super::own::Unserved;
 use super::{Dispatched, Instance, Pool, Running, State, StopReason, Waiting, Why, Worker};
 use crate::autoscale::{Decision, Reason};
 use crate::budget::{Rest, rest};
@@ -138,6 +139,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             }
         }
         self.dispatch(now_ns, begin);
+        self.stop_spent();
         self.scale(around, now_ns, &mut orders);
         self.keep_spares(now_ns, &mut orders);
         self.pause_idle(now_ns);
@@ -165,7 +167,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     }
 
     fn decide(&mut self, memory_pressure: f64, now_ns: u64) -> Option<Decision> {
-        let live = self.ready_count() + self.starting.serving;
+        let live = self.at_hand_count() + self.starting.serving;
         let scaling = self.scaling.as_ref()?;
         if !scaling.is_due(self.queue.len(), live, now_ns) {
             return None;
@@ -181,7 +183,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         }
         self.notice_room(around.version);
         let Some(decision) = self.decide(around.memory_pressure, now_ns) else { return };
-        let ready = self.ready_count();
+        let ready = self.at_hand_count();
         let min = self.bounds.min;
         // An instance that is kept only for the next invocation is not replaced when it dies.
         let kept_only = decision.reason == Reason::KeepAlive && ready + self.starting.serving == 0;
@@ -191,6 +193,15 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             desired = desired.max(count.min(ready + self.starting.serving));
             self.look_by(until_ns);
         }
+        // How many are kept, and how many are started if there are fewer.
+        let mut kept = desired;
+        let unserved = if self.is_divided() { self.unserved() } else { Unserved::default() };
+        if self.is_divided() {
+            // As long as nobody waits, those that rest serve the callers that there are.
+            let wished = if self.queue.is_empty() { min } else { desired };
+            desired = wished.max(self.owned_busy_count() + unserved.count);
+            kept = kept.max(desired);
+        }
         // A spare that is starting serves if it is needed by then. Instances beyond the limit of
         // simultaneous starts are requested again when one of these is ready or has failed.
         let on_their_way = self.starting.serving + self.starting.spare;
@@ -198,6 +209,9 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         let mut missing = desired
             .saturating_sub(ready + on_their_way)
             .min(starts_max.saturating_sub(on_their_way));
+        if self.is_divided() {
+            missing = self.make_place(missing, unserved, now_ns, orders);
+        }
         // Paused instances that have served count as ready.
         while missing > 0 && self.resume_spare() {
             missing -= 1;
@@ -219,7 +233,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         // Only ready instances are stopped. A starting one is judged when it is ready.
         let is_idle = decision.reason == Reason::Idle;
         let reason = if is_idle { StopReason::Idle } else { StopReason::Surplus };
-        for _ in desired..ready {
+        for _ in kept..ready {
             let Some(number) = self.drain_surplus(reason, why) else { return };
             orders.stopping.push(Stopping { number, why });
         }
@@ -227,10 +241,10 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
 
     /// Chooses the instance to stop when fewer are wanted: the one that has been idle longest,
     /// otherwise the least busy one.
-    fn drain_surplus(&mut self, reason: StopReason, why: Why) -> Option<u64> {
+    pub(super) fn drain_surplus(&mut self, reason: StopReason, why: Why) -> Option<u64> {
         let workers = self.workers.iter_mut().map(|(_, worker)| worker);
         let worker = workers
-            .filter(|worker| !worker.is_draining() && !worker.is_spare())
+            .filter(|worker| !worker.is_draining() && !worker.is_spare() && !worker.rests())
             .min_by_key(|worker| (worker.calls().len(), worker.idle_since_ns()))?;
         worker.drain(reason, why.text);
         Some(worker.number())
@@ -243,7 +257,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         if self.is_closed() || (keeps_minimum && self.ready_count() <= self.bounds.min) {
             return None;
         }
-        self.drain_surplus(StopReason::Evicted, why)
+        let resting = self.drain_resting(StopReason::Evicted, why);
+        resting.or_else(|| self.drain_surplus(StopReason::Evicted, why))
     }
 
     /// If memory was given back to the node since a start was refused, the next decision is due.
@@ -307,7 +322,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     /// When the next decision is due if nothing changes.
     fn next_ns(&self, now_ns: u64) -> Option<u64> {
         let scaling = self.scaling.as_ref()?;
-        let live = self.ready_count() + self.starting.serving;
+        let live = self.at_hand_count() + self.starting.serving;
         let is_full = self.full.is_some_and(|full| now_ns < full.until_ns);
         let may_start = !self.queue.is_empty()
             && live < self.bounds.max

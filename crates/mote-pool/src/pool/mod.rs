@@ -21,6 +21,9 @@
 mod guests;
 mod life;
 mod look;
+mod own;
+#[cfg(test)]
+mod own_tests;
 mod pick;
 mod run_times;
 mod scaling;
@@ -31,6 +34,7 @@ mod worker;
 
 use std::collections::VecDeque;
 
+use mote_core::invocation::{CALLER_FIELD, Head, headers};
 use mote_core::policy::{Balance, Policy};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -65,6 +69,16 @@ pub trait Waiting {
     fn thread(&self) -> Option<usize> {
         None
     }
+    /// The name of its caller, if that is known. Asked only if instances are kept for single callers.
+    fn caller(&self) -> Option<&[u8]> {
+        None
+    }
+}
+
+/// The caller of an invocation, as the node has told it the function.
+pub fn caller_of(head: &Head) -> Option<&[u8]> {
+    let mut fields = headers(head.headers());
+    fields.find(|(name, _)| *name == CALLER_FIELD).map(|(_, value)| value)
 }
 
 /// An invocation inside an instance.
@@ -552,7 +566,13 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.next_serial += 1;
         let serial = self.next_serial;
         let queue_max = if was_accepted { u32::MAX } else { self.rules.queue_max };
-        let asks = match admit(self.has_room(), self.queue.len(), queue_max) {
+        let admission = match self.is_divided() {
+            // Invocations that wait for other instances are in nobody's way.
+            true if self.has_own_room(waiting.caller()) => Admission::Dispatch,
+            true => admit(false, self.queue.len(), queue_max),
+            false => admit(self.has_room(), self.queue.len(), queue_max),
+        };
+        let asks = match admission {
             Admission::Dispatch => false,
             Admission::Enqueue => self.ask(),
             Admission::Refuse => {
@@ -577,6 +597,10 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     /// instances for the rest. `begin` converts each one to the data that is kept while it runs.
     pub fn dispatch(&mut self, now_ns: u64, mut begin: impl FnMut(Dispatched<'_, Q, I>) -> R) {
         while let Some(first) = self.queue.front() {
+            if self.is_divided() {
+                self.dispatch_to_own(now_ns, &mut begin);
+                break;
+            }
             let thread = first.waiting.thread();
             let Some(key) = self.pick(thread).or_else(|| self.resume_one()) else { break };
             let Some(queued) = self.queue.pop_front() else { break };
@@ -729,7 +753,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             offered: self.next_serial,
             queued: self.queue.len() as u32,
             oldest_wait_ns: now_ns.saturating_sub(oldest_ns),
-            ready: self.ready_count(),
+            ready: self.at_hand_count(),
             starting: self.starting.serving,
             ..Count::default()
         };

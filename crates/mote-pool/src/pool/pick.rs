@@ -12,7 +12,7 @@ const NEAR_NS: u64 = 100_000;
 
 impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     /// The worker that takes the next invocation, whose caller is on this thread; `None` if no
-    /// worker has room.
+    /// worker has room, or if that depends on who the caller is.
     pub(super) fn pick(&mut self, thread: Option<usize>) -> Option<usize> {
         if self.rules.balance != Balance::LateBinding {
             return self.pick_by_rule();
@@ -63,6 +63,9 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     }
 
     fn pick_by_rule(&mut self) -> Option<usize> {
+        if self.is_divided() {
+            return None;
+        }
         self.line_up.clear();
         self.line_up.extend(self.workers.iter().map(|(_, worker)| Candidate {
             in_flight: worker.calls().len() as u32,

@@ -7,15 +7,16 @@ use crate::budget::Lack;
 use mote_core::name::FunctionName;
 use rand::RngExt;
 
-const MS: u64 = 1_000_000;
-const SECOND: u64 = 1_000 * MS;
+pub(super) const MS: u64 = 1_000_000;
+pub(super) const SECOND: u64 = 1_000 * MS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Job {
-    name: u32,
-    received_ns: u64,
-    deadline_ns: u64,
-    thread: Option<usize>,
+pub(super) struct Job {
+    pub(super) name: u32,
+    pub(super) received_ns: u64,
+    pub(super) deadline_ns: u64,
+    pub(super) thread: Option<usize>,
+    pub(super) caller: Option<&'static [u8]>,
 }
 
 impl Waiting for Job {
@@ -29,6 +30,10 @@ impl Waiting for Job {
 
     fn thread(&self) -> Option<usize> {
         self.thread
+    }
+
+    fn caller(&self) -> Option<&[u8]> {
+        self.caller
     }
 }
 
@@ -44,7 +49,7 @@ impl Running for Job {
 
 /// The operations that were performed on an instance.
 #[derive(Debug, Default)]
-struct Fake {
+pub(super) struct Fake {
     paused: bool,
     cannot_pause: bool,
     asked: u32,
@@ -73,17 +78,17 @@ impl Instance for Fake {
 }
 
 /// A pool and its clock.
-struct Bench {
-    pool: Pool<Job, Job, Fake>,
-    now_ns: u64,
+pub(super) struct Bench {
+    pub(super) pool: Pool<Job, Job, Fake>,
+    pub(super) now_ns: u64,
     version: u64,
     instances: u64,
     jobs: u32,
-    began: Vec<(u32, usize)>,
+    pub(super) began: Vec<(u32, usize)>,
 }
 
 impl Bench {
-    fn new(min: u32, max: u32, edit: impl FnOnce(&mut Rules)) -> Self {
+    pub(super) fn new(min: u32, max: u32, edit: impl FnOnce(&mut Rules)) -> Self {
         let name = FunctionName::new("f").unwrap();
         let spec = FunctionSpec::with_defaults(name, Runtime::Python, "app.py");
         let mut rules = Rules::of(&spec, 2);
@@ -95,10 +100,16 @@ impl Bench {
         Self { pool, now_ns, version: 0, instances: 0, jobs: 0, began: Vec::new() }
     }
 
-    fn job(&mut self) -> Job {
+    pub(super) fn job(&mut self) -> Job {
         self.jobs += 1;
         let (name, received_ns) = (self.jobs, self.now_ns);
-        Job { name, received_ns, deadline_ns: received_ns + 10 * SECOND, thread: None }
+        Job {
+            name,
+            received_ns,
+            deadline_ns: received_ns + 10 * SECOND,
+            thread: None,
+            caller: None,
+        }
     }
 
     fn submit(&mut self) -> Result<Submitted, Refusal> {
@@ -106,7 +117,7 @@ impl Bench {
         self.offer(job).map_err(|(_, refusal)| refusal)
     }
 
-    fn offer(&mut self, job: Job) -> Result<Submitted, (Job, Refusal)> {
+    pub(super) fn offer(&mut self, job: Job) -> Result<Submitted, (Job, Refusal)> {
         let Self { pool, began, now_ns, .. } = self;
         pool.offer(job, false, *now_ns, |given| {
             began.push((given.waiting.name, given.worker));
@@ -122,7 +133,7 @@ impl Bench {
         });
     }
 
-    fn look(&mut self) -> Orders {
+    pub(super) fn look(&mut self) -> Orders {
         let Self { pool, began, now_ns, version, .. } = self;
         let around = Surroundings { version: *version, memory_pressure: 0.0 };
         pool.look(around, *now_ns, |given| {
@@ -131,7 +142,7 @@ impl Bench {
         })
     }
 
-    fn ready(&mut self, instance: Fake, spare: bool) -> usize {
+    pub(super) fn ready(&mut self, instance: Fake, spare: bool) -> usize {
         self.instances += 1;
         let new = NewInstance {
             number: self.instances,
@@ -151,7 +162,7 @@ impl Bench {
         self.ready(Fake::default(), false)
     }
 
-    fn end(&mut self, key: usize, slot: usize) {
+    pub(super) fn end(&mut self, key: usize, slot: usize) {
         let now_ns = self.now_ns;
         let worker = self.pool.worker_mut(key).unwrap();
         worker.end(slot, now_ns).unwrap();
@@ -160,7 +171,7 @@ impl Bench {
         self.dispatch();
     }
 
-    fn state(&self, key: usize) -> &State {
+    pub(super) fn state(&self, key: usize) -> &State {
         self.pool.worker(key).unwrap().state()
     }
 
@@ -169,7 +180,7 @@ impl Bench {
     }
 }
 
-fn stopped(reason: StopReason) -> impl Fn(&State) -> bool {
+pub(super) fn stopped(reason: StopReason) -> impl Fn(&State) -> bool {
     move |state| matches!(state, State::Draining(stop) if stop.reason == reason)
 }
 

@@ -30,6 +30,12 @@ impl Why {
         word: "evicted",
         text: "its namespace uses more than its share of the memory, and another one needs some",
     };
+    /// It stops, because another caller needs an instance of its own.
+    pub const CALLERS: Why =
+        Why { word: "callers", text: "another caller needs an instance of its own" };
+    /// It stops, because its caller has not called for long enough.
+    pub const CALLER_GONE: Why =
+        Why { word: "idle", text: "its caller has not called for scale.idle" };
     /// The owner asked for it.
     pub const MANUAL: Why = Why { word: "scale", text: "mote scale asked for it" };
 }

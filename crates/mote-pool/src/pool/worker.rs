@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use slab::Slab;
 
+use super::own::Owner;
 use super::run_times::RunTimes;
 use super::{Instance, Running};
 use crate::admission::frames_max;
@@ -288,6 +289,8 @@ pub struct Worker<R, I> {
     /// Invocations that it was given.
     given: u64,
     served: u64,
+    /// For whom alone it is, if it has served somebody and is not for all.
+    pub(super) owner: Option<Owner>,
     pub(super) cpu_ns: u64,
     pub(super) memory_bytes: u64,
 }
@@ -311,6 +314,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
             messages: 0,
             given: 0,
             served: 0,
+            owner: None,
             cpu_ns: 0,
             memory_bytes: 0,
         }
