@@ -76,7 +76,7 @@ const COLUMNS: [Column; 14] = [
     Column { head: "INST s", key: "instance_seconds", name: "instance-seconds", unit: "", decimals: 0, best: Best::LeastOfWilling, value: |r| r.instance_seconds },
     Column { head: "IDLE s", key: "idle_seconds", name: "idle instance-seconds", unit: "", decimals: 0, best: Best::LeastOfWilling, value: |r| r.wasted_seconds },
     Column { head: "STARTS", key: "starts", name: "starts", unit: "", decimals: 0, best: Best::LeastOfWilling, value: |r| r.starts as f64 },
-    Column { head: "COST s", key: "cost_s", name: "cost", unit: " s", decimals: 0, best: Best::LeastOfWilling, value: |r| r.cost_s },
+    Column { head: "COST s", key: "cost_s", name: "cost", unit: " s", decimals: 1, best: Best::LeastOfWilling, value: |r| r.cost_s },
     Column { head: "PEAK MiB", key: "peak_memory_bytes", name: "peak memory", unit: " MiB", decimals: 0, best: Best::LeastOfWilling, value: |r| r.peak_memory_bytes as f64 / MIB },
 ];
 

@@ -39,7 +39,7 @@ fn a_table_per_scenario_with_marks_and_a_sentence() {
         assert!(lines[1].starts_with("POLICY ") && lines[1].ends_with("PEAK MiB"), "{block}");
         for (line, policy) in lines[2..].iter().zip(["auto", "knative", "hpa", "openfaas"]) {
             assert!(line.starts_with(policy), "{block}");
-            assert_eq!(line.split_whitespace().count(), 14, "{line}");
+            assert_eq!(line.split_whitespace().count(), 15, "{line}");
         }
         assert!(block.contains('*'), "{block}");
         let last = lines.last().unwrap();
@@ -62,7 +62,7 @@ fn json_has_every_measure_with_its_unit() {
         let count = |key: &str| policy[key].as_u64().unwrap();
         assert_eq!(count("offered"), count("answered") + count("lost") + count("refused"));
         assert!(count("starts") > 0 && count("peak_memory_bytes") > 0);
-        for key in ["cold_share", "instance_seconds", "idle_seconds"] {
+        for key in ["cold_share", "instance_seconds", "idle_seconds", "cost_s"] {
             assert!(policy[key].as_f64().is_some(), "{key}");
         }
         for key in ["mean_ms", "p50_ms", "p95_ms", "p99_ms", "max_ms"] {

@@ -10,12 +10,13 @@
 //!   Its run times grow with the other work that runs at the same time, so neither queue nor load
 //!   shows this.
 //!
-//! Instances that an answer has started are held for a multiple of the start time, because
-//! replacing an instance costs a start.
+//! Instances that an answer has started are held until the memory that they keep has cost as much as
+//! the start that would replace them (`cost.rs`).
 //!
 //! When no invocation arrives, the last instance is kept as long as the next call is worth waiting
 //! for (`keep_alive.rs`).
 
+use super::cost::break_even_s;
 use super::decision::Reason;
 use super::demand::Edge;
 use super::history::{History, WindowMax};
@@ -47,10 +48,11 @@ const RECENT_STEP_NS: u64 = 20 * MS_NS;
 const AGE_DOUBT: f64 = 3.0;
 /// Step of the kept history.
 const STEP_NS: u64 = 500 * MS_NS;
-/// An instance that was in use is held for this many start times: a start uses at most its own
-/// length of CPU time, so starting costs at most a sixth of what instances cost.
-const HOLD_STARTS: f64 = 6.0;
-/// Bounds of that hold.
+/// Processor time of a start, with that of the exit and of the program that is prewarmed for the next
+/// one, at least: 5.5 ms were measured for Python and 9.8 ms for Node. A longer start is assumed to use
+/// the processor as long as it lasts.
+const CYCLE_MIN_S: f64 = 0.0075;
+/// Bounds of the time for which an instance that was in use is held.
 const HOLD_MIN_S: f64 = 0.3;
 const HOLD_MAX_S: f64 = 30.0;
 /// Idle instance-seconds that avoiding one start is worth, per second of start time, and the
@@ -124,7 +126,8 @@ impl Auto {
         self.history.push(o);
         self.recent.push(o);
         let start_s = o.start.mean_ns().map_or(START_UNKNOWN_S, |mean| mean as f64 / SECOND_NS);
-        let hold_s = (HOLD_STARTS * start_s).clamp(HOLD_MIN_S, HOLD_MAX_S);
+        let cycle_s = start_s.max(CYCLE_MIN_S);
+        let hold_s = break_even_s(cycle_s, o.memory_limit_bytes as f64).clamp(HOLD_MIN_S, HOLD_MAX_S);
         let hold_ns = (hold_s * SECOND_NS) as u64;
         let concurrency = o.concurrency.max(1);
 
