@@ -69,6 +69,14 @@ fn files_of_a_namespace_have_a_limit() {
     node.ok(&["remove", "two", "--yes", "--namespace", "plant"]);
     wait_for("room", || (describe(&node, "disk_bytes") == used).then_some(()));
     deploy_ok(&node, "plant", "two", &[("app.py", &third)]);
+    // A function that was never live takes no room.
+    node.ok(&["remove", "two", "--yes", "--namespace", "plant"]);
+    for attempt in 0..3 {
+        let code = format!("raise Exception('no')\n{}", code_of(60_000, &format!("try {attempt}")));
+        refused(&node, "bad", &[("app.py", &code)], &["M0411"]);
+    }
+    assert_eq!(describe(&node, "disk_bytes"), used);
+    assert_eq!(node.get("/one.plant").text(), "hello");
 }
 
 #[test]

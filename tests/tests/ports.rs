@@ -176,7 +176,7 @@ fn a_port_that_cannot_be_had_refuses_the_deploy_and_changes_nothing() {
     let program = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = program.local_addr().expect("an address").port();
     let said = refused(&node, "other", taken);
-    assert!(said.contains("M0431") && said.contains("another program"), "{said}");
+    assert!(said.contains("M0431") && said.contains("something else on this machine"), "{said}");
     let said = refused(&node, "other", free);
     assert!(said.contains("M0430") && said.contains(&permit), "{said}");
     assert_eq!(get(node.http, "/other").status, 404, "none of them was deployed");
@@ -269,7 +269,7 @@ fn a_port_is_open_again_after_a_restart_or_the_node_says_why_not() {
     });
     assert_eq!(seen(&get(at(mine), "/2"))[0], "mine");
     assert_eq!(seen(&get(node.http, "/lost"))[0], "lost");
-    let problem = format!("lost: another program listens on port {lost}");
+    let problem = format!("lost: something else on this machine listens on port {lost}");
     assert_eq!(shown(&node, "lost"), json!({ "number": lost, "problem": problem }));
     assert!(node.ok(&["describe", "lost"]).contains("is not open"));
     assert!(node.log().contains("the port is not open"), "{}", node.log());

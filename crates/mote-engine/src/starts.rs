@@ -321,7 +321,7 @@ fn evict(revision: &Revision, id: u64, wish: &RoomRequest<'_>, now_ns: u64) -> b
         let is_known = split(wish.function).1 == revision.spec.name.namespace();
         let whom = if is_known { wish.function } else { "another function of the node" };
         let idle_ms = idle_ns / 1_000_000;
-        let text = format!("idle for {idle_ms} ms, stopped to free memory for {whom}");
+        let text = format!("idle for {idle_ms} ms, stopped in favour of {whom}");
         line = format!("stopping (evicted): {text}");
         text
     };

@@ -233,6 +233,8 @@ async fn attempt(
     result.revision = revision.number;
     result.traffic = rollout::shares(&split);
     result.urls.port = node.ports.shown(&revision.spec);
+    let problem = result.urls.port.as_ref().and_then(|port| port.problem.as_ref());
+    warnings.extend(problem.map(|problem| format!("{name}: its port is not open: {problem}")));
     if let Some(tag) = &options.tag {
         for url in [&mut result.urls.http, &mut result.urls.coap].into_iter().flatten() {
             url.push_str(&format!("@{tag}"));
@@ -412,6 +414,11 @@ async fn start(
     }
     if let Err(problem) = rollout::warm(node, &revision).await {
         node.engine.discard(&revision);
+        // A cluster asks for the revision again by its number.
+        if place.is_none() {
+            let name = revision.spec.name.clone();
+            with_store(node, move |store| store.forget_failed(&name, row.revision)).await?;
+        }
         return Err(problem);
     }
     let status = revision.status();

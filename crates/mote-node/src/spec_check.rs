@@ -21,11 +21,16 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     if let Some(Err((field, wanted))) = spec.webhook.as_deref().map(mote_webhook::check) {
         return Err(Problem::new(422, "M0303", format!("access.{field}: {wanted}")));
     }
-    let access = node.config.access_of(spec.access);
-    if spec.scale.balance == Balance::PerCaller && !mote_access::knows_callers(access) {
-        let (name, mode) = (&spec.name, access.as_str());
-        let text =
-            format!("{name}: balance = \"per-caller\": the access mode {mode} names no callers");
+    // The node's own mode is not enough, because another start of the node may have another one.
+    if spec.scale.balance == Balance::PerCaller && !mote_access::knows_callers(spec.access) {
+        let name = &spec.name;
+        let text = match spec.access {
+            Access::Unset => format!("{name}: balance = \"per-caller\" needs [access] mode"),
+            mode => {
+                let mode = mode.as_str();
+                format!("{name}: balance = \"per-caller\": the access mode {mode} names no callers")
+            }
+        };
         return Err(Problem::new(422, "M0303", text)
             .with_field("scale.balance")
             .with_hint("use the access mode key, basic, jwt or mtls, or balance = \"per-call\""));

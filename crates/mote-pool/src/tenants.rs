@@ -75,14 +75,18 @@ impl Exceeded {
         } else {
             let [used, most, more] = [held.cpu_millis, limit.cpu_millis, wanted.cpu_millis]
                 .map(|millis| millis as f64 / 1_000.0);
-            format!(
-                "{used} of at most {most} processors, and an instance may use {more}, which [limits] \
-                 cpu in mote.toml can lower"
-            )
+            format!("{used} of at most {most} processors, and an instance may use {more}")
+        };
+        let lower = match () {
+            () if wanted.memory_bytes > limit.memory_bytes => {
+                "lower [limits] memory of the function"
+            }
+            () if wanted.cpu_millis > limit.cpu_millis => "set [limits] cpu of the function lower",
+            () => "stop other functions with mote scale NAME 0",
         };
         format!(
-            "the namespace {namespace} uses {what}; stop other functions with mote scale NAME 0, or let \
-             an operator raise the limit with mote namespace update {namespace}"
+            "the namespace {namespace} uses {what}; {lower}, or let an operator raise the limit with \
+             mote namespace update {namespace}"
         )
     }
 }

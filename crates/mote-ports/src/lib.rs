@@ -271,7 +271,7 @@ impl Ports {
                 (409, "M0431", format!("the node itself listens on port {port}"))
             }
             ErrorKind::AddrInUse => {
-                (409, "M0431", format!("another program listens on port {port}"))
+                (409, "M0431", format!("something else on this machine listens on port {port}"))
             }
             ErrorKind::PermissionDenied => {
                 (422, "M0430", format!("the node has no right to listen on port {port}"))

@@ -331,6 +331,19 @@ impl Store {
         Ok(Revision { function: spec.name.clone(), revision, created_at_ms })
     }
 
+    /// Removes a revision that never became ready of a function that was never live, so that nothing
+    /// keeps its files: nobody could find or remove it. Its number is not used again.
+    pub fn forget_failed(&self, name: &FunctionName, revision: u64) -> Result<(), StoreError> {
+        self.change(|change| {
+            change.execute(
+                "DELETE FROM revisions WHERE function = ?1 AND revision = ?2 AND function IN
+                 (SELECT name FROM functions WHERE live IS NULL)",
+                params![name.as_str(), revision as i64],
+            )
+        })?;
+        Ok(())
+    }
+
     /// Keeps bounds of a function's instances until another revision is live; `None` removes them.
     /// False if there is no such function.
     pub fn set_scale(

@@ -127,7 +127,8 @@ impl Auto {
         self.recent.push(o);
         let start_s = o.start.mean_ns().map_or(START_UNKNOWN_S, |mean| mean as f64 / SECOND_NS);
         let cycle_s = start_s.max(CYCLE_MIN_S);
-        let hold_s = break_even_s(cycle_s, o.memory_limit_bytes as f64).clamp(HOLD_MIN_S, HOLD_MAX_S);
+        let hold_s =
+            break_even_s(cycle_s, o.memory_limit_bytes as f64).clamp(HOLD_MIN_S, HOLD_MAX_S);
         let hold_ns = (hold_s * SECOND_NS) as u64;
         let concurrency = o.concurrency.max(1);
 
