@@ -46,7 +46,8 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
         .map_err(|error| internal(&error))??;
     let options =
         node_deploy::Options { dry_run: false, no_traffic: false, tag: None, place: None };
-    let done = node_deploy::deploy(node, name.as_str(), Cursor::new(packed), &options).await?;
+    let done =
+        node_deploy::deploy(node, name.as_str(), Box::new(Cursor::new(packed)), &options).await?;
     // Clients of other platforms show no warnings.
     for warning in done.warnings {
         tracing::warn!(function = %name, "{warning}");

@@ -90,12 +90,13 @@ impl Options {
     }
 }
 
-/// Deploys the archive `upload` as `name`. `upload` is read on a blocking thread. The node's log
+/// Deploys the archive `upload` as `name`. `upload` is read on a blocking thread. A trait object keeps
+/// this long function from being compiled for each kind of reader. The node's log
 /// records how the deploy ended.
 pub(crate) async fn deploy(
     node: &Arc<Node>,
     name: &str,
-    upload: impl Read + Send + 'static,
+    upload: Box<dyn Read + Send>,
     options: &Options,
 ) -> Result<DeployResult, Problem> {
     let ended = attempt(node, name, upload, options).await;
@@ -116,7 +117,7 @@ pub(crate) async fn deploy(
 async fn attempt(
     node: &Arc<Node>,
     name: &str,
-    upload: impl Read + Send + 'static,
+    upload: Box<dyn Read + Send>,
     options: &Options,
 ) -> Result<DeployResult, Problem> {
     let name = FunctionName::new(name)

@@ -233,7 +233,8 @@ pub(super) async fn upload(
 ) -> Result<DeployResult, Refused> {
     let stream = request.into_body().into_data_stream().map_err(std::io::Error::other);
     let reader = SyncIoBridge::new(StreamReader::new(stream));
-    to_the_end(async move { node_deploy::deploy(&node, &name, reader, &options).await }).await
+    to_the_end(async move { node_deploy::deploy(&node, &name, Box::new(reader), &options).await })
+        .await
 }
 
 pub(super) async fn remove(
