@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::process::Command;
 
-use mote_tests::{Answer, Node, base64, call_at, repository, wait_for};
+use mote_tests::namespaces::{deploy_ok, start};
+use mote_tests::{Answer, Node, base64, basic_auth, call_at, repository, wait_for};
 use serde_json::{Value, json};
 
 const ON: [&str; 2] = ["--nuclio", ":0"];
@@ -313,7 +314,7 @@ fn with_the_token_all_functions_are_shown_without_what_is_in_their_environment()
     let manifest = "version = 1\nname = \"holds\"\n[env]\nPASSWORD = \"hunter2\"\n";
     let code = "def handle(event, ctx):\n    return 'held'\n";
     node.deploy_ok("holds", &[("app.py", code), ("mote.toml", manifest)]);
-    let auth = mote_tests::basic_auth("admin", &node.token());
+    let auth = basic_auth("admin", &node.token());
     let headers = [("authorization", auth.as_str())];
     let all = call_at(address, "GET", "/api/functions", &headers, b"");
     assert_eq!(all.json()["holds"]["status"]["state"], "ready", "{}", all.text());
@@ -327,7 +328,7 @@ fn the_token_is_not_shown_to_functions() {
     let address = SocketAddr::from(([127, 0, 0, 1], node.platform("nuclio").port()));
     let code = "def handle(event, ctx):\n    return str(dict(event.headers))\n";
     node.deploy_ok("shows", &[("app.py", code)]);
-    let auth = mote_tests::basic_auth("admin", &node.token());
+    let auth = basic_auth("admin", &node.token());
     let ask = |headers: &[(&str, &str)]| {
         let named = [&[("x-nuclio-function-name", "shows"), ("x-other", "kept")], headers].concat();
         call_at(address, "POST", "/api/function_invocations", &named, b"")
@@ -356,4 +357,74 @@ fn without_the_token_an_annotation_closes_a_function_and_never_opens_one() {
     }
     assert_eq!(made("shut", "local")["status"]["state"], "ready");
     assert_eq!(node.json(&["describe", "shut", "-o", "json"])["access"], "local");
+}
+
+/// A function that answers with its namespace and the fields that it received.
+fn shows(namespace: &str) -> String {
+    format!(
+        "def handle(event, ctx):\n    return '{namespace} ' + str(dict(event.headers)).lower()\n"
+    )
+}
+
+/// Credentials are looked at on loopback too, where none are needed.
+#[test]
+fn a_token_on_loopback_decides_the_namespace_and_no_function_sees_it() {
+    let (node, _) = start(&ON);
+    let dashboard = Dashboard::of(&node);
+    node.deploy_ok("shows", &[("app.py", &shows("default"))]);
+    for namespace in ["plant", "orchard"] {
+        deploy_ok(&node, namespace, "shows", &[("app.py", &shows(namespace))]);
+    }
+    deploy_ok(&node, "orchard", "na", &[("app.py", &shows("na"))]);
+    let token = |name: &str, role: &str| {
+        let args = ["token", "create", name, "--role", role, "--namespace", "orchard"];
+        basic_auth("any", node.ok(&args).trim())
+    };
+    let call = |auth: &str, name: &str, more: &[(&str, &str)]| {
+        let fields = [("x-nuclio-function-name", name), ("authorization", auth)];
+        call_at(dashboard.0, "POST", "/api/function_invocations", &[&fields, more].concat(), b"")
+    };
+    let seen = |auth: &str, name: &str, more: &[(&str, &str)]| {
+        let answer = call(auth, name, more);
+        assert_eq!(answer.status, 200, "{name}: {}", answer.text());
+        let text = answer.text();
+        let (namespace, fields) = text.split_once(' ').expect("a namespace");
+        (namespace.to_owned(), fields.contains("authorization"))
+    };
+    let whole = basic_auth("x", &node.token());
+    let bearer = format!("Bearer {}", node.token());
+    for auth in [&whole, &bearer] {
+        assert_eq!(seen(auth, "shows.plant", &[]), ("plant".to_owned(), false));
+        assert_eq!(seen(auth, "shows", &[]), ("default".to_owned(), false));
+    }
+    let own = token("ada", "deployer");
+    let project = [("x-nuclio-project-name", "orchard")];
+    assert_eq!(seen(&own, "shows", &[]), ("orchard".to_owned(), false));
+    assert_eq!(seen(&own, "na", &project), ("na".to_owned(), false));
+    for (name, more) in [
+        ("shows.plant", &[][..]),
+        ("shows", &[("x-nuclio-project-name", "plant")]),
+        ("shows", &[("x-nuclio-project-name", "default")]),
+    ] {
+        assert_eq!(call(&own, name, more).status, 404, "{name} {more:?}");
+    }
+    assert_eq!(call(&token("bob", "viewer"), "shows", &[]).status, 403);
+    // What is no token of the node is the function's.
+    let other = basic_auth("someone", "a password of the function");
+    assert_eq!(seen(&other, "shows", &[]), ("default".to_owned(), true));
+
+    node.ok(&["token", "revoke", "ada", "--yes"]);
+    assert_eq!(seen(&own, "shows", &[]), ("default".to_owned(), true));
+    let manage = |auth: &str, method: &str, body: &Value| {
+        let fields = [("authorization", auth)];
+        call_at(dashboard.0, method, "/api/functions", &fields, body.to_string().as_bytes()).status
+    };
+    let wish = document("made", HELLO, "C");
+    for auth in [&own, &other, &basic_auth("x", ""), &"Digest x".to_owned()] {
+        assert_eq!(manage(auth, "GET", &Value::Null), 401, "{auth}");
+        assert_eq!(manage(auth, "POST", &wish), 401, "{auth}");
+    }
+    assert_eq!(manage(&basic_auth("", ""), "GET", &Value::Null), 200, "no credentials at all");
+    let list = node.ok(&["list", "-o", "name"]);
+    assert_eq!(list, "na.orchard\nshows\nshows.orchard\nshows.plant\n");
 }

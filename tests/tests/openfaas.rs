@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use mote_tests::namespaces::{deploy_ok, start};
 use mote_tests::{Answer, Node, PATIENCE, basic_auth, call_at, repository, skip, wait_for};
 use serde_json::{Value, json};
 
@@ -664,4 +665,70 @@ fn a_function_calls_another_through_the_gateway() {
     let other = chain.replace("gateway:8080/function/hello", "127.0.0.1:8080/");
     node.deploy_ok("other", &[("handler.py", &other)]);
     assert_eq!(node.get("/other").status, 500);
+}
+
+/// A call needs no token; one that is sent decides the namespace, and no function sees it.
+#[test]
+fn a_token_that_is_sent_with_a_call_is_not_the_functions() {
+    let (node, _) = start(&ON);
+    let gateway = Client::of(&node);
+    let code = |namespace: &str| {
+        format!(
+            "def handle(event, ctx):\n    text = '{namespace} ' + str(dict(event.headers)).lower()\n    print(text)\n    return text\n"
+        )
+    };
+    node.deploy_ok("shows", &[("app.py", &code("default"))]);
+    for namespace in ["plant", "orchard"] {
+        deploy_ok(&node, namespace, "shows", &[("app.py", &code(namespace))]);
+    }
+    let token = |name: &str, role: &str| {
+        let args = ["token", "create", name, "--role", role, "--namespace", "orchard"];
+        basic_auth("any", node.ok(&args).trim())
+    };
+    let call = |auth: &str, path: &str| {
+        let fields = [("authorization", auth), ("x-mark", path)];
+        call_at(gateway.address, "POST", path, &fields, b"")
+    };
+    let seen = |auth: &str, path: &str| {
+        let answer = call(auth, path);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        let text = answer.text();
+        (text.split(' ').next().expect("a word").to_owned(), text.contains("authorization"))
+    };
+    let whole = basic_auth("x", &node.token());
+    assert_eq!(seen(&whole, "/function/shows"), ("default".to_owned(), false));
+    assert_eq!(seen(&whole, "/function/shows.plant/below"), ("plant".to_owned(), false));
+    let own = token("ada", "viewer");
+    for name in ["shows", "shows.orchard"] {
+        assert_eq!(seen(&own, &format!("/function/{name}")), ("orchard".to_owned(), false));
+    }
+    for name in ["shows.plant", "shows.openfaas-fn", "shows.nowhere"] {
+        for kind in ["function", "async-function"] {
+            assert_eq!(call(&own, &format!("/{kind}/{name}")).status, 404, "{kind} {name}");
+        }
+    }
+    // What is no token of the node is the function's.
+    let other = basic_auth("someone", "a password of the function");
+    assert_eq!(seen(&other, "/function/shows"), ("default".to_owned(), true));
+
+    for (auth, path, mark, is_seen) in [
+        (&whole, "/async-function/shows.plant", "plant", false),
+        (&other, "/async-function/shows.plant/theirs", "plant", true),
+        (&own, "/async-function/shows", "orchard", false),
+    ] {
+        assert_eq!(call(auth, path).status, 202, "{path}");
+        let logs = format!("/system/logs?name=shows&namespace={mark}");
+        let mark = format!("'{path}'");
+        let line = wait_for("the call", || {
+            let log = call_at(gateway.address, "GET", &logs, &[("authorization", &whole)], b"");
+            log.text().lines().find(|line| line.contains(&mark)).map(str::to_owned)
+        });
+        assert_eq!(line.contains("authorization"), is_seen, "{line}");
+    }
+
+    // Owners are not told to make namespaces, which they cannot do.
+    let fields = [("authorization", own.as_str())];
+    let path = "/system/functions?namespace=plant";
+    let refused = call_at(gateway.address, "GET", path, &fields, b"");
+    assert_eq!(refused.text(), "M0423: there is no namespace plant\n");
 }

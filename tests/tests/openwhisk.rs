@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use mote_tests::compat::deploy_manifest;
+use mote_tests::namespaces::start;
 use mote_tests::{Answer, Node, base64, basic_auth, call_at, repository, skip, wait_for};
 use serde_json::{Value, json};
 
@@ -706,4 +707,65 @@ fn a_sequence_continues_after_a_crash_with_the_component_that_it_had_reached() {
     assert_eq!(whole["response"]["statusCode"], 0, "{whole}");
     assert_eq!(whole["logs"][0], before, "the first component ran once");
     assert_eq!(whole["logs"].as_array().map(Vec::len), Some(2));
+}
+
+/// Web actions receive the fields of a request, but no token of the node.
+#[test]
+fn web_actions_see_no_token() {
+    let (node, _) = start(&ON);
+    let client = Client::of(&node);
+    let code = |namespace: &str| {
+        format!(
+            "def main(args):\n    return {{'of': '{namespace}', 'fields': args['__ow_headers']}}\n"
+        )
+    };
+    for namespace in ["guest", "plant"] {
+        for (name, keyed, raw) in
+            [("open", false, false), ("keyed", true, false), ("raw", true, true)]
+        {
+            let wish = json!({
+                "exec": {"kind": "python:3", "code": code(namespace)},
+                "annotations": [
+                    {"key": "web-export", "value": true},
+                    {"key": "require-whisk-auth", "value": keyed},
+                    {"key": "raw-http", "value": raw},
+                ],
+            });
+            let path = format!("/api/v1/namespaces/{namespace}/actions/{name}");
+            let fields = [("authorization", client.auth.as_str())];
+            let body = wish.to_string();
+            let made = call_at(client.address, "PUT", &path, &fields, body.as_bytes());
+            assert_eq!(made.status, 200, "{}", made.text());
+        }
+    }
+    let args = ["token", "create", "ada", "--role", "deployer", "--namespace", "plant"];
+    let own = basic_auth("any", node.ok(&args).trim());
+    let other = basic_auth("someone", "a password of the action");
+    let call = |auth: &str, namespace: &str, name: &str| {
+        let path = format!("/api/v1/web/{namespace}/default/{name}.json");
+        call_at(client.address, "GET", &path, &[("authorization", auth)], b"")
+    };
+    for (auth, namespace, of) in [
+        (&client.auth, "guest", "guest"),
+        (&client.auth, "_", "guest"),
+        (&client.auth, "plant", "plant"),
+        (&own, "plant", "plant"),
+        (&own, "_", "plant"),
+    ] {
+        for name in ["open", "keyed", "raw"] {
+            let answer = call(auth, namespace, name);
+            assert_eq!(answer.status, 200, "{namespace} {name}: {}", answer.text());
+            let seen = answer.json();
+            assert_eq!(seen["of"], of);
+            assert!(seen["fields"]["host"].is_string(), "{seen}");
+            assert!(!seen.to_string().to_lowercase().contains("authorization"), "{seen}");
+        }
+    }
+    for name in ["open", "keyed"] {
+        assert_eq!(call(&own, "guest", name).status, 404, "{name}");
+        assert_eq!(call(&own, "orchard", name).status, 404, "{name}");
+    }
+    // What is no token of the node is the action's.
+    assert_eq!(call(&other, "guest", "open").json()["fields"]["authorization"], other);
+    assert_eq!(call(&other, "guest", "keyed").status, 401);
 }

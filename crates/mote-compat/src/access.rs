@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mote_api::Problem;
@@ -98,10 +98,12 @@ impl Gate {
             (Some(part), None) => return Ok((name, part)),
             // No role would help.
             (None, _) => {
-                format!("the token {name} is for one namespace; this concerns the whole node")
+                format!(
+                    "M1408: the token {name} is for one namespace; this concerns the whole node"
+                )
             }
             (_, Some(role)) => {
-                format!("the token {name} has the role {role}, which does not permit this")
+                format!("M1407: the token {name} has the role {role}, which does not permit this")
             }
         };
         Err(Denied::NotPermitted(name, text))
@@ -111,18 +113,51 @@ impl Gate {
         self.api.map(|api| Part::new(self.node.clone(), api, scope)).transpose()
     }
 
-    /// Examines a request that needs no token. One that has a valid token gets what that permits; a
-    /// call of a function may have credentials for the function instead.
+    /// Examines a request that needs no token. One with credentials gets what they permit, and is
+    /// refused if they are not valid; a call of a function may have credentials for the function
+    /// instead.
     fn allowed_here(&self, from: IpAddr, request: &Request) -> Result<Allowed, Denied> {
         let (method, path) = (request.method().as_str(), request.uri().path());
-        let is_call = path.ends_with("/function_invocations");
-        if self.api.is_some() && !is_call && token(request.headers()).is_some() {
-            let allowed = self.allowed(from, request.headers(), method, path);
-            if matches!(allowed, Ok(_) | Err(Denied::NotPermitted(..))) {
-                return allowed;
-            }
+        let headers = request.headers();
+        let is_examined = match path {
+            CALLS => self.has_token(headers),
+            _ => headers.get_all(header::AUTHORIZATION).iter().any(|field| !is_empty(field)),
+        };
+        if is_examined {
+            return self.allowed(from, headers, method, path);
         }
         Ok((WITHOUT_TOKEN.into(), self.part(None).ok().flatten()))
+    }
+
+    fn has_token(&self, headers: &HeaderMap) -> bool {
+        let mut fields = headers.get_all(header::AUTHORIZATION).iter();
+        fields.any(|field| self.scope_of(field).is_some())
+    }
+
+    fn scope_of(&self, field: &HeaderValue) -> Option<Scope> {
+        self.node.scope_of(&token_in(field)?)
+    }
+
+    /// The part that the sender of a call means, which needs no token: that of a valid token of the
+    /// node among its credentials, whatever its role is, or that of a sender without one.
+    pub fn caller(&self, headers: &HeaderMap) -> Result<Option<Part>, Problem> {
+        let mut fields = headers.get_all(header::AUTHORIZATION).iter();
+        self.part(fields.find_map(|field| self.scope_of(field)))
+    }
+
+    /// Removes the tokens of the node from a request, which no function may see. Other credentials
+    /// stay: they may be meant for the function.
+    pub fn without_tokens(&self, headers: &mut HeaderMap) {
+        if !self.has_token(headers) {
+            return;
+        }
+        let fields = headers.get_all(header::AUTHORIZATION).iter();
+        let kept = fields.filter(|field| self.scope_of(field).is_none()).cloned();
+        let kept: Vec<HeaderValue> = kept.collect();
+        headers.remove(header::AUTHORIZATION);
+        for field in kept {
+            headers.append(header::AUTHORIZATION, field);
+        }
     }
 }
 
@@ -153,6 +188,7 @@ async fn check(
     match allowed {
         Ok((name, part)) => {
             let act = act(&name, from, &request);
+            gate.without_tokens(request.headers_mut());
             if let Some(part) = part {
                 request.extensions_mut().insert(part);
             }
@@ -175,6 +211,9 @@ async fn check(
         }
     }
 }
+
+/// The path of calls of functions behind a gate.
+const CALLS: &str = "/api/function_invocations";
 
 /// What the record calls a client that needs no token.
 const WITHOUT_TOKEN: &str = "a program of this machine, without a token";
@@ -266,6 +305,20 @@ fn is_loopback_name(host: &str) -> bool {
 pub fn token(headers: &HeaderMap) -> Option<String> {
     let mut fields = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(field), None) = (fields.next(), fields.next()) else { return None };
+    token_in(field)
+}
+
+/// Whether a client had no credentials to send: neither a name nor a password.
+fn is_empty(field: &HeaderValue) -> bool {
+    let text = field.to_str().unwrap_or("-").trim();
+    text.is_empty()
+        || text.split_once(' ').is_some_and(|(scheme, rest)| {
+            scheme.eq_ignore_ascii_case("basic") && rest.trim() == "Og=="
+        })
+}
+
+/// The token in one `Authorization` field.
+fn token_in(field: &HeaderValue) -> Option<String> {
     let field = field.to_str().ok().filter(|field| field.len() <= CREDENTIALS_BYTES_MAX)?;
     if let Some(token) = bearer(field) {
         return Some(token.trim().to_owned());
@@ -283,6 +336,7 @@ pub fn token(headers: &HeaderMap) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake::{Fake, TOKEN};
 
     #[test]
     fn names_of_this_machine() {
@@ -328,15 +382,62 @@ mod tests {
         assert!(!sends("Bearer abc", Some(("origin", "http://evil.example"))));
     }
 
+    fn fields(values: &[&str]) -> HeaderMap {
+        let values = values.iter().map(|value| value.parse().expect("a value"));
+        values.map(|value| (header::AUTHORIZATION, value)).collect()
+    }
+
+    #[test]
+    fn functions_see_no_token_of_the_node() {
+        let node = Fake::new(|_| unreachable!("no function is called"));
+        let gate = Gate { node: Arc::new(node), rule: Rule::Loopback, api: Some(Api::Nuclio) };
+        let encoded = mote_core::base64::encode(format!("x:{TOKEN}").as_bytes());
+        let (bearer, basic) = (&*format!("Bearer {TOKEN}"), &*format!("basic {encoded}"));
+        let (theirs, other) = ("Basic YWRtaW46czpj", "Digest x");
+        for (sent, kept) in [
+            (&[][..], &[][..]),
+            (&[bearer], &[]),
+            (&[basic], &[]),
+            (&[theirs, basic, bearer, other], &[theirs, other]),
+            (&[theirs], &[theirs]),
+        ] {
+            let mut headers = fields(sent);
+            let part = gate.caller(&headers).expect("a part").expect("the API has parts");
+            assert_eq!(part.has_token(), sent.len() != kept.len(), "{sent:?}");
+            gate.without_tokens(&mut headers);
+            assert_eq!(headers, fields(kept), "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn credentials_on_loopback_must_be_valid() {
+        let node = Fake::new(|_| unreachable!("no function is called"));
+        let gate = Gate { node: Arc::new(node), rule: Rule::Loopback, api: Some(Api::Nuclio) };
+        let allowed = |path: &str, sent: &[&str]| {
+            let mut request = Request::new(axum::body::Body::empty());
+            *request.uri_mut() = path.parse().expect("a path");
+            *request.headers_mut() = fields(sent);
+            gate.allowed_here(IpAddr::from([127, 0, 0, 1]), &request).is_ok()
+        };
+        let token = format!("Bearer {TOKEN}");
+        for path in [CALLS, "/api/functions", "/api/functions/function_invocations"] {
+            for sent in [&[][..], &["Basic Og=="], &[""]] {
+                assert!(allowed(path, sent), "{path} {sent:?}");
+            }
+            for sent in
+                [&["Bearer wrong"][..], &["Basic eDo="], &["Digest x"], &["Bearer a", "Bearer b"]]
+            {
+                assert_eq!(allowed(path, sent), path == CALLS, "{path} {sent:?}");
+            }
+            // This node's token permits nothing.
+            assert!(!allowed(path, &[&token]), "{path}");
+            assert!(!allowed(path, &[&token, "Bearer a"]), "{path}");
+        }
+    }
+
     #[test]
     fn tokens() {
-        let given = |values: &[&str]| {
-            let mut headers = HeaderMap::new();
-            for value in values {
-                headers.append(header::AUTHORIZATION, value.parse().expect("a value"));
-            }
-            token(&headers)
-        };
+        let given = |values: &[&str]| token(&fields(values));
         assert_eq!(given(&["Bearer abc"]).as_deref(), Some("abc"));
         assert_eq!(given(&["Basic YWRtaW46czpj"]).as_deref(), Some("s:c")); // admin:s:c
         assert_eq!(given(&["Basic YWRtaW4="]), None);

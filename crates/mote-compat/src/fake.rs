@@ -32,6 +32,9 @@ impl Accept for Nothing {
 
 type Run = dyn Fn(Call) -> BoxFuture<'static, Result<Reply, Fault>> + Send + Sync;
 
+/// A token of the node, which permits nothing at its management.
+pub const TOKEN: &str = "a-token-of-the-node";
+
 /// See the module's documentation.
 pub struct Fake {
     run: Box<Run>,
@@ -56,6 +59,10 @@ fn no<T: Send + 'static>() -> BoxFuture<'static, Result<T, Problem>> {
 impl Access for Fake {
     fn admits(&self, _: IpAddr, _: Option<&str>, _: Role) -> (Admission, Scope) {
         (Admission::Refused, Scope::All)
+    }
+
+    fn scope_of(&self, token: &str) -> Option<Scope> {
+        (token == TOKEN).then_some(Scope::All)
     }
 
     fn namespaces(&self) -> Arc<Namespaces> {

@@ -28,6 +28,9 @@ pub trait Access: Send + Sync + 'static {
     /// token.
     fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> (Admission, Scope);
 
+    /// The scope of a valid token of the node; credentials that are none are not counted as wrong.
+    fn scope_of(&self, token: &str) -> Option<Scope>;
+
     /// The namespaces of the node.
     fn namespaces(&self) -> Arc<Namespaces>;
 

@@ -97,15 +97,20 @@ impl Api {
         let name = match (scope, named) {
             (Some(Scope::Namespace(own)), None) => own.clone(),
             (Some(Scope::Namespace(own)), Some(name)) if **own == *name => own.clone(),
-            (Some(Scope::Namespace(_)), Some(name)) => return Err(no_such_namespace(name)),
+            (Some(Scope::Namespace(_)), Some(name)) => return Err(missing(name)),
             (_, None) => return Ok(None),
             (_, Some(name)) if name == self.default_name() => return Ok(None),
-            (None, Some(name)) => return Err(no_such_namespace(name)),
+            (None, Some(name)) => return Err(missing(name)),
             (Some(Scope::All), Some(name)) => Arc::from(name),
         };
         let created_at_ms = all.get(&name)?.created_at_ms;
         Ok(Some(Space { name, created_at_ms }))
     }
+}
+
+/// The answer to somebody who cannot make the namespace, and is not told how.
+fn missing(name: &str) -> Problem {
+    Problem { hint: None, ..no_such_namespace(name) }
 }
 
 impl Namespaces {
@@ -187,6 +192,10 @@ mod tests {
         assert_eq!(chosen(Some(&Scope::All), Some("plant")), own);
         for named in ["nowhere", "default", "plant%2e"] {
             assert_eq!(chosen(Some(&Scope::All), Some(named)), no, "{named}");
+        }
+        for scope in [Some(&plant()), None] {
+            let problem = Api::OpenFaas.chosen(scope, Some("orchard"), &all).expect_err("missing");
+            assert_eq!(problem.hint, None);
         }
         // Whoever has no token is not told which namespaces there are.
         assert_eq!(chosen(None, Some("plant")), no);

@@ -349,6 +349,10 @@ impl Access for PlatformNode {
         self.node.operators.admits(from, token, needed)
     }
 
+    fn scope_of(&self, token: &str) -> Option<Scope> {
+        self.node.operators.scope_of(token)
+    }
+
     fn namespaces(&self) -> Arc<Namespaces> {
         self.node.namespaces.clone()
     }

@@ -84,9 +84,9 @@ fn managed(part: &Part, name: &str) -> Result<Function, Refused> {
     Err(Refused::new(StatusCode::FORBIDDEN, text))
 }
 
-/// The part of the node that the field of a request names. Without a token, every project is a label.
+/// The part of the node that the field of a request names.
 pub(super) fn asked(part: &Part, fields: &HeaderMap) -> Result<Part, Refused> {
-    within(part, field(fields, PROJECT_FIELD).filter(|_| part.has_token()))
+    within(part, field(fields, PROJECT_FIELD))
 }
 
 /// The part of the node that a document names, or else the field of its request.

@@ -49,9 +49,6 @@ pub(super) async fn run(
     for name in OURS {
         parts.headers.remove(name);
     }
-    if dashboard.with_token {
-        parts.headers.remove("authorization");
-    }
     let mut head = call::head(parts.method.as_str(), &target, &parts.headers, &[]);
     node.admit(&name, &mut head, peer.ip()).map_err(|fault| refused(&fault, &name))?;
     let length = call::declared_length(&parts.headers);

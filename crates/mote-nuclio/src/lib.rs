@@ -50,8 +50,6 @@ struct Dashboard {
     documents: Arc<dyn Documents>,
     stop: Stop,
     building: Arc<Building>,
-    /// Whether callers of functions send a token of the node, which functions must not see.
-    with_token: bool,
 }
 
 /// Serves the dashboard's routes until the node stops.
@@ -67,7 +65,6 @@ fn routes(context: &Context, rule: Rule) -> Router {
         documents: context.node.clone(),
         stop: context.stop.clone(),
         building: Arc::default(),
-        with_token: rule == Rule::Token,
     };
     let one = get(functions::one)
         .put(functions::update)
@@ -136,14 +133,11 @@ fn unknown(name: &str) -> Refused {
 }
 
 /// The part of the node that a project is. A project that is no namespace is a label, except for a
-/// token of a namespace, which knows the project with the name of that only.
+/// token of a namespace, which knows the project with the name of that only. Without a token, every
+/// project is a label, so that no answer tells which namespaces there are.
 fn within(part: &Part, project: Option<&str>) -> Result<Part, Refused> {
-    let Some(project) = project else { return Ok(part.clone()) };
+    let Some(project) = project.filter(|_| part.has_token()) else { return Ok(part.clone()) };
     let is_namespace = part.is_confined() || part.is_namespace(project);
-    if is_namespace && !part.has_token() {
-        let text = format!("project {project} is a namespace of the node, which needs a token");
-        return Err(Refused::new(StatusCode::FORBIDDEN, text));
-    }
     let chosen = if is_namespace { part.of(Some(project)) } else { Ok(part.clone()) };
     chosen.map_err(|_| projects::not_found())
 }

@@ -32,11 +32,12 @@ pub(super) async fn run(
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     request: Request,
 ) -> Response {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
+    let called = called(&gateway, &mut parts);
     let trace = Trace::of(&parts.headers, gateway.calls.random());
     let since = Instant::now();
-    let name = name_of(&parts).to_owned();
-    let mut response = match answer(&gateway, &trace, peer, &parts, body).await {
+    let name = called.clone().unwrap_or_else(|| name_of(&parts).to_owned());
+    let mut response = match answer(&gateway, &trace, peer, &parts, called, body).await {
         Ok(response) => response,
         Err(refused) => refused.into_response(),
     };
@@ -54,9 +55,10 @@ async fn answer(
     trace: &Trace,
     peer: SocketAddr,
     parts: &Parts,
+    called: Option<String>,
     body: HttpBody,
 ) -> Result<Response, Refused> {
-    let route = route(gateway, parts)?;
+    let route = route(gateway, parts, called)?;
     let name = route.function.clone();
     let limit = route.body_bytes_max;
     let head = admitted(gateway, trace, peer, parts, &route)?;
@@ -84,9 +86,10 @@ pub(super) async fn later(
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     request: Request,
 ) -> Response {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
+    let called = called(&gateway, &mut parts);
     let trace = Trace::of(&parts.headers, gateway.calls.random());
-    let mut response = match accept(&gateway, &trace, peer, &parts, body).await {
+    let mut response = match accept(&gateway, &trace, peer, &parts, called, body).await {
         Ok(()) => StatusCode::ACCEPTED.into_response(),
         Err(refused) => refused.into_response(),
     };
@@ -100,9 +103,10 @@ async fn accept(
     trace: &Trace,
     peer: SocketAddr,
     parts: &Parts,
+    called: Option<String>,
     body: HttpBody,
 ) -> Result<(), Refused> {
-    let route = route(gateway, parts)?;
+    let route = route(gateway, parts, called)?;
     let name = route.function.clone();
     let callback = match parts.headers.get("x-callback-url") {
         Some(url) => {
@@ -141,23 +145,36 @@ async fn accept(
     })
 }
 
-/// The function's name in the path, as the node knows it.
+/// The function's name in the path, as senders without a token mean it.
 fn name_of(parts: &Parts) -> &str {
-    let path = parts.uri.path();
-    let segment = path.split('/').nth(2).unwrap_or_default();
+    let segment = segment(parts);
     segment.strip_suffix(NAMESPACE).and_then(|name| name.strip_suffix('.')).unwrap_or(segment)
 }
 
-fn route(gateway: &Gateway, parts: &Parts) -> Result<Route, Refused> {
-    let name = name_of(parts);
+fn segment(parts: &Parts) -> &str {
+    parts.uri.path().split('/').nth(2).unwrap_or_default()
+}
+
+/// The full name of the function that the sender means; `None` if a token of a namespace does not
+/// reach it. No function sees a token, so they are removed from the request.
+fn called(gateway: &Gateway, parts: &mut Parts) -> Option<String> {
+    let part = gateway.gate.caller(&parts.headers).ok().flatten();
+    gateway.gate.without_tokens(&mut parts.headers);
+    let part = part?;
+    let name = if part.is_confined() { segment(parts) } else { name_of(parts) };
+    part.callable(name)
+}
+
+fn route(gateway: &Gateway, parts: &Parts, called: Option<String>) -> Result<Route, Refused> {
+    let function = called.ok_or_else(|| unknown(name_of(parts)))?;
     let node = &gateway.calls;
-    let body_bytes_max = node.body_bytes_max(name).ok_or_else(|| unknown(name))?;
+    let body_bytes_max = node.body_bytes_max(&function).ok_or_else(|| unknown(&function))?;
     let whole = call::target(parts);
     // The part after the second segment.
     let below = whole.match_indices(['/', '?']).nth(2).map_or("", |(at, _)| &whole[at..]);
     let target = if below.starts_with('/') { below.to_owned() } else { format!("/{below}") };
     node.check_target(&target)?;
-    Ok(Route { function: name.to_owned(), body_bytes_max, target })
+    Ok(Route { function, body_bytes_max, target })
 }
 
 /// The head of a call, if its sender may call the function.

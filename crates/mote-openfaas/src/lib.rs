@@ -50,6 +50,8 @@ struct Gateway {
     queue: Queue,
     stop: Stop,
     metrics: Arc<Metrics>,
+    /// Knows the tokens among the credentials of calls, which need none.
+    gate: Gate,
     /// The rule for routes that need no token.
     open: Rule,
 }
@@ -68,6 +70,7 @@ fn routes(context: &Context, open: Rule) -> Router {
         queue: context.queue.clone(),
         stop: context.stop.clone(),
         metrics: Arc::default(),
+        gate: gate(open),
         open,
     };
     let metrics = Routes::new(gateway.clone())

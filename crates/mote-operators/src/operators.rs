@@ -98,6 +98,16 @@ impl Operators {
         }
     }
 
+    /// The scope of a valid token. Others are not counted as wrong ones: credentials may be meant for a
+    /// function.
+    pub fn scope_of(&self, token: &str) -> Option<Scope> {
+        let token = token.trim();
+        if token.len() > TOKEN_BYTES_MAX {
+            return None;
+        }
+        Some(self.holder(token)?.scope)
+    }
+
     fn holder(&self, token: &str) -> Option<Holder> {
         let hash: [u8; 32] = Sha256::digest(token).into();
         if self.owner == Some(hash) {
@@ -176,6 +186,9 @@ mod tests {
             operators.admits(FROM, Some("token-of-plant"), Role::Operator),
             (Admission::Admitted("plant".into()), Scope::Namespace("plant".into()))
         );
+        let scope = Some(Scope::Namespace("plant".into()));
+        assert_eq!(operators.scope_of(" token-of-plant"), scope);
+        assert_eq!(operators.scope_of("token-of-orchard"), None);
     }
 
     #[test]
