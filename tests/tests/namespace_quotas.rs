@@ -1,10 +1,12 @@
-//! Limits of a namespace for processors and for the disk.
+//! Limits of a namespace for processors, the disk and the record of acts.
 
+use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use mote_tests::namespaces::{HELLO, deploy, deploy_ok, start};
-use mote_tests::{Node, wait_for};
+use mote_tests::{Connection, Node, wait_for};
 
 fn describe(node: &Node, key: &str) -> u64 {
     let one = node.json(&["namespace", "describe", "plant", "-o", "json"]);
@@ -115,4 +117,49 @@ with zipfile.ZipFile(sys.argv[1], 'w', zipfile.ZIP_DEFLATED) as out:
     attempt("1");
     assert_eq!(node.get("/f.plant").text(), "installed");
     assert!(describe(&node, "disk_bytes") > 1_000_000);
+}
+
+/// Sends requests with an operator's token of the namespace `plant`, and expects these statuses.
+struct Ada {
+    connection: Connection,
+    bearer: String,
+}
+
+impl Ada {
+    fn new(node: &Node, admin: SocketAddr) -> Self {
+        let make = ["token", "create", "ada", "--role", "operator", "--namespace", "plant"];
+        let bearer = format!("Bearer {}", node.ok(&make).trim());
+        Self { connection: Connection::open(admin), bearer }
+    }
+
+    fn sends(&mut self, method: &str, path: &str, body: &str, status: u16) -> String {
+        let fields = [("authorization", self.bearer.as_str())];
+        let answer = self.connection.call(method, path, &fields, body.as_bytes());
+        assert_eq!(answer.status, status, "{method} {path}: {}", answer.text());
+        answer.text()
+    }
+}
+
+#[test]
+fn a_token_of_a_namespace_does_not_push_out_the_record() {
+    let (node, admin) = start(&[]);
+    let mut ada = Ada::new(&node, admin);
+    let began = Instant::now();
+    for _ in 0..200 {
+        ada.sends("DELETE", "/v1/secrets/nothing", "", 404);
+    }
+    ada.sends("PUT", "/v1/secrets/something", "value", 201);
+    let most = began.elapsed().as_secs() + 2;
+    let record = node.json(&["audit", "-n", "1000", "-o", "json"]);
+    let entries = record["entries"].as_array().expect("entries");
+    let (hers, others): (Vec<_>, Vec<_>) =
+        entries.iter().partition(|one| one["who"] == "plant/ada");
+    assert_eq!(others.len(), 3, "two namespaces and her token: {record}");
+    assert!((1..=most).contains(&(hers.len() as u64 - 1)), "{record}");
+    assert_eq!(hers.last().expect("hers")["act"], "PUT /v1/secrets/plant%2Fsomething");
+    let data = node.dir.path().join("data");
+    let lines = |name: &str| std::fs::read_to_string(data.join(name)).expect("a record");
+    assert!(!lines("audit.log").contains("plant/ada"));
+    node.ok(&["namespace", "delete", "plant", "--force", "--yes"]);
+    assert_eq!(lines("audit-plant.log").lines().count(), hers.len());
 }

@@ -73,7 +73,8 @@ pub struct AuditEntry {
     /// When it was answered.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// Who sent it: the name of a token, `admin.token`, or a user of the node's machine.
+    /// Who sent it: the name of a token, after its namespace and a slash if it has one,
+    /// `admin.token`, or a user of the node's machine.
     pub who: String,
     /// The address of the sender, or `socket`.
     pub from: String,

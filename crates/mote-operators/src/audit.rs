@@ -1,9 +1,10 @@
 //! The record of what was changed on a node, when, by whom and from where.
 //!
 //! It is a file to which lines of JSON are appended. When it is full, it becomes the former file,
-//! and the one before that is removed, so the record needs a bounded part of the disk.
+//! and the one before that is removed, so the record needs a bounded part of the disk. The tokens of
+//! a namespace have files of their own, so that they cannot push out the record of anybody else.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -11,13 +12,20 @@ use std::path::{Path, PathBuf};
 
 use mote_api::Timestamp;
 use mote_api::operators::AuditEntry;
+use mote_core::name::of_kept;
 use parking_lot::Mutex;
 
-/// The file in the data folder, and the former one.
+/// The file in the data folder. The one of a namespace has a dash and the name of the namespace
+/// before the dot.
 const FILE: &str = "audit.log";
-const FORMER: &str = "audit.log.1";
+/// The end of the name of a former file.
+const FORMER: &str = ".1";
 /// A file that has this many bytes becomes the former one.
 const FILE_BYTES_MAX: u64 = 4 << 20;
+/// The same for the file of a namespace.
+const NAMESPACE_BYTES_MAX: u64 = 512 << 10;
+/// Most files that stay open.
+const OPEN_MAX: usize = 64;
 /// Longest part of a path or a name that is recorded, in characters.
 const TEXT_CHARS_MAX: usize = 256;
 /// Pause between two records of refused requests, which must not push out what was done.
@@ -46,7 +54,8 @@ pub fn is_act(method: &str, path: &str) -> bool {
 pub struct Act {
     /// When it arrived, in milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// Who sent it: the name of a token, or a user of this machine.
+    /// Who sent it: the name of a token, after its namespace and a slash if it has one, or a user
+    /// of this machine.
     pub who: String,
     /// The address of the sender, or the socket.
     pub from: String,
@@ -92,8 +101,8 @@ pub struct Audit {
 
 #[derive(Default)]
 struct State {
-    /// The open file and its length in bytes; `None` until the first act.
-    file: Option<(File, u64)>,
+    /// Open files and their lengths in bytes, by their names.
+    files: HashMap<String, (File, u64)>,
     /// When an act was last refused, by who sent it.
     refused_at_unix_ms: HashMap<String, u64>,
     has_failed: bool,
@@ -106,10 +115,13 @@ impl Audit {
     }
 
     /// Records an act. Of the acts of one sender that were refused because of a role, one a second is
-    /// recorded. If the disk is full, the act is lost here, and the log of the node says so once.
+    /// recorded, and for a token of a namespace the same holds for everything that failed because of
+    /// the request. If the disk is full, the act is lost here, and the log of the node says so once.
     pub fn record(&self, act: &Act) {
+        let namespace = of_kept(&act.who).0;
         let mut state = self.state.lock();
-        if act.status == 403 {
+        let fails = (400..CLIENT_LEFT).contains(&act.status);
+        if act.status == 403 || (namespace.is_some() && fails) {
             let last = state.refused_at_unix_ms.get(&act.who).copied().unwrap_or(0);
             let since = act.at_unix_ms.saturating_sub(last);
             if since < REFUSED_PAUSE_MS {
@@ -130,27 +142,36 @@ impl Audit {
         };
         let mut line = serde_json::to_vec(&entry).expect("plain data");
         line.push(b'\n');
-        match self.append(&mut state, &line) {
+        let (name, bytes_max) = match namespace {
+            None => (FILE.to_owned(), FILE_BYTES_MAX),
+            Some(namespace) => (format!("audit-{namespace}.log"), NAMESPACE_BYTES_MAX),
+        };
+        match self.append(&mut state, &name, bytes_max, &line) {
             Ok(()) => state.has_failed = false,
             Err(error) => {
-                state.file = None;
                 if !std::mem::replace(&mut state.has_failed, true) {
-                    let file = self.folder.join(FILE);
+                    let file = self.folder.join(name);
                     tracing::error!(file = %file.display(), %error, "acts are not recorded");
                 }
             }
         }
     }
 
-    fn append(&self, state: &mut State, line: &[u8]) -> io::Result<()> {
-        let path = self.folder.join(FILE);
-        if state.file.as_ref().is_some_and(|(_, bytes)| *bytes >= FILE_BYTES_MAX) {
-            std::fs::rename(&path, self.folder.join(FORMER))?;
-            state.file = None;
-        }
-        let (mut file, bytes) = match state.file.take() {
+    fn append(&self, state: &mut State, name: &str, bytes_max: u64, line: &[u8]) -> io::Result<()> {
+        let path = self.folder.join(name);
+        let open = match state.files.remove(name) {
+            Some((_, bytes)) if bytes >= bytes_max => {
+                std::fs::rename(&path, self.folder.join(format!("{name}{FORMER}")))?;
+                None
+            }
+            open => open,
+        };
+        let (mut file, bytes) = match open {
             Some(open) => open,
             None => {
+                if state.files.len() >= OPEN_MAX {
+                    state.files.clear();
+                }
                 let mut options = OpenOptions::new();
                 options.read(true).append(true).create(true).mode(0o600);
                 let mut file = options.open(&path)?;
@@ -167,15 +188,38 @@ impl Audit {
             }
         };
         file.write_all(line)?;
-        state.file = Some((file, bytes + line.len() as u64));
+        state.files.insert(name.to_owned(), (file, bytes + line.len() as u64));
         Ok(())
     }
 
     /// The latest acts, the oldest of them first.
     pub fn latest(&self, most: usize) -> io::Result<Vec<AuditEntry>> {
         let _state = self.state.lock();
+        let mut all = self.latest_of(FILE, most)?;
+        for name in self.files_of_namespaces()? {
+            all.extend(self.latest_of(&name, most)?);
+            all.make_contiguous().sort_by_key(|entry| entry.at);
+            all.drain(..all.len().saturating_sub(most));
+        }
+        Ok(all.into())
+    }
+
+    fn files_of_namespaces(&self) -> io::Result<BTreeSet<String>> {
+        let mut names = BTreeSet::new();
+        for entry in std::fs::read_dir(&self.folder)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            let name = name.strip_suffix(FORMER).unwrap_or(&name);
+            if name.starts_with("audit-") && name.ends_with(".log") {
+                names.insert(name.to_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    /// The latest acts in a file and its former one.
+    fn latest_of(&self, name: &str, most: usize) -> io::Result<VecDeque<AuditEntry>> {
         let mut latest = VecDeque::new();
-        for name in [FORMER, FILE] {
+        for name in [format!("{name}{FORMER}"), name.to_owned()] {
             let file = match File::open(self.folder.join(name)) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -190,7 +234,7 @@ impl Audit {
                 latest.push_back(entry);
             }
         }
-        Ok(latest.into())
+        Ok(latest)
     }
 }
 
@@ -267,6 +311,32 @@ mod tests {
     }
 
     #[test]
+    fn a_namespace_pushes_out_its_own_acts_only() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let audit = Audit::new(folder.path());
+        let of = |who: &str, act| Act { who: who.into(), ..act };
+        audit.record(&act(1, "/v1/functions/a", 200));
+        audit.record(&of("orchard/bob", act(2, "/v1/functions/b.orchard", 200)));
+        // Most of what did nothing is left out, and everything that may have changed something is not.
+        for at in 0..2_000 {
+            audit.record(&of("plant/ada", act(10_000 + at, "/v1/secrets/plant/x", 404)));
+            audit.record(&of("plant/ada", act(10_000 + at, "/left", 499)));
+        }
+        assert_eq!(audit.latest(10_000).expect("read").len(), 2 + 2 + 2_000);
+        let long = "x".repeat(TEXT_CHARS_MAX);
+        for at in 0..2 * NAMESPACE_BYTES_MAX / TEXT_CHARS_MAX as u64 {
+            audit.record(&of("plant/ada", act(20_000 + at, &long, 200)));
+        }
+        let entries = Audit::new(folder.path()).latest(10_000).expect("read");
+        let who: Vec<&str> = entries.iter().map(|entry| &*entry.who).collect();
+        assert_eq!(who[..3], ["ci", "orchard/bob", "plant/ada"]);
+        assert_eq!(entries[2].act, format!("PUT {long}"), "the oldest of plant are gone");
+        let bytes = |name: &str| std::fs::metadata(folder.path().join(name)).expect("a file").len();
+        let bytes = bytes("audit-plant.log") + bytes("audit-plant.log.1");
+        assert!(bytes < 2 * NAMESPACE_BYTES_MAX + 1_024, "{bytes}");
+    }
+
+    #[test]
     fn acts_are_recorded_if_their_client_leaves() {
         let recorded = std::cell::RefCell::new(Vec::new());
         let begin = || Begun::new(act(1, "/a", 0), |act| recorded.borrow_mut().push(act.status));
@@ -288,7 +358,7 @@ mod tests {
         }
         audit.record(&act(count, "/last", 200));
         let bytes = |name: &str| std::fs::metadata(folder.path().join(name)).expect("a file").len();
-        assert!(bytes(FILE) + bytes(FORMER) < 2 * FILE_BYTES_MAX + 1_024);
+        assert!(bytes(FILE) + bytes("audit.log.1") < 2 * FILE_BYTES_MAX + 1_024);
         assert_eq!(paths(&audit, 1), ["PUT /last"]);
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
+use mote_core::name::kept;
 use mote_namespaces::Scope;
 use sha2::{Digest as _, Sha256};
 
@@ -34,11 +35,12 @@ pub(crate) struct Holder {
 /// Whether a management request is admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
-    /// The token is valid, and its role suffices. Holds the name of the token.
+    /// The token is valid, and its role suffices. Holds the name of the token, after its namespace
+    /// and a slash if it has one.
     Admitted(Arc<str>),
     /// The token is valid, but has another role.
     OtherRole {
-        /// The name of the token.
+        /// The name of the token, in the same form.
         name: Arc<str>,
         /// Its role.
         role: Role,
@@ -86,11 +88,12 @@ impl Operators {
     pub fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> (Admission, Scope) {
         let token = token.map(str::trim).filter(|token| token.len() <= TOKEN_BYTES_MAX);
         let holder = token.and_then(|token| self.holder(token));
+        let full = |name: &str, scope: &Scope| kept(name, scope.namespace().map(|it| &**it)).into();
         match holder {
             Some(Holder { name, role, scope, .. }) if role < needed => {
-                (Admission::OtherRole { name, role }, scope)
+                (Admission::OtherRole { name: full(&name, &scope), role }, scope)
             }
-            Some(holder) => (Admission::Admitted(holder.name), holder.scope),
+            Some(Holder { name, scope, .. }) => (Admission::Admitted(full(&name, &scope)), scope),
             None if self.guesses.may_guess(from, Instant::now()) => {
                 (Admission::Refused, Scope::All)
             }
@@ -179,12 +182,12 @@ mod tests {
     #[test]
     fn tokens_of_a_namespace_admit_within_it() {
         let operators = Operators::default();
-        let (hash, mut one) = holder("plant", Role::Operator, None);
+        let (hash, mut one) = holder("ada", Role::Operator, None);
         one.scope = Scope::Namespace("plant".into());
         operators.replace(HashMap::from([(hash, one)]));
         assert_eq!(
-            operators.admits(FROM, Some("token-of-plant"), Role::Operator),
-            (Admission::Admitted("plant".into()), Scope::Namespace("plant".into()))
+            operators.admits(FROM, Some("token-of-ada"), Role::Operator),
+            (Admission::Admitted("plant/ada".into()), Scope::Namespace("plant".into()))
         );
         let scope = Some(Scope::Namespace("plant".into()));
         assert_eq!(operators.scope_of(" token-of-plant"), scope);
