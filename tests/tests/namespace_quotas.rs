@@ -1,4 +1,4 @@
-//! Limits of a namespace for processors, the disk and the record of acts.
+//! Limits of a namespace for processors, the disk, keys and the record of acts.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -162,4 +162,22 @@ fn a_token_of_a_namespace_does_not_push_out_the_record() {
     assert!(!lines("audit.log").contains("plant/ada"));
     node.ok(&["namespace", "delete", "plant", "--force", "--yes"]);
     assert_eq!(lines("audit-plant.log").lines().count(), hers.len());
+}
+
+#[test]
+fn a_namespace_has_a_thousand_keys_at_most() {
+    let (node, admin) = start(&[]);
+    let mut ada = Ada::new(&node, admin);
+    let body = |name: &str| format!(r#"{{"name":"{name}","functions":[]}}"#);
+    for number in 0..1_000 {
+        ada.sends("POST", "/v1/keys", &body(&format!("k{number}")), 201);
+    }
+    let said = ada.sends("POST", "/v1/keys", &body("more"), 507);
+    assert!(said.contains("M0428") && said.contains("plant may have at most 1000 keys"), "{said}");
+    for namespace in [&[][..], &["--namespace", "orchard"]] {
+        node.ok(&[&["key", "create", "other"], namespace].concat());
+    }
+    node.ok(&["namespace", "delete", "plant", "--force", "--yes"]);
+    let left = node.ok(&["key", "list", "-o", "json"]);
+    assert_eq!(left.matches("\"name\"").count(), 2, "{left}");
 }

@@ -23,7 +23,7 @@ mod scope;
 pub use disk::FilesTurn;
 pub use platforms::{Api, Space};
 pub use problems::{
-    being_deleted, flag, must_be_empty, no_such_invocation, no_such_key, no_such_namespace,
+    being_deleted, flag, full, must_be_empty, no_such_invocation, no_such_key, no_such_namespace,
     no_such_secret,
 };
 pub use registry::{Change, Namespace, Namespaces, Removal, Wrong, check_limits};

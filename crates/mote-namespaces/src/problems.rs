@@ -35,6 +35,12 @@ pub fn being_deleted(name: &str) -> Problem {
     ))
 }
 
+/// A namespace would have more of something than every namespace may have.
+pub fn full(name: &str, most: impl std::fmt::Display, what: &str) -> Problem {
+    let text = format!("the namespace {name} may have at most {most} {what}");
+    Problem::new(507, "M0428", text)
+}
+
 /// Fails if something is left in a namespace: each count has a word for one and a word for several.
 pub fn must_be_empty(name: &str, counts: &[(&str, &str, usize)]) -> Result<(), Problem> {
     let left = counts.iter().filter(|(.., count)| *count > 0);

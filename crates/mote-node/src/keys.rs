@@ -17,8 +17,9 @@ use mote_store::{Added, Store, StoreError, StoredKey};
 use super::Node;
 use super::store_work::{blocking, with_store};
 
-/// Most callers with a key, and most patterns of one key.
+/// Most callers with a key in the default namespace and in another one, and most patterns of one key.
 const KEYS_MAX: i64 = 10_000;
+const NAMESPACE_KEYS_MAX: i64 = 1_000;
 const PATTERNS_MAX: usize = 64;
 /// Longest lifetime and grace.
 const YEARS_MS_MAX: u64 = 100 * 365 * 86_400_000;
@@ -87,9 +88,10 @@ pub(crate) async fn create(node: &Node, wish: CallerKeyRequest) -> Result<NewCal
         None => None,
     };
     let NewKey { text, hash } = new_key()?;
+    let keys_max = if namespace.is_some() { NAMESPACE_KEYS_MAX } else { KEYS_MAX };
     let key = StoredKey { name, hash, functions, created_at_ms, expires_at_ms, is_current: true };
     let wanted = key.clone();
-    match changed(node, move |store| store.add_key(&wanted, KEYS_MAX)).await? {
+    match changed(node, move |store| store.add_key(&wanted, keys_max)).await? {
         Added::Stored => Ok(shown(key, text, None)),
         Added::Exists => {
             let name = key.name;
@@ -97,8 +99,14 @@ pub(crate) async fn create(node: &Node, wish: CallerKeyRequest) -> Result<NewCal
                 .with_hint(format!("replace it: mote key rotate {name}")))
         }
         Added::Full => {
-            let text = format!("the node has {KEYS_MAX} keys, which is the limit");
-            Err(Problem::new(409, "M0303", text).with_hint("revoke keys that nobody uses"))
+            let problem = match of_kept(&key.name).0 {
+                Some(namespace) => mote_namespaces::full(namespace, keys_max, "keys"),
+                None => {
+                    let text = format!("the node has {KEYS_MAX} keys, which is the limit");
+                    Problem::new(409, "M0303", text)
+                }
+            };
+            Err(problem.with_hint("revoke keys that nobody uses"))
         }
     }
 }
@@ -127,6 +135,11 @@ pub(crate) async fn revoke(node: &Node, name: String) -> Result<(), Problem> {
         true => Ok(()),
         false => Err(unknown(&name)),
     }
+}
+
+/// Makes all keys of a namespace invalid.
+pub(crate) async fn revoke_all_of(node: &Node, namespace: String) -> Result<(), Problem> {
+    changed(node, move |store| store.remove_keys_of(&namespace)).await
 }
 
 /// Loads the keys from the store into the guard.

@@ -204,9 +204,7 @@ async fn empty(node: &Arc<Node>, name: &str, until: Instant) -> Result<(), Probl
     for secret in kept_secrets(node, name).await? {
         secrets::remove(node, secret).await?;
     }
-    for key in kept_keys(node, name).await? {
-        keys::revoke(node, key).await?;
-    }
+    keys::revoke_all_of(node, name.to_owned()).await?;
     let wanted = name.to_owned();
     operators::changed(node, move |store, all| tokens::revoke_all_of(store, all, &wanted)).await?;
     let wanted = name.to_owned();

@@ -3,7 +3,7 @@
 use rusqlite::{OptionalExtension as _, Row, params};
 
 use crate::error::StoreError;
-use crate::schema;
+use crate::schema::{self, NAMESPACE, namespace_of};
 use crate::store::Store;
 
 /// What is kept of a key.
@@ -30,22 +30,23 @@ pub enum Added {
     Stored,
     /// The caller has a key already.
     Exists,
-    /// There are as many keys as there may be.
+    /// Its namespace has as many keys as it may have.
     Full,
 }
 
 const COLUMNS: &str = "name, hash, functions, created_at_ms, expires_at_ms, is_current";
 
 impl Store {
-    /// Adds the first key of a caller. There are at most `keys_max` callers.
+    /// Adds the first key of a caller. Its namespace has at most `keys_max` callers.
     pub fn add_key(&self, key: &StoredKey, keys_max: i64) -> Result<Added, StoreError> {
         self.change(|change| {
             let known = "SELECT EXISTS (SELECT 1 FROM keys WHERE name = ?1)";
             if change.query_row(known, params![key.name], |row| row.get(0))? {
                 return Ok(Added::Exists);
             }
-            let count = "SELECT count(*) FROM keys WHERE is_current";
-            if change.query_row(count, [], |row| row.get::<_, i64>(0))? >= keys_max {
+            let count = format!("SELECT count(*) FROM keys WHERE is_current AND {NAMESPACE} = ?1");
+            let own = params![namespace_of(&key.name)];
+            if change.query_row(&count, own, |row| row.get::<_, i64>(0))? >= keys_max {
                 return Ok(Added::Full);
             }
             insert(change, key)?;
@@ -92,6 +93,13 @@ impl Store {
     pub fn remove_key(&self, name: &str) -> Result<bool, StoreError> {
         let sql = "DELETE FROM keys WHERE name = ?1";
         Ok(self.change(|change| change.execute(sql, params![name]))? > 0)
+    }
+
+    /// Removes all keys of a namespace, which is not the default one.
+    pub fn remove_keys_of(&self, namespace: &str) -> Result<(), StoreError> {
+        let sql = format!("DELETE FROM keys WHERE {NAMESPACE} = ?1 || '/'");
+        self.change(|change| change.execute(&sql, params![namespace]))?;
+        Ok(())
     }
 
     /// All keys by name, the current one of each caller first.
@@ -160,6 +168,22 @@ mod tests {
         assert!(!store.remove_key("a").unwrap());
         drop(store);
         assert_eq!(Store::open(dir.path()).unwrap().keys().unwrap(), [key("b", 1, None)]);
+    }
+
+    #[test]
+    fn namespaces_have_keys_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        for (number, name) in (1..).zip(["plant/a", "plant/b", "planted/a", "a", "b"]) {
+            assert_eq!(store.add_key(&key(name, number, None), 2).unwrap(), Added::Stored);
+        }
+        for name in ["plant/c", "c"] {
+            assert_eq!(store.add_key(&key(name, 9, None), 2).unwrap(), Added::Full, "{name}");
+        }
+        store.rotate_key("plant/a", [8; 32], 2_000, 3_000).unwrap();
+        store.remove_keys_of("plant").unwrap();
+        let left: Vec<String> = store.keys().unwrap().into_iter().map(|key| key.name).collect();
+        assert_eq!(left, ["a", "b", "planted/a"]);
     }
 
     #[test]

@@ -72,6 +72,15 @@ const MIGRATIONS: &[&str] = &[
      CREATE TABLE secrets (name TEXT PRIMARY KEY NOT NULL, sealed BLOB NOT NULL) STRICT;",
 ];
 
+/// The namespace of a key or a secret with its slash, as [`namespace_of`] gives it. Empty for the
+/// default one.
+pub(crate) const NAMESPACE: &str = "substr(name, 1, instr(name, '/'))";
+
+/// The part of a name up to its first slash, with the slash.
+pub(crate) fn namespace_of(name: &str) -> &str {
+    &name[..name.find('/').map_or(0, |at| at + 1)]
+}
+
 /// Refuses a newer or foreign file before anything is written. `known` is the newest version of its
 /// tables that this program knows.
 pub(crate) fn refuse_newer(path: &Path, known: u32) -> Result<(), StoreError> {
