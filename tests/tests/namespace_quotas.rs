@@ -1,4 +1,4 @@
-//! Limits of a namespace for processors, the disk, keys and the record of acts.
+//! Limits of a namespace for processors, the disk, keys, secrets and the record of acts.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -180,4 +180,35 @@ fn a_namespace_has_a_thousand_keys_at_most() {
     node.ok(&["namespace", "delete", "plant", "--force", "--yes"]);
     let left = node.ok(&["key", "list", "-o", "json"]);
     assert_eq!(left.matches("\"name\"").count(), 2, "{left}");
+}
+
+#[test]
+fn secrets_of_a_namespace_have_limits() {
+    let (node, admin) = start(&[]);
+    let mut ada = Ada::new(&node, admin);
+    let long = "x".repeat(64 << 10);
+    // An encrypted value is a little longer.
+    for number in 0..63 {
+        ada.sends("PUT", &format!("/v1/secrets/long{number}"), &long, 201);
+    }
+    let said = ada.sends("PUT", "/v1/secrets/more", &long, 507);
+    assert!(said.contains("M0428") && said.contains("plant may have at most 4 MiB"), "{said}");
+    ada.sends("PUT", "/v1/secrets/long0", &long, 200);
+    for number in 63..256 {
+        ada.sends("PUT", &format!("/v1/secrets/short{number}"), "x", 201);
+    }
+    let said = ada.sends("PUT", "/v1/secrets/more", "x", 507);
+    assert!(said.contains("plant may have at most 256 secrets"), "{said}");
+    ada.sends("PUT", "/v1/secrets/short100", "y", 200);
+    for namespace in [&[][..], &["--namespace", "orchard"]] {
+        let set = [&["secret", "set", "other"], namespace].concat();
+        assert!(node.mote_with_input(&set, b"x").status.success());
+    }
+    node.ok(&["namespace", "delete", "plant", "--force", "--yes"]);
+    let left = node.ok(&["secret", "list", "-o", "json"]);
+    assert_eq!(left.matches("\"name\"").count(), 2, "{left}");
+    // A namespace of the same name begins without them.
+    node.ok(&["namespace", "create", "plant"]);
+    let reads = "version = 1\nsecrets = [\"short100\"]\n";
+    refused(&node, "reads", &[("app.py", HELLO), ("mote.toml", reads)], &["M0414"]);
 }

@@ -168,7 +168,7 @@ const ROWS: &[Row] = &[
     row("M0427", exit::FAILED, "namespace is not empty",
         "The namespace has functions, secrets, keys, tokens or state. `mote namespace delete NAME --force` deletes it with all of them; this cannot be undone."),
     row("M0428", exit::FULL, "limit of the namespace",
-        "The namespace has reached one of its limits. The message names the limit. Remove what is not needed. An operator can raise the limits of `mote namespace update NAME`; the one for keys is the same for every namespace."),
+        "The namespace has reached one of its limits. The message names the limit. Remove what is not needed. An operator can raise the limits of `mote namespace update NAME`; those for keys and secrets are the same for every namespace."),
     row("M0429", exit::INVALID, "not possible in a namespace",
         "The function asks for something that functions of a namespace do not have, because it would let them reach what belongs to others. Paths of routes begin with /NAMESPACE and topics with NAMESPACE/. The message says what it is and what can be used instead."),
     row("M0430", exit::INVALID, "function may not have this port",

@@ -538,8 +538,7 @@ impl KeptCalls for PlatformNode {
 
 impl Secrets for PlatformNode {
     fn secrets(&self) -> BoxFuture<'static, Result<Vec<String>, Problem>> {
-        let named = |(name, _)| name;
-        self.stored(move |store| Ok(store.secrets()?.into_iter().map(named).collect()))
+        self.stored(Store::secret_names)
     }
 
     fn put_secret(

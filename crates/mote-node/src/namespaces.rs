@@ -201,9 +201,7 @@ async fn empty(node: &Arc<Node>, name: &str, until: Instant) -> Result<(), Probl
         let cleared = node.state.clear(state).await;
         cleared.map_err(|error| Problem::new(503, "M0905", error.to_string()))?;
     }
-    for secret in kept_secrets(node, name).await? {
-        secrets::remove(node, secret).await?;
-    }
+    secrets::remove_all_of(node, name.to_owned()).await?;
     keys::revoke_all_of(node, name.to_owned()).await?;
     let wanted = name.to_owned();
     operators::changed(node, move |store, all| tokens::revoke_all_of(store, all, &wanted)).await?;
@@ -263,8 +261,7 @@ fn is_state_of(state: &StateOf, namespace: &str) -> bool {
 }
 
 async fn kept_secrets(node: &Node, namespace: &str) -> Result<Vec<String>, Problem> {
-    let all = with_store(node, |store| store.secrets()).await?.into_iter();
-    let names = all.map(|(name, _)| name);
+    let names = with_store(node, Store::secret_names).await?.into_iter();
     Ok(names.filter(|name| of_kept(name).0 == Some(namespace)).collect())
 }
 

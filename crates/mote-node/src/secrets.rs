@@ -9,7 +9,7 @@ use mote_core::spec::is_secret_name;
 use mote_engine::Engine;
 use mote_namespaces::{flag, no_such_secret as unknown};
 use mote_seal::{KeySource, Keys, SecretError, Secrets, Zeroizing, make_key_file};
-use mote_store::Store;
+use mote_store::{SecretsThere, Store};
 
 use super::Node;
 use super::store_work::with_store;
@@ -21,6 +21,9 @@ pub(crate) const VALUE_BYTES_MAX: usize = 64 << 10;
 /// Largest sum of all values of one function in bytes: one message of 160 KiB carries them to its
 /// sandbox.
 const FUNCTION_BYTES_MAX: usize = 128 << 10;
+/// Most secrets of a namespace that is not the default one, and most bytes of them, encrypted.
+const NAMESPACE_SECRETS_MAX: u64 = 256;
+const NAMESPACE_BYTES_MAX: u64 = 4 << 20;
 /// The key of nodes whose configuration names none, in the data folder.
 const KEY_FILE: &str = "secrets.key";
 
@@ -87,8 +90,8 @@ pub(super) fn open(config: &Config, store: &Store) -> Result<Secrets> {
 
 /// All secrets, each with the functions that read it.
 pub(crate) async fn list(node: &Node) -> Result<SecretList, Problem> {
-    let all = with_store(node, |store| store.secrets()).await?;
-    let secrets = all.into_iter().map(|(name, _)| described(&node.engine, name)).collect();
+    let all = with_store(node, Store::secret_names).await?;
+    let secrets = all.into_iter().map(|name| described(&node.engine, name)).collect();
     Ok(SecretList { secrets })
 }
 
@@ -153,24 +156,48 @@ pub(crate) async fn put(
     }
     let sealed = node.engine.secrets().seal(&name, &Zeroizing::new(value));
     let (wanted, stored) = (name.clone(), sealed.clone());
-    let there = with_store(node, move |store| {
-        let there = store.secrets()?.iter().any(|(known, _)| *known == wanted);
-        if replace.is_none_or(|replace| replace == there) {
-            store.put_secret(&wanted, &stored)?;
-        }
-        Ok(there)
-    })
-    .await?;
-    match (replace, there) {
+    let existed = with_store(node, move |store| {
+        let may = |there| may_put(&wanted, stored.len() as u64, replace, there);
+        store.put_secret(&wanted, &stored, may)
+    });
+    let existed = existed.await??;
+    node.engine.secrets().put(&name, Some(sealed));
+    Ok(existed)
+}
+
+/// Whether a secret may be put to what is there.
+fn may_put(
+    name: &str,
+    bytes: u64,
+    replace: Option<bool>,
+    there: SecretsThere,
+) -> Result<(), Problem> {
+    match (replace, there.exists) {
         (Some(false), true) => {
-            Err(Problem::new(409, "M1405", format!("secret {name} already exists")))
+            return Err(Problem::new(409, "M1405", format!("secret {name} already exists")));
         }
-        (Some(true), false) => Err(unknown(&name)),
-        _ => {
-            node.engine.secrets().put(&name, Some(sealed));
-            Ok(there)
-        }
+        (Some(true), false) => return Err(unknown(name)),
+        _ => {}
     }
+    let Some(namespace) = of_kept(name).0 else { return Ok(()) };
+    let hint = "remove secrets that no function reads: mote secret remove NAME";
+    if there.others >= NAMESPACE_SECRETS_MAX {
+        let problem = mote_namespaces::full(namespace, NAMESPACE_SECRETS_MAX, "secrets");
+        return Err(problem.with_hint(hint));
+    }
+    if there.others_bytes + bytes > NAMESPACE_BYTES_MAX {
+        let most = NAMESPACE_BYTES_MAX >> 20;
+        let problem = mote_namespaces::full(namespace, most, "MiB of secrets");
+        return Err(problem.with_hint(hint));
+    }
+    Ok(())
+}
+
+/// Removes all secrets of a namespace.
+pub(crate) async fn remove_all_of(node: &Node, namespace: String) -> Result<(), Problem> {
+    let removed = with_store(node, move |store| store.remove_secrets_of(&namespace)).await?;
+    removed.iter().for_each(|name| node.engine.secrets().put(name, None));
+    Ok(())
 }
 
 /// Removes a secret. Running instances keep their copies.

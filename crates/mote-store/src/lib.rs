@@ -39,6 +39,7 @@ pub use keys::{Added, StoredKey};
 pub use pack::{PackError, Packed};
 pub use packages::{Lookup, PackagesStaging, StoredPackages};
 pub use remove::remove_tree;
+pub use secrets::SecretsThere;
 pub use store::{
     Collected, Damaged, Inventory, Recovery, Revision, RevisionState, StagedCode, Store,
     StoredFunction, StoredRevision,

@@ -3,20 +3,57 @@
 use rusqlite::params;
 
 use crate::error::StoreError;
-use crate::schema;
+use crate::schema::{self, NAMESPACE, namespace_of};
 use crate::store::Store;
 
 /// The first version of the tables that has no secret in plain text.
 const ENCRYPTED_VERSION: u32 = 8;
 
+/// What the store has when a secret is put into it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SecretsThere {
+    /// Whether it has a secret with this name.
+    pub exists: bool,
+    /// How many other secrets of the same namespace it has.
+    pub others: u64,
+    /// Their encrypted bytes.
+    pub others_bytes: u64,
+}
+
 impl Store {
-    /// Creates or replaces a secret. Returns whether it existed before.
-    pub fn put_secret(&self, name: &str, sealed: &[u8]) -> Result<bool, StoreError> {
+    /// Creates or replaces a secret if `may` permits it. Returns whether it existed before.
+    pub fn put_secret<E>(
+        &self,
+        name: &str,
+        sealed: &[u8],
+        may: impl FnOnce(SecretsThere) -> Result<(), E>,
+    ) -> Result<Result<bool, E>, StoreError> {
         self.change(|change| {
-            let there = change.execute("DELETE FROM secrets WHERE name = ?1", params![name])? > 0;
-            let sql = "INSERT INTO secrets (name, sealed) VALUES (?1, ?2)";
+            let known = "SELECT EXISTS (SELECT 1 FROM secrets WHERE name = ?1)";
+            let exists = change.query_row(known, params![name], |row| row.get(0))?;
+            let others = format!(
+                "SELECT count(*), coalesce(sum(length(sealed)), 0) FROM secrets
+                 WHERE {NAMESPACE} = ?1 AND name <> ?2"
+            );
+            let there = change.query_row(&others, params![namespace_of(name), name], |row| {
+                let [others, others_bytes] = [row.get::<_, i64>(0)?, row.get(1)?].map(|n| n as u64);
+                Ok(SecretsThere { exists, others, others_bytes })
+            })?;
+            if let Err(error) = may(there) {
+                return Ok(Err(error));
+            }
+            let sql = "INSERT OR REPLACE INTO secrets (name, sealed) VALUES (?1, ?2)";
             change.execute(sql, params![name, sealed])?;
-            Ok(there)
+            Ok(Ok(exists))
+        })
+    }
+
+    /// Removes all secrets of a namespace, which is not the default one. Returns their names.
+    pub fn remove_secrets_of(&self, namespace: &str) -> Result<Vec<String>, StoreError> {
+        let sql = format!("DELETE FROM secrets WHERE {NAMESPACE} = ?1 || '/' RETURNING name");
+        self.change(|change| {
+            let mut statement = change.prepare(&sql)?;
+            statement.query_map(params![namespace], |row| row.get(0))?.collect()
         })
     }
 
@@ -29,6 +66,12 @@ impl Store {
     /// Names and encrypted values of all secrets, sorted by name.
     pub fn secrets(&self) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
         self.named_values("SELECT name, sealed FROM secrets ORDER BY name")
+    }
+
+    /// Names of all secrets, sorted.
+    pub fn secret_names(&self) -> Result<Vec<String>, StoreError> {
+        let all = self.named_values::<i64>("SELECT name, 0 FROM secrets ORDER BY name")?;
+        Ok(all.into_iter().map(|(name, _)| name).collect())
     }
 
     /// Names and values of secrets that an earlier version wrote in plain text.
@@ -87,15 +130,48 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use super::SecretsThere;
     use crate::Store;
+
+    /// Puts a secret, and returns what was there.
+    fn put(store: &Store, name: &str, sealed: &[u8]) -> SecretsThere {
+        let mut seen = None;
+        let may = |there| {
+            seen = Some(there);
+            Ok::<_, Infallible>(())
+        };
+        let existed = store.put_secret(name, sealed, may).unwrap().unwrap();
+        let seen = seen.unwrap();
+        assert_eq!(existed, seen.exists);
+        seen
+    }
+
+    #[test]
+    fn namespaces_have_secrets_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let there = |exists, others, others_bytes| SecretsThere { exists, others, others_bytes };
+        assert_eq!(put(&store, "a", b"123"), there(false, 0, 0));
+        assert_eq!(put(&store, "plant/a", b"1234"), there(false, 0, 0));
+        assert_eq!(put(&store, "plant/b", b"12"), there(false, 1, 4));
+        assert_eq!(put(&store, "plant/b", b"12345"), there(true, 1, 4));
+        assert_eq!(put(&store, "planted/a", b"1"), there(false, 0, 0));
+        assert_eq!(put(&store, "b", b"1"), there(false, 1, 3));
+        let refused = store.put_secret("plant/a", b"", |there| Err(there.others_bytes));
+        assert_eq!(refused.unwrap(), Err(5));
+        assert_eq!(store.remove_secrets_of("plant").unwrap(), ["plant/a", "plant/b"]);
+        assert_eq!(store.secret_names().unwrap(), ["a", "b", "planted/a"]);
+    }
 
     #[test]
     fn secrets_are_replaced_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
-        assert!(!store.put_secret("b", b"1").unwrap());
-        assert!(store.put_secret("b", b"2").unwrap());
-        assert!(!store.put_secret("a", b"").unwrap());
+        assert!(!put(&store, "b", b"1").exists);
+        assert!(put(&store, "b", b"2").exists);
+        assert!(!put(&store, "a", b"").exists);
         let expected = [("a".to_owned(), b"".to_vec()), ("b".to_owned(), b"2".to_vec())];
         assert_eq!(store.secrets().unwrap(), expected);
         assert!(store.remove_secret("a").unwrap());
