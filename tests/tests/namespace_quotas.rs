@@ -212,3 +212,26 @@ fn secrets_of_a_namespace_have_limits() {
     let reads = "version = 1\nsecrets = [\"short100\"]\n";
     refused(&node, "reads", &[("app.py", HELLO), ("mote.toml", reads)], &["M0414"]);
 }
+
+#[test]
+fn an_installation_for_a_namespace_sees_no_credentials() {
+    let admin = mote_tests::free_address();
+    // A password for one use, which a shell passes on, as it does not pass on names with slashes.
+    let password = ("npm_config_otp", "word-of-the-node");
+    let node = Node::start_with_env(&["--admin", &admin.to_string()], &[password]);
+    node.ok(&["namespace", "create", "plant"]);
+    let attempt = "const { writeFileSync } = require('fs');
+const seen = JSON.stringify(process.env).includes('word-of-the-node');
+writeFileSync('/packages/said.txt', seen ? 'seen' : 'hidden');
+";
+    let package = r#"{"name": "f", "main": "index.mjs", "type": "module",
+        "scripts": {"postinstall": "node /function/attempt.cjs"}, "dependencies": {"is-number": "7.0.0"}}"#;
+    let code = "import { readFileSync } from 'fs';
+export default { async fetch() { return new Response(readFileSync('/packages/said.txt', 'utf8')); } };
+";
+    let files = [("index.mjs", code), ("package.json", package), ("attempt.cjs", attempt)];
+    node.deploy_ok("f", &files);
+    deploy_ok(&node, "plant", "f", &files);
+    assert_eq!(node.get("/f").text(), "seen", "its operator's functions use the registry");
+    assert_eq!(node.get("/f.plant").text(), "hidden");
+}

@@ -78,7 +78,7 @@ pub(crate) async fn build(
     let cache = cache(node).await?;
     // Modules are at the hosts that their names contain, unless the configuration permits only a
     // proxy.
-    let registries = Arc::new(Registries::of(Client::Go, BTreeSet::new()));
+    let registries = Arc::new(Registries::of(Client::Go, &spec.name, BTreeSet::new()));
     let request = request(node, spec, staged, &staging, (&target, cache, &registries)).await?;
     let serve = |listeners| registries.clone().serve(listeners);
     let outcome = node.backend.run_build(request, serve).await.map_err(|error| {

@@ -8,7 +8,8 @@
 //!
 //! The passwords of proxies stay in this process. The passwords of an index stay in the client's
 //! configuration, because the client sends them inside TLS, which this proxy does not open. Each
-//! client therefore sees its own configuration alone.
+//! client therefore sees its own configuration alone, and for a function of a namespace the part of it
+//! that [`credentials`] lets through.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -19,12 +20,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mote_core::base64;
+use mote_core::{FunctionName, base64};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+
+use crate::credentials;
 
 /// The proxy's address inside an installation.
 const PROXY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 77, 0, 2), 3128);
@@ -111,9 +114,10 @@ struct Upstream {
 }
 
 impl Registries {
-    /// Reads the configuration of this process's user. `named` are places that the function names.
-    pub fn of(client: Client, named: BTreeSet<Place>) -> Self {
-        let vars: Vec<(String, String)> = std::env::vars().collect();
+    /// Reads the configuration of this process's user, for a function. `named` are places that the
+    /// function names.
+    pub fn of(client: Client, function: &FunctionName, named: BTreeSet<Place>) -> Self {
+        let mut vars: Vec<(String, String)> = std::env::vars().collect();
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let mut texts = Vec::new();
         for (of, path, inside, variable) in FILES {
@@ -127,6 +131,10 @@ impl Registries {
             {
                 texts.push((inside, variable, text));
             }
+        }
+        if function.namespace().is_some() {
+            let own = of_client(&VARIABLES, client);
+            credentials::leave_out(client, own, &mut vars, &mut texts);
         }
         Self::from_parts(client, &vars, &texts, named)
     }

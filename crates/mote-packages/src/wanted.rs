@@ -84,7 +84,7 @@ impl Wanted {
             .as_ref()
             .map_err(|reason| format!("{} has packages to install: {reason}", spec.name))?;
         let client = if language == "python" { Client::Pip } else { Client::Npm };
-        let registries = Arc::new(Registries::of(client, inputs.named.clone()));
+        let registries = Arc::new(Registries::of(client, &spec.name, inputs.named.clone()));
         let mut hash = Sha256::new();
         let mut add = |bytes: &[u8]| {
             hash.update((bytes.len() as u64).to_le_bytes());
