@@ -190,7 +190,7 @@ mod tests {
             (Admission::Admitted("plant/ada".into()), Scope::Namespace("plant".into()))
         );
         let scope = Some(Scope::Namespace("plant".into()));
-        assert_eq!(operators.scope_of(" token-of-plant"), scope);
+        assert_eq!(operators.scope_of(" token-of-ada"), scope);
         assert_eq!(operators.scope_of("token-of-orchard"), None);
     }
 
