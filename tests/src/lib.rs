@@ -6,6 +6,7 @@
 
 pub mod acme;
 pub mod answering;
+pub mod certificates;
 pub mod cluster;
 pub mod compat;
 mod http2_wire;

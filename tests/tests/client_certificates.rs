@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use mote_tests::{Node, call_at, coap_client, free_address, repository, skip, wait_for};
+use mote_tests::certificates::certificates;
+use mote_tests::{Node, call_at, coap_client, free_address, skip, wait_for};
 use serde_json::json;
 
 const TELLS: &str = "def handle(event, ctx):\n    return f'{event.caller}'\n";
@@ -20,14 +21,11 @@ struct Bench {
 impl Bench {
     /// Says that there is no openssl or no curl if that is so.
     fn start(test: &str, flags: &[&str]) -> Option<Self> {
-        let folder = tempfile::tempdir().expect("a folder");
-        let script = repository().join("tests/fixtures/tls/certificates.sh");
-        let made = Command::new("bash").arg(script).current_dir(folder.path()).output();
-        let has_curl = Command::new("curl").arg("-V").output().is_ok();
-        if !has_curl || !made.is_ok_and(|made| made.status.success()) {
-            skip(test, "openssl makes no certificates here, or there is no curl");
+        if Command::new("curl").arg("-V").output().is_err() {
+            skip(test, "there is no curl");
             return None;
         }
+        let folder = certificates(test)?;
         let of_clients = folder.path().join("clients.pem");
         join(folder.path(), &["plant.crt", "plant.crl"], &of_clients);
         let https = free_address().to_string();

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use mote_tests::certificates::certificates;
 use mote_tests::{Node, repository, skip, wait_for};
 
 /// Tells who calls, and how long the body is.
@@ -32,13 +33,7 @@ fn clients() -> Vec<&'static str> {
 impl Bench {
     /// Says that there is no openssl if that is so.
     fn start(test: &str) -> Option<Self> {
-        let folder = tempfile::tempdir().expect("a folder");
-        let script = repository().join("tests/fixtures/tls/certificates.sh");
-        let made = Command::new("bash").arg(script).current_dir(folder.path()).output();
-        if !made.is_ok_and(|made| made.status.success()) {
-            skip(test, "openssl makes no certificates here");
-            return None;
-        }
+        let folder = certificates(test)?;
         let file = folder.path().join("plant.crt");
         let file = file.to_str().expect("UTF-8");
         let node = Node::start_with(&["--coap-tls", "127.0.0.1:0", "--client-ca", file]);

@@ -5,6 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use mote_tests::certificates::certificates;
 use mote_tests::mqtt::{self, Subscriber, broker_process};
 use mote_tests::{Node, PATIENCE, free_address, mote_binary, repository, signal, skip, wait_for};
 
@@ -27,13 +28,7 @@ impl Files {
             skip(test, "the clients of mosquitto are not installed");
             return None;
         }
-        let folder = tempfile::tempdir().expect("a folder");
-        let script = repository().join("tests/fixtures/tls/certificates.sh");
-        let made = Command::new("bash").arg(script).current_dir(folder.path()).output();
-        if !made.is_ok_and(|made| made.status.success()) {
-            skip(test, "openssl makes no certificates here");
-            return None;
-        }
+        let folder = certificates(test)?;
         let files = Self(folder);
         files.sign("a", "DNS:a.example,IP:127.0.0.1");
         files.sign("b", "DNS:b.example");

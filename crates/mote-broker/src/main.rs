@@ -115,8 +115,8 @@ fn run() -> io::Result<()> {
     runtime.block_on(serve(config, received, rules, folder))
 }
 
-/// Takes up further certificates. The receiver is told when the node closes the input: it does so when
-/// it stops, and the kernel does when the node dies.
+/// Uses each message with certificates that the node sends. The receiver gets a value when the input
+/// is closed. The node closes it when it stops; if the node dies, the kernel closes it.
 fn listen_to_node(received: Option<Arc<Received>>) -> io::Result<oneshot::Receiver<()>> {
     let (closed, is_closed) = oneshot::channel();
     std::thread::Builder::new().name("node".to_owned()).spawn(move || {

@@ -1,7 +1,7 @@
 //! How much of the disk the functions of a namespace use. The same code in two namespaces counts in
 //! both, so that nobody sees what others have.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,12 +70,13 @@ impl Namespaces {
     ) -> Result<u64, Wrong> {
         let Some(namespace) = function.namespace() else { return Ok(u64::MAX) };
         let Some(most) = self.get(namespace)?.quotas.disk_bytes else { return Ok(u64::MAX) };
-        let mut all = store.trees_of(namespace)?;
-        let used = self.sum(all.clone());
-        all.extend(trees.iter().filter(|tree| !all.contains(tree)).cloned().collect::<Vec<_>>());
-        let then = self.sum(all);
+        let stored = store.trees_of(namespace)?;
+        let added: BTreeSet<_> = trees.iter().filter(|tree| !stored.contains(tree)).collect();
+        let more = self.sum(added.into_iter().cloned().collect());
+        let used = self.sum(stored);
+        let then = used + more;
         most.checked_sub(then).ok_or_else(|| {
-            let [used, most, more] = [used, most, then - used].map(bytes_text);
+            let [used, most, more] = [used, most, more].map(bytes_text);
             let text = format!(
                 "{function}: the files of the namespace {namespace} take {used} of at most {most}, and \
                  this deploy adds {more}"

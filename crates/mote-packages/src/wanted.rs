@@ -110,6 +110,10 @@ impl Wanted {
         let mut key = base16ct::lower::encode_string(&hash.finalize()[..16]);
         let _ = write!(key, "-{language}{}-{}", interpreter.version, std::env::consts::ARCH);
         let text = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let npm = |words: &[&str]| {
+            let more = ["--omit=dev", "--no-audit", "--no-fund", "--prefix", "/packages"];
+            text(&[&["npm"], words, &more].concat())
+        };
         let mut argv = if language == "python" {
             let mut argv = vec![interpreter.program.to_string_lossy().into_owned()];
             argv.extend(text(&[
@@ -133,28 +137,11 @@ impl Wanted {
         } else if seeds.len() == 2 && spec.compat.is_some() {
             // Installs as the templates of other platforms do: npm follows a lock file that matches and
             // updates one that does not.
-            text(&[
-                "npm",
-                "install",
-                "--omit=dev",
-                "--no-audit",
-                "--no-fund",
-                "--prefix",
-                "/packages",
-            ])
+            npm(&["install"])
         } else if seeds.len() == 2 {
-            text(&["npm", "ci", "--omit=dev", "--no-audit", "--no-fund", "--prefix", "/packages"])
+            npm(&["ci"])
         } else {
-            text(&[
-                "npm",
-                "install",
-                "--omit=dev",
-                "--no-audit",
-                "--no-fund",
-                "--no-package-lock",
-                "--prefix",
-                "/packages",
-            ])
+            npm(&["install", "--no-package-lock"])
         };
         argv.extend(provided);
         Ok(Some(Self { argv, seeds, key, inputs, registries }))

@@ -164,7 +164,7 @@ impl Ports {
         }
     }
 
-    /// Tries to open a port until it is open, or is no longer that of the function.
+    /// Tries to open a port until that succeeds. Gives up when the function has lost the port.
     async fn keep_trying(&self, spec: FunctionSpec, port: u16) {
         loop {
             tokio::time::sleep(RETRY).await;
@@ -284,7 +284,7 @@ impl Ports {
     /// Serves a listener on a port of a function, unless the function has given up the port.
     fn open(&self, function: FunctionName, port: u16, listener: std::net::TcpListener) {
         let Some(Front { calls, config, runtime }) = self.0.front.lock().clone() else {
-            return tracing::error!(%function, port, "there is no front that could serve the port");
+            return tracing::error!(%function, port, "the port cannot be served: the node has no HTTP front");
         };
         let mut all = self.0.held.lock();
         let Some(held) = all.get_mut(&port).filter(|held| held.function == function) else {

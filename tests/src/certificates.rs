@@ -1,0 +1,18 @@
+//! Certificates that openssl makes for a test.
+
+use std::process::Command;
+
+use crate::{repository, skip};
+
+/// A folder with authorities (`plant.crt` is one), certificates of clients, and a revocation list.
+/// Says that `test` is skipped if openssl makes none here.
+pub fn certificates(test: &str) -> Option<tempfile::TempDir> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = repository().join("tests/fixtures/tls/certificates.sh");
+    let made = Command::new("bash").arg(script).current_dir(folder.path()).output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        skip(test, "openssl makes no certificates here");
+        return None;
+    }
+    Some(folder)
+}
