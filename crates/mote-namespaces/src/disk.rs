@@ -2,7 +2,8 @@
 //! both, so that nobody sees what others have.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,17 +17,28 @@ use tokio::sync::OwnedMutexGuard;
 use crate::problems::being_deleted;
 use crate::registry::{Namespaces, Wrong};
 
-/// Sizes that are remembered. A tree never changes.
+/// Sizes that are remembered.
 const SIZES_MAX: usize = 10_000;
+/// Deploys of a namespace that are under way at once. Those that wait hold an upload on disk, which no
+/// limit counts.
+const DEPLOYS_MAX: usize = 16;
 /// Longest time that a deploy waits for other deploys of its namespace.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What is known about the disk.
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
-    sizes: Mutex<HashMap<PathBuf, u64>>,
-    turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// The size of a tree does not change, but another one may get its path, because packages are
+    /// stored under what was asked for.
+    sizes: Mutex<HashMap<PathBuf, (Identity, u64)>>,
+    turns: Mutex<HashMap<String, FilesPlace>>,
 }
+
+/// The number of a folder, and when it was last changed or moved, in seconds and nanoseconds.
+type Identity = (u64, i64, i64);
+
+/// A place among the deploys of a namespace that are under way.
+pub type FilesPlace = Arc<tokio::sync::Mutex<()>>;
 
 /// The right to add files to a namespace, until dropped.
 pub type FilesTurn = OwnedMutexGuard<()>;
@@ -44,20 +56,28 @@ impl Namespaces {
     }
 
     fn sum(&self, trees: Vec<PathBuf>) -> u64 {
-        let mut sum = 0;
-        for tree in trees {
-            let known = self.disk.sizes.lock().get(&tree).copied();
-            sum += known.unwrap_or_else(|| {
-                let bytes = disk_bytes(&tree);
-                let mut sizes = self.disk.sizes.lock();
-                if sizes.len() >= SIZES_MAX {
-                    sizes.clear();
-                }
-                sizes.insert(tree, bytes);
-                bytes
-            });
+        trees.into_iter().map(|tree| self.size(tree)).sum()
+    }
+
+    fn size(&self, tree: PathBuf) -> u64 {
+        let identity = |tree: &Path| -> Option<Identity> {
+            let folder = tree.symlink_metadata().ok()?;
+            Some((folder.ino(), folder.ctime(), folder.ctime_nsec()))
+        };
+        let Some(before) = identity(&tree) else { return 0 };
+        let known = self.disk.sizes.lock().get(&tree).copied();
+        if let Some((_, bytes)) = known.filter(|(known, _)| *known == before) {
+            return bytes;
         }
-        sum
+        let bytes = disk_bytes(&tree);
+        if identity(&tree) == Some(before) {
+            let mut sizes = self.disk.sizes.lock();
+            if sizes.len() >= SIZES_MAX {
+                sizes.clear();
+            }
+            sizes.insert(tree, (before, bytes));
+        }
+        bytes
     }
 
     /// Bytes that the namespace of a function may still add when it has these trees as well. Fails if
@@ -89,13 +109,33 @@ impl Namespaces {
         })
     }
 
-    /// Waits for the turn to add files to the namespace of a function, so that deploys in a namespace
-    /// do not pass its limit together, and that it installs and builds one thing at a time. `None` in
-    /// the default namespace.
-    pub async fn files_turn(&self, function: &FunctionName) -> Result<Option<FilesTurn>, Problem> {
+    /// Takes a place for a deploy, before anything of it is stored. `None` in the default namespace.
+    pub fn files_place(&self, function: &FunctionName) -> Result<Option<FilesPlace>, Problem> {
         let Some(namespace) = function.namespace() else { return Ok(None) };
-        let turn = self.disk.turns.lock().entry(namespace.to_owned()).or_default().clone();
-        let turn = tokio::time::timeout(PATIENCE, turn.lock_owned()).await;
+        let mut turns = self.disk.turns.lock();
+        turns.retain(|_, place| Arc::strong_count(place) > 1);
+        let place = turns.entry(namespace.to_owned()).or_default();
+        if Arc::strong_count(place) > DEPLOYS_MAX {
+            let text = format!(
+                "{function}: {DEPLOYS_MAX} deploys of the namespace {namespace} are under way, which \
+                 is the limit"
+            );
+            let problem = Problem::new(503, "M0428", text);
+            return Err(problem.with_hint("try again when one of them has ended"));
+        }
+        Ok(Some(place.clone()))
+    }
+
+    /// Waits for the turn to add files to the namespace of a function, so that deploys in a namespace
+    /// do not pass its limit together, and that it installs and builds one thing at a time. `None`
+    /// without a place.
+    pub async fn files_turn(
+        &self,
+        place: Option<FilesPlace>,
+        function: &FunctionName,
+    ) -> Result<Option<FilesTurn>, Problem> {
+        let (Some(place), Some(namespace)) = (place, function.namespace()) else { return Ok(None) };
+        let turn = tokio::time::timeout(PATIENCE, place.lock_owned()).await;
         if self.is_closed(namespace) {
             return Err(being_deleted(namespace));
         }
@@ -161,27 +201,35 @@ mod tests {
     fn one_deploy_of_a_namespace_adds_files_at_a_time() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = Store::open(folder.path()).expect("a store");
-        let all = Arc::new(Namespaces::default());
+        let namespaces = Arc::new(Namespaces::default());
         for name in ["plant", "orchard"] {
             let quotas = Quotas::default();
             let one = Namespace { created_at_ms: 1, quotas, is_being_deleted: false };
-            all.create(&store, name, one).expect("made");
+            namespaces.create(&store, name, one).expect("made");
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         runtime.expect("a runtime").block_on(async {
-            let name = |text| FunctionName::new(text).expect("a name");
+            let name = |text: &str| FunctionName::new(text).expect("a name");
             let [a, b, c] = ["a.plant", "b.plant", "c.orchard"].map(name);
-            let first = all.files_turn(&a).await.expect("nobody else").expect("a namespace");
-            let mut second = std::pin::pin!(all.files_turn(&b));
+            let all = &*namespaces;
+            let turn =
+                async |name: &FunctionName| all.files_turn(all.files_place(name)?, name).await;
+            let first = turn(&a).await.expect("nobody else").expect("a namespace");
+            let mut second = std::pin::pin!(turn(&b));
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
             assert!(second.as_mut().poll(&mut context).is_pending());
-            assert!(all.files_turn(&c).await.expect("nobody else").is_some());
-            assert!(all.files_turn(&name("d")).await.expect("nobody else").is_none());
-            let removal = all.remove("plant").expect("one");
+            assert!(turn(&c).await.expect("nobody else").is_some());
+            assert!(turn(&name("d")).await.expect("nobody else").is_none());
+            let waiting: Vec<_> = (2..DEPLOYS_MAX).map(|_| all.files_place(&b)).collect();
+            assert!(waiting.iter().all(Result::is_ok));
+            assert_eq!(all.files_place(&a).expect_err("too many").code, "M0428");
+            assert!(all.files_place(&c).is_ok());
+            drop(waiting);
+            let removal = namespaces.remove("plant").expect("one");
             drop(first);
             assert_eq!(second.await.expect_err("closed").code, "M0424");
             drop(removal);
-            assert!(all.files_turn(&a).await.is_ok());
+            assert!(turn(&a).await.is_ok());
         });
     }
 }

@@ -20,7 +20,7 @@ mod registry;
 mod request;
 mod scope;
 
-pub use disk::FilesTurn;
+pub use disk::{FilesPlace, FilesTurn};
 pub use platforms::{Api, Space};
 pub use problems::{
     being_deleted, flag, full, must_be_empty, no_such_invocation, no_such_key, no_such_namespace,

@@ -124,6 +124,7 @@ async fn attempt(
         .map_err(|error| Problem::new(422, "M0303", error.to_string()).with_field("name"))?;
     let _turn = turn(node, &name)?;
     namespaces::room_for(node, &name)?;
+    let files_place = node.namespaces.files_place(&name)?;
     // This applies to every outcome: a failed deploy leaves code that no revision names.
     let _collect = CollectAfter(node);
     let mut steps = Steps { steps: Vec::new(), since: Instant::now() };
@@ -148,7 +149,7 @@ async fn attempt(
     check(node, &spec)?;
     mote_namespaces::confined::check_names(&spec).await?;
     golang::check(node, &spec)?;
-    let _files = node.namespaces.files_turn(&name).await?;
+    let _files = node.namespaces.files_turn(files_place, &name).await?;
     let mut trees = vec![staged.path.clone()];
     namespaces::room_on_disk(node, &name, trees.clone()).await?;
     steps.done("check", format!("runtime {}", spec.runtime.as_str()));
@@ -418,7 +419,11 @@ async fn start(
         // A cluster asks for the revision again by its number.
         if place.is_none() {
             let name = revision.spec.name.clone();
-            with_store(node, move |store| store.forget_failed(&name, row.revision)).await?;
+            let gone = with_store(node, move |store| store.forget_failed(&name, row.revision));
+            if let Err(error) = gone.await {
+                let title = revision.title();
+                tracing::warn!(function = %title, "its files stay on disk: {}", error.detail);
+            }
         }
         return Err(problem);
     }
