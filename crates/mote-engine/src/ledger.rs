@@ -173,7 +173,7 @@ impl Ledger {
                     && let Some(exceeded) = books.tenants.exceeded(namespace, one)
                 {
                     books.wait(wish.waiter);
-                    if books.tenants.fits_soon(namespace, exceeded, one) {
+                    if books.tenants.fits_soon(namespace, exceeded) {
                         let lack = Lack::Memory;
                         let exceeded = Some(exceeded);
                         return Err(Refusal { lack, room_in_ns: Some(0), exceeded });

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use crate::clock::now_ns;
 use crate::instance;
-use crate::ledger::{Evictable, Held, Refusal, Reservation, RoomRequest, Survey};
+use crate::ledger::{Evictable, Refusal, Reservation, RoomRequest, Survey};
 use crate::logs::LogLevel;
 use crate::offer::Origin;
 use crate::pool::Pool;
@@ -119,9 +119,7 @@ fn refused(revision: &Revision, count: u32, refusal: Refusal) -> String {
 /// What the node lacks for an instance of `revision`, in words for its owner.
 fn lack_text(revision: &Revision, refusal: &Refusal) -> String {
     if let (Some(exceeded), Some(namespace)) = (&refusal.exceeded, revision.spec.name.namespace()) {
-        let spec = &revision.spec;
-        let one = Held::one(spec.memory_bytes_here(), spec.limits.cpu_millis);
-        return exceeded.text(namespace, one);
+        return exceeded.text(namespace);
     }
     let status = revision.shared.ledger.status();
     let wanted = bytes_text(revision.spec.memory_bytes_here());

@@ -153,7 +153,7 @@ fn a_namespace_stays_below_its_limit() {
     let exceeded = refused.exceeded.unwrap();
     let held = Held { instances: 2, memory_bytes: 128 * MIB, cpu_millis: 1_000 };
     assert_eq!(exceeded.held, held);
-    let text = exceeded.text("plant", Held::one(64 * MIB, None));
+    let text = exceeded.text("plant");
     assert!(text.contains("2 of at most 2 instances"), "{text}");
     // One of them has been asked to leave, and that is enough.
     assert!(ledger.reserve(&of_plant("b.plant")).is_err());

@@ -60,12 +60,14 @@ pub struct Exceeded {
     pub held: Held,
     /// What it may hold.
     pub limit: Held,
+    /// What the instance would hold.
+    pub wanted: Held,
 }
 
 impl Exceeded {
     /// The limit in words, for the owners of the function.
-    pub fn text(&self, namespace: &str, wanted: Held) -> String {
-        let Exceeded { held, limit } = self;
+    pub fn text(&self, namespace: &str) -> String {
+        let Exceeded { held, limit, wanted } = self;
         let what = if held.instances >= limit.instances {
             format!("{} of at most {} instances", held.instances, limit.instances)
         } else if held.memory_bytes.saturating_add(wanted.memory_bytes) > limit.memory_bytes {
@@ -77,12 +79,12 @@ impl Exceeded {
                 .map(|millis| millis as f64 / 1_000.0);
             format!("{used} of at most {most} processors, and an instance may use {more}")
         };
-        let lower = match () {
-            () if wanted.memory_bytes > limit.memory_bytes => {
-                "lower [limits] memory of the function"
-            }
-            () if wanted.cpu_millis > limit.cpu_millis => "set [limits] cpu of the function lower",
-            () => "stop other functions with mote scale NAME 0",
+        let lower = if wanted.memory_bytes > limit.memory_bytes {
+            "lower [limits] memory of the function"
+        } else if wanted.cpu_millis > limit.cpu_millis {
+            "set [limits] cpu of the function lower"
+        } else {
+            "stop other functions with mote scale NAME 0"
         };
         format!(
             "the namespace {namespace} uses {what}; {lower}, or let an operator raise the limit with \
@@ -115,14 +117,14 @@ impl Tenants {
     /// Why a further instance would be too many.
     pub fn exceeded(&self, namespace: &str, wanted: Held) -> Option<Exceeded> {
         let (held, limit) = (self.held(namespace), *self.limits.get(namespace)?);
-        (!held.has_room(limit, wanted)).then_some(Exceeded { held, limit })
+        (!held.has_room(limit, wanted)).then_some(Exceeded { held, limit, wanted })
     }
 
     /// Whether there will be room when those that were asked to leave have left.
-    pub fn fits_soon(&self, namespace: &str, exceeded: Exceeded, wanted: Held) -> bool {
+    pub fn fits_soon(&self, namespace: &str, exceeded: Exceeded) -> bool {
         let mut stays = exceeded.held;
         stays.subtract(self.leaving.get(namespace).copied().unwrap_or_default());
-        stays.has_room(exceeded.limit, wanted)
+        stays.has_room(exceeded.limit, exceeded.wanted)
     }
 
     /// Counts an instance that was asked to leave.
@@ -274,14 +276,14 @@ mod tests {
         tenants.take("a", Held::one(10, half));
         assert_eq!(tenants.exceeded("a", Held::one(90, half)), None);
         let too_much = tenants.exceeded("a", Held::one(90, whole)).expect("half is left");
-        let text = too_much.text("a", Held::one(90, whole));
+        let text = too_much.text("a");
         assert!(text.contains("processors, and an instance may use"), "{text}");
         let too_large = tenants.exceeded("a", Held::one(91, half)).expect("90 bytes are left");
-        let text = too_large.text("a", Held::one(91, half));
+        let text = too_large.text("a");
         assert!(text.contains("of memory, and an instance may use"), "{text}");
         let first: Arc<str> = "a".into();
         tenants.leave(&first, Held::one(10, half));
-        assert!(tenants.fits_soon("a", too_much, Held::one(90, whole)));
+        assert!(tenants.fits_soon("a", too_much));
         tenants.give("a", Held::one(10, half), true);
         assert_eq!(tenants.held("a"), Held::default());
     }

@@ -596,11 +596,12 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     /// Gives waiting invocations, oldest first, to instances with room, and resumes paused
     /// instances for the rest. `begin` converts each one to the data that is kept while it runs.
     pub fn dispatch(&mut self, now_ns: u64, mut begin: impl FnMut(Dispatched<'_, Q, I>) -> R) {
+        if self.is_divided() {
+            self.dispatch_to_own(now_ns, &mut begin);
+            self.settle(now_ns);
+            return;
+        }
         while let Some(first) = self.queue.front() {
-            if self.is_divided() {
-                self.dispatch_to_own(now_ns, &mut begin);
-                break;
-            }
             let thread = first.waiting.thread();
             let Some(key) = self.pick(thread).or_else(|| self.resume_one()) else { break };
             let Some(queued) = self.queue.pop_front() else { break };

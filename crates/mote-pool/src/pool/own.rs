@@ -84,14 +84,12 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
 
     /// The worker for an invocation of this caller: one of its own, the least busy first, otherwise an
     /// open one.
-    fn pick_own(&mut self, caller: Option<&[u8]>) -> Option<usize> {
+    fn pick_own(&self, caller: Option<&[u8]>) -> Option<usize> {
         let rank = |worker: &Worker<R, I>| {
             (worker.owner.is_none(), worker.is_spare(), worker.is_paused(), worker.calls().len())
         };
-        let serving = self.workers.iter_mut().filter(|(_, worker)| worker.serves(caller));
-        let (key, worker) = serving.min_by_key(|(_, worker)| rank(worker))?;
-        worker.resume();
-        Some(key)
+        let serving = self.workers.iter().filter(|(_, worker)| worker.serves(caller));
+        serving.min_by_key(|(_, worker)| rank(worker)).map(|(key, _)| key)
     }
 
     /// Gives waiting invocations to instances that may serve them, those of each caller oldest first.
@@ -107,28 +105,34 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
                 self.queue.remove(at);
                 continue;
             }
-            let caller = waiting.caller().map(Box::<[u8]>::from);
-            let Some(key) = self.pick_own(caller.as_deref()) else {
+            let caller = if per_call { None } else { waiting.caller() };
+            let Some(key) = self.pick_own(caller) else {
+                // The queue may be long, and nobody in it can begin.
+                if !self.has_any_room() {
+                    return;
+                }
                 at += 1;
                 continue;
             };
+            let owner =
+                if per_call { Owner::Call } else { Owner::Caller(caller.map(Box::<[u8]>::from)) };
             let Some(queued) = self.queue.remove(at) else { break };
-            let owner = if per_call { Owner::Call } else { Owner::Caller(caller) };
-            self.workers[key].owner = Some(owner);
+            let worker = &mut self.workers[key];
+            worker.resume();
+            worker.owner = Some(owner);
             self.give(key, queued, now_ns, begin);
         }
+    }
+
+    fn has_any_room(&self) -> bool {
+        self.workers.iter().any(|(_, worker)| worker.room() > 0 || worker.is_paused())
     }
 
     /// How many instances the waiting callers need that have none, and when the first of their
     /// invocations arrived. With the rule `per-call`, each invocation needs one.
     pub(super) fn unserved(&self) -> Unserved {
-        let waiting = self.queue.iter().map(|queued| &queued.waiting);
-        let oldest_ns = |first: Option<u64>, waiting: &Q| {
-            let at_ns = waiting.received_ns();
-            Some(first.map_or(at_ns, |first_ns| first_ns.min(at_ns)))
-        };
         if self.rules.balance == Balance::PerCall {
-            return Unserved { count: waiting.count() as u32, oldest_ns: None };
+            return Unserved { count: self.queue.len() as u32, oldest_ns: None };
         }
         let has_one = |caller: Option<&[u8]>| {
             self.workers.iter().any(|(_, worker)| {
@@ -137,12 +141,14 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
                     && worker.owner.as_ref().is_some_and(|owner| owner.is(caller))
             })
         };
-        let mut callers: Vec<_> = waiting.clone().map(Waiting::caller).collect();
+        let waiting = self.queue.iter().map(|queued| &queued.waiting);
+        let mut callers: Vec<_> = waiting.map(|one| (one.caller(), one.received_ns())).collect();
+        // Of each caller, the invocation that arrived first stays.
         callers.sort_unstable();
-        callers.dedup();
-        callers.retain(|caller| !has_one(*caller));
-        let theirs = waiting.filter(|waiting| callers.contains(&waiting.caller()));
-        Unserved { count: callers.len() as u32, oldest_ns: theirs.fold(None, oldest_ns) }
+        callers.dedup_by_key(|(caller, _)| *caller);
+        callers.retain(|(caller, _)| !has_one(*caller));
+        let oldest_ns = callers.iter().map(|(_, received_ns)| *received_ns).min();
+        Unserved { count: callers.len() as u32, oldest_ns }
     }
 
     /// Stops instances whose one invocation has ended.
