@@ -30,6 +30,11 @@ impl FunctionPorts {
         text.split(',').map(range).collect::<Option<_>>().map(Self)
     }
 
+    /// Whether functions may have no port.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether a function may have this port.
     pub fn permit(&self, port: u16) -> bool {
         self.0.iter().any(|range| range.contains(&port))
@@ -38,7 +43,7 @@ impl FunctionPorts {
 
 impl fmt::Display for FunctionPorts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
+        if self.is_empty() {
             return f.write_str("off");
         }
         for (at, range) in self.0.iter().enumerate() {

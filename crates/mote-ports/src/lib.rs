@@ -158,6 +158,10 @@ impl Ports {
                 tracing::error!(%function, port, %code, "the port is not open: {detail}");
                 let state = State::Shut(problem);
                 self.0.held.lock().entry(port).or_insert(Held { function, state });
+                // What the node's settings refuse stays refused until it starts again.
+                if self.0.place.is_none() || !self.0.permitted.permit(port) {
+                    return;
+                }
                 let (ports, spec) = (self.clone(), spec.clone());
                 tokio::spawn(mote_tasks::boxed(async move { ports.keep_trying(spec, port).await }));
             }
@@ -188,8 +192,9 @@ impl Ports {
 
     /// Closes all ports. Ends when all requests that have begun there are answered.
     pub async fn stop(&self) {
-        for held in self.0.held.lock().values() {
-            if let State::Open(stopper) = &held.state {
+        // Nothing is opened any more for a function that has no port.
+        for held in std::mem::take(&mut *self.0.held.lock()).into_values() {
+            if let State::Open(stopper) = held.state {
                 stopper.stop();
             }
         }
@@ -244,9 +249,10 @@ impl Ports {
         let permitted = &self.0.permitted;
         if !permitted.permit(port) {
             let text = format!("{function}: the node gives functions no port {port}");
-            let given = match permitted.to_string().as_str() {
-                "off" => "it gives them none (function_ports = \"off\")".to_owned(),
-                ports => format!("it gives them the ports {ports}"),
+            let given = if permitted.is_empty() {
+                "it gives them none (function_ports = \"off\")".to_owned()
+            } else {
+                format!("it gives them the ports {permitted}")
             };
             let hint = format!("{given}; its setting function_ports changes that");
             return Err(Problem::new(422, "M0430", text)
@@ -290,6 +296,7 @@ impl Ports {
         let Some(held) = all.get_mut(&port).filter(|held| held.function == function) else {
             return;
         };
+        let name = function.clone();
         let (calls, stopper) = (calls.only(function), http::Stopper::default());
         let stopped = stopper.clone();
         let task = runtime.spawn(mote_tasks::boxed(async move {
@@ -299,7 +306,7 @@ impl Ports {
                 Err(error) => Err(error),
             };
             if let Err(error) = served {
-                tracing::error!(port, %error, "cannot serve the port of a function");
+                tracing::error!(function = %name, port, %error, "cannot serve the port");
             }
         }));
         held.state = State::Open(stopper);
