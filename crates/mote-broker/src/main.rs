@@ -121,13 +121,20 @@ fn listen_to_node(received: Option<Arc<Received>>) -> io::Result<oneshot::Receiv
     let (closed, is_closed) = oneshot::channel();
     std::thread::Builder::new().name("node".to_owned()).spawn(move || {
         let mut input = io::stdin().lock();
-        while let Ok(message) = read_message(&mut input) {
+        let error = loop {
+            let message = match read_message(&mut input) {
+                Ok(message) => message,
+                Err(error) => break error,
+            };
             let replaced = received.as_ref().map(|received| received.replace(&message));
             if let Some(Err(error)) = replaced {
                 tracing::error!(
                     "changed certificates cannot be used, so the former ones are: {error}"
                 );
             }
+        };
+        if error.kind() != io::ErrorKind::UnexpectedEof {
+            tracing::error!("a message of the node with certificates cannot be read: {error}");
         }
         let _ = closed.send(());
     })?;

@@ -7,12 +7,12 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mote_core::shares::Shares;
+use mote_core::shares::{Shares, address_owner};
 use mqtt5::broker::client_handler::ClientHandler;
 use mqtt5::broker::router::MessageRouter;
 use mqtt5::broker::sys_topics::BrokerStats;
@@ -159,7 +159,12 @@ async fn accept(
                 continue;
             }
         };
-        let Ok(place) = places.take(from.ip(), 1) else { continue };
+        // Programs of this machine are told apart by their loopback addresses, as without TLS.
+        let owner = match from.ip().to_canonical() {
+            v4 @ IpAddr::V4(_) => v4,
+            v6 @ IpAddr::V6(_) => address_owner(v6),
+        };
+        let Ok(place) = places.take(owner, 1) else { continue };
         if !service.monitor.can_accept_connection(from.ip()).await {
             continue;
         }
