@@ -194,7 +194,8 @@ impl Listeners {
                         serving.spawn(mote_tasks::boxed(mote_openfaas::serve(bound, context)));
                     }
                     if let Some(TinyFaas { management, .. }) = self.tinyfaas {
-                        let context = context_of::<dyn mote_tinyfaas::Node>(front.clone(), parts());
+                        let context =
+                            context_of::<dyn mote_compat::node::Managed>(front.clone(), parts());
                         serving.spawn(mote_tasks::boxed(mote_tinyfaas::serve(
                             management, context, ports,
                         )));

@@ -151,7 +151,10 @@ fn has_token(
 ) -> Result<bool, Refused> {
     let path = format!("{NAMESPACES}/_/actions/{}", found.name);
     let allowed = whisk.gate.allowed(from.ip(), fields, "POST", &path);
-    allowed.map(|_| true).map_err(refused)
+    let (_, part) = allowed.map_err(refused)?;
+    let is_foreign =
+        part.is_some_and(|own| own.is_confined() && own.space() != found.space.as_ref());
+    if is_foreign { Err(Refused::not_found()) } else { Ok(true) }
 }
 
 fn arguments(

@@ -220,14 +220,16 @@ impl Audit {
     fn latest_of(&self, name: &str, most: usize) -> io::Result<VecDeque<AuditEntry>> {
         let mut latest = VecDeque::new();
         for name in [format!("{name}{FORMER}"), name.to_owned()] {
-            let file = match File::open(self.folder.join(name)) {
+            let of = |error: io::Error| io::Error::new(error.kind(), format!("{name}: {error}"));
+            let file = match File::open(self.folder.join(&name)) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
+                Err(error) => return Err(of(error)),
             };
             for line in BufReader::new(file).split(b'\n') {
+                let line = line.map_err(of)?;
                 // A line that was cut by a full disk or a crash is left out.
-                let Ok(entry) = serde_json::from_slice::<AuditEntry>(&line?) else { continue };
+                let Ok(entry) = serde_json::from_slice::<AuditEntry>(&line) else { continue };
                 if latest.len() >= most {
                     latest.pop_front();
                 }

@@ -18,13 +18,8 @@ use mote_compat::routing::{Routes, any, limited};
 pub use front::{Route, TinyFaasFront};
 pub use grpc::{GrpcFront, Method};
 
-/// The traits of a node that the management API uses.
-pub trait Node: Managed {}
-
-impl<N: Managed> Node for N {}
-
 /// The context of the management API.
-pub type Context = mote_compat::Context<dyn Node>;
+pub type Context = mote_compat::Context<dyn Managed>;
 
 /// Ports of the fronts that are on, for the answer to an upload.
 #[derive(Debug, Clone, Copy, Default)]

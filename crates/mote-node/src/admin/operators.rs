@@ -75,7 +75,7 @@ pub(super) async fn audit(
     let audit = node.audit.clone();
     let read = blocking(move || audit.latest(most)).await.map_err(|error| internal(&error))?;
     let entries = read.map_err(|error| {
-        Problem::new(500, "M0704", format!("audit.log: {error}"))
+        Problem::new(500, "M0704", format!("the record of acts: {error}"))
             .with_hint("check the data folder and its permissions")
     })?;
     Ok(Json(AuditLog { entries }))
