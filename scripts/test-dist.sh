@@ -559,7 +559,7 @@ test_foreign() {
       check "$name: $(basename "$program") needs no C library" sh -c "! readelf -lW '$program' | grep -q INTERP"
       # Programs that a node starts say so, and mote-tools speaks as the mote that becomes it.
       called=$(basename "$program") && [ "$called" != mote-tools ] || called=mote
-      check "$name: $(basename "$program") runs" sh -c "qemu-$arch-static '$program' --version 2>&1 | grep -wF $called"
+      check "$name: $(basename "$program") runs" sh -c "qemu-$arch-static '$program' --version 2>&1 | grep -qE '^$called( |:)'"
     done
     refused=$(sh "$work/foreign/$name/install.sh" --prefix "$work/foreign/prefix" 2>&1) && refused=accepted
     check "$name: install.sh refuses this machine" test -z "${refused##*this archive is for "$machine"*}"

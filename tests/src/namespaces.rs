@@ -40,3 +40,10 @@ pub fn deploy_ok(node: &Node, namespace: &str, name: &str, files: &[(&str, &str)
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}\n{}", node.log());
 }
+
+/// Makes a token of a namespace, or of the whole node.
+pub fn token(node: &Node, name: &str, role: &str, namespace: Option<&str>) -> String {
+    let mut args = vec!["token", "create", name, "--role", role];
+    args.extend(namespace.iter().flat_map(|name| ["--namespace", *name]));
+    node.ok(&args).trim().to_owned()
+}

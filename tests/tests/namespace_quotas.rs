@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use mote_tests::namespaces::{HELLO, deploy, deploy_ok, start};
-use mote_tests::{Connection, Node, wait_for};
+use mote_tests::{Connection, Node, has_npm, has_pip, wait_for};
 
 fn describe(node: &Node, key: &str) -> u64 {
     let one = node.json(&["namespace", "describe", "plant", "-o", "json"]);
@@ -83,6 +83,9 @@ fn files_of_a_namespace_have_a_limit() {
 
 #[test]
 fn an_installation_ends_at_the_limit_of_its_namespace() {
+    if !has_pip() {
+        return;
+    }
     let (node, _) = start(&[]);
     node.ok(&["namespace", "update", "plant", "--disk", "4MiB"]);
     // The wheel is short, and what is installed from it is not.
@@ -215,6 +218,9 @@ fn secrets_of_a_namespace_have_limits() {
 
 #[test]
 fn an_installation_for_a_namespace_sees_no_credentials() {
+    if !has_npm() {
+        return;
+    }
     let admin = mote_tests::free_address();
     // A password for one use, which a shell passes on, as it does not pass on names with slashes.
     let password = ("npm_config_otp", "word-of-the-node");

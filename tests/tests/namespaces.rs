@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mote_tests::namespaces::{HELLO, deploy, deploy_ok, start};
+use mote_tests::namespaces::{HELLO, deploy, deploy_ok, start, token};
 use mote_tests::{Answer, Node, basic_auth, call_at, free_address, wait_for};
 
 /// Calls a function, or uses a shared state, and tells how that ended.
@@ -29,12 +29,6 @@ fn refused(node: &Node, args: &[&str]) -> String {
     let output = node.mote(args);
     assert!(!output.status.success(), "{args:?} succeeded");
     String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn token(node: &Node, name: &str, role: &str, namespace: Option<&str>) -> String {
-    let mut args = vec!["token", "create", name, "--role", role];
-    args.extend(namespace.iter().flat_map(|name| ["--namespace", *name]));
-    node.ok(&args).trim().to_owned()
 }
 
 fn manage(admin: SocketAddr, method: &str, path: &str, token: &str, body: &[u8]) -> Answer {

@@ -54,7 +54,8 @@ fn no_instance_serves_two_callers() {
             assert_eq!((seen, calls), (vec![(*name).to_owned()], round), "round {round}");
         }
     }
-    // What nobody outside has called runs in another instance, and so does what is accepted.
+    // A call of `mote invoke` has no caller and runs in another instance. An accepted call runs in the
+    // instance of its caller.
     let own: (Vec<String>, u64) =
         serde_json::from_str(&node.ok(&["invoke", "memory"])).expect("a list and a number");
     assert_eq!(own, (vec!["None".to_owned()], 1));

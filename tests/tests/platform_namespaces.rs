@@ -3,19 +3,13 @@
 
 use std::net::SocketAddr;
 
-use mote_tests::namespaces::{HELLO, deploy_ok, start};
+use mote_tests::namespaces::{HELLO, deploy_ok, start, token};
 use mote_tests::{Answer, Node, base64, basic_auth, call_at, wait_for};
 use serde_json::{Value, json};
 
 const ROLES: [&str; 3] = ["viewer", "deployer", "operator"];
 const ACTION: &str = "def main(args):\n    print('seen')\n    return {'greeting': 'hello ' + args.get('name', 'you')}\n";
 const HANDLER: &str = "def handler(context, event):\n    context.logger.info('called')\n    return 'hello ' + event.body.decode()\n";
-
-fn token(node: &Node, name: &str, role: &str, namespace: Option<&str>) -> String {
-    let mut args = vec!["token", "create", name, "--role", role];
-    args.extend(namespace.iter().flat_map(|name| ["--namespace", *name]));
-    node.ok(&args).trim().to_owned()
-}
 
 /// A client with a token.
 struct Client {
