@@ -47,7 +47,7 @@ from machine import machine  # noqa: E402
 from node import ROOT, Node, free_port  # noqa: E402
 
 RATIO_BAR = 3.0
-#: Between two namespaces, of which one asks for a hundred times its share.
+#: Between two namespaces, of which one has callers that never pause.
 TENANT_BAR = 2.0
 RATE = 200
 ACCEPTED_RATE = 20  # of calls that are accepted for later and told by a callback
