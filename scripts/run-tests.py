@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Runs the test programs of the Cargo workspace, several at once: `run-tests.py [--lanes N] [NAME…]`.
+
+Builds all test programs first. With names, only the programs with these names run, for example
+`run-tests.py faults`. Each program prints to a file, which is shown whole when the program has
+ended, so the output of two programs never mixes. Programs that measure time run after the others,
+each alone. Last come the examples in the documentation.
+
+Most end-to-end tests wait for a node rather than for a processor, so two lanes on two processors
+take little more than half of the time. The script exits with 1 if any program failed, and lists
+these programs as its last lines.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+# Programs whose tests compare times with each other, or need the processors for themselves.
+ALONE = {"experiments", "neighbours", "escape", "instances", "scale_to_zero"}
+# Programs that take minutes. They begin first, so that none of them is left for the end.
+LONG = [
+    "cloudevents",
+    "simulate",
+    "cluster",
+    "coap_interop",
+    "documents",
+    "oracle",
+    "compat_go",
+    "observe",
+    "kv",
+    "demo",
+]
+
+
+class Program(NamedTuple):
+    """A test program: the crate's folder, its target's name, and the executable."""
+
+    folder: Path
+    source: str
+    name: str
+    executable: Path
+
+
+def programs(names: list[str]) -> list[Program]:
+    """Builds the test programs and lists them."""
+    command = ["cargo", "test", "--workspace", "--tests", "--no-run", "--message-format=json-render-diagnostics"]
+    built = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+    found = []
+    for line in built.splitlines():
+        message = json.loads(line)
+        if not message.get("executable") or not message["profile"]["test"]:
+            continue
+        folder = Path(message["manifest_path"]).parent
+        target = message["target"]
+        source = os.path.relpath(target["src_path"], folder)
+        if not names or target["name"] in names:
+            found.append(Program(folder, source, target["name"], Path(message["executable"])))
+    return found
+
+
+class Runner:
+    """Runs programs, prints what each printed, and remembers which failed."""
+
+    def __init__(self) -> None:
+        self.failed: list[str] = []
+        self.times: list[tuple[float, str]] = []
+        self.printing = threading.Lock()
+
+    def run(self, title: str, command: list[str], folder: Path) -> None:
+        began = time.monotonic()
+        with tempfile.TemporaryFile() as output:
+            # In the environment that `cargo test` gives: its folder, and the crate's.
+            environment = {**os.environ, "CARGO_MANIFEST_DIR": str(folder)}
+            ended = subprocess.run(
+                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=subprocess.STDOUT, check=False,
+            )
+            took = time.monotonic() - began
+            output.seek(0)
+            with self.printing:
+                print(f"\n     Running {title}: {took:.1f} s", flush=True)
+                sys.stdout.buffer.write(output.read())
+                sys.stdout.flush()
+                self.times.append((took, title))
+                if ended.returncode != 0:
+                    print(f"{title} ended with {ended.returncode}", flush=True)
+                    self.failed.append(title)
+
+
+def begins(program: Program) -> tuple[int, str]:
+    """The place of a program in the queue."""
+    return (LONG.index(program.name) if program.name in LONG else len(LONG), program.name)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lanes", type=int, default=2, help="programs at a time (default: 2)")
+    parser.add_argument("names", nargs="*", help="names of test programs; none: all")
+    arguments = parser.parse_args()
+    root = Path(__file__).resolve().parent.parent
+    os.chdir(root)
+
+    found = programs(arguments.names)
+    if missing := set(arguments.names) - {program.name for program in found}:
+        sys.exit(f"no test program is named {', '.join(sorted(missing))}")
+    runner = Runner()
+
+    def run(program: Program) -> None:
+        title = f"{program.folder.name} {program.source}"
+        runner.run(title, [str(program.executable)], program.folder)
+
+    shared = sorted((p for p in found if p.name not in ALONE), key=begins)
+    with concurrent.futures.ThreadPoolExecutor(arguments.lanes) as lanes:
+        list(lanes.map(run, shared))
+    for program in found:
+        if program.name in ALONE:
+            run(program)
+    if not arguments.names:
+        # Of the whole workspace, because a single crate would be compiled with other features.
+        runner.run("documentation", ["cargo", "test", "--quiet", "--workspace", "--doc"], root)
+
+    slowest = sorted(runner.times, reverse=True)[:12]
+    print("\nslowest: " + ", ".join(f"{title} {took:.0f} s" for took, title in slowest))
+    if runner.failed:
+        sys.exit("FAILED: " + ", ".join(sorted(runner.failed)))
+
+
+if __name__ == "__main__":
+    main()
