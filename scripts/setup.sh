@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing to build, test and show mote on Debian 12 or Ubuntu; quick and silent
-# when nothing is. Usage: scripts/setup.sh [build] [test] [demo] [bench] [check] [tls] [profile] [fuzz] [lint] [dist] [static] [guests]   (default: build test demo)
+# when nothing is. Usage: scripts/setup.sh [build] [test] [demo] [bench] [check] [tls] [profile] [fuzz] [lint] [dist] [static] [guests] [java]   (default: build test demo)
 set -euo pipefail
 
 RUST_MIN=1.89 # the broker needs 1.89, mote itself 1.88
@@ -110,8 +110,9 @@ for group in "${groups[@]}"; do
     static) need_python ;;
     guests) need_guests ;;
     kernel) need_kernel ;;
+    java) have javac || want default-jdk-headless; have mvn || want maven ;;
     lint) need_build; need_python; need_node; have shellcheck || want shellcheck ;;
-    *) say "unknown group $group; there are build, test, demo, bench, check, tls, cold, profile, fuzz, lint, dist, static, guests, kernel"; exit 2 ;;
+    *) say "unknown group $group; there are build, test, demo, bench, check, tls, cold, profile, fuzz, lint, dist, static, guests, kernel, java"; exit 2 ;;
   esac
 done
 
