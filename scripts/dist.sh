@@ -94,7 +94,8 @@ build() {
   # The standard library without its reader of debug information, as in the static programs.
   toolchain=$(scripts/static.sh --toolchain)
   export RUSTC=$toolchain/bin/rustc RUSTC_BOOTSTRAP=1
-  export CARGO_ENCODED_RUSTFLAGS=--remap-path-prefix=$cargo_home=/cargo$separator--remap-path-prefix=$toolchain=/rustup$separator--remap-path-prefix=$PWD=/mote
+  # What several crates instantiate is in the program once (decision 0055).
+  export CARGO_ENCODED_RUSTFLAGS=--remap-path-prefix=$cargo_home=/cargo$separator--remap-path-prefix=$toolchain=/rustup$separator--remap-path-prefix=$PWD=/mote$separator-Zshare-generics=yes
   export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/mote"
   unset RUSTFLAGS
   local std=("-Zbuild-std=std,panic_unwind" "-Zbuild-std-features=panic-unwind,optimize_for_size")

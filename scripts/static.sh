@@ -127,9 +127,10 @@ export RUSTC=$toolchain/bin/rustc CARGO=$toolchain/bin/cargo RUSTC_BOOTSTRAP=1
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/static CARGO_INCREMENTAL=0
 # zig brings the files that a program starts and ends with, and is told to make programs that the
 # kernel loads at random addresses. On RISC-V, the compiler links the C library dynamically unless it
-# is told not to. Paths of this machine do not become part of the programs.
+# is told not to. Paths of this machine do not become part of the programs. What several crates
+# instantiate is in a program once (decision 0055).
 flags=(-Ctarget-feature=+crt-static -Clink-self-contained=no -Clink-arg=-pie "--remap-path-prefix=$cargo_home=/cargo" "--remap-path-prefix=$toolchain=/rustup"
-  "--remap-path-prefix=$PWD=/mote")
+  "--remap-path-prefix=$PWD=/mote" -Zshare-generics=yes)
 CARGO_ENCODED_RUSTFLAGS=$(printf "%s$separator" "${flags[@]}")
 export CARGO_ENCODED_RUSTFLAGS=${CARGO_ENCODED_RUSTFLAGS%"$separator"}
 # C code that contains the time of its build gets that of the commit.
