@@ -459,7 +459,9 @@ def bench_for(attack: Attack) -> Iterator[Bench]:
         silent = stack.enter_context(listening())
         egress = [stack.enter_context(listening()) for _ in range(EGRESS_PORTS)]
         greeter = stack.enter_context(answering())
-        node = stack.enter_context(Node("--openfaas", f"127.0.0.1:{openfaas}", under=under))
+        # The attacker counts as another machine, which functions without [access] refuse.
+        flags = ("--openfaas", f"127.0.0.1:{openfaas}", "--access", "public")
+        node = stack.enter_context(Node(*flags, under=under))
         yield Bench(folder, node, openfaas, silent, egress, greeter)
 
 
@@ -501,6 +503,8 @@ def attacked(attack: Attack, bench: Bench, seconds: float) -> Iterator[dict[str,
         if not told:
             raise Broken("the attacker ended too early; its error is above")
         did.update(json.loads(told))
+        if refused := did.get("answered 403"):
+            raise Broken(f"the attack attacked nothing: {refused} of its calls were refused (403)")
     finally:
         process.kill()
         process.wait()
