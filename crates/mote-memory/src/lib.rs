@@ -10,8 +10,11 @@ mod program_pages;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Pause between two checks of the allocator's free memory.
+/// Pause between two checks of the allocator's free memory, after calls or a check that has returned
+/// some. After each other check the pause is twice as long, up to `LOOK_MAX`: a check counts all free
+/// pieces, which takes milliseconds in a node with a hundred functions.
 const LOOK: Duration = Duration::from_secs(2);
+const LOOK_MAX: Duration = Duration::from_secs(16);
 /// Returning memory takes milliseconds, so the node does it only when no call has arrived for this
 /// long.
 const IDLE: Duration = Duration::from_secs(1);
@@ -37,11 +40,14 @@ pub async fn give_back(idle: impl Fn() -> Option<Duration>) {
     let mut kept = 0;
     // When pages of program files are returned; `None` once they are, until a call arrives.
     let (mut pages_after, mut before) = (Some(IDLE), Duration::ZERO);
+    let mut pause = LOOK;
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(pause).await;
         let idle = idle().unwrap_or_default();
-        if idle < before {
+        pause = (2 * pause).min(LOOK_MAX);
+        if idle < before || idle < IDLE {
             pages_after.get_or_insert(ASLEEP);
+            pause = LOOK;
         }
         before = idle;
         // This check comes first, because counting locks the allocator that the data path uses.
@@ -57,6 +63,7 @@ pub async fn give_back(idle: impl Fn() -> Option<Duration>) {
         if free > kept + WORTH_BYTES {
             allocator::trim();
             kept = allocator::free_bytes();
+            pause = LOOK;
         }
         kept = kept.min(free);
     }
