@@ -412,6 +412,13 @@ pub struct Requests {
     pub queued: u64,
     /// Invocations that waited for an instance to start.
     pub cold_starts: u64,
+    /// Instances that became ready.
+    #[serde(default)]
+    pub starts: u64,
+    /// How many seconds their starts took in all. The policy `auto` weighs a start against the memory
+    /// of an instance that waits.
+    #[serde(default)]
+    pub starts_s: f64,
     /// Median time from arrival to answer in milliseconds, over the recent past.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p50_ms: Option<f64>,

@@ -36,6 +36,12 @@ impl DurationHistogram {
         self.0.buckets[bucket].fetch_add(1, Ordering::Relaxed);
         self.0.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
+
+    /// How many durations were counted, and their sum in nanoseconds.
+    pub fn count_and_sum_ns(&self) -> (u64, u64) {
+        let count = self.0.buckets.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        (count, self.0.sum_ns.load(Ordering::Relaxed))
+    }
 }
 
 impl TypedMetric for DurationHistogram {

@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use mote_pool::admission::Callees;
+use mote_pool::admission::{Callee, Callees};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -103,7 +103,7 @@ impl BusyPoll {
     }
 
     /// Counts an invocation of the function `who` until the guard is dropped.
-    pub(crate) fn enter(&self, who: u64, now_ns: u64) -> InFlight<'_> {
+    pub(crate) fn enter(&self, who: Callee, now_ns: u64) -> InFlight<'_> {
         let thread = here().and_then(|thread| self.threads.get(thread)).unwrap_or(&self.threads[0]);
         let rouse = {
             let mut state = thread.state.lock();
@@ -150,8 +150,13 @@ impl BusyPoll {
     }
 
     /// Whether any function other than `who` was called recently.
-    pub(crate) fn has_neighbours(&self, who: u64, now_ns: u64) -> bool {
+    pub(crate) fn has_neighbours(&self, who: Callee, now_ns: u64) -> bool {
         self.threads.iter().any(|thread| thread.state.lock().callees.has_neighbours(who, now_ns))
+    }
+
+    /// Whether any function of another namespace was called recently.
+    pub(crate) fn has_strangers(&self, who: Callee, now_ns: u64) -> bool {
+        self.threads.iter().any(|thread| thread.state.lock().callees.has_strangers(who, now_ns))
     }
 
     /// Whether to poll once more; otherwise the next event must wake the task.

@@ -52,7 +52,7 @@ struct Inside {
 
 impl Instance for Inside {
     fn function(&self) -> u64 {
-        self.revision.who
+        self.revision.who.function
     }
 
     fn instance(&self) -> u64 {

@@ -17,6 +17,8 @@ use mote_core::spec::routes::RouteRule;
 use mote_core::spec::{Egress, FunctionSpec, ScaleOverride, StartPolicy};
 use mote_core::{Fault, Invocation, Invoker, Reply};
 use mote_egress::{Carrier, EgressShares};
+use mote_metrics::Metrics;
+use mote_pool::admission::Callee;
 use mote_pool::{Rules, StopReason, Why};
 use mote_seal::Secrets;
 use parking_lot::Mutex;
@@ -29,7 +31,6 @@ use crate::clock::now_ns;
 use crate::launch;
 use crate::ledger::{Ledger, LedgerStatus};
 use crate::logs::FunctionLog;
-use crate::metrics::Metrics;
 use crate::offer::{Offer, Origin, Unanswered};
 use crate::placed::{self, Placed};
 use crate::pool::Pool;
@@ -99,6 +100,7 @@ impl Engine {
             elsewhere: OnceLock::new(),
             free_bytes: AtomicU64::new(budget.memory_bytes),
             instances,
+            meters: Mutex::default(),
         };
         let shared = Arc::new(shared);
         let (placed, logs, metrics) = Default::default();
@@ -126,8 +128,10 @@ impl Engine {
         if let Some(live) = self.get(spec.name.as_str()) {
             pool.inherit(&live.pool.lock());
         }
-        let mut who = DefaultHasher::new();
-        spec.name.hash(&mut who);
+        let who = Callee {
+            function: number_of(&spec.name),
+            namespace: number_of(&spec.name.namespace()),
+        };
         Arc::new(Revision {
             is_confined: spec.name.namespace().is_some(),
             access: spec.access.or(self.shared.config.access_default),
@@ -136,7 +140,7 @@ impl Engine {
             code_dir,
             packages_dir,
             log,
-            who: who.finish(),
+            who,
             metrics,
             shared: self.shared.clone(),
             tasks: self.tasks.clone(),
@@ -377,6 +381,13 @@ async fn warm_up(mut waiting: VecDeque<Arc<Revision>>, at_once: u32) {
             return;
         }
     }
+}
+
+/// A number that identifies `what`, the same for as long as the node runs.
+fn number_of(what: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Invoker for Engine {

@@ -346,7 +346,7 @@ fn enlist(
     let no_spares = pool.cannot_pause_spares();
     pool.dispatch(now, &mut follow_ups);
     drop(pool);
-    revision.metrics.ready();
+    revision.metrics.ready(now - since_ns);
     let ms = (now - since_ns) / 1_000_000;
     let how = if prewarmed { " in a prewarmed sandbox" } else { "" };
     let text = format!("ready after {ms} ms{how}; started ({}): {}", why.word, why.text);

@@ -7,22 +7,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mote_core::backend::InstanceControl;
 use mote_core::{Fault, Trigger};
-use mote_pool::admission::{
-    BACKGROUND_LOOK_NS, LIFT_NS, LONG_WORK_NS, is_considerate, is_greedy, is_starved,
-};
 use mote_pool::{Expiry, Orders, Surroundings};
 
 use crate::clock::now_ns;
+use crate::governor;
 use crate::logs::LogLevel;
 use crate::pool::{FollowUp, Pool, cancel};
 use crate::revision::Revision;
 use crate::starts;
 use crate::threads::ReplySender;
 
-/// Pause between two measurements of the processor time of a long-running instance.
-const LOOK_NS: u64 = 35_000_000;
 /// The shortest sleep of the reconciler.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
 
@@ -68,7 +63,7 @@ pub(crate) async fn run(revision: Arc<Revision>) {
             starts::begin_spare(&revision);
         }
         revision.follow_up(round.follow_ups);
-        govern(&revision, now);
+        governor::govern(&revision, now);
         measure(&revision, now);
         match round.orders.sleep_ns {
             Some(sleep_ns) => {
@@ -108,106 +103,6 @@ fn look(pool: &mut Pool, revision: &Revision, now: u64) -> Round {
     pool.reconciler_sleeps = orders.rests;
     let stuck = if pool.is_stuck(around.version) { pool.queued() } else { 0 };
     Round { orders, expired, follow_ups, stuck }
-}
-
-/// A long-running instance whose processor time is to be measured.
-struct Look {
-    key: usize,
-    control: Arc<dyn InstanceControl>,
-    /// How long its oldest invocation runs.
-    running_ns: u64,
-    /// Time since the last measurement; `None` if that was before its oldest invocation, so that
-    /// it says nothing about it.
-    since_ns: Option<u64>,
-    burnt_before_ns: u64,
-    is_lifted: bool,
-}
-
-/// Puts greedy functions with neighbours into the background. Takes functions whose work is short
-/// again, or that have no neighbours, out of it. Lets one starved instance of each function compete
-/// until it has had its floor (docs/decisions/0009-neighbours.md). Reads one small file per
-/// long-running instance.
-fn govern(revision: &Revision, now: u64) {
-    let has_neighbours = revision.has_neighbours(now);
-    let (background, mut one_is_lifted, mut looks) = {
-        let mut pool = revision.pool.lock();
-        let leaves = pool.is_in_background()
-            && (!has_neighbours
-                || pool.workers().any(|(_, worker)| is_considerate(worker.mean_ns())));
-        if leaves {
-            return pool.put_into_background(false);
-        }
-        if !has_neighbours {
-            return;
-        }
-        let looks = due_looks(&mut pool, now);
-        (pool.is_in_background(), pool.has_lifted(), looks)
-    };
-    // The instance whose invocation waits longest is the first to be lifted.
-    looks.sort_by_key(|look| std::cmp::Reverse((look.is_lifted, look.running_ns)));
-    for look in looks {
-        let Some(usage) = look.control.usage() else { continue };
-        let mut pool = revision.pool.lock();
-        let Some(worker) = pool.worker_mut(look.key) else { continue };
-        let instance = worker.instance_mut();
-        let burnt_ns = usage.cpu_ns.saturating_sub(look.burnt_before_ns);
-        let starved = look.since_ns.is_some_and(|since_ns| is_starved(burnt_ns, since_ns));
-        if background && starved && (look.is_lifted || !one_is_lifted) {
-            // The measurement goes on from where it began, so the lift lasts until the floor is
-            // reached.
-            one_is_lifted = true;
-            instance.lifted_until_ns = now + LIFT_NS;
-            if !look.is_lifted {
-                instance.control.set_background(false);
-            }
-            continue;
-        }
-        instance.burnt_ns = usage.cpu_ns;
-        instance.looked_ns = now;
-        if look.is_lifted {
-            one_is_lifted = false;
-            instance.end_lift();
-        } else if !background
-            && look.since_ns.is_some_and(|since_ns| is_greedy(burnt_ns, since_ns, look.running_ns))
-        {
-            return pool.put_into_background(true);
-        }
-    }
-}
-
-/// The instances that have run long, and whose last measurement is some time ago. Ends lifts whose
-/// invocation has ended.
-fn due_looks(pool: &mut Pool, now: u64) -> Vec<Look> {
-    let pause_ns = if pool.is_in_background() { BACKGROUND_LOOK_NS } else { LOOK_NS };
-    let mut looks = Vec::new();
-    for (key, worker) in pool.workers_mut() {
-        let oldest = worker.calls().iter().map(|(_, call)| call.began_ns()).min();
-        let running_ns = oldest.map_or(0, |began| now.saturating_sub(began));
-        let instance = worker.instance_mut();
-        let is_lifted = instance.lifted_until_ns != 0;
-        if running_ns < LONG_WORK_NS {
-            if is_lifted && now >= instance.lifted_until_ns {
-                instance.end_lift();
-            }
-            continue;
-        }
-        let since_ns = now.saturating_sub(instance.looked_ns);
-        let is_due = match is_lifted {
-            true => now >= instance.lifted_until_ns,
-            false => since_ns >= pause_ns || since_ns > running_ns,
-        };
-        if is_due {
-            looks.push(Look {
-                key,
-                control: instance.control.clone(),
-                running_ns,
-                since_ns: (since_ns <= running_ns).then_some(since_ns),
-                burnt_before_ns: instance.burnt_ns,
-                is_lifted,
-            });
-        }
-    }
-    looks
 }
 
 /// Reads the resource use of instances, where the autoscaler's rule depends on it.

@@ -7,6 +7,8 @@ use std::sync::{Arc, OnceLock};
 use mote_core::elsewhere::RevisionKey;
 use mote_core::spec::{Access, FunctionSpec, ScaleOverride};
 use mote_core::{Fault, FaultClass, Invocation, InvocationId, Reply, Trigger};
+use mote_metrics::FunctionMetrics;
+use mote_pool::admission::Callee;
 use mote_pool::autoscale::{Bounds, Decision, Known};
 use mote_pool::{Refusal, StopReason, Why, Withdrawn};
 use parking_lot::Mutex;
@@ -14,7 +16,6 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::clock::{now_ns, unix_ms};
 use crate::logs::FunctionLog;
-use crate::metrics::FunctionMetrics;
 use crate::offer::{Offer, Origin, Unanswered};
 use crate::pool::{self, FollowUp, Pending, Pool};
 use crate::shared::Shared;
@@ -34,9 +35,9 @@ pub struct Revision {
     pub(crate) access: Access,
     /// The function's log, shared by its revisions.
     pub log: Arc<FunctionLog>,
-    /// The number of its function among all callees of the node: the same for every revision, even
-    /// after a removal.
-    pub(crate) who: u64,
+    /// Its function among all callees of the node: the same for every revision, even after a
+    /// removal.
+    pub(crate) who: Callee,
     /// Whether the function is in a namespace.
     pub(crate) is_confined: bool,
     pub(crate) metrics: Arc<FunctionMetrics>,
@@ -286,6 +287,11 @@ impl Revision {
         self.shared.busy_poll.has_neighbours(self.who, now_ns)
     }
 
+    /// Whether functions of other namespaces were called recently.
+    pub(crate) fn has_strangers(&self, now_ns: u64) -> bool {
+        self.shared.busy_poll.has_strangers(self.who, now_ns)
+    }
+
     pub(crate) fn failed(&self, trigger: Trigger, id: InvocationId, fault: &Fault) {
         self.metrics.failed(trigger, fault);
         if fault.class() != FaultClass::Caller {
@@ -306,6 +312,11 @@ impl Revision {
     /// The last failure, if any.
     pub fn last_error(&self) -> Option<LastError> {
         self.last_error.lock().clone()
+    }
+
+    /// How many instances became ready, and how long their starts took in all, in nanoseconds.
+    pub fn starts(&self) -> (u64, u64) {
+        self.metrics.starts()
     }
 
     /// Invocations that waited for an instance to start.

@@ -10,6 +10,8 @@ use mote_core::elsewhere::Elsewhere;
 use mote_core::services::Services;
 use mote_core::spec::Egress;
 use mote_egress::{Carrier, EgressShares};
+use mote_pool::admission::ProcessorMeter;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use crate::busy_poll::BusyPoll;
@@ -43,6 +45,8 @@ pub(crate) struct Shared {
     /// Memory for further instances in bytes, as of the last report to other cells.
     pub(crate) free_bytes: AtomicU64,
     pub(crate) instances: AtomicU64,
+    /// The processor time of each namespace that uses some while others are called.
+    pub(crate) meters: Mutex<HashMap<u64, ProcessorMeter>>,
 }
 
 impl Shared {

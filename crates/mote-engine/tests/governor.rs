@@ -13,6 +13,7 @@ use support::*;
 /// The pause between two measurements in the background, and the length of a lift, are far below
 /// this time.
 const LONG: Duration = Duration::from_secs(1);
+const PATIENT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn a_starved_instance_competes_until_it_has_had_its_floor() {
@@ -40,4 +41,40 @@ async fn a_starved_instance_competes_until_it_has_had_its_floor() {
     assert!(!early, "in the background again with a fiftieth of a processor");
     processor.uses(500);
     patient(background.wait_for(|background| *background)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_namespace_that_takes_most_of_a_core_gives_way_to_others() {
+    let bench = Bench::new();
+    let publish = |name: &str| {
+        bench.script(echo);
+        bench.publish(|spec| spec.name = FunctionName::new(name).unwrap())
+    };
+    let (busy, neighbour) = (publish("busy.a"), publish("neighbour.a"));
+    let processor = bench.scripts.processor.clone();
+    let mut background = processor.background.subscribe();
+    // A caller that never pauses, and whose calls are short.
+    let calls = async {
+        loop {
+            bench.call(&busy, "GET", "").await.unwrap().unwrap();
+        }
+    };
+    tokio::pin!(calls);
+    let mut while_called = async |is_background: bool, most: Duration| {
+        tokio::select! {
+            () = &mut calls => unreachable!("no end"),
+            found = tokio::time::timeout(most, background.wait_for(|b| *b == is_background)) => {
+                found.is_ok()
+            }
+        }
+    };
+
+    processor.uses(1000);
+    patient(bench.call(&neighbour, "GET", "")).await.unwrap().unwrap();
+    assert!(!while_called(true, LONG).await, "functions of one owner share as they like");
+    let other = publish("other.b");
+    patient(bench.call(&other, "GET", "")).await.unwrap().unwrap();
+    assert!(while_called(true, PATIENT).await, "another namespace is called");
+    processor.uses(300);
+    assert!(while_called(false, PATIENT).await, "it uses less than half of a core");
 }

@@ -81,21 +81,35 @@ pub fn is_starved(burnt_ns: u64, since_ns: u64) -> bool {
 /// After this long without a call, a function no longer counts as a neighbour.
 pub const NEIGHBOUR_NS: u64 = 10_000_000_000;
 
-/// The function that was called last on a node, and the time of the latest call of another
-/// function. This is enough to know which functions have neighbours.
+/// A function and the namespace that it belongs to, as any numbers that identify them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Callee {
+    /// The function.
+    pub function: u64,
+    /// Its namespace. Functions outside of namespaces have one number.
+    pub namespace: u64,
+}
+
+/// The function that was called last on a node, and the times of the latest calls of another
+/// function and of another namespace. This is enough to know which functions have neighbours.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Callees {
-    newest: u64,
+    newest: Callee,
     newest_ns: u64,
     /// The latest call of any other function.
     other_ns: u64,
+    /// The latest call in any other namespace.
+    stranger_ns: u64,
 }
 
 impl Callees {
-    /// Notes a call. `who` is any number that identifies the function.
-    pub fn called(&mut self, who: u64, now_ns: u64) {
+    /// Notes a call.
+    pub fn called(&mut self, who: Callee, now_ns: u64) {
         if who != self.newest {
             self.other_ns = self.newest_ns;
+            if who.namespace != self.newest.namespace {
+                self.stranger_ns = self.newest_ns;
+            }
             self.newest = who;
         }
         self.newest_ns = now_ns;
@@ -104,9 +118,57 @@ impl Callees {
     /// Whether any function other than `who` was called recently. Without neighbours, no function
     /// gains if `who` goes into the background, and on a machine that other programs keep busy it
     /// would never come up.
-    pub fn has_neighbours(&self, who: u64, now_ns: u64) -> bool {
-        let last_ns = if who == self.newest { self.other_ns } else { self.newest_ns };
-        last_ns > 0 && now_ns.saturating_sub(last_ns) < NEIGHBOUR_NS
+    pub fn has_neighbours(&self, who: Callee, now_ns: u64) -> bool {
+        is_recent(if who == self.newest { self.other_ns } else { self.newest_ns }, now_ns)
+    }
+
+    /// Whether a function of another namespace was called recently.
+    pub fn has_strangers(&self, who: Callee, now_ns: u64) -> bool {
+        let is_newest = who.namespace == self.newest.namespace;
+        is_recent(if is_newest { self.stranger_ns } else { self.newest_ns }, now_ns)
+    }
+}
+
+fn is_recent(called_ns: u64, now_ns: u64) -> bool {
+    called_ns > 0 && now_ns.saturating_sub(called_ns) < NEIGHBOUR_NS
+}
+
+/// The shortest time over which the processor time of a namespace is compared.
+pub const METER_NS: u64 = 200_000_000;
+
+/// The processor time that the instances of a namespace use, and whether that is most of a core.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ProcessorMeter {
+    began_ns: u64,
+    burnt_ns: u64,
+    takes_most: bool,
+}
+
+impl ProcessorMeter {
+    /// Adds what an instance has used since its last measurement, which ended not long ago.
+    pub fn add(&mut self, burnt_ns: u64, now_ns: u64) {
+        let since_ns = now_ns.saturating_sub(self.began_ns);
+        if !self.is_fresh(now_ns) {
+            *self = Self { began_ns: now_ns, ..Self::default() };
+            return;
+        }
+        self.burnt_ns += burnt_ns;
+        if since_ns >= METER_NS {
+            // Far below the limit at which it began, so that it does not change all the time.
+            let tenths = if self.takes_most { 4 } else { 7 };
+            let takes_most = self.burnt_ns >= since_ns / 10 * tenths;
+            *self = Self { began_ns: now_ns, burnt_ns: 0, takes_most };
+        }
+    }
+
+    /// Whether the instances used most of a core when this was measured last, a moment ago.
+    pub fn takes_most(&self, now_ns: u64) -> bool {
+        self.takes_most && self.is_fresh(now_ns)
+    }
+
+    /// Otherwise nothing was measured for a while, and the sum says nothing about the time since.
+    fn is_fresh(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.began_ns) < 4 * METER_NS
     }
 }
 
@@ -152,22 +214,64 @@ mod tests {
         assert!(!is_starved(20_000_000, BACKGROUND_LOOK_NS));
     }
 
+    const SECOND: u64 = 1_000_000_000;
+
+    fn callee(function: u64, namespace: u64) -> Callee {
+        Callee { function, namespace }
+    }
+
     #[test]
     fn neighbours_are_those_who_were_called_of_late() {
-        let second = 1_000_000_000;
+        let (one, two) = (callee(1, 0), callee(2, 0));
         let mut callees = Callees::default();
-        callees.called(1, second);
-        callees.called(1, 2 * second);
-        assert!(!callees.has_neighbours(1, 2 * second), "alone");
-        assert!(callees.has_neighbours(2, 2 * second));
-        callees.called(2, 3 * second);
-        assert!(callees.has_neighbours(1, 3 * second) && callees.has_neighbours(2, 3 * second));
+        callees.called(one, SECOND);
+        callees.called(one, 2 * SECOND);
+        assert!(!callees.has_neighbours(one, 2 * SECOND), "alone");
+        assert!(callees.has_neighbours(two, 2 * SECOND));
+        callees.called(two, 3 * SECOND);
+        assert!(callees.has_neighbours(one, 3 * SECOND) && callees.has_neighbours(two, 3 * SECOND));
         for at in 4..20 {
-            callees.called(1, at * second);
+            callees.called(one, at * SECOND);
         }
-        assert!(callees.has_neighbours(1, 12 * second));
-        assert!(!callees.has_neighbours(1, 13 * second), "10 s after the other's last call");
-        assert!(callees.has_neighbours(2, 20 * second));
+        assert!(callees.has_neighbours(one, 12 * SECOND));
+        assert!(!callees.has_neighbours(one, 13 * SECOND), "10 s after the other's last call");
+        assert!(callees.has_neighbours(two, 20 * SECOND));
+    }
+
+    #[test]
+    fn strangers_are_of_another_namespace() {
+        let (one, two, foreign) = (callee(1, 7), callee(2, 7), callee(3, 8));
+        let mut callees = Callees::default();
+        callees.called(one, SECOND);
+        callees.called(two, 2 * SECOND);
+        assert!(!callees.has_strangers(one, 2 * SECOND), "neighbours of one namespace");
+        assert!(callees.has_strangers(foreign, 2 * SECOND));
+        callees.called(foreign, 3 * SECOND);
+        callees.called(one, 4 * SECOND);
+        callees.called(two, 5 * SECOND);
+        assert!(callees.has_strangers(one, 12 * SECOND), "called at 3 s, others since");
+        assert!(!callees.has_strangers(one, 13 * SECOND));
+    }
+
+    #[test]
+    fn a_namespace_takes_most_of_a_core_with_all_its_instances() {
+        let mut meter = ProcessorMeter::default();
+        meter.add(SECOND, 10 * SECOND);
+        assert!(!meter.takes_most(10 * SECOND), "what was used before the first measurement");
+        let add = |meter: &mut ProcessorMeter, at: u64, burnt: u64| {
+            let at = 10 * SECOND + at * 1_000_000;
+            meter.add(burnt, at);
+            meter.takes_most(at)
+        };
+        // Two instances, each with two fifths of a core.
+        assert!(!add(&mut meter, 100, 40_000_000) && !add(&mut meter, 100, 40_000_000));
+        assert!(!add(&mut meter, 199, 40_000_000));
+        assert!(add(&mut meter, 200, 40_000_000), "four fifths of a core");
+        assert!(add(&mut meter, 300, 0), "until the next measurement is whole");
+        assert!(!meter.takes_most(11 * SECOND), "nothing was measured for 0.8 s");
+        assert!(add(&mut meter, 400, 100_000_000), "half of a core is not far below");
+        assert!(!add(&mut meter, 600, 60_000_000), "three tenths of a core");
+        assert!(!add(&mut meter, 1_500, SECOND), "after a pause it begins anew");
     }
 
     #[test]

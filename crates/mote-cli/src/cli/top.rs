@@ -22,7 +22,7 @@ const PACE: Duration = Duration::from_secs(1);
 
 /// Columns of the functions, and the columns that a narrow terminal leaves out, in that order. The
 /// table of instances also shows the reasons of changes.
-const FUNCTIONS_HEAD: [&str; 11] = [
+const FUNCTIONS_HEAD: [&str; 12] = [
     "NAME",
     "READY",
     "STARTING",
@@ -32,15 +32,17 @@ const FUNCTIONS_HEAD: [&str; 11] = [
     "RATE/s",
     "P50 ms",
     "P99 ms",
+    "STARTS",
     "MEMORY",
     "LAST CHANGE",
 ];
-const FUNCTIONS_NARROW: [Narrow; 6] = [
+const FUNCTIONS_NARROW: [Narrow; 7] = [
     Narrow::Drop(3),
-    Narrow::Cut(10),
+    Narrow::Cut(11),
     Narrow::Drop(2),
     Narrow::Drop(7),
     Narrow::Drop(9),
+    Narrow::Drop(10),
     Narrow::Cut(0),
 ];
 /// The same for the instances.
@@ -169,6 +171,7 @@ fn function_row(row: &Row) -> Vec<String> {
         format!("{:.1}", row.rate_per_s),
         ms(function.requests.p50_ms),
         ms(function.requests.p99_ms),
+        format!("{} ({:.2} s)", function.requests.starts, function.requests.starts_s),
         if memory > 0 { size_text(memory) } else { "-".to_owned() },
         last_change(function),
     ]

@@ -204,6 +204,8 @@ fn add(sum: &mut Function, other: Function) {
     requests.running += of.running;
     requests.queued += of.queued;
     requests.cold_starts += of.cold_starts;
+    requests.starts += of.starts;
+    requests.starts_s += of.starts_s;
     // The slower cell is what a caller may meet; the percentiles of two cells cannot be added.
     let slower = |one: Option<f64>, other: Option<f64>| match (one, other) {
         (Some(one), Some(other)) => Some(one.max(other)),

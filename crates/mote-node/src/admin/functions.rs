@@ -74,6 +74,7 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
     let totals = revision.totals();
     let total: u64 = totals.iter().map(|(_, count)| count).sum();
     let ok = totals.iter().find(|(outcome, _)| *outcome == "ok").map_or(0, |(_, count)| *count);
+    let (starts, starts_ns) = revision.starts();
     let state = if !status.instances.is_empty() {
         FunctionState::Ready
     } else if status.starting > 0 {
@@ -144,6 +145,8 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             running,
             queued: queued as u64,
             cold_starts: revision.cold_starts(),
+            starts,
+            starts_s: starts_ns as f64 / 1e9,
             p50_ms: latency_ms(revision, 0.5),
             p99_ms: latency_ms(revision, 0.99),
         },

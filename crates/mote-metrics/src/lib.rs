@@ -81,6 +81,7 @@ struct Families {
     queue_duration: Family<FunctionLabel, DurationHistogram>,
     invoke_duration: Family<FunctionLabel, DurationHistogram>,
     cold_starts: Family<FunctionLabel, Counter>,
+    start_duration: Family<FunctionLabel, DurationHistogram>,
     stops: Family<StopLabels, Counter>,
     instances: Family<FunctionLabel, Gauge>,
 }
@@ -102,6 +103,7 @@ impl Default for Metrics {
             queue_duration: Family::default(),
             invoke_duration: Family::default(),
             cold_starts: Family::default(),
+            start_duration: Family::default(),
             stops: Family::default(),
             instances: Family::default(),
         };
@@ -129,6 +131,12 @@ impl Default for Metrics {
             "cold_starts",
             "Invocations that waited for an instance to start",
             families.cold_starts.clone(),
+        );
+        registry.register_with_unit(
+            "start_duration",
+            "Start of an instance, until it is ready",
+            Unit::Seconds,
+            families.start_duration.clone(),
         );
         registry.register("instance_stops", "Instances ended", families.stops.clone());
         registry.register("instances", "Instances ready", families.instances.clone());
@@ -185,6 +193,7 @@ impl Metrics {
         self.families.queue_duration.remove(&label);
         self.families.invoke_duration.remove(&label);
         self.families.cold_starts.remove(&label);
+        self.families.start_duration.remove(&label);
         self.families.instances.remove(&label);
         for reason in STOP_REASONS {
             self.families.stops.remove(&StopLabels { function: function(), reason });
@@ -292,7 +301,7 @@ impl FunctionMetrics {
     }
 
     /// Counts an invocation that was answered by the function.
-    pub(crate) fn answered(&self, trigger: Trigger, phases: &Phases) {
+    pub fn answered(&self, trigger: Trigger, phases: &Phases) {
         let of_trigger = self.of_trigger(trigger);
         of_trigger.invocations[0].inc();
         let whole_ns = phases.answered_ns.saturating_sub(phases.received_ns);
@@ -307,32 +316,40 @@ impl FunctionMetrics {
     }
 
     /// Counts an invocation that ended with a fault.
-    pub(crate) fn failed(&self, trigger: Trigger, fault: &Fault) {
+    pub fn failed(&self, trigger: Trigger, fault: &Fault) {
         let outcome = fault.answer().outcome;
         let at = OUTCOMES.iter().position(|o| *o == outcome).unwrap_or(5);
         self.of_trigger(trigger).invocations[at].inc();
     }
 
-    /// Counts an instance that became ready.
-    pub(crate) fn ready(&self) {
-        self.families.instances.get_or_create(&self.label()).inc();
+    /// Counts an instance that became ready, `took_ns` after its start had begun.
+    pub fn ready(&self, took_ns: u64) {
+        let label = self.label();
+        self.families.instances.get_or_create(&label).inc();
+        self.families.start_duration.get_or_create(&label).observe_ns(took_ns);
     }
 
     /// Counts an instance that was ready and ended.
-    pub(crate) fn ended(&self, reason: &'static str) {
+    pub fn ended(&self, reason: &'static str) {
         self.families.instances.get_or_create(&self.label()).dec();
         self.stopped(reason);
     }
 
     /// Counts an instance that ended before it was ready.
-    pub(crate) fn stopped(&self, reason: &'static str) {
+    pub fn stopped(&self, reason: &'static str) {
         debug_assert!(STOP_REASONS.contains(&reason), "{reason} would never be forgotten");
         let labels = StopLabels { function: self.function.as_str().to_owned(), reason };
         self.families.stops.get_or_create(&labels).inc();
     }
 
+    /// How many instances became ready, and how long their starts took in all, in nanoseconds.
+    pub fn starts(&self) -> (u64, u64) {
+        let starts = self.families.start_duration.get(&self.label());
+        starts.map_or((0, 0), |starts| starts.count_and_sum_ns())
+    }
+
     /// Invocations that waited for an instance to start.
-    pub(crate) fn cold_starts(&self) -> u64 {
+    pub fn cold_starts(&self) -> u64 {
         self.timings.get().map_or(0, |timings| timings.cold_starts.get())
     }
 
@@ -360,13 +377,16 @@ mod tests {
         let metrics = Metrics::default();
         let function = metrics.function(&FunctionName::new("thermo").expect("a name"));
         function.failed(Trigger::Http, &Fault::Stopping);
-        function.ready();
+        function.ready(2_000_000);
+        function.ready(3_000_000);
+        assert_eq!(function.starts(), (2, 5_000_000));
         let text = metrics.render_text();
         for line in [
             "# HELP mote_invocations_total Invocations ended.",
             "# TYPE mote_invocations_total counter",
             "# TYPE mote_instances gauge",
-            "mote_instances{function=\"thermo\"} 1",
+            "mote_instances{function=\"thermo\"} 2",
+            "mote_start_duration_seconds_count{function=\"thermo\"} 2",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }

@@ -1,0 +1,139 @@
+//! Which instances run in the background: those of functions that would make their neighbours wait
+//! for a processor (docs/decisions/0009-neighbours.md).
+
+use std::sync::Arc;
+
+use mote_core::backend::InstanceControl;
+use mote_pool::admission::{
+    BACKGROUND_LOOK_NS, LIFT_NS, LONG_WORK_NS, METER_NS, is_considerate, is_greedy, is_starved,
+};
+
+use crate::pool::Pool;
+use crate::revision::Revision;
+
+/// Pause between two measurements of the processor time of a long-running instance.
+const LOOK_NS: u64 = 35_000_000;
+/// The same for an instance of a namespace while functions of others are called.
+const SHARED_LOOK_NS: u64 = METER_NS / 2;
+
+/// An instance whose processor time is to be measured.
+struct Look {
+    key: usize,
+    control: Arc<dyn InstanceControl>,
+    /// How long its oldest invocation runs.
+    running_ns: u64,
+    /// Time since the last measurement.
+    span_ns: u64,
+    burnt_before_ns: u64,
+    is_lifted: bool,
+}
+
+impl Look {
+    /// Time since the last measurement; `None` if its oldest invocation is no long work, or began
+    /// later, so that the measurement says nothing about it.
+    fn of_long_work_ns(&self) -> Option<u64> {
+        let is_whole = self.running_ns >= LONG_WORK_NS && self.span_ns <= self.running_ns;
+        is_whole.then_some(self.span_ns)
+    }
+}
+
+/// Puts functions with neighbours into the background, if their long work uses most of a core, or if
+/// their namespace does while functions of other namespaces are called. Takes functions whose work is
+/// short again, or that have no neighbours, out of it. Lets one starved instance of each function
+/// compete until it has had its floor. Reads one small file per instance that it measures.
+pub(crate) fn govern(revision: &Revision, now: u64) {
+    let has_neighbours = revision.has_neighbours(now);
+    let shares = revision.has_strangers(now);
+    let takes_most = shares && takes_most(revision, now);
+    let (background, mut one_is_lifted, mut looks) = {
+        let mut pool = revision.pool.lock();
+        let is_considerate = || pool.workers().any(|(_, worker)| is_considerate(worker.mean_ns()));
+        if pool.is_in_background() && (!has_neighbours || (!takes_most && is_considerate())) {
+            return pool.put_into_background(false);
+        }
+        if !has_neighbours {
+            return;
+        }
+        if takes_most && !pool.is_in_background() && !pool.is_quiet() {
+            return pool.put_into_background(true);
+        }
+        let looks = due_looks(&mut pool, shares, now);
+        (pool.is_in_background(), pool.has_lifted(), looks)
+    };
+    // The instance whose invocation waits longest is the first to be lifted.
+    looks.sort_by_key(|look| std::cmp::Reverse((look.is_lifted, look.running_ns)));
+    for look in looks {
+        let Some(usage) = look.control.usage() else { continue };
+        let burnt_ns = usage.cpu_ns.saturating_sub(look.burnt_before_ns);
+        let mut pool = revision.pool.lock();
+        let Some(worker) = pool.worker_mut(look.key) else { continue };
+        let instance = worker.instance_mut();
+        let of_long_work_ns = look.of_long_work_ns();
+        let starved = of_long_work_ns.is_some_and(|since_ns| is_starved(burnt_ns, since_ns));
+        if background && starved && (look.is_lifted || !one_is_lifted) {
+            // The measurement goes on from where it began, so the lift lasts until the floor is
+            // reached.
+            one_is_lifted = true;
+            instance.lifted_until_ns = now + LIFT_NS;
+            if !look.is_lifted {
+                instance.control.set_background(false);
+            }
+            continue;
+        }
+        instance.burnt_ns = usage.cpu_ns;
+        instance.looked_ns = now;
+        if shares && look.span_ns < 2 * METER_NS {
+            let mut meters = revision.shared.meters.lock();
+            meters.entry(revision.who.namespace).or_default().add(burnt_ns, now);
+        }
+        if look.is_lifted {
+            one_is_lifted = false;
+            instance.end_lift();
+        } else if !background
+            && of_long_work_ns.is_some_and(|since| is_greedy(burnt_ns, since, look.running_ns))
+        {
+            return pool.put_into_background(true);
+        }
+    }
+}
+
+fn takes_most(revision: &Revision, now: u64) -> bool {
+    let meters = revision.shared.meters.lock();
+    meters.get(&revision.who.namespace).is_some_and(|meter| meter.takes_most(now))
+}
+
+/// The instances whose last measurement is some time ago, and whose invocation has run long; all, if
+/// their namespace shares the node. Ends lifts whose invocation has ended.
+fn due_looks(pool: &mut Pool, shares: bool, now: u64) -> Vec<Look> {
+    let pause_ns = if pool.is_in_background() { BACKGROUND_LOOK_NS } else { LOOK_NS };
+    let mut looks = Vec::new();
+    for (key, worker) in pool.workers_mut() {
+        let oldest = worker.calls().iter().map(|(_, call)| call.began_ns()).min();
+        let running_ns = oldest.map_or(0, |began| now.saturating_sub(began));
+        let instance = worker.instance_mut();
+        let is_lifted = instance.lifted_until_ns != 0;
+        let span_ns = now.saturating_sub(instance.looked_ns);
+        let is_shared_look = shares && span_ns >= SHARED_LOOK_NS;
+        let is_due = if running_ns < LONG_WORK_NS {
+            if is_lifted && now >= instance.lifted_until_ns {
+                instance.end_lift();
+            }
+            is_shared_look
+        } else if is_lifted {
+            now >= instance.lifted_until_ns
+        } else {
+            is_shared_look || span_ns >= pause_ns || span_ns > running_ns
+        };
+        if is_due {
+            looks.push(Look {
+                key,
+                control: instance.control.clone(),
+                running_ns,
+                span_ns,
+                burnt_before_ns: instance.burnt_ns,
+                is_lifted,
+            });
+        }
+    }
+    looks
+}
