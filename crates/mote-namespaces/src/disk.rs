@@ -1,44 +1,26 @@
 //! How much of the disk the functions of a namespace use. The same code in two namespaces counts in
 //! both, so that nobody sees what others have.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mote_api::Problem;
 use mote_core::FunctionName;
 use mote_core::fault::bytes_text;
-use mote_store::{Store, StoreError, disk_bytes};
-use parking_lot::Mutex;
+use mote_store::{Store, StoreError};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::problems::being_deleted;
 use crate::registry::{Namespaces, Wrong};
+use crate::sizes::FilesPlace;
 
-/// Sizes that are remembered.
-const SIZES_MAX: usize = 10_000;
 /// Deploys of a namespace that are under way at once. Those that wait hold an upload on disk, which no
 /// limit counts.
 const DEPLOYS_MAX: usize = 16;
 /// Longest time that a deploy waits for other deploys of its namespace.
 const PATIENCE: Duration = Duration::from_secs(600);
-
-/// What is known about the disk.
-#[derive(Debug, Default)]
-pub(crate) struct Disk {
-    /// The size of a tree does not change, but another one may get its path, because packages are
-    /// stored under what was asked for.
-    sizes: Mutex<HashMap<PathBuf, (Identity, u64)>>,
-    turns: Mutex<HashMap<String, FilesPlace>>,
-}
-
-/// The number of a folder, and when it was last changed or moved, in seconds and nanoseconds.
-type Identity = (u64, i64, i64);
-
-/// A place among the deploys of a namespace that are under way.
-pub type FilesPlace = Arc<tokio::sync::Mutex<()>>;
 
 /// The right to add files to a namespace, until dropped.
 pub type FilesTurn = OwnedMutexGuard<()>;
@@ -46,38 +28,13 @@ pub type FilesTurn = OwnedMutexGuard<()>;
 impl Namespaces {
     /// Bytes on disk of the code and packages of all revisions of a namespace's functions. Blocks.
     pub fn disk_bytes(&self, store: &Store, namespace: &str) -> Result<u64, StoreError> {
-        Ok(self.sum(store.trees_of(namespace)?))
+        Ok(self.disk.sum(store.trees_of(namespace)?))
     }
 
     /// The same of all namespaces. Blocks.
     pub fn disk_bytes_of_all(&self, store: &Store) -> Result<BTreeMap<String, u64>, StoreError> {
         let all = self.all();
         all.keys().map(|name| Ok((name.clone(), self.disk_bytes(store, name)?))).collect()
-    }
-
-    fn sum(&self, trees: Vec<PathBuf>) -> u64 {
-        trees.into_iter().map(|tree| self.size(tree)).sum()
-    }
-
-    fn size(&self, tree: PathBuf) -> u64 {
-        let identity = |tree: &Path| -> Option<Identity> {
-            let folder = tree.symlink_metadata().ok()?;
-            Some((folder.ino(), folder.ctime(), folder.ctime_nsec()))
-        };
-        let Some(before) = identity(&tree) else { return 0 };
-        let known = self.disk.sizes.lock().get(&tree).copied();
-        if let Some((_, bytes)) = known.filter(|(known, _)| *known == before) {
-            return bytes;
-        }
-        let bytes = disk_bytes(&tree);
-        if identity(&tree) == Some(before) {
-            let mut sizes = self.disk.sizes.lock();
-            if sizes.len() >= SIZES_MAX {
-                sizes.clear();
-            }
-            sizes.insert(tree, (before, bytes));
-        }
-        bytes
     }
 
     /// Bytes that the namespace of a function may still add when it has these trees as well. Fails if
@@ -92,8 +49,8 @@ impl Namespaces {
         let Some(most) = self.get(namespace)?.quotas.disk_bytes else { return Ok(u64::MAX) };
         let stored = store.trees_of(namespace)?;
         let added: BTreeSet<_> = trees.iter().filter(|tree| !stored.contains(tree)).collect();
-        let more = self.sum(added.into_iter().cloned().collect());
-        let used = self.sum(stored);
+        let more = self.disk.sum(added.into_iter().cloned().collect());
+        let used = self.disk.sum(stored);
         let then = used + more;
         most.checked_sub(then).ok_or_else(|| {
             let [used, most, more] = [used, most, more].map(bytes_text);

@@ -19,8 +19,9 @@ mod problems;
 mod registry;
 mod request;
 mod scope;
+mod sizes;
 
-pub use disk::{FilesPlace, FilesTurn};
+pub use disk::FilesTurn;
 pub use platforms::{Api, Space};
 pub use problems::{
     being_deleted, flag, full, must_be_empty, no_such_invocation, no_such_key, no_such_namespace,
@@ -29,3 +30,4 @@ pub use problems::{
 pub use registry::{Change, Namespace, Namespaces, Removal, Wrong, check_limits};
 pub use request::{Examined, examine, outside};
 pub use scope::{Scope, View};
+pub use sizes::FilesPlace;

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::disk::Disk;
 use crate::problems::{being_deleted, no_such_namespace};
+use crate::sizes::Disk;
 
 /// The collection of the store in which they are.
 const COLLECTION: &str = "namespaces";

@@ -15,7 +15,8 @@ use mote_api::Problem;
 use mote_core::FunctionSpec;
 use mote_core::spec::Runtime;
 use mote_golang::GENERATED;
-use mote_packages::registries::{Client, Registries};
+use mote_packages::client::Client;
+use mote_packages::registries::Registries;
 use mote_sandbox::BuildRequest;
 use mote_store::{Lookup, PackagesStaging, StagedCode};
 

@@ -14,8 +14,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::entities::{Entity, What, unix_ms};
+use super::id::Id;
 use super::limits::Place;
-use super::run::{self, Activation, Ended, Found, Id, NotRun};
+use super::not_run::NotRun;
+use super::run::{self, Activation, Ended, Found};
 use super::{Refused, Whisk};
 
 /// The description of one in the journal.

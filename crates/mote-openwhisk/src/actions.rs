@@ -20,7 +20,9 @@ use super::action_limits::limits;
 use super::activations::without_created;
 use super::callers::{self, Sender};
 use super::entities::{self, Entity, EntityKind, Pair, What};
-use super::run::{Activation, Id, NotRun, Patience};
+use super::id::Id;
+use super::not_run::NotRun;
+use super::run::{Activation, Patience};
 use super::{CODE_BYTES_MAX, Refused, Whisk, accepted, object, run, spaces, system};
 
 /// A caller that waits longer than this for the result receives the activation id instead.
@@ -468,17 +470,9 @@ async fn source(exec: &Value, keys: &mut FunctionManifest) -> Result<Code, Refus
     Ok(Code::Zip { bytes: bytes.into(), below: String::new() })
 }
 
-/// The name of an action with the characters that a function's name may have.
-pub(super) fn label(name: &str) -> String {
-    let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let label: String = name.chars().map(letter).take(56).collect();
-    let label = label.trim_matches('-').to_owned();
-    if label.is_empty() { "action".to_owned() } else { label }
-}
-
 /// A full name for the function of a new action: its label, made unique.
 fn free_name(part: &Part, name: &str) -> Result<String, Refused> {
-    let label = label(name);
+    let label = entities::label(name);
     let is_free = |name: &String| part.function(name).is_none();
     let numbered = (2..1000).map(|number| format!("{label}-{number}"));
     let mut all = std::iter::once(label.clone()).chain(numbered);

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::run::Id;
+use super::id::Id;
 use super::{NAMESPACE, Node, Refused, Whisk};
 
 const COLLECTION: &str = "openwhisk/activations";

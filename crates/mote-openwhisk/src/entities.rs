@@ -291,3 +291,11 @@ pub(super) fn merged<'p>(lists: impl IntoIterator<Item = &'p [Pair]>) -> Map<Str
     all.extend(pairs.map(|pair| (pair.key.clone(), pair.value.clone())));
     all
 }
+
+/// The name of an action with the characters that a function's name may have.
+pub(super) fn label(name: &str) -> String {
+    let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let label: String = name.chars().map(letter).take(56).collect();
+    let label = label.trim_matches('-').to_owned();
+    if label.is_empty() { "action".to_owned() } else { label }
+}

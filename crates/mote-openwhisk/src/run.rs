@@ -1,6 +1,5 @@
 //! Activations: runs an action or a sequence and records the result.
 
-use std::fmt;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -19,6 +18,8 @@ use serde_json::{Map, Value, json};
 
 use super::action_limits::limits;
 use super::entities::{self, Entity, EntityKind, What};
+use super::id::Id;
+use super::not_run::NotRun;
 use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, activations, spaces, system};
 
 /// Attempts for an activation that finds no room.
@@ -29,38 +30,6 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Longest sequence, and the nesting limit of sequences.
 pub(super) const SEQUENCE_MAX: usize = 50;
 const DEPTH_MAX: usize = 8;
-
-/// The id of an activation, 32 hexadecimal digits. The first digits are the time, so ids sort by
-/// it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub(super) struct Id(u128);
-
-impl fmt::Display for Id {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-impl From<Id> for String {
-    fn from(id: Id) -> Self {
-        id.to_string()
-    }
-}
-
-impl TryFrom<String> for Id {
-    type Error = std::num::ParseIntError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        u128::from_str_radix(&text, 16).map(Self)
-    }
-}
-
-impl From<Id> for Value {
-    fn from(id: Id) -> Self {
-        id.to_string().into()
-    }
-}
 
 /// One call of an action.
 #[derive(Debug, Clone)]
@@ -82,40 +51,6 @@ pub(super) enum Patience {
     Refused,
     /// It tries again for about a minute, because it was accepted or has begun.
     Waits,
-}
-
-/// The reason why an activation did not run; such an activation leaves no record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NotRun {
-    /// The action does not exist, or has no function.
-    Missing,
-    /// The parameters are larger than the limit.
-    TooLarge,
-    /// The node has no room.
-    NoRoom,
-    /// The node stops.
-    Stopping,
-    /// The front failed.
-    Failed,
-}
-
-impl From<NotRun> for Refused {
-    fn from(reason: NotRun) -> Self {
-        let (status, text) = match reason {
-            NotRun::Missing => return Self::not_found(),
-            NotRun::TooLarge => (
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "Request larger than allowed: parameters of at most 1 MB.",
-            ),
-            NotRun::NoRoom => (
-                StatusCode::TOO_MANY_REQUESTS,
-                "Too many concurrent requests in flight: the node has no room.",
-            ),
-            NotRun::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "The node stops."),
-            NotRun::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "The activation failed to run."),
-        };
-        Self(status, text.to_owned())
-    }
 }
 
 /// The result of an activation.

@@ -11,9 +11,9 @@ use mote_compat::node::{Function, NamespaceChange, Space};
 use mote_compat::part::Part;
 use serde::{Deserialize, Serialize};
 
-use super::entities::{Entity, What, check_name};
-use super::run::NotRun;
-use super::{PARAMETERS_BYTES_MAX, Refused, Whisk, actions};
+use super::entities::{self, Entity, What, check_name};
+use super::not_run::NotRun;
+use super::{PARAMETERS_BYTES_MAX, Refused, Whisk};
 
 /// Key of the annotation.
 const KEY: &str = "openwhisk";
@@ -64,7 +64,7 @@ pub(super) fn get(whisk: &Whisk, space: &Space, name: &str) -> Option<Entity> {
         return None;
     }
     // Most functions have the names of their actions.
-    let likely = format!("{}.{}", actions::label(name), space.name);
+    let likely = format!("{}.{}", entities::label(name), space.name);
     let is_it = |(found, entity): (String, Entity)| (found == name).then_some(entity);
     let found = whisk.context.node.function(&likely).as_ref().and_then(action_of).and_then(is_it);
     found.or_else(|| list(whisk, space).into_iter().find_map(is_it))

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::actions::{self, ActionChange, Flags, Page};
 use super::callers::{self, Sender};
 use super::entities::{self, Entity, EntityKind, What};
-use super::run::Id;
+use super::id::Id;
 use super::{NAMESPACE, Refused, Whisk, accepted, object, run};
 
 pub(super) async fn list(State(whisk): State<Whisk>, Query(page): Query<Page>) -> Json<Value> {

@@ -2,7 +2,7 @@
 //! namespace sees. Its owner is not the one who runs the node, so it sees no credential: only settings
 //! that are known to contain none, and addresses without user names, passwords and queries.
 
-use crate::registries::Client;
+use crate::client::Client;
 
 /// Settings that are let through, as pip and npm write them in files. npm also has `@SCOPE:registry`.
 const PIP: &[&str] = &[

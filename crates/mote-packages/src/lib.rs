@@ -5,6 +5,7 @@
 //!
 //! This crate must not know a node, the store or sandboxes. `mote-node` runs the installations.
 
+pub mod client;
 mod credentials;
 pub mod inputs;
 pub mod output;

@@ -27,6 +27,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::client::Client;
 use crate::credentials;
 
 /// The proxy's address inside an installation.
@@ -41,17 +42,6 @@ const CONNECTIONS_MAX: usize = 64;
 const REFUSED_MAX: usize = 5;
 /// A larger file is not a configuration file of a package client.
 const CONFIG_BYTES_MAX: u64 = 64 << 10;
-
-/// A package client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Client {
-    /// pip.
-    Pip,
-    /// npm.
-    Npm,
-    /// The `go` command.
-    Go,
-}
 
 /// Variables of the daemon that configure a client, by their prefixes.
 const VARIABLES: [(Client, &[&str]); 3] = [

@@ -9,9 +9,10 @@ use mote_core::spec::{Platform, Runtime};
 use mote_interpreters::Found;
 use sha2::{Digest, Sha256};
 
+use crate::client::Client;
 use crate::inputs::{self, Inputs};
 use crate::provided;
-use crate::registries::{Client, Registries};
+use crate::registries::Registries;
 
 /// Largest `package.json` that the node itself reads, in bytes.
 const PACKAGE_JSON_BYTES_MAX: u64 = 1 << 20;

@@ -21,6 +21,7 @@
 mod guests;
 mod life;
 mod look;
+mod orders;
 mod own;
 #[cfg(test)]
 mod own_tests;
@@ -49,7 +50,8 @@ use mote_core::spec::{
 };
 
 pub use life::{Ended, NewInstance};
-pub use look::{Expired, Expiry, Orders, Start, Stopping, Surroundings};
+pub use look::{Expired, Expiry, Surroundings};
+pub use orders::{Orders, Start, Stopping};
 use scaling::{Count, Scaling};
 pub use why::Why;
 use worker::Total;

@@ -8,7 +8,7 @@
 
 use mote_core::policy::Balance;
 
-use super::look::{Orders, Stopping};
+use super::orders::{Orders, Stopping};
 use super::{Dispatched, Instance, Pool, Queued, Running, StopReason, Waiting, Why, Worker};
 
 /// How long an invocation waits for an instance of its own, while there are as many as there may be,
