@@ -10,9 +10,10 @@ mod program_pages;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Pause between two checks of the allocator's free memory, after calls or a check that has returned
-/// some. After each other check the pause is twice as long, up to `LOOK_MAX`: a check counts all free
-/// pieces, which takes milliseconds in a node with a hundred functions.
+/// Pause between two checks of the allocator's free memory, after calls or after a check that found
+/// another amount than the one before. After each other check the pause is twice as long, up to
+/// `LOOK_MAX`: a check counts all free pieces, which takes milliseconds in a node with a hundred
+/// functions.
 const LOOK: Duration = Duration::from_secs(2);
 const LOOK_MAX: Duration = Duration::from_secs(16);
 /// Returning memory takes milliseconds, so the node does it only when no call has arrived for this
@@ -40,7 +41,7 @@ pub async fn give_back(idle: impl Fn() -> Option<Duration>) {
     let mut kept = 0;
     // When pages of program files are returned; `None` once they are, until a call arrives.
     let (mut pages_after, mut before) = (Some(IDLE), Duration::ZERO);
-    let mut pause = LOOK;
+    let (mut pause, mut free_before) = (LOOK, 0);
     loop {
         tokio::time::sleep(pause).await;
         let idle = idle().unwrap_or_default();
@@ -60,10 +61,13 @@ pub async fn give_back(idle: impl Fn() -> Option<Duration>) {
             pages_after = None;
         }
         let free = allocator::free_bytes();
+        if free != std::mem::replace(&mut free_before, free) {
+            pause = LOOK;
+        }
         if free > kept + WORTH_BYTES {
             allocator::trim();
             kept = allocator::free_bytes();
-            pause = LOOK;
+            free_before = kept;
         }
         kept = kept.min(free);
     }
