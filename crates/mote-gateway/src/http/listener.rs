@@ -46,7 +46,8 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Accepts until the stopper stops; returns when the last connection has ended.
+/// Accepts until the stopper stops, and then what the kernel has completed before; returns when the
+/// last connection has ended.
 pub async fn serve<I: Invoker>(
     listener: TcpListener,
     invoker: I,
@@ -72,6 +73,9 @@ pub async fn serve<I: Invoker>(
     });
     let mut stopped = front.stopper.stopped();
     let mut accepted_in_turn = 0;
+    // The kernel resets the connections that wait when the listener is closed, though their clients
+    // may have sent a request. New ones must not keep the node from stopping.
+    let mut left_after_stop = BACKLOG;
     loop {
         // A burst of new clients must not delay the requests of the others for long. With a small
         // fixed number, new clients of a slow machine would wait for seconds, because those that are
@@ -83,15 +87,20 @@ pub async fn serve<I: Invoker>(
         }
         accepted_in_turn += 1;
         if front.stopper.is_stopping() {
-            break;
+            left_after_stop -= 1;
+            if left_after_stop == 0 {
+                break;
+            }
         }
         let place = tokio::select! {
-            () = &mut stopped => break,
+            biased;
             place = places.clone().acquire_owned() => place.map_err(std::io::Error::other)?,
+            () = &mut stopped => break,
         };
         let (stream, peer) = tokio::select! {
-            () = &mut stopped => break,
+            biased;
             accepted = accept(&listener) => accepted,
+            () = &mut stopped => break,
         };
         let owner = address_owner(peer.ip());
         let Ok(share) = shares.take(owner, 1) else {
