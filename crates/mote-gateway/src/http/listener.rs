@@ -9,7 +9,7 @@ use mote_core::Invoker;
 use mote_core::shares::address_owner;
 use mote_core::turn::TURN_ITEMS_MAX;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 
 use super::client::TlsClient;
@@ -71,37 +71,7 @@ pub async fn serve<I: Invoker>(
         websockets,
         handshakes,
     });
-    let mut stopped = front.stopper.stopped();
-    let mut accepted_in_turn = 0;
-    // The kernel resets the connections that wait when the listener is closed, though their clients
-    // may have sent a request. New ones must not keep the node from stopping.
-    let mut left_after_stop = BACKLOG;
-    loop {
-        // A burst of new clients must not delay the requests of the others for long. With a small
-        // fixed number, new clients of a slow machine would wait for seconds, because those that are
-        // served send their next request at once.
-        let open = connections_max as usize - places.available_permits();
-        if accepted_in_turn >= (open / 2).clamp(TURN_ITEMS_MAX as usize, ACCEPTED_IN_TURN_MAX) {
-            accepted_in_turn = 0;
-            tokio::task::yield_now().await;
-        }
-        accepted_in_turn += 1;
-        if front.stopper.is_stopping() {
-            left_after_stop -= 1;
-            if left_after_stop == 0 {
-                break;
-            }
-        }
-        let place = tokio::select! {
-            biased;
-            place = places.clone().acquire_owned() => place.map_err(std::io::Error::other)?,
-            () = &mut stopped => break,
-        };
-        let (stream, peer) = tokio::select! {
-            biased;
-            accepted = accept(&listener) => accepted,
-            () = &mut stopped => break,
-        };
+    let begin = |stream: TcpStream, peer: SocketAddr, place: OwnedSemaphorePermit| {
         let owner = address_owner(peer.ip());
         let Ok(share) = shares.take(owner, 1) else {
             // The answer is written only if that needs no waiting; the connection is closed in any
@@ -109,7 +79,7 @@ pub async fn serve<I: Invoker>(
             if front.config.tls.is_none() {
                 let _ = stream.try_write(CROWDED);
             }
-            continue;
+            return;
         };
         // Among equals the first one is chosen, so that a lone client is served where the first
         // instance is.
@@ -133,6 +103,45 @@ pub async fn serve<I: Invoker>(
                     drop(place);
                 });
             }
+        }
+    };
+    let mut stopped = front.stopper.stopped();
+    let mut accepted_in_turn = 0;
+    loop {
+        // A burst of new clients must not delay the requests of the others for long. With a small
+        // fixed number, new clients of a slow machine would wait for seconds, because those that are
+        // served send their next request at once.
+        let open = connections_max as usize - places.available_permits();
+        if accepted_in_turn >= (open / 2).clamp(TURN_ITEMS_MAX as usize, ACCEPTED_IN_TURN_MAX) {
+            accepted_in_turn = 0;
+            tokio::task::yield_now().await;
+        }
+        accepted_in_turn += 1;
+        if front.stopper.is_stopping() {
+            break;
+        }
+        let place = tokio::select! {
+            () = &mut stopped => break,
+            place = places.clone().acquire_owned() => place.map_err(std::io::Error::other)?,
+        };
+        let (stream, peer) = tokio::select! {
+            () = &mut stopped => break,
+            accepted = accept(&listener) => accepted,
+        };
+        begin(stream, peer, place);
+    }
+    // The kernel resets the connections that still wait when the listener is closed, though their
+    // clients may have sent a request. The runtime may not have been told of them, so the listener is
+    // asked itself. New clients must not keep the node from stopping.
+    let listener = listener.into_std()?;
+    for _ in 0..BACKLOG {
+        let Ok(place) = places.clone().try_acquire_owned() else { break };
+        let Ok((stream, peer)) = listener.accept() else { break };
+        if stream.set_nonblocking(true).is_ok()
+            && let Ok(stream) = TcpStream::from_std(stream)
+        {
+            let _ = stream.set_nodelay(true);
+            begin(stream, peer, place);
         }
     }
     drop(listener);
