@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use mote_core::backend::InstanceControl;
 use mote_pool::admission::{
-    BACKGROUND_LOOK_NS, LIFT_NS, LONG_WORK_NS, METER_NS, is_considerate, is_greedy, is_starved,
+    BACKGROUND_LOOK_NS, Background, LIFT_NS, LONG_WORK_NS, METER_NS, background, is_considerate,
+    is_greedy, is_starved,
 };
 
 use crate::pool::Pool;
@@ -43,22 +44,20 @@ impl Look {
 /// compete until it has had its floor. Reads one small file per instance that it measures.
 pub(crate) fn govern(revision: &Revision, now: u64) {
     let has_neighbours = revision.has_neighbours(now);
-    let shares = revision.has_strangers(now);
+    let shares = has_neighbours && revision.has_strangers(now);
     let takes_most = shares && takes_most(revision, now);
-    let (background, mut one_is_lifted, mut looks) = {
+    let (is_in_background, mut one_is_lifted, mut looks) = {
         let mut pool = revision.pool.lock();
-        let is_considerate = || pool.workers().any(|(_, worker)| is_considerate(worker.mean_ns()));
-        if pool.is_in_background() && (!has_neighbours || (!takes_most && is_considerate())) {
-            return pool.put_into_background(false);
+        let is_considerate = pool.workers().any(|(_, worker)| is_considerate(worker.mean_ns()));
+        let wanted = background(pool.background(), has_neighbours, is_considerate, takes_most);
+        if wanted != pool.background() {
+            return pool.put_into_background(wanted);
         }
         if !has_neighbours {
             return;
         }
-        if takes_most && !pool.is_in_background() && !pool.is_quiet() {
-            return pool.put_into_background(true);
-        }
         let looks = due_looks(&mut pool, shares, now);
-        (pool.is_in_background(), pool.has_lifted(), looks)
+        (wanted.is_some(), pool.has_lifted(), looks)
     };
     // The instance whose invocation waits longest is the first to be lifted.
     looks.sort_by_key(|look| std::cmp::Reverse((look.is_lifted, look.running_ns)));
@@ -70,7 +69,7 @@ pub(crate) fn govern(revision: &Revision, now: u64) {
         let instance = worker.instance_mut();
         let of_long_work_ns = look.of_long_work_ns();
         let starved = of_long_work_ns.is_some_and(|since_ns| is_starved(burnt_ns, since_ns));
-        if background && starved && (look.is_lifted || !one_is_lifted) {
+        if is_in_background && starved && (look.is_lifted || !one_is_lifted) {
             // The measurement goes on from where it began, so the lift lasts until the floor is
             // reached.
             one_is_lifted = true;
@@ -84,15 +83,19 @@ pub(crate) fn govern(revision: &Revision, now: u64) {
         instance.looked_ns = now;
         if shares && look.span_ns < 2 * METER_NS {
             let mut meters = revision.shared.meters.lock();
-            meters.entry(revision.who.namespace).or_default().add(burnt_ns, now);
+            let namespace = revision.who.namespace;
+            if !meters.contains_key(&namespace) {
+                meters.retain(|_, meter| meter.is_fresh(now));
+            }
+            meters.entry(namespace).or_default().add(burnt_ns, now);
         }
         if look.is_lifted {
             one_is_lifted = false;
             instance.end_lift();
-        } else if !background
+        } else if !is_in_background
             && of_long_work_ns.is_some_and(|since| is_greedy(burnt_ns, since, look.running_ns))
         {
-            return pool.put_into_background(true);
+            return pool.put_into_background(Some(Background::Function));
         }
     }
 }
@@ -105,7 +108,7 @@ fn takes_most(revision: &Revision, now: u64) -> bool {
 /// The instances whose last measurement is some time ago, and whose invocation has run long; all, if
 /// their namespace shares the node. Ends lifts whose invocation has ended.
 fn due_looks(pool: &mut Pool, shares: bool, now: u64) -> Vec<Look> {
-    let pause_ns = if pool.is_in_background() { BACKGROUND_LOOK_NS } else { LOOK_NS };
+    let pause_ns = if pool.background().is_some() { BACKGROUND_LOOK_NS } else { LOOK_NS };
     let mut looks = Vec::new();
     for (key, worker) in pool.workers_mut() {
         let oldest = worker.calls().iter().map(|(_, call)| call.began_ns()).min();
@@ -113,7 +116,7 @@ fn due_looks(pool: &mut Pool, shares: bool, now: u64) -> Vec<Look> {
         let instance = worker.instance_mut();
         let is_lifted = instance.lifted_until_ns != 0;
         let span_ns = now.saturating_sub(instance.looked_ns);
-        let is_shared_look = shares && span_ns >= SHARED_LOOK_NS;
+        let is_shared_look = shares && span_ns >= SHARED_LOOK_NS && !is_lifted;
         let is_due = if running_ns < LONG_WORK_NS {
             if is_lifted && now >= instance.lifted_until_ns {
                 instance.end_lift();

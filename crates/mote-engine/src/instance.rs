@@ -318,10 +318,10 @@ fn enlist(
     let mut pool = revision.pool.lock();
     // Not done earlier, because on a machine that is always busy the instance would not come up in
     // the background.
-    if pool.is_in_background() && has_neighbours {
+    if pool.background().is_some() && has_neighbours {
         control.set_background(true);
-    } else if pool.is_in_background() {
-        pool.put_into_background(false);
+    } else if pool.background().is_some() {
+        pool.put_into_background(None);
     }
     revision.whole_bodies.store(ready.whole_bodies, Ordering::Relaxed);
     revision.concurrency.store(ready.concurrency, Ordering::Relaxed);

@@ -17,6 +17,7 @@ use mote_core::body::{Body, BodyError};
 use mote_core::chain::Chain;
 use mote_core::wire::{self, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, WINDOW_BYTES};
 use mote_core::{Fault, Invocation, InvocationId, Phases, Trigger};
+use mote_pool::admission::Background;
 use mote_pool::autoscale::Bounds;
 use mote_pool::{
     self as pool, Call, Dispatched, Orders, Refusal, Rules, Running, Submitted, Surroundings,
@@ -432,9 +433,8 @@ pub(crate) struct Pool {
     reconciler_runs: bool,
     /// The reconciler sleeps until it is woken; new work must wake it.
     pub(crate) reconciler_sleeps: bool,
-    /// Its instances run in the background: they were greedy, hung or died repeatedly while the
-    /// node had other functions to serve, and have not run only short work since.
-    background: bool,
+    /// Why its instances run in the background.
+    background: Option<Background>,
 }
 
 impl Deref for Pool {
@@ -460,7 +460,7 @@ impl Pool {
             untold: 0,
             reconciler_runs: false,
             reconciler_sleeps: false,
-            background: false,
+            background: None,
         }
     }
 
@@ -527,8 +527,8 @@ impl Pool {
         Some(std::mem::take(&mut self.untold))
     }
 
-    /// Whether its instances run only when nothing else needs the processor.
-    pub(crate) fn is_in_background(&self) -> bool {
+    /// Why its instances run only when nothing else needs the processor.
+    pub(crate) fn background(&self) -> Option<Background> {
         self.background
     }
 
@@ -540,17 +540,17 @@ impl Pool {
 
     /// Makes instances that start from now on run in the background.
     pub(crate) fn start_in_background(&mut self) {
-        self.background = true;
+        self.background = Some(Background::Function);
     }
 
     /// Makes its instances run only when nothing else needs the processor, or with the usual
     /// priority.
-    pub(crate) fn put_into_background(&mut self, background: bool) {
+    pub(crate) fn put_into_background(&mut self, background: Option<Background>) {
         self.background = background;
         for (_, worker) in self.inner.workers_mut() {
             let instance = worker.instance_mut();
             instance.lifted_until_ns = 0;
-            instance.control.set_background(background);
+            instance.control.set_background(background.is_some());
         }
     }
 }

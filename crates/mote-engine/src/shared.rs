@@ -45,7 +45,7 @@ pub(crate) struct Shared {
     /// Memory for further instances in bytes, as of the last report to other cells.
     pub(crate) free_bytes: AtomicU64,
     pub(crate) instances: AtomicU64,
-    /// The processor time of each namespace that uses some while others are called.
+    /// The processor time of each namespace that used some of late while others were called.
     pub(crate) meters: Mutex<HashMap<u64, ProcessorMeter>>,
 }
 

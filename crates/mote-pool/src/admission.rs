@@ -66,6 +66,29 @@ pub fn is_considerate(service_ns: u64) -> bool {
     service_ns > 0 && service_ns < LONG_WORK_NS
 }
 
+/// Why the instances of a function run in the background.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Background {
+    /// The function was greedy, hung or died repeatedly.
+    Function,
+    /// Its namespace used most of a core while functions of others were called.
+    Namespace,
+}
+
+/// Whether a function stays in the background, enters it for its namespace, or leaves it. It leaves
+/// when it has no neighbours or its work is short again, and otherwise stays for its own sake.
+pub fn background(
+    now: Option<Background>,
+    has_neighbours: bool,
+    is_considerate: bool,
+    namespace_takes_most: bool,
+) -> Option<Background> {
+    match now {
+        Some(Background::Function) if has_neighbours && !is_considerate => now,
+        _ => namespace_takes_most.then_some(Background::Namespace),
+    }
+}
+
 /// Pause between two measurements of a long-running instance in the background.
 pub const BACKGROUND_LOOK_NS: u64 = 400_000_000;
 /// How long a starved instance competes like any other before it is measured again.
@@ -167,7 +190,7 @@ impl ProcessorMeter {
     }
 
     /// Otherwise nothing was measured for a while, and the sum says nothing about the time since.
-    fn is_fresh(&self, now_ns: u64) -> bool {
+    pub fn is_fresh(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.began_ns) < 4 * METER_NS
     }
 }
@@ -272,6 +295,20 @@ mod tests {
         assert!(add(&mut meter, 400, 100_000_000), "half of a core is not far below");
         assert!(!add(&mut meter, 600, 60_000_000), "three tenths of a core");
         assert!(!add(&mut meter, 1_500, SECOND), "after a pause it begins anew");
+    }
+
+    #[test]
+    fn a_function_leaves_the_background_for_the_reason_for_which_it_entered() {
+        use Background::{Function, Namespace};
+        // Long work that is not short again, in a namespace that uses less than most of a core.
+        assert_eq!(background(Some(Function), true, false, false), Some(Function));
+        assert_eq!(background(Some(Namespace), true, false, false), None);
+        assert_eq!(background(Some(Function), false, false, false), None, "without neighbours");
+        assert_eq!(background(Some(Function), true, true, false), None, "short again");
+        for now in [None, Some(Namespace)] {
+            assert_eq!(background(now, true, true, true), Some(Namespace));
+        }
+        assert_eq!(background(Some(Function), true, true, true), Some(Namespace));
     }
 
     #[test]
