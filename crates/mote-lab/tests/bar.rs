@@ -20,37 +20,34 @@ fn run(name: &str, policy: Policy) -> Report {
     simulate(&scenario)
 }
 
-/// The most that `auto` may cost over Knative's rule: instance-seconds, and memory with starts.
-/// Knative's rule is cheaper where demand is steady, and callers wait four times as long there.
-const OVER_KNATIVE: [(&str, f64, f64); 5] = [
-    ("steady", 1.35, 2.4),
-    ("bursty", 0.65, 0.65),
-    ("diurnal", 1.35, 2.4),
-    ("ramp", 1.2, 1.9),
-    ("heavy-tail", 0.9, 0.95),
+/// What `auto` costs over the rules of Knative, Kubernetes and OpenFaaS in [`run`] of each family, in
+/// instance-seconds and in the sum of memory and starts. Knative's rule is cheaper where demand is
+/// steady, and callers wait four times as long there; OpenFaaS's rule answers a third of the calls in
+/// bursts, and saves the cost of the others.
+const COSTS: [(&str, [(f64, f64); 3]); 5] = [
+    ("steady", [(1.27, 2.16), (1.35, 2.83), (0.47, 0.46)]),
+    ("bursty", [(0.58, 0.58), (0.80, 1.00), (4.34, 8.98)]),
+    ("diurnal", [(1.24, 2.21), (1.35, 2.83), (0.47, 0.48)]),
+    ("ramp", [(1.13, 1.75), (0.89, 1.05), (0.66, 0.62)]),
+    ("heavy-tail", [(0.80, 0.83), (0.39, 0.34), (0.56, 0.43)]),
 ];
+/// Small changes of the rule shift the figures by a percent or two.
+const TOLERANCE: f64 = 1.03;
 
 #[test]
-fn auto_waits_less_than_every_preset() {
-    for name in FAMILIES {
+fn auto_waits_less_and_costs_no_more_than_stated() {
+    assert_eq!(COSTS.map(|(name, _)| name), FAMILIES);
+    for (name, costs) in COSTS {
         let [auto, presets @ ..] = policies().map(|policy| run(name, policy));
-        for preset in &presets {
+        for (preset, (most_seconds, most_cost)) in presets.iter().zip(costs) {
             let against = format!("{name}: auto against {}", preset.policy);
             assert!(auto.wait.mean_ms < preset.wait.mean_ms, "{against}: mean");
             assert!(auto.wait.p99_ms < preset.wait.p99_ms, "{against}: p99");
+            let seconds = auto.instance_seconds / preset.instance_seconds;
+            let cost = auto.cost_s / preset.cost_s;
+            println!("{against}: instance-seconds {seconds:.2}, cost {cost:.2}");
+            assert!(seconds <= most_seconds * TOLERANCE, "{against}: {seconds} of the seconds");
+            assert!(cost <= most_cost * TOLERANCE, "{against}: {cost} of the cost");
         }
-    }
-}
-
-#[test]
-fn auto_costs_no_more_than_stated() {
-    for (name, most_seconds, most_cost) in OVER_KNATIVE {
-        let [auto, presets @ ..] = policies().map(|policy| run(name, policy));
-        let knative = presets.iter().find(|preset| preset.policy == "knative").unwrap();
-        let seconds = auto.instance_seconds / knative.instance_seconds;
-        let cost = auto.cost_s / knative.cost_s;
-        println!("{name}: instance-seconds {seconds:.2}, cost {cost:.2}");
-        assert!(seconds <= most_seconds, "{name}: {seconds} of the instance-seconds");
-        assert!(cost <= most_cost, "{name}: {cost} of the cost");
     }
 }
