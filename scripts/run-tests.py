@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 # Programs whose tests compare times with each other, or need the processors for themselves.
 ALONE = {"experiments", "neighbours", "escape", "instances", "scale_to_zero"}
+# A program that takes longer hangs.
+PROGRAM_SECONDS_MAX = 1_200
 # Programs that take minutes. They begin first, so that none of them is left for the end.
 LONG = [
     "cloudevents",
@@ -79,10 +81,13 @@ class Runner:
         with tempfile.TemporaryFile() as output:
             # In the environment that `cargo test` gives: its folder, and the crate's.
             environment = {**os.environ, "CARGO_MANIFEST_DIR": str(folder)}
-            ended = subprocess.run(
-                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-                stdout=output, stderr=subprocess.STDOUT, check=False,
-            )
+            try:
+                ended = subprocess.run(
+                    command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                    stderr=subprocess.STDOUT, check=False, timeout=PROGRAM_SECONDS_MAX,
+                ).returncode
+            except subprocess.TimeoutExpired as error:
+                ended = str(error)
             took = time.monotonic() - began
             output.seek(0)
             with self.printing:
@@ -90,8 +95,8 @@ class Runner:
                 sys.stdout.buffer.write(output.read())
                 sys.stdout.flush()
                 self.times.append((took, title))
-                if ended.returncode != 0:
-                    print(f"{title} ended with {ended.returncode}", flush=True)
+                if ended != 0:
+                    print(f"{title} ended with {ended}", flush=True)
                     self.failed.append(title)
 
 

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 /// Sizes that are remembered.
 const SIZES_MAX: usize = 10_000;
+
 /// What is known about the disk.
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
