@@ -12,7 +12,7 @@ use mote_compat::node::{Change, Documents, Space};
 use mote_compat::part::Part;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::id::Id;
 use super::{NAMESPACE, Node, Refused, Whisk};
@@ -30,7 +30,9 @@ const RECORD_BYTES_MAX: usize = 4 << 20;
 const LOGS_CUT: &str =
     "Logs were truncated because the total bytes size exceeds the limit of the node.";
 /// How long a record may be in memory alone.
-const WRITE_EVERY: Duration = Duration::from_millis(500);
+const WRITE_AFTER: Duration = Duration::from_millis(500);
+/// How often records are looked at whose namespace may have been deleted, while there are any.
+const FORGET_EVERY: Duration = Duration::from_secs(10);
 /// Length of lists without a limit, and the longest list.
 const LIST_DEFAULT: usize = 30;
 const LIST_MAX: usize = 200;
@@ -39,6 +41,8 @@ const LIST_MAX: usize = 200;
 #[derive(Default)]
 pub(super) struct Activations {
     held: Mutex<Held>,
+    /// A record was added.
+    came: Notify,
     /// The number of added records that have been written.
     written: watch::Sender<u64>,
     /// Only one task writes at a time, so that an earlier state never overwrites a later one.
@@ -173,6 +177,7 @@ impl Activations {
     /// Adds a record.
     pub(super) fn add(&self, id: Id, record: Value) {
         self.held().add(id.to_string(), record);
+        self.came.notify_one();
     }
 
     pub(super) fn get(&self, id: &str) -> Option<Value> {
@@ -217,10 +222,11 @@ impl Activations {
         }
     }
 
-    /// Writes new records every half second, and removes those of namespaces that were deleted.
+    /// Writes new records half a second after they came, and removes those of namespaces that were
+    /// deleted. Without records it does not wake up.
     pub(super) async fn keep(&self, node: &dyn Node) {
         loop {
-            tokio::time::sleep(WRITE_EVERY).await;
+            self.until_due().await;
             let all = node.namespaces();
             self.held().forget(|(name, created)| {
                 let space = || Space { name: name.as_str().into(), created_at_ms: *created };
@@ -228,6 +234,23 @@ impl Activations {
             });
             self.write(node).await;
         }
+    }
+
+    /// Returns when there may be something to write or to remove.
+    async fn until_due(&self) {
+        let (is_behind, may_forget) = {
+            let held = self.held();
+            let may_forget = held.owners.keys().any(|(name, _)| name != NAMESPACE);
+            (!held.unwritten.is_empty(), may_forget)
+        };
+        match (is_behind, may_forget) {
+            (true, _) => {}
+            (false, true) => {
+                let _ = tokio::time::timeout(FORGET_EVERY, self.came.notified()).await;
+            }
+            (false, false) => self.came.notified().await,
+        }
+        tokio::time::sleep(WRITE_AFTER).await;
     }
 }
 
@@ -419,5 +442,27 @@ mod tests {
         assert_eq!((held.records.len(), held.owners.len()), (10, 1));
         let counted: usize = held.records.values().map(|one| one.to_string().len()).sum();
         assert_eq!(held.bytes, counted);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn records_are_due_when_they_came_and_namespaces_from_time_to_time() {
+        let hour = Duration::from_secs(3600);
+        let activations = Activations::default();
+        let due = async || {
+            let began = tokio::time::Instant::now();
+            let due = tokio::time::timeout(hour, activations.until_due()).await;
+            due.ok().map(|()| began.elapsed())
+        };
+        assert_eq!(due().await, None, "nothing wakes up without records");
+        activations.add(id(1), json!({ "logs": [] }));
+        assert_eq!(due().await, Some(WRITE_AFTER));
+        assert_eq!(due().await, Some(WRITE_AFTER), "it is not written yet");
+        activations.held().unwritten.clear();
+        // The second round was for the record, and has not used up its notice.
+        assert_eq!(due().await, Some(WRITE_AFTER));
+        assert_eq!(due().await, None);
+        activations.add(id(2), json!({ "namespace": "plant", CREATED: 7, "logs": [] }));
+        activations.held().unwritten.clear();
+        assert_eq!(due().await, Some(WRITE_AFTER));
+        assert_eq!(due().await, Some(FORGET_EVERY + WRITE_AFTER));
     }
 }
