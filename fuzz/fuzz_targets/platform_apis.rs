@@ -17,8 +17,8 @@ use libfuzzer_sys::fuzz_target;
 use mote_api::Problem;
 use mote_compat::fuzzing::{self, Api};
 use mote_compat::node::{
-    Access, Admission, Call, Change, Code, Collection, Deploy, Deploys, Documents, Function,
-    Functions, Invocations, KeptCalls, Log, Logs, Manifest, Secrets,
+    Access, Act, Admission, Call, Change, Code, Collection, Deploy, Deploys, Documents, Function,
+    Functions, Invocations, KeptCalls, Log, Logs, Manifest, Namespaces, Role, Scope, Secrets,
 };
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Phases, Reply, headers};
@@ -46,8 +46,20 @@ fn none<T: Send + 'static>() -> BoxFuture<'static, Result<T, Problem>> {
 }
 
 impl Access for Obeys {
-    fn admits(&self, _: IpAddr, _: Option<&str>) -> Admission {
-        Admission::Admitted
+    fn admits(&self, _: IpAddr, _: Option<&str>, _: Role) -> (Admission, Scope) {
+        (Admission::Admitted("fuzzer".into()), Scope::All)
+    }
+
+    fn scope_of(&self, _: &str) -> Option<Scope> {
+        Some(Scope::All)
+    }
+
+    fn namespaces(&self) -> Arc<Namespaces> {
+        Arc::default()
+    }
+
+    fn record(&self, _: Act) -> BoxFuture<'static, ()> {
+        ready(()).boxed()
     }
 }
 
@@ -166,6 +178,14 @@ impl KeptCalls for Obeys {
         done(None)
     }
 
+    fn note_progress(&self, _: u64, _: Vec<u8>) -> BoxFuture<'static, Result<(), Problem>> {
+        done(())
+    }
+
+    fn progress(&self, _: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
+        done(None)
+    }
+
     fn forget_call(&self, _: u64) -> BoxFuture<'static, Result<(), Problem>> {
         done(())
     }
@@ -260,6 +280,7 @@ async fn all(platform: &str, text: &str) {
                 manifest: Manifest::Keys(Box::default()),
                 annotations: BTreeMap::new(),
                 secrets: Vec::new(),
+                may_name_secrets: true,
                 replace: false,
             })
             .await;
