@@ -1,5 +1,5 @@
 //! Eclipse Californium and its DTLS library Scandium against a real node: CoAP over UDP, and over
-//! DTLS with pre-shared keys.
+//! DTLS with pre-shared keys and with certificates.
 //!
 //! The client is the program in Java in `tests/californium`. It is built into `.cache/californium`
 //! when it has changed, with a JDK and with Maven, which fetches the libraries. Where that cannot be
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
+use mote_tests::certificates::certificates;
 use mote_tests::network::Far;
 use mote_tests::{Node, SLOWNESS, repository, signal, skip, wait_for};
 
@@ -197,7 +198,7 @@ impl Bench {
             }
         };
         let node = Node::start_with(flags);
-        for (name, mode) in [("open", "public"), ("shut", "key")] {
+        for (name, mode) in [("open", "public"), ("shut", "key"), ("proved", "mtls")] {
             let manifest = format!("version = 1\n[access]\nmode = \"{mode}\"\n");
             node.deploy_ok(name, &[("app.py", APP), ("mote.toml", &manifest)]);
         }
@@ -263,6 +264,33 @@ fn californium_calls_functions_with_a_pre_shared_key() {
     let Some(bench) = Bench::start() else { return };
     let [uri, identity, key] = bench.secured("localhost");
     bench.check(&["exchanges", &uri, "shop", &identity, &key], &EXCHANGES);
+}
+
+#[test]
+fn californium_calls_functions_with_certificates() {
+    let test = "californium_calls_functions_with_certificates";
+    let Some(folder) = certificates(test) else { return };
+    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let own = ["pump.crt", "pump.key"].map(|name| std::fs::read(path(name)).expect("a file"));
+    // The library tells the format of a file by its name.
+    std::fs::write(path("pump.pem"), own.concat()).expect("written");
+    let plain = ["--coap-dtls", "127.0.0.1:0"];
+    for asks in [false, true] {
+        let authorities = path("plant.crt");
+        let flags: &[&str] = if asks { &["--client-ca", &authorities] } else { &[] };
+        let Some(bench) = Bench::start_with(&[&plain[..], flags].concat()) else { return };
+        let of_node = bench.node.dir.path().join("data/certificates/self-signed.crt");
+        std::fs::copy(of_node, path("node.pem")).expect("copied");
+        let at = format!("coaps://localhost:{}", bench.node.platform("coaps").port());
+        let (trusted, own) = (path("node.pem"), path("pump.pem"));
+        if asks {
+            let proved = format!("{at}/proved");
+            bench.check(&["certified", &proved, "pump-3", &trusted, &own], &EXCHANGES);
+        } else {
+            let open = format!("{at}/open");
+            bench.check(&["certified", &open, "None", &trusted], &EXCHANGES);
+        }
+    }
 }
 
 #[test]

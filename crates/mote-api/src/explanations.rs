@@ -238,7 +238,7 @@ const ROWS: &[Row] = &[
     row("M0531", exit::FAILED, "signatures cannot be checked yet",
         "The function has the access mode `webhook`, and the node has no secret of the name in [access], or cannot decrypt it. `mote describe NAME` shows the name, and `mote secret set SECRET` sets it."),
     row("M0532", exit::FAILED, "no certificate that opens the function",
-        "The function has the access mode `mtls`. The client sent no certificate, or its certificate has no name that the function accepts. If [access] has `callers`, a name must fit one of its entries, and `mote describe NAME` shows them. Only the ports of `https` and `coap_tls` ask for certificates, and only if the setting `client_ca` names the authorities that sign them. If the certificate is not valid, for example because it has expired or was revoked, the node ends the connection during the handshake."),
+        "The function has the access mode `mtls`. The client sent no certificate, or its certificate has no name that the function accepts. If [access] has `callers`, a name must fit one of its entries, and `mote describe NAME` shows them. Only the ports of `https`, `coap_tls` and `coap_dtls` ask for certificates, and only if the setting `client_ca` names the authorities that sign them. If the certificate is not valid, for example because it has expired or was revoked, the node ends the connection during the handshake."),
     row("M0599", exit::FAILED, "the node failed",
         "mote has a bug, or a resource of the machine is exhausted. The node's own log contains the reason with the same invocation id."),
     row("M0601", exit::FAILED, "no CoAP answer",

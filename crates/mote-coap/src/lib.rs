@@ -38,6 +38,7 @@ mod stream_tls;
 mod translate;
 
 pub use exchange_io::{prepare, serve};
+pub use sender::CheckCertificate;
 pub use server::Config;
 pub use sessions::serve_sessions;
 pub use stream_io::{StreamConfig, serve_stream};

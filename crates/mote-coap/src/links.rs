@@ -6,21 +6,30 @@ use mote_core::invocation::Head;
 use mote_core::spec::Access;
 use mote_core::{Invoker, RouteInfo};
 
-/// All functions that `from` may know of as links, filtered by `query` (`rt=temp*`,
+use super::sender::Proved;
+
+/// All functions that a client may know of as links, filtered by `query` (`rt=temp*`,
 /// percent-encoded), if any.
-pub(crate) fn document<I: Invoker>(invoker: &I, query: &[u8], from: IpAddr) -> String {
+pub(crate) fn document<I: Invoker>(
+    invoker: &I,
+    query: &[u8],
+    (from, proved): (IpAddr, Proved),
+) -> String {
     let first = query.split(|byte| *byte == b'&').next().and_then(decoded);
     let filter = first.as_deref().and_then(|query| query.split_once('='));
     let mut text = String::new();
     for route in invoker.routes() {
-        // What only this machine may call is not shown to others, and what needs a token, a
-        // certificate or a signature, which no option of CoAP can carry, is shown to nobody.
-        let is_hidden = match route.access() {
-            Access::Local => {
-                let mut head = Head::builder(b"GET", b"/", b"").finish();
-                invoker.admit(&route, &mut head, Some(from)).is_err()
-            }
-            access => matches!(access, Access::Jwt | Access::Mtls | Access::Webhook),
+        // What only this machine or clients with certificates may call is not shown to others, and
+        // what needs a token or a signature, which no option of CoAP can carry, is shown to nobody.
+        let is_refused = |certificate| {
+            let mut head = Head::builder(b"GET", b"/", b"").finish();
+            head.set_certificate(certificate);
+            invoker.admit(&route, &mut head, Some(from)).is_err()
+        };
+        let is_hidden = match (route.access(), &proved) {
+            (Access::Local, _) => is_refused(None),
+            (Access::Mtls, Proved::Names(names)) => is_refused(Some(names.clone())),
+            (access, _) => matches!(access, Access::Jwt | Access::Mtls | Access::Webhook),
         };
         // Nobody proves here for which namespace he asks.
         if is_hidden || route.name().namespace().is_some() {

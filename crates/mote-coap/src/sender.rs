@@ -12,20 +12,32 @@ use super::cutting::Frame;
 use super::exchange::Exchange;
 use super::translate;
 
-/// The sessions of a front: by number, the address of each, and the identity of its client.
-pub(crate) type Sessions = HashMap<u32, (SocketAddr, Arc<String>)>;
+/// The names in the certificate of a client (X.509, DER); `None` if no authority of the node has
+/// signed it.
+pub type CheckCertificate = Arc<dyn Fn(&[u8]) -> Option<Vec<String>> + Send + Sync>;
+
+/// The sessions of a front.
+#[derive(Default)]
+pub(crate) struct Sessions {
+    /// By number, the address of each, and what its client has proved.
+    pub(crate) all: HashMap<u32, (SocketAddr, Proved)>,
+    /// Without it, no certificate of a client counts.
+    pub(crate) check: Option<CheckCertificate>,
+}
 
 /// What the clients of a front have proved before they send requests.
 pub(crate) enum Clients {
     /// Nothing, as over UDP and TCP.
     Unknown,
-    /// The clients of sessions have proved the identities of their pre-shared keys.
+    /// The clients of sessions have proved the identities of their pre-shared keys, or the names in
+    /// their certificates.
     Sessions(Box<Sessions>),
     /// The only client, at the other end of a connection, has proved the names in its certificate.
     Certified(Arc<Vec<String>>),
 }
 
 /// What the client of a request has proved.
+#[derive(Clone)]
 pub(crate) enum Proved {
     Nothing,
     Identity(Arc<String>),

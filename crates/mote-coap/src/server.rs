@@ -4,7 +4,7 @@
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasher;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use bytes::Bytes;
 use mote_core::body::Body;
@@ -383,7 +383,7 @@ impl<I: Invoker> Server<I> {
             return Some(Response::diagnostic((4, 0), "SZX 7"));
         }
         if request.path == b"/.well-known/core" {
-            return Some(self.discover(method, &request, Sender::address(exchange, self.frame)));
+            return Some(self.discover(method, &request, exchange));
         }
         exchange.to.path = std::mem::take(&mut request.path);
         exchange.to.query = std::mem::take(&mut request.query);
@@ -510,14 +510,14 @@ impl<I: Invoker> Server<I> {
         Response { code: (4, 1), echo: Some(self.proofs.echo(peer, now_ns)), ..Response::default() }
     }
 
-    fn discover(&self, method: &[u8], request: &Request<'_>, from: IpAddr) -> Response {
+    fn discover(&self, method: &[u8], request: &Request<'_>, exchange: &Exchange) -> Response {
         if method != b"GET" {
             return Response::diagnostic((4, 5), "GET only");
         }
         Response {
             code: (2, 5),
             content_format: Some(40),
-            payload: links::document(&self.invoker, &request.query, from).into(),
+            payload: links::document(&self.invoker, &request.query, self.who(exchange)).into(),
             ..Response::default()
         }
     }

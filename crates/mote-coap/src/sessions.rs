@@ -1,12 +1,13 @@
 //! The front over sessions (RFC 7252, 9): another program ends them and passes on their datagrams, with
-//! the identity that each client has proved.
+//! what each client has proved: the identity of a pre-shared key, or a certificate, which the node
+//! checks.
 //!
 //! A session is a peer of the front, under an address that contains the number of the session
 //! ([`mote_dtls_frames::address_of`]). So everything that the front keeps for a peer, such as the
 //! answers to repeated messages, is for one session, as RFC 7252, 9.1 requires.
 
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -23,23 +24,25 @@ use tokio::sync::watch;
 
 use super::batch::{BATCH_MAX, RECEIVE_BYTES};
 use super::cutting::Frame;
+use super::exchange::Exchange;
 use super::exchange_io::{Datagrams, serve_datagrams};
-use super::sender::{Clients, Proved};
+use super::sender::{CheckCertificate, Clients, Proved, Sender, Sessions};
 use super::server::{Config, Server};
 
 /// Serves the sessions of another program until `stop` becomes true. `socket` does not block; it keeps
 /// the boundaries of messages and tells when the other side is gone (`SOCK_SEQPACKET`), which is an
-/// error.
+/// error. `check` says which certificates of clients count; without it, none does.
 pub async fn serve_sessions<I: Invoker>(
     socket: OwnedFd,
     invoker: I,
     config: Config,
+    check: Option<CheckCertificate>,
     stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let mut server = Server::new(invoker.clone(), config);
     server.frame = Frame::Session;
     server.proofs.are_all_proven = true;
-    server.clients = Clients::Sessions(Box::default());
+    server.clients = Clients::Sessions(Box::new(Sessions { check, ..Sessions::default() }));
     // The runtime has no type for such sockets, and does nothing with the one for datagrams that they
     // do not do.
     let socket = UnixDatagram::from_std(socket.into())?;
@@ -77,7 +80,9 @@ impl Datagrams for Link {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(length) => {
                     let message = Message::parse(&buffer[..length]).map_err(io::Error::other)?;
-                    server.message(message, now_ns);
+                    if let Some(verdict) = server.message(message, now_ns) {
+                        say(socket, &verdict);
+                    }
                 }
                 // The readiness is used up; another attempt registers the task.
                 Err(error)
@@ -117,22 +122,42 @@ impl Datagrams for Link {
     }
 }
 
+/// Sends the other program a verdict about a session. If there is no room for it, the session has
+/// fewer rights than it could: the node ignores sessions that it has refused, and those that the
+/// program does not know as accepted are the first to end.
+fn say(socket: &UnixDatagram, verdict: &Message<'_>) {
+    let mut message = Vec::new();
+    verdict.encode(&mut message);
+    let _ = rustix::net::send(socket, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+}
+
 impl<I: Invoker> Server<I> {
+    /// The address of a client, and what it has proved.
+    pub(crate) fn who(&self, exchange: &Exchange) -> (IpAddr, Proved) {
+        (Sender::address(exchange, self.frame), self.proved(exchange.to.peer))
+    }
+
     /// What the client with this address has proved.
     pub(crate) fn proved(&self, peer: SocketAddr) -> Proved {
         match &self.clients {
             Clients::Unknown => Proved::Nothing,
             Clients::Certified(names) => Proved::Names(names.clone()),
-            Clients::Sessions(sessions) => match sessions.get(&session_of(peer)) {
-                Some((_, identity)) => Proved::Identity(identity.clone()),
+            Clients::Sessions(sessions) => match sessions.all.get(&session_of(peer)) {
+                Some((_, proved)) => proved.clone(),
                 None => Proved::Nothing,
             },
         }
     }
 
-    /// Takes a message of the program that ends the sessions.
-    pub(crate) fn message(&mut self, message: Message<'_>, now_ns: u64) {
-        let Clients::Sessions(sessions) = &mut self.clients else { return };
+    /// Takes a message of the program that ends the sessions. Returns what the program must know about
+    /// the session.
+    pub(crate) fn message(
+        &mut self,
+        message: Message<'_>,
+        now_ns: u64,
+    ) -> Option<Message<'static>> {
+        let Clients::Sessions(sessions) = &mut self.clients else { return None };
+        let Sessions { all: sessions, check } = &mut **sessions;
         match message {
             // The program keeps to these limits. If somebody has taken it over, it must not be able to
             // fill the memory of the node.
@@ -140,16 +165,29 @@ impl<I: Invoker> Server<I> {
                 if sessions.len() >= SESSIONS_MAX || identity.len() > IDENTITY_BYTES_MAX => {}
             Message::Opened { session, peer, identity } => {
                 let identity = Arc::new(identity.to_owned());
-                sessions.insert(session, (address_of(session, peer), identity));
+                sessions.insert(session, (address_of(session, peer), Proved::Identity(identity)));
+            }
+            Message::OpenedByCertificate { session, .. } if sessions.len() >= SESSIONS_MAX => {
+                return Some(Message::Closed { session });
+            }
+            Message::OpenedByCertificate { session, peer, certificate: b"" } => {
+                sessions.insert(session, (address_of(session, peer), Proved::Nothing));
+            }
+            Message::OpenedByCertificate { session, peer, certificate } => {
+                let names = check.as_ref().and_then(|check| check(certificate));
+                let Some(names) = names else { return Some(Message::Closed { session }) };
+                let proved = Proved::Names(Arc::new(names));
+                sessions.insert(session, (address_of(session, peer), proved));
+                return Some(Message::Accepted { session });
             }
             Message::Closed { session } => {
-                let Some((peer, _)) = sessions.remove(&session) else { return };
+                let (peer, _) = sessions.remove(&session)?;
                 if let Some(observers) = &mut self.observers {
                     observers.remove_peer(peer);
                 }
             }
             Message::Datagram { session, bytes } => {
-                let Some((peer, _)) = sessions.get(&session) else { return };
+                let (peer, _) = sessions.get(&session)?;
                 match *peer {
                     peer if bytes.len() > RECEIVE_BYTES => {
                         self.datagram_too_long(peer, bytes, now_ns)
@@ -158,7 +196,8 @@ impl<I: Invoker> Server<I> {
                 }
             }
             // Only the node sends them.
-            Message::Keys { .. } => {}
+            Message::Keys { .. } | Message::Certificate { .. } | Message::Accepted { .. } => {}
         }
+        None
     }
 }

@@ -101,15 +101,15 @@ impl Config {
         access.or(self.access)
     }
 
-    /// The first listener for TLS that is on, without the APIs for operators.
+    /// The first listener for TLS or DTLS that is on, without the APIs for operators.
     pub fn first_tls(&self) -> Option<SocketAddr> {
         let broker = self.mqtt.as_ref().and_then(|broker| broker.tls);
-        self.https.or(self.coap_tls).or(broker)
+        self.https.or(self.coap_tls).or(self.coap_dtls).or(broker)
     }
 
     /// Whether callers of functions can show certificates.
     pub fn checks_certificates(&self) -> bool {
-        self.https.or(self.coap_tls).is_some() && self.client_ca.is_some()
+        self.https.or(self.coap_tls).or(self.coap_dtls).is_some() && self.client_ca.is_some()
     }
 }
 

@@ -17,10 +17,16 @@ pub const SESSIONS_MAX: usize = 4_096;
 /// Longest identity of a session, in bytes: that of the longest name of a caller, and more.
 pub const IDENTITY_BYTES_MAX: usize = 512;
 
+/// Longest certificate of the node or of a client, in bytes.
+pub const CERTIFICATE_BYTES_MAX: usize = 4 << 10;
+
 const DATAGRAM: u8 = 1;
 const OPENED: u8 = 2;
 const CLOSED: u8 = 3;
 const KEYS: u8 = 4;
+const CERTIFICATE: u8 = 5;
+const OPENED_BY_CERTIFICATE: u8 = 6;
+const ACCEPTED: u8 = 7;
 
 /// A pre-shared key (RFC 4279), by which a client and the node know each other.
 #[derive(Clone, PartialEq, Eq)]
@@ -36,6 +42,25 @@ pub struct Psk {
 impl std::fmt::Debug for Psk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Psk").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+/// The certificate by which the node proves who it is, and its private key.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct ServerCertificate {
+    /// The certificate (X.509, DER).
+    pub certificate: Vec<u8>,
+    /// Its private key on a curve of NIST (PKCS#8 or SEC1, DER).
+    pub key: Vec<u8>,
+    /// Whether clients must have a certificate, too.
+    pub asks_clients: bool,
+}
+
+impl std::fmt::Debug for ServerCertificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerCertificate")
+            .field("asks_clients", &self.asks_clients)
+            .finish_non_exhaustive()
     }
 }
 
@@ -58,7 +83,22 @@ pub enum Message<'a> {
         /// The identity of the client's pre-shared key.
         identity: &'a str,
     },
-    /// To the node: a session has ended.
+    /// To the node: a session of a client without a pre-shared key. The client has proved that it has
+    /// the private key of its certificate; nobody has checked yet who has signed the certificate.
+    OpenedByCertificate {
+        /// A number that no other session has at this time.
+        session: u32,
+        /// The address of the client.
+        peer: SocketAddr,
+        /// The certificate (X.509, DER); empty if the client has none.
+        certificate: &'a [u8],
+    },
+    /// To the program: an authority of the node has signed the certificate of a client.
+    Accepted {
+        /// The number of the session.
+        session: u32,
+    },
+    /// To the node: a session has ended. To the program: it is to end.
     Closed {
         /// The number of the session.
         session: u32,
@@ -72,6 +112,13 @@ pub enum Message<'a> {
         is_last: bool,
         /// The keys of this part.
         keys: Vec<Psk>,
+    },
+    /// To the program: the certificate for further sessions, or `None` for pre-shared keys alone.
+    Certificate {
+        /// The certificate.
+        own: Option<ServerCertificate>,
+        /// Whether sessions end whose client had a certificate, because other authorities count now.
+        ends_sessions: bool,
     },
 }
 
@@ -96,15 +143,16 @@ impl<'a> Message<'a> {
                 out.extend_from_slice(bytes);
             }
             Self::Opened { session, peer, identity } => {
-                out.push(OPENED);
-                out.extend_from_slice(&session.to_be_bytes());
-                out.extend_from_slice(&peer.port().to_be_bytes());
-                let ip = match peer.ip() {
-                    IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-                    IpAddr::V6(ip) => ip,
-                };
-                out.extend_from_slice(&ip.octets());
+                opened_head(out, OPENED, *session, *peer);
                 out.extend_from_slice(identity.as_bytes());
+            }
+            Self::OpenedByCertificate { session, peer, certificate } => {
+                opened_head(out, OPENED_BY_CERTIFICATE, *session, *peer);
+                out.extend_from_slice(certificate);
+            }
+            Self::Accepted { session } => {
+                out.push(ACCEPTED);
+                out.extend_from_slice(&session.to_be_bytes());
             }
             Self::Closed { session } => {
                 out.push(CLOSED);
@@ -120,6 +168,15 @@ impl<'a> Message<'a> {
                     out.extend_from_slice(&expires.to_be_bytes());
                 }
             }
+            Self::Certificate { own, ends_sessions } => {
+                out.push(CERTIFICATE);
+                out.push(u8::from(*ends_sessions));
+                if let Some(own) = own {
+                    out.push(u8::from(own.asks_clients));
+                    put(out, &own.certificate);
+                    put(out, &own.key);
+                }
+            }
         }
     }
 
@@ -129,14 +186,26 @@ impl<'a> Message<'a> {
         match rest.byte()? {
             DATAGRAM => Ok(Self::Datagram { session: rest.u32()?, bytes: rest.0 }),
             OPENED => {
-                let (session, port) = (rest.u32()?, rest.u16()?);
-                let ip = Ipv6Addr::from(rest.array::<16>()?);
-                // A client over IPv4 has its IPv4 address.
-                let peer = SocketAddr::new(IpAddr::V6(ip).to_canonical(), port);
+                let (session, peer) = rest.opened_head()?;
                 let identity = std::str::from_utf8(rest.0).map_err(|_| Malformed)?;
                 Ok(Self::Opened { session, peer, identity })
             }
+            OPENED_BY_CERTIFICATE => {
+                let (session, peer) = rest.opened_head()?;
+                Ok(Self::OpenedByCertificate { session, peer, certificate: rest.0 })
+            }
+            ACCEPTED => Ok(Self::Accepted { session: rest.u32()? }),
             CLOSED => Ok(Self::Closed { session: rest.u32()? }),
+            CERTIFICATE => {
+                let ends_sessions = rest.byte()? != 0;
+                if rest.0.is_empty() {
+                    return Ok(Self::Certificate { own: None, ends_sessions });
+                }
+                let asks_clients = rest.byte()? != 0;
+                let (certificate, key) = (rest.part()?.to_vec(), rest.part()?.to_vec());
+                let own = Some(ServerCertificate { certificate, key, asks_clients });
+                Ok(Self::Certificate { own, ends_sessions })
+            }
             KEYS => {
                 let flags = rest.byte()?;
                 let mut keys = Vec::new();
@@ -161,6 +230,17 @@ impl<'a> Message<'a> {
 pub fn datagram_head(out: &mut Vec<u8>, session: u32) {
     out.push(DATAGRAM);
     out.extend_from_slice(&session.to_be_bytes());
+}
+
+fn opened_head(out: &mut Vec<u8>, kind: u8, session: u32, peer: SocketAddr) {
+    out.push(kind);
+    out.extend_from_slice(&session.to_be_bytes());
+    out.extend_from_slice(&peer.port().to_be_bytes());
+    let ip = match peer.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    out.extend_from_slice(&ip.octets());
 }
 
 /// The messages that replace all keys of the program.
@@ -239,6 +319,14 @@ impl<'a> Rest<'a> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
+    /// The number of a session and the address of its client.
+    fn opened_head(&mut self) -> Result<(u32, SocketAddr), Malformed> {
+        let (session, port) = (self.u32()?, self.u16()?);
+        let ip = Ipv6Addr::from(self.array::<16>()?);
+        // A client over IPv4 has its IPv4 address.
+        Ok((session, SocketAddr::new(IpAddr::V6(ip).to_canonical(), port)))
+    }
+
     fn part(&mut self) -> Result<&'a [u8], Malformed> {
         let length = self.u16()?;
         self.take(usize::from(length))
@@ -271,9 +359,19 @@ mod tests {
         for peer in ["192.0.2.1:5684", "[2001:db8::1]:1"] {
             let peer = peer.parse().expect("an address");
             check(&Message::Opened { session: 1, peer, identity: "shop.01234567" });
+            check(&Message::OpenedByCertificate { session: 1, peer, certificate: b"" });
+            check(&Message::OpenedByCertificate { session: 1, peer, certificate: b"0\x82" });
         }
         check(&Message::Closed { session: 0 });
+        check(&Message::Accepted { session: 1 });
         check(&Message::Keys { is_first: true, is_last: false, keys: vec![psk(1), psk(2)] });
+        let own =
+            ServerCertificate { certificate: vec![1; 600], key: vec![2; 138], asks_clients: true };
+        for own in [None, Some(ServerCertificate::default()), Some(own)] {
+            for ends_sessions in [false, true] {
+                check(&Message::Certificate { own: own.clone(), ends_sessions });
+            }
+        }
         assert_eq!(Message::parse(b""), Err(Malformed));
         assert_eq!(Message::parse(b"\x09"), Err(Malformed));
     }

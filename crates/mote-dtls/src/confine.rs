@@ -11,7 +11,7 @@ use mote_companion::confinement::{Bounds, give_up_rights};
 
 /// All sessions with the most that their clients can make the library keep, which is five times the
 /// usual, and a few descriptors.
-const BOUNDS: Bounds = Bounds { memory_bytes: 256 << 20, files: 16 };
+const BOUNDS: Bounds = Bounds { memory_bytes: 384 << 20, files: 16 };
 
 /// Confines this process. Call it while it has one thread.
 pub(crate) fn confine(uid: u32) -> io::Result<()> {

@@ -8,8 +8,11 @@
 const PIECE_RECORDS_MAX: usize = 8;
 const RECORD_BYTES: usize = 13;
 const MESSAGE_BYTES: usize = 12;
-/// The number of a client's last message without encryption: hello, hello with the cookie, key.
-const LAST_NUMBER: u16 = 2;
+/// The message with which a client shows its certificate (RFC 5246, 7.4).
+const CERTIFICATE: u8 = 11;
+
+/// Longest message in several parts: a chain of certificates.
+const MESSAGE_MAX: u32 = 8 << 10;
 
 const CHANGE_CIPHER: u8 = 20;
 const ALERT: u8 = 21;
@@ -29,6 +32,26 @@ pub(crate) enum Stage {
     Session,
 }
 
+/// What a client sends at the end of its handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flight {
+    /// Its key.
+    Psk,
+    /// Its certificate, its key, and a signature; the key alone if it is not asked for a certificate.
+    Certificate,
+}
+
+impl Flight {
+    /// The number of the client's last message without encryption, after the hello and the hello with
+    /// the cookie.
+    fn last_number(self) -> u16 {
+        match self {
+            Self::Psk => 2,
+            Self::Certificate => 4,
+        }
+    }
+}
+
 /// What happens to a record.
 enum Verdict {
     Passes,
@@ -45,6 +68,7 @@ enum Verdict {
 pub(crate) fn pieces<'a>(
     datagram: &'a [u8],
     stage: Stage,
+    flight: Flight,
     keepable: &mut usize,
 ) -> Option<Vec<&'a [u8]>> {
     let (mut pieces, mut kept) = (Vec::new(), 0);
@@ -54,7 +78,7 @@ pub(crate) fn pieces<'a>(
     while let Some((head, after)) = rest.split_at_checked(RECORD_BYTES) {
         let length = usize::from(u16::from_be_bytes([head[11], head[12]]));
         let (record, after) = after.split_at_checked(length)?;
-        let is_skipped = match verdict(head, record, stage) {
+        let is_skipped = match verdict(head, record, stage, flight) {
             Verdict::Passes => false,
             Verdict::Kept => {
                 kept += 1;
@@ -82,13 +106,16 @@ pub(crate) fn pieces<'a>(
     Some(pieces)
 }
 
-fn verdict(head: &[u8], record: &[u8], stage: Stage) -> Verdict {
+fn verdict(head: &[u8], record: &[u8], stage: Stage, flight: Flight) -> Verdict {
     let epoch = [head[3], head[4]];
     let (is_plain, is_encrypted) = (epoch == [0, 0], epoch == [0, 1]);
     match (head[0], stage) {
-        (HANDSHAKE, Stage::Handshake | Stage::End) if is_plain && is_whole_message(record) => {
-            Verdict::Passes
-        }
+        (HANDSHAKE, Stage::Handshake | Stage::End) if is_plain => match message(record, flight) {
+            Some(Parts::Whole) => Verdict::Passes,
+            Some(Parts::One) if stage == Stage::Handshake => Verdict::Kept,
+            Some(Parts::One) => Verdict::Skipped,
+            None => Verdict::Refused,
+        },
         (CHANGE_CIPHER, Stage::Handshake) if is_plain => Verdict::Kept,
         (CHANGE_CIPHER, Stage::End) if is_plain => Verdict::Skipped,
         (HANDSHAKE, Stage::Handshake) if is_encrypted => Verdict::Kept,
@@ -99,16 +126,31 @@ fn verdict(head: &[u8], record: &[u8], stage: Stage) -> Verdict {
     }
 }
 
-/// Whether a record has one message of a handshake, in one part. The messages of a client with a
-/// pre-shared key are short enough for one part.
-fn is_whole_message(record: &[u8]) -> bool {
-    let Some((head, body)) = record.split_at_checked(MESSAGE_BYTES) else { return false };
-    let length = (body.len() as u32).to_be_bytes();
-    !body.is_empty()
-        && head[1..4] == length[1..]
-        && u16::from_be_bytes([head[4], head[5]]) <= LAST_NUMBER
-        && head[6..9] == [0; 3]
-        && head[9..12] == length[1..]
+/// How much of a message a record has.
+enum Parts {
+    Whole,
+    /// One of several parts.
+    One,
+}
+
+/// How much a record has of a message that the client sends at this point; `None` if it is something
+/// else. Only a certificate is so long that it may need several parts.
+fn message(record: &[u8], flight: Flight) -> Option<Parts> {
+    let (head, body) = record.split_at_checked(MESSAGE_BYTES)?;
+    let number = |at: usize| u32::from_be_bytes([0, head[at], head[at + 1], head[at + 2]]);
+    let (length, offset, part) = (number(1), number(6), number(9));
+    let is_expected = u16::from_be_bytes([head[4], head[5]]) <= flight.last_number();
+    if body.is_empty() || !is_expected || part as usize != body.len() {
+        return None;
+    }
+    let may_have_parts = flight == Flight::Certificate && head[0] == CERTIFICATE;
+    match offset == 0 && part == length {
+        true => Some(Parts::Whole),
+        false if may_have_parts && length <= MESSAGE_MAX && offset + part <= length => {
+            Some(Parts::One)
+        }
+        false => None,
+    }
 }
 
 #[cfg(test)]
@@ -158,7 +200,7 @@ mod tests {
             (Vec::new(), &[]),
         ] {
             for stage in [Handshake, End, Session] {
-                let passes = pieces(&datagram, stage, &mut 32).is_some();
+                let passes = pieces(&datagram, stage, Flight::Psk, &mut 32).is_some();
                 assert_eq!(passes, passes_at.contains(&stage), "{stage:?} {datagram:?}");
             }
         }
@@ -168,11 +210,43 @@ mod tests {
     fn many_records_pass_in_pieces() {
         let one = record(DATA, 1, &[7; 20]);
         let many = one.repeat(19);
-        let parts = pieces(&many, Stage::Session, &mut 0).unwrap();
+        let parts = pieces(&many, Stage::Session, Flight::Psk, &mut 0).unwrap();
         let lengths: Vec<usize> = parts.iter().map(|part| part.len() / one.len()).collect();
         assert_eq!(lengths, [8, 8, 3]);
         assert_eq!(parts.concat(), many);
-        assert_eq!(pieces(&one.repeat(16), Stage::Session, &mut 0).unwrap().len(), 2);
+        assert_eq!(pieces(&one.repeat(16), Stage::Session, Flight::Psk, &mut 0).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn certificates_may_have_parts() {
+        use Stage::{End, Handshake, Session};
+        let of = |kind: u8, number: u8, length: u8, offset: u8, body: &[u8]| {
+            let mut record = message(number, length, offset, body);
+            record[RECORD_BYTES] = kind;
+            record
+        };
+        for (datagram, passes_at) in [
+            (of(CERTIFICATE, 2, 9, 0, b"begin"), &[Handshake, End][..]),
+            (of(CERTIFICATE, 2, 9, 5, b"rest"), &[Handshake, End]),
+            (of(CERTIFICATE, 2, 5, 0, b"whole"), &[Handshake, End]),
+            (of(16, 3, 3, 0, b"key"), &[Handshake, End]),
+            (of(15, 4, 3, 0, b"own"), &[Handshake, End]),
+            (of(15, 5, 3, 0, b"own"), &[]),
+            (of(16, 3, 4, 0, b"key"), &[]),
+            (of(CERTIFICATE, 2, 9, 6, b"rest"), &[]),
+        ] {
+            for stage in [Handshake, End, Session] {
+                let passes = pieces(&datagram, stage, Flight::Certificate, &mut 32).is_some();
+                assert_eq!(passes, passes_at.contains(&stage), "{stage:?} {datagram:?}");
+            }
+        }
+        // The library keeps the parts, so they count; in a session it gets none.
+        let part = of(CERTIFICATE, 2, 9, 0, b"begin");
+        assert_eq!(pieces(&part, Handshake, Flight::Certificate, &mut 0), None);
+        assert_eq!(pieces(&part, End, Flight::Certificate, &mut 0), Some(Vec::new()));
+        let mut long = of(CERTIFICATE, 2, 9, 0, b"begin");
+        long[RECORD_BYTES + 2] = 0x21;
+        assert_eq!(pieces(&long, Handshake, Flight::Certificate, &mut 32), None);
     }
 
     #[test]
@@ -183,14 +257,17 @@ mod tests {
         let flight = [&whole[..], &change, &last].concat();
         let mut keepable = 5;
         for passes in [true, true, false] {
-            let parts = pieces(&flight, Stage::Handshake, &mut keepable);
+            let parts = pieces(&flight, Stage::Handshake, Flight::Psk, &mut keepable);
             assert_eq!(parts, passes.then_some(vec![&flight[..]]));
         }
         assert_eq!(keepable, 1);
-        assert_eq!(pieces(&whole, Stage::Handshake, &mut 0), Some(vec![&whole[..]]));
+        assert_eq!(pieces(&whole, Stage::Handshake, Flight::Psk, &mut 0), Some(vec![&whole[..]]));
         // When the session is there, only the first message of a repeated flight is of use.
         let then_data = [&flight[..], &data, &change, &data].concat();
-        assert_eq!(pieces(&then_data, Stage::End, &mut 0).unwrap(), [&whole[..], &data, &data]);
-        assert_eq!(pieces(&last, Stage::End, &mut 0), Some(Vec::new()));
+        assert_eq!(
+            pieces(&then_data, Stage::End, Flight::Psk, &mut 0).unwrap(),
+            [&whole[..], &data, &data]
+        );
+        assert_eq!(pieces(&last, Stage::End, Flight::Psk, &mut 0), Some(Vec::new()));
     }
 }

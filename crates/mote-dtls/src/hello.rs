@@ -25,6 +25,7 @@ const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const HELLO_VERIFY_REQUEST: u8 = 3;
 const RANDOM_BYTES: usize = 32;
+const PSK_SUITE: [u8; 2] = [0xc0, 0xa8];
 /// The version of a hello, and its random bytes.
 const BEFORE_SESSION_ID: usize = 2 + RANDOM_BYTES;
 
@@ -76,6 +77,15 @@ impl<'a> Hello<'a> {
     /// The random bytes, which differ between two handshakes of a client.
     pub(crate) fn random(&self) -> &'a [u8] {
         &self.body[2..BEFORE_SESSION_ID]
+    }
+
+    /// Whether the client offers the cipher suite with a pre-shared key that the library has,
+    /// `TLS_PSK_WITH_AES_128_CCM_8` (RFC 6655, 5).
+    pub(crate) fn offers_psk(&self) -> bool {
+        let after_cookie = &self.body[self.cookie_at + 1 + self.cookie().len()..];
+        let Some((length, rest)) = after_cookie.split_first_chunk::<2>() else { return false };
+        let suites = rest.get(..usize::from(u16::from_be_bytes(*length))).unwrap_or_default();
+        suites.chunks_exact(2).any(|suite| suite == PSK_SUITE)
     }
 
     /// The request to repeat the hello with a cookie (HelloVerifyRequest). It is shorter than every
@@ -237,6 +247,20 @@ mod tests {
     fn a_hello_is_the_same_without_its_cookie() {
         let (first, second) = (hello(0, b"", 1), hello(1, &[9; 32], 1));
         assert_eq!(Hello::parse(&second).unwrap().without_cookie(), first);
+    }
+
+    #[test]
+    fn what_a_client_offers() {
+        let with = hello(1, &[9; 32], 1);
+        assert!(Hello::parse(&with).unwrap().offers_psk());
+        let mut without = with.clone();
+        let suite = without.len() - 4;
+        without[suite..suite + 2].copy_from_slice(&[0xc0, 0x2b]);
+        assert!(!Hello::parse(&without).unwrap().offers_psk());
+        // A list that is longer than the message.
+        let mut long = with.clone();
+        long[suite - 1] = 200;
+        assert!(!Hello::parse(&long).unwrap().offers_psk());
     }
 
     #[test]

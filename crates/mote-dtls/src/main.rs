@@ -8,6 +8,8 @@
 
 #![forbid(unsafe_code)]
 
+mod certificates;
+mod config;
 mod confine;
 mod gate;
 mod hello;

@@ -9,34 +9,40 @@ use std::time::{Duration, Instant};
 
 use dimpl::{Config, Dtls, Output};
 use mote_core::shares::address_owner;
-use mote_dtls_frames::{Message, Psk, SESSIONS_MAX, datagram_head};
+use mote_dtls_frames::{
+    CERTIFICATE_BYTES_MAX, Message, Psk, SESSIONS_MAX, ServerCertificate, datagram_head,
+};
 
-use crate::gate::{Stage, pieces};
-use crate::hello::{Cookies, Hello, provider, with_checked_cookie};
+use crate::certificates::{Own, Pace};
+use crate::config;
+use crate::gate::{Flight, Stage, pieces};
+use crate::hello::{Cookies, Hello, with_checked_cookie};
 use crate::keys::Keys;
 
 /// Sessions of one address. Many devices may have one address, behind a router that translates
 /// addresses, but others must have room.
-pub(crate) const SESSIONS_OF_ONE_MAX: usize = 1_024;
+pub(crate) const SESSIONS_OF_ONE_MAX: usize = if cfg!(test) { 24 } else { 1_024 };
 /// Handshakes under way at once, and those of one address. Each of their senders has shown that it
 /// receives datagrams at its address.
 pub(crate) const HANDSHAKES_MAX: usize = 256;
 pub(crate) const HANDSHAKES_OF_ONE_MAX: usize = 64;
 /// Records of a handshake that the library may keep, in 5 KiB each, also for as long as the session
-/// lasts. A client sends two, and repeats them some times.
+/// lasts. A client sends two, or up to four with a certificate, and repeats them some times.
 const KEPT_RECORDS_MAX: usize = 10;
-/// How long a handshake may take; a client on a poor link repeats a message several times.
-const HANDSHAKE: Duration = Duration::from_secs(30);
+const KEPT_RECORDS_OF_CERTIFICATES_MAX: usize = 14;
+/// Sessions whose clients have proved nothing that counts: they have no certificate, or the node has
+/// not said that an authority has signed it. Anybody can open one, so they replace each other only.
+pub(crate) const UNPROVED_MAX: usize = if cfg!(test) { 5 } else { 512 };
 /// A session ends after a day in which its client has sent nothing. A handshake costs a small device
 /// much energy, so a sensor that reports once in some hours keeps its session. A session that nobody
 /// uses costs only its memory, and the one that was used longest ago makes room for a new one.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
+/// How long a session lasts whose client has a certificate, which may have expired meanwhile.
+const OF_CERTIFICATE: Duration = Duration::from_secs(24 * 3600);
 /// How often sessions are looked at that may have ended.
 const SWEEP: Duration = Duration::from_secs(10);
 /// How often handshakes under way are looked at, to repeat messages that were lost.
 const TICK: Duration = Duration::from_millis(250);
-/// Longest datagram that is sent in a handshake.
-const MTU: usize = 1_152;
 /// Longest datagram that is read, with its encryption. The front of the node reads 2 KiB.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 2_048 + 128;
 
@@ -56,11 +62,25 @@ pub(crate) struct Out {
     pub(crate) to_node: Vec<Vec<u8>>,
 }
 
+/// What the client of a session has proved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Proof {
+    /// It has a pre-shared key.
+    Key(Arc<Psk>),
+    /// It has the private key of a certificate. The node says whether that counts.
+    Certificate { counts: bool },
+    /// It has only seen the certificate of the node.
+    Nothing,
+}
+
 /// A handshake under way.
 struct Handshake {
     dtls: Dtls,
     random: Vec<u8>,
+    flight: Flight,
     key: Option<Arc<Psk>>,
+    /// The certificate of the client (DER).
+    certificate: Option<Vec<u8>>,
     began: Instant,
     /// Records of its client that the library may still keep.
     keepable: usize,
@@ -72,11 +92,17 @@ struct Session {
     /// The random bytes of its hello.
     random: Vec<u8>,
     number: u32,
-    key: Arc<Psk>,
+    proof: Proof,
+    /// What the end of its handshake was like.
+    flight: Flight,
+    began: Instant,
     /// When the client last sent a datagram.
     used: Instant,
     /// Whether the client has sent one, and therefore received the end of its handshake.
     is_confirmed: bool,
+    /// The proved session of the same address, until the node has accepted the certificate: a stranger
+    /// who receives what is sent to a device must not end its session.
+    replaced: Option<Box<Session>>,
 }
 
 /// How a session or handshake continues after its output was taken.
@@ -87,11 +113,21 @@ enum After {
     Ended,
 }
 
+impl Session {
+    /// Whether its client has proved something that counts.
+    fn is_proved(&self) -> bool {
+        matches!(self.proof, Proof::Key(_) | Proof::Certificate { counts: true })
+    }
+}
+
 /// All sessions and handshakes.
 pub(crate) struct Sessions {
     config: Arc<Config>,
     cookies: Cookies,
     keys: Arc<Keys>,
+    /// For clients without a pre-shared key.
+    own: Option<Own>,
+    pace: Pace,
     handshakes: HashMap<SocketAddr, Handshake>,
     sessions: HashMap<SocketAddr, Session>,
     by_number: HashMap<u32, SocketAddr>,
@@ -106,18 +142,16 @@ impl Sessions {
     /// No sessions yet. `secret` is random, and is the one of the cookies.
     pub(crate) fn new(secret: [u8; 32], now: Instant) -> Result<Self, dimpl::Error> {
         let keys = Arc::new(Keys::default());
-        let config = Config::builder()
-            .with_crypto_provider(provider())
+        let config = config::builder()
             .with_psk_server(None, keys.clone())
-            .dtls13_cipher_suites(&[])
             .require_client_certificate(false)
-            .handshake_timeout(HANDSHAKE)
-            .mtu(MTU)
             .build()?;
         Ok(Self {
             config: Arc::new(config),
             cookies: Cookies::new(secret),
             keys,
+            own: None,
+            pace: Pace::default(),
             handshakes: HashMap::new(),
             sessions: HashMap::new(),
             by_number: HashMap::new(),
@@ -149,11 +183,13 @@ impl Sessions {
         } else if let Some(session) = self.sessions.get_mut(&peer) {
             let is_confirmed = session.is_confirmed || begins_anew;
             let stage = if is_confirmed { Stage::Session } else { Stage::End };
-            let Some(pieces) = pieces(bytes, stage, &mut 0) else { return };
+            let Some(pieces) = pieces(bytes, stage, session.flight, &mut 0) else {
+                return;
+            };
             let before = self.out.to_node.len();
             let goes_on = pieces.into_iter().all(|piece| {
                 let taken = give(&mut session.dtls, piece, now.instant);
-                let after = drain(&mut session.dtls, peer, Some(session.number), &mut self.out);
+                let after = drain(&mut session.dtls, peer, Some(session.number), &mut self.out).0;
                 taken && after != After::Ended
             });
             if self.out.to_node.len() > before {
@@ -189,8 +225,20 @@ impl Sessions {
         if hello.number != 1 {
             return;
         }
+        let own = self.own.as_ref().filter(|_| !hello.offers_psk());
+        if own.is_some() && !self.pace.allows(peer.ip(), now.instant) {
+            return;
+        }
+        let (mut dtls, flight, keepable) = match own {
+            Some(own) => {
+                (own.dtls(now.instant), Flight::Certificate, KEPT_RECORDS_OF_CERTIFICATES_MAX)
+            }
+            None => {
+                let dtls = Dtls::new_12_psk(self.config.clone(), now.instant);
+                (dtls, Flight::Psk, KEPT_RECORDS_MAX)
+            }
+        };
         self.make_room_for_handshake(peer);
-        let mut dtls = Dtls::new_12_psk(self.config.clone(), now.instant);
         // The library counts messages from the first hello on.
         let begun = give(&mut dtls, &hello.without_cookie(), now.instant);
         drain(&mut dtls, peer, None, &mut Out::default());
@@ -198,9 +246,11 @@ impl Sessions {
             let handshake = Handshake {
                 dtls,
                 random: hello.random().to_vec(),
+                flight,
                 key: None,
+                certificate: None,
                 began: now.instant,
-                keepable: KEPT_RECORDS_MAX,
+                keepable,
             };
             self.handshakes.insert(peer, handshake);
             with_checked_cookie(hello.cookie(), || self.continue_handshake(peer, bytes, now));
@@ -237,7 +287,8 @@ impl Sessions {
 
     fn continue_handshake(&mut self, peer: SocketAddr, bytes: &[u8], now: Now) {
         let Some(mut handshake) = self.handshakes.remove(&peer) else { return };
-        let Some(pieces) = pieces(bytes, Stage::Handshake, &mut handshake.keepable) else {
+        let (stage, flight) = (Stage::Handshake, handshake.flight);
+        let Some(pieces) = pieces(bytes, stage, flight, &mut handshake.keepable) else {
             self.handshakes.insert(peer, handshake);
             return;
         };
@@ -251,17 +302,41 @@ impl Sessions {
         // session.
         let mut out = Out::default();
         let number = self.free_number();
-        let after = drain(&mut handshake.dtls, peer, Some(number), &mut out);
+        let (after, certificate) = drain(&mut handshake.dtls, peer, Some(number), &mut out);
         self.out.to_clients.append(&mut out.to_clients);
-        taken &= after != After::Ended;
-        match (after, handshake.key.clone()) {
-            (After::Connected, Some(key)) if taken => {
-                let (Handshake { dtls, random, .. }, used) = (handshake, now.instant);
+        if certificate.is_some() {
+            handshake.certificate = certificate;
+        }
+        let is_long = |bytes: &Vec<u8>| bytes.len() > CERTIFICATE_BYTES_MAX;
+        taken &= after != After::Ended && !handshake.certificate.as_ref().is_some_and(is_long);
+        match after {
+            After::Connected if taken => {
+                let Handshake { dtls, random, flight, key, certificate, .. } = handshake;
+                let proof = match (flight, key, &certificate) {
+                    (Flight::Psk, Some(key), _) => Proof::Key(key),
+                    // There is no session without a key in this case.
+                    (Flight::Psk, None, _) => return,
+                    (Flight::Certificate, _, Some(_)) => Proof::Certificate { counts: false },
+                    (Flight::Certificate, _, None) => Proof::Nothing,
+                };
+                let (began, used) = (now.instant, now.instant);
                 let is_confirmed = !out.to_node.is_empty();
-                self.open(peer, Session { dtls, random, number, key, used, is_confirmed });
-                self.out.to_node.append(&mut out.to_node);
+                let session = Session {
+                    dtls,
+                    random,
+                    number,
+                    proof,
+                    flight,
+                    began,
+                    used,
+                    is_confirmed,
+                    replaced: None,
+                };
+                if self.open(peer, session, &certificate.unwrap_or_default()) {
+                    self.out.to_node.append(&mut out.to_node);
+                }
             }
-            (After::Continues, _) if taken => {
+            After::Continues if taken => {
                 self.handshakes.insert(peer, handshake);
             }
             // The client learns nothing; it ends its handshake by itself.
@@ -280,48 +355,88 @@ impl Sessions {
         }
     }
 
-    fn open(&mut self, peer: SocketAddr, session: Session) {
-        let number = session.number;
-        // The client has begun anew.
-        self.end(peer, session.used);
-        self.make_room(peer.ip(), session.used);
-        let identity = &session.key.identity;
+    /// Opens a session and tells the node, or ends it at once; returns whether it is open.
+    fn open(&mut self, peer: SocketAddr, mut session: Session, certificate: &[u8]) -> bool {
+        let (number, now) = (session.number, session.used);
+        let mut former = self.sessions.remove(&peer);
+        if let Some(unproved) = former.take_if(|former| !former.is_proved()) {
+            former = self.finish(peer, unproved, now);
+        }
+        match (former, &session.proof) {
+            // The client has begun anew.
+            (Some(former), Proof::Key(_)) => drop(self.finish(peer, former, now)),
+            (Some(former), Proof::Certificate { .. }) => session.replaced = Some(Box::new(former)),
+            (Some(former), Proof::Nothing) => {
+                self.sessions.insert(peer, former);
+                self.close(peer, &mut session.dtls, now);
+                return false;
+            }
+            (None, _) => {}
+        }
+        if !self.make_room(peer.ip(), session.is_proved(), now) {
+            self.close(peer, &mut session.dtls, now);
+            self.sessions.extend(session.replaced.take().map(|former| (peer, *former)));
+            return false;
+        }
         let mut message = Vec::new();
-        Message::Opened { session: number, peer, identity }.encode(&mut message);
+        let opened = match &session.proof {
+            Proof::Key(key) => Message::Opened { session: number, peer, identity: &key.identity },
+            _ => Message::OpenedByCertificate { session: number, peer, certificate },
+        };
+        opened.encode(&mut message);
         self.out.to_node.push(message);
         self.last_number = number;
         self.by_number.insert(number, peer);
         self.sessions.insert(peer, session);
+        true
     }
 
-    /// Ends the session that was used longest ago, if there is no place for another one.
-    fn make_room(&mut self, ip: IpAddr, now: Instant) {
+    /// Ends a session if there is no place for another one: one without a proof if there is any, and
+    /// otherwise the one that was used longest ago. A session without a proof ends no session that has
+    /// one; returns whether there is a place.
+    fn make_room(&mut self, ip: IpAddr, is_proved: bool, now: Instant) -> bool {
         let owner = address_owner(ip);
         let is_own = |peer: &SocketAddr| address_owner(peer.ip()) == owner;
-        let all = self.sessions.len() >= SESSIONS_MAX;
         let own = self.sessions.keys().filter(|peer| is_own(peer)).count() >= SESSIONS_OF_ONE_MAX;
-        if !all && !own {
-            return;
+        let unproved = self.sessions.values().filter(|session| !session.is_proved()).count();
+        let too_many_unproved = !is_proved && unproved >= UNPROVED_MAX;
+        if !own && !too_many_unproved && self.sessions.len() < SESSIONS_MAX {
+            return true;
         }
-        let candidates = self.sessions.iter().filter(|(peer, _)| !own || is_own(peer));
-        let oldest = candidates.min_by_key(|(_, session)| session.used).map(|(peer, _)| *peer);
-        if let Some(oldest) = oldest {
-            self.end(oldest, now);
-        }
+        let candidates = self.sessions.iter().filter(|(peer, session)| {
+            (!own || is_own(peer)) && (is_proved || !session.is_proved())
+        });
+        let first = candidates.min_by_key(|(_, session)| (session.is_proved(), session.used));
+        let Some(first) = first.map(|(peer, _)| *peer) else { return false };
+        self.end(first, now);
+        true
     }
 
-    /// Ends a session: tells its client if that is still possible, and the node.
+    /// Ends a session, and goes on with the one that it would have replaced.
     fn end(&mut self, peer: SocketAddr, now: Instant) {
-        let Some(mut session) = self.sessions.remove(&peer) else { return };
+        let Some(session) = self.sessions.remove(&peer) else { return };
+        let replaced = self.finish(peer, session, now);
+        self.sessions.extend(replaced.map(|replaced| (peer, replaced)));
+    }
+
+    /// Tells the client of a session that it ends if that is still possible, and the node. Returns the
+    /// session that it would have replaced.
+    fn finish(&mut self, peer: SocketAddr, mut session: Session, now: Instant) -> Option<Session> {
         self.by_number.remove(&session.number);
-        if session.dtls.handle_timeout(now).is_ok() && session.dtls.close().is_ok() {
-            let mut out = Out::default();
-            drain(&mut session.dtls, peer, None, &mut out);
-            self.out.to_clients.append(&mut out.to_clients);
-        }
+        self.close(peer, &mut session.dtls, now);
         let mut message = Vec::new();
         Message::Closed { session: session.number }.encode(&mut message);
         self.out.to_node.push(message);
+        session.replaced.map(|replaced| *replaced)
+    }
+
+    /// Tells a client that its session ends, if that is still possible.
+    fn close(&mut self, peer: SocketAddr, dtls: &mut Dtls, now: Instant) {
+        if dtls.handle_timeout(now).is_ok() && dtls.close().is_ok() {
+            let mut out = Out::default();
+            drain(dtls, peer, None, &mut out);
+            self.out.to_clients.append(&mut out.to_clients);
+        }
     }
 
     /// Takes a message of the node.
@@ -329,7 +444,7 @@ impl Sessions {
         self.keys.set_time(now.unix_ms);
         match message {
             Message::Datagram { session, bytes } => {
-                let Some(peer) = self.by_number.get(&session).copied() else { return };
+                let Some(peer) = self.numbered(session) else { return };
                 let Some(session) = self.sessions.get_mut(&peer) else { return };
                 let sent = session.dtls.handle_timeout(now.instant).is_ok()
                     && session.dtls.send_application_data(bytes).is_ok();
@@ -343,18 +458,68 @@ impl Sessions {
                     self.end_without_key(now.instant);
                 }
             }
+            Message::Certificate { own, ends_sessions } => {
+                self.set_certificate(own, ends_sessions, now.instant);
+            }
+            Message::Accepted { session } => {
+                let Some(peer) = self.numbered(session) else { return };
+                let Some(session) = self.sessions.get_mut(&peer) else { return };
+                if let Proof::Certificate { counts } = &mut session.proof {
+                    *counts = true;
+                }
+                if let Some(replaced) = session.replaced.take() {
+                    self.finish(peer, *replaced, now.instant);
+                }
+            }
+            Message::Closed { session } => {
+                if let Some(peer) = self.numbered(session) {
+                    self.end(peer, now.instant);
+                }
+            }
             // Only this program sends them.
-            Message::Opened { .. } | Message::Closed { .. } => {}
+            Message::Opened { .. } | Message::OpenedByCertificate { .. } => {}
+        }
+    }
+
+    /// The client of the session with this number, unless another session may replace that.
+    fn numbered(&self, number: u32) -> Option<SocketAddr> {
+        let peer = self.by_number.get(&number)?;
+        let session = self.sessions.get(peer)?;
+        (session.number == number).then_some(*peer)
+    }
+
+    /// Uses another certificate, or none, for further handshakes.
+    fn set_certificate(
+        &mut self,
+        own: Option<ServerCertificate>,
+        ends_sessions: bool,
+        now: Instant,
+    ) {
+        self.own = own.and_then(|own| {
+            let own = Own::new(own, now);
+            own.map_err(|error| tracing::error!("the certificate cannot be used: {error}")).ok()
+        });
+        self.handshakes.retain(|_, handshake| handshake.flight == Flight::Psk);
+        if ends_sessions {
+            self.end_all(now, |session| matches!(session.proof, Proof::Certificate { .. }));
+        }
+    }
+
+    fn end_all(&mut self, now: Instant, ends: impl Fn(&Session) -> bool) {
+        let ending = self.sessions.iter().filter(|(_, session)| ends(session));
+        let ending: Vec<SocketAddr> = ending.map(|(peer, _)| *peer).collect();
+        for peer in ending {
+            self.end(peer, now);
         }
     }
 
     /// Ends sessions whose key is not valid any more.
     fn end_without_key(&mut self, now: Instant) {
-        let invalid = self.sessions.iter().filter(|(_, session)| !self.keys.has(&session.key));
-        let invalid: Vec<SocketAddr> = invalid.map(|(peer, _)| *peer).collect();
-        for peer in invalid {
-            self.end(peer, now);
-        }
+        let keys = self.keys.clone();
+        self.end_all(now, |session| match &session.proof {
+            Proof::Key(key) => !keys.has(key),
+            Proof::Certificate { .. } | Proof::Nothing => false,
+        });
     }
 
     /// How long to wait for datagrams and messages before [`Sessions::time_passed`].
@@ -370,26 +535,36 @@ impl Sessions {
             self.ticked = now.instant;
             self.handshakes.retain(|peer, handshake| {
                 handshake.dtls.handle_timeout(now.instant).is_ok()
-                    && drain(&mut handshake.dtls, *peer, None, out) == After::Continues
+                    && drain(&mut handshake.dtls, *peer, None, out).0 == After::Continues
             });
         }
         if now.instant.saturating_duration_since(self.swept) >= SWEEP {
             self.swept = now.instant;
             self.end_without_key(now.instant);
-            let idle = |used: Instant| now.instant.saturating_duration_since(used) >= IDLE;
-            let idle = self.sessions.iter().filter(|(_, session)| idle(session.used));
-            let idle: Vec<SocketAddr> = idle.map(|(peer, _)| *peer).collect();
-            for peer in idle {
-                self.end(peer, now.instant);
-            }
+            self.pace.sweep(now.instant);
+            let is_after = |since: Instant, limit: Duration| {
+                now.instant.saturating_duration_since(since) >= limit
+            };
+            self.end_all(now.instant, |session| {
+                let is_of_certificate = matches!(session.proof, Proof::Certificate { .. });
+                is_after(session.used, IDLE)
+                    || is_of_certificate && is_after(session.began, OF_CERTIFICATE)
+            });
         }
     }
 }
 
-/// Takes what the library wants to send, and what the client has sent in the session `number`.
-fn drain(dtls: &mut Dtls, peer: SocketAddr, number: Option<u32>, out: &mut Out) -> After {
-    let mut buffer = [0; 2 * DATAGRAM_BYTES_MAX];
-    let mut after = After::Continues;
+/// Takes what the library wants to send, and what the client has sent in the session `number`. Also
+/// returns the certificate of the client, if the library has just received it.
+fn drain(
+    dtls: &mut Dtls,
+    peer: SocketAddr,
+    number: Option<u32>,
+    out: &mut Out,
+) -> (After, Option<Vec<u8>>) {
+    // A certificate that does not fit is longer than any that counts.
+    let mut buffer = [0; CERTIFICATE_BYTES_MAX + 1];
+    let (mut after, mut certificate) = (After::Continues, None);
     loop {
         match dtls.poll_output(&mut buffer) {
             Output::Packet(bytes) => out.to_clients.push((peer, bytes.to_vec())),
@@ -404,9 +579,10 @@ fn drain(dtls: &mut Dtls, peer: SocketAddr, number: Option<u32>, out: &mut Out) 
             Output::Connected => after = After::Connected,
             Output::CloseNotify => after = After::Ended,
             // A message that is longer than every datagram that is read or sent.
-            Output::BufferTooSmall { .. } => return After::Ended,
-            Output::Timeout(_) => return after,
-            // Certificates and keys of other protocols: pre-shared keys have none.
+            Output::BufferTooSmall { .. } => return (After::Ended, None),
+            Output::Timeout(_) => return (after, certificate),
+            Output::PeerCert(bytes) => certificate = Some(bytes.to_vec()),
+            // Keys of other protocols.
             _ => {}
         }
     }

@@ -1,9 +1,10 @@
 //! Clients of the same library, without sockets: both sides are state machines, and the tests carry
 //! their datagrams.
 
-use dimpl::PskResolver;
+use dimpl::{DtlsCertificate, PskResolver};
 
 use super::*;
+use crate::certificates::BURST;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -33,6 +34,20 @@ impl Client {
             .build()
             .unwrap();
         let mut dtls = Dtls::new_12_psk(Arc::new(config), now.instant);
+        dtls.set_active(true);
+        dtls.handle_timeout(now.instant).unwrap();
+        let peer = SocketAddr::from(([192, 0, 2, 1], port));
+        Self { dtls, peer, is_connected: false, is_closed: false, received: Vec::new() }
+    }
+
+    /// A client without a pre-shared key, which has a certificate and shows it if it is asked.
+    fn without_key(port: u16, certificate: DtlsCertificate, now: Now) -> Self {
+        let config = Config::builder()
+            .with_crypto_provider(dimpl::crypto::rust_crypto::default_provider())
+            .dtls13_cipher_suites(&[])
+            .build()
+            .unwrap();
+        let mut dtls = Dtls::new_12(Arc::new(config), certificate, now.instant);
         dtls.set_active(true);
         dtls.handle_timeout(now.instant).unwrap();
         let peer = SocketAddr::from(([192, 0, 2, 1], port));
@@ -106,7 +121,10 @@ fn told(all: &mut Sessions) -> Vec<String> {
         Message::Datagram { session, bytes } => {
             format!("{session} {}", String::from_utf8_lossy(bytes))
         }
-        Message::Keys { .. } => "keys".to_owned(),
+        Message::OpenedByCertificate { session, peer, certificate } => {
+            format!("{session} {peer} shows {certificate:?}")
+        }
+        other => format!("{other:?}"),
     };
     std::mem::take(&mut all.out.to_node).into_iter().map(show).collect()
 }
@@ -284,7 +302,7 @@ fn sessions_and_handshakes_are_bounded_for_each_address() {
         clients.push(client);
     }
     assert_eq!(all.counts(), (0, HANDSHAKES_OF_ONE_MAX));
-    let late = later(now, HANDSHAKE + TICK);
+    let late = later(now, config::HANDSHAKE + TICK);
     all.time_passed(late);
     assert_eq!(all.counts(), (0, 0));
     for port in 0..SESSIONS_OF_ONE_MAX as u16 + 1 {
@@ -462,4 +480,242 @@ fn forged_datagrams_do_not_end_a_handshake() {
     }
     assert!(client.is_connected);
     assert_eq!(told(&mut all), ["1 192.0.2.1:1 is one"]);
+}
+
+/// A certificate and its key.
+fn certificate(name: &str) -> DtlsCertificate {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+    let certificate = params.self_signed(&key).unwrap().der().to_vec();
+    DtlsCertificate { certificate, private_key: key.serialize_der() }
+}
+
+fn set_certificate(all: &mut Sessions, asks_clients: bool, ends_sessions: bool, now: Now) {
+    let DtlsCertificate { certificate, private_key: key } = certificate("node");
+    let own = Some(ServerCertificate { certificate, key, asks_clients });
+    all.message(Message::Certificate { own, ends_sessions }, now);
+}
+
+#[test]
+fn clients_without_a_key_need_the_certificate_of_the_node() {
+    let (mut all, now) = sessions();
+    let own = certificate("device");
+    let mut early = Client::without_key(1, own.clone(), now);
+    early.exchange(&mut all, now);
+    assert!(!early.is_connected, "the node has no certificate yet");
+    set_certificate(&mut all, false, false, now);
+    let mut one = Client::without_key(2, own.clone(), now);
+    one.exchange(&mut all, now);
+    assert!(one.is_connected);
+    assert_eq!(told(&mut all), ["1 192.0.2.1:2 shows []"]);
+    one.send(b"hello", &mut all, now);
+    assert_eq!(told(&mut all), ["1 hello"]);
+    all.message(Message::Datagram { session: 1, bytes: b"answer" }, now);
+    one.exchange(&mut all, now);
+    assert_eq!(one.received, [b"answer"]);
+    // Those with a key go on as before.
+    let mut with_key = Client::new(3, "one", "key of one", now);
+    with_key.exchange(&mut all, now);
+    assert_eq!(told(&mut all), ["2 192.0.2.1:3 is one"]);
+    // A key that cannot be used leaves only pre-shared keys.
+    all.message(
+        Message::Certificate { own: Some(ServerCertificate::default()), ends_sessions: false },
+        now,
+    );
+    let mut late = Client::without_key(4, own, now);
+    late.exchange(&mut all, now);
+    assert!(!late.is_connected);
+    one.send(b"still here", &mut all, now);
+    assert_eq!(told(&mut all), ["1 still here"]);
+}
+
+#[test]
+fn a_client_shows_its_certificate_and_the_node_decides() {
+    let (mut all, now) = sessions();
+    set_certificate(&mut all, true, false, now);
+    let (ours, theirs) = (certificate("ours"), certificate("theirs"));
+    let mut one = Client::without_key(1, ours.clone(), now);
+    let mut two = Client::without_key(2, theirs.clone(), now);
+    one.exchange(&mut all, now);
+    two.exchange(&mut all, now);
+    let shows = |number: u32, port: u16, own: &DtlsCertificate| {
+        format!("{number} 192.0.2.1:{port} shows {:?}", &own.certificate[..])
+    };
+    assert_eq!(told(&mut all), [shows(1, 1, &ours), shows(2, 2, &theirs)]);
+    all.message(Message::Accepted { session: 1 }, now);
+    all.message(Message::Closed { session: 2 }, now);
+    two.exchange(&mut all, now);
+    one.exchange(&mut all, now);
+    assert!(one.is_connected && !one.is_closed && two.is_closed);
+    assert_eq!(told(&mut all), ["2 closed"]);
+    // A certificate with the key of another one shows nothing.
+    let forged = DtlsCertificate { private_key: theirs.private_key, ..ours.clone() };
+    let mut forger = Client::without_key(3, forged, now);
+    forger.exchange(&mut all, now);
+    assert!(!forger.is_connected);
+    assert!(told(&mut all).is_empty());
+    // A new certificate of the node changes nothing; other authorities do.
+    let mut with_key = Client::new(4, "one", "key of one", now);
+    with_key.exchange(&mut all, now);
+    told(&mut all);
+    set_certificate(&mut all, true, false, now);
+    assert!(told(&mut all).is_empty());
+    set_certificate(&mut all, true, true, now);
+    one.exchange(&mut all, now);
+    assert!(one.is_closed);
+    assert_eq!(told(&mut all), ["1 closed"]);
+    // Not for ever, because a certificate expires.
+    let mut again = Client::without_key(5, ours, now);
+    again.exchange(&mut all, now);
+    all.message(Message::Accepted { session: 4 }, now);
+    told(&mut all);
+    let evening = later(now, OF_CERTIFICATE / 2);
+    again.send(b"evening", &mut all, evening);
+    all.time_passed(evening);
+    assert_eq!(told(&mut all), ["4 evening"]);
+    let next_day = later(now, OF_CERTIFICATE);
+    all.time_passed(next_day);
+    assert!(told(&mut all).contains(&"4 closed".to_owned()));
+}
+
+#[test]
+fn strangers_replace_only_strangers() {
+    let (mut all, now) = sessions();
+    set_certificate(&mut all, true, false, now);
+    let own = certificate("device");
+    let mut device = Client::without_key(1, own.clone(), now);
+    device.exchange(&mut all, now);
+    all.message(Message::Accepted { session: 1 }, now);
+    let mut with_key = Client::new(2, "one", "key of one", now);
+    with_key.exchange(&mut all, now);
+    told(&mut all);
+    for port in 0..UNPROVED_MAX as u16 + 2 {
+        let at = later(now, MINUTE + Duration::from_millis(port.into()));
+        let mut stranger = Client::without_key(100 + port, own.clone(), at);
+        stranger.exchange(&mut all, at);
+        assert!(stranger.is_connected);
+    }
+    let closed: Vec<String> =
+        told(&mut all).into_iter().filter(|line| line.ends_with("closed")).collect();
+    assert_eq!(closed, ["3 closed", "4 closed"]);
+    assert_eq!(all.counts().0, UNPROVED_MAX + 2);
+}
+
+#[test]
+fn an_address_begins_few_handshakes_with_certificates() {
+    let (mut all, now) = sessions();
+    set_certificate(&mut all, false, false, now);
+    let own = certificate("device");
+    let mut connected = 0;
+    for port in 0..BURST as u16 + 3 {
+        let mut one = Client::without_key(100 + port, own.clone(), now);
+        one.exchange(&mut all, now);
+        connected += u32::from(one.is_connected);
+    }
+    assert_eq!(connected, BURST);
+    let mut with_key = Client::new(1, "one", "key of one", now);
+    with_key.exchange(&mut all, now);
+    assert!(with_key.is_connected, "keys cost little");
+}
+
+#[test]
+fn a_stranger_at_the_address_of_a_device_does_not_end_its_session() {
+    let (mut all, now) = sessions();
+    let own = certificate("device");
+    let begin = |all: &mut Sessions, stranger: Option<&DtlsCertificate>| {
+        let mut client = match stranger {
+            Some(own) => Client::without_key(1, own.clone(), now),
+            None => Client::new(1, "one", "key of one", now),
+        };
+        client.exchange(all, now);
+        assert!(client.is_connected);
+        client
+    };
+    for asks_clients in [false, true] {
+        set_certificate(&mut all, asks_clients, false, now);
+        let mut device = begin(&mut all, None);
+        let number = all.last_number;
+        told(&mut all);
+        let mut strangers = vec![begin(&mut all, Some(&own)), begin(&mut all, Some(&own))];
+        if asks_clients {
+            let last = all.last_number;
+            all.message(Message::Closed { session: last }, now);
+            strangers[1].exchange(&mut all, now);
+        }
+        assert!(strangers[1].is_closed);
+        assert!(!told(&mut all).contains(&format!("{number} closed")));
+        device.send(b"still here", &mut all, now);
+        assert_eq!(told(&mut all), [format!("{number} still here")]);
+        all.message(Message::Datagram { session: number, bytes: b"answer" }, now);
+        device.exchange(&mut all, now);
+        assert_eq!(device.received, [b"answer"]);
+        // The device itself begins anew.
+        let again = begin(&mut all, None);
+        assert!(told(&mut all).contains(&format!("{number} closed")));
+        drop(again);
+    }
+    // With another certificate that the node accepts, too.
+    let former = all.last_number;
+    begin(&mut all, Some(&own));
+    assert!(!told(&mut all).contains(&format!("{former} closed")));
+    let session = all.last_number;
+    all.message(Message::Accepted { session }, now);
+    assert_eq!(told(&mut all), [format!("{former} closed")]);
+    assert_eq!(all.counts(), (1, 0));
+}
+
+#[test]
+fn strangers_take_no_place_of_their_address() {
+    let (mut all, now) = sessions();
+    set_certificate(&mut all, false, false, now);
+    let own = certificate("device");
+    let count = SESSIONS_OF_ONE_MAX as u16;
+    for port in 0..count {
+        Client::new(port, "one", "key of one", now).exchange(&mut all, now);
+    }
+    told(&mut all);
+    let mut stranger = Client::without_key(count, own.clone(), now);
+    stranger.exchange(&mut all, now);
+    assert!(stranger.is_closed, "all places are those of devices");
+    assert!(told(&mut all).is_empty());
+    // A device takes the place of a stranger before that of another device.
+    all.message(Message::Closed { session: 1 }, now);
+    let now = later(now, MINUTE);
+    Client::without_key(count, own, now).exchange(&mut all, now);
+    told(&mut all);
+    let stranger = all.last_number;
+    Client::new(count + 1, "one", "key of one", now).exchange(&mut all, now);
+    assert!(told(&mut all).contains(&format!("{stranger} closed")));
+    assert_eq!(all.counts().0, SESSIONS_OF_ONE_MAX);
+}
+
+/// A copy of a client's second message, from the client's address. The node then sends its part of a
+/// handshake, which is repeated some times.
+#[test]
+fn a_copied_hello_brings_few_messages() {
+    let own = certificate("device");
+    for with_key in [true, false] {
+        let (mut all, now) = sessions();
+        set_certificate(&mut all, true, false, now);
+        let mut client = match with_key {
+            true => Client::new(1, "one", "key of one", now),
+            false => Client::without_key(1, own.clone(), now),
+        };
+        all.datagram(client.peer, &client.sends()[0], now);
+        let (_, request) = all.out.to_clients.remove(0);
+        client.dtls.handle_packet(&request).unwrap();
+        let hello = client.sends().remove(0);
+        let mut sent = Vec::new();
+        for tick in 0..200 {
+            let now = later(now, tick * TICK);
+            if tick == 0 {
+                all.datagram(client.peer, &hello, now);
+            }
+            all.time_passed(now);
+            sent.extend(std::mem::take(&mut all.out.to_clients).into_iter().map(|it| it.1.len()));
+        }
+        let times = sent.iter().sum::<usize>() as f64 / hello.len() as f64;
+        println!("{with_key}: {} bytes bring {sent:?}, {times:.1} times as much", hello.len());
+        assert!(times < if with_key { 6.0 } else { 25.0 }, "{times}");
+    }
 }

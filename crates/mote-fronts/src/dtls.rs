@@ -5,11 +5,14 @@ use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mote_access::{Guard, Key};
+use mote_coap::CheckCertificate;
 use mote_companion::supervision::{self, Companion, Serving};
-use mote_dtls_frames::{Psk, all_keys};
+use mote_dtls_frames::{CERTIFICATE_BYTES_MAX, Message, Psk, ServerCertificate, all_keys};
+use mote_tls::handover::Handover;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::net::UnixDatagram;
 use tokio::process::{Child, Command};
@@ -28,6 +31,8 @@ pub struct Settings {
     pub uid: u32,
     /// The keys of callers, which are the pre-shared keys.
     pub guard: Guard,
+    /// For clients without a pre-shared key.
+    pub certificates: Handover,
     /// Where the front runs.
     pub data_path: Handle,
 }
@@ -105,11 +110,15 @@ impl Front {
         let link = self.link.take().ok_or_else(|| io::Error::other("it was not started"))?;
         let for_keys = UnixDatagram::from_std(link.try_clone()?.into())?;
         let (invoker, config) = (self.invoker.clone(), self.config.clone());
-        let front = mote_coap::serve_sessions(link, invoker, config, stopped.clone());
+        let check = self.settings.certificates.clients().map(|clients| -> CheckCertificate {
+            Arc::new(move |certificate: &[u8]| clients.names_if_signed(certificate))
+        });
+        let front = mote_coap::serve_sessions(link, invoker, config, check, stopped.clone());
         let mut front = self.settings.data_path.spawn(mote_tasks::boxed(front));
         let served = tokio::select! {
             served = &mut front => served.map_err(io::Error::other)?,
             never = send_keys(&for_keys, &self.settings.guard) => never,
+            never = send_certificates(&for_keys, &self.settings.certificates) => never,
             ended = child.wait() => ended.map(|_| ()),
         };
         front.abort();
@@ -132,6 +141,32 @@ async fn send_keys<T>(link: &UnixDatagram, guard: &Guard) -> T {
             }
         }
         if replaced.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+/// Sends the process the first certificate that it can use, and again whenever the certificates or the
+/// authorities of clients change.
+async fn send_certificates<T>(link: &UnixDatagram, certificates: &Handover) -> T {
+    let mut changes = certificates.changes();
+    let authorities = || certificates.clients().map(|clients| clients.text());
+    let mut before = authorities();
+    loop {
+        let now = authorities();
+        let own = certificates.ecdsa(CERTIFICATE_BYTES_MAX).map(|(certificate, key)| {
+            ServerCertificate { certificate, key, asks_clients: now.is_some() }
+        });
+        if own.is_none() {
+            tracing::warn!(
+                "CoAP over DTLS has no certificate, only pre-shared keys: its library needs a key on the \
+                 curve P-256 or P-384"
+            );
+        }
+        let mut message = Vec::new();
+        Message::Certificate { own, ends_sessions: now != before }.encode(&mut message);
+        before = now;
+        if link.send(&message).await.is_err() || changes.changed().await.is_err() {
             return std::future::pending().await;
         }
     }

@@ -177,7 +177,7 @@ pub(super) fn warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
         }
         Access::Mtls if !node.config.checks_certificates() => Some(format!(
             "this node checks no certificates of clients, so {name} refuses all requests; turn on \
-             https, and name the authorities in client_ca"
+             https, coap_tls or coap_dtls, and name the authorities in client_ca"
         )),
         Access::Jwt => node.guard.issuers().warning(spec.tokens.as_ref()?, &node.outgoing),
         _ => None,

@@ -40,7 +40,7 @@ fn listeners(node: &Node) -> Vec<Reach> {
     add("coap", node.coap, CALLERS);
     add("coap+tcp", node.coap_tcp, CALLERS);
     add("coaps+tcp", node.coap_tls, "callers of functions");
-    add("coaps", node.coap_dtls, "callers of functions, with a key");
+    add("coaps", node.coap_dtls, "callers of functions");
     let plain = node.config.admin_plain;
     add("admin", node.config.admin, if plain { OPERATORS } else { "operators with the token" });
     for (platform, url) in &node.compat {

@@ -365,6 +365,7 @@ async fn serve(
         let front = mote_fronts::http(listener, invoker.clone(), config, stopper.clone());
         fronts.spawn(on_thread(thread, front));
     }
+    let handover = certificates.clone().map(|all| Handover::new(all, clients.clone()));
     if let Some(certificates) = certificates {
         management.spawn(mote_tasks::boxed(certificates.clone().keep_ordered()));
         management.spawn(mote_tasks::boxed(mote_tls::keep_renewed(certificates, clients)));
@@ -374,12 +375,14 @@ async fn serve(
         let (invoker, stopped) = (invoker.clone(), coap_stopped.clone());
         fronts.spawn(mote_fronts::coap_stream(listener, invoker, configs, stopped));
     }
-    if let (Some(socket), Some(program)) = (dtls_socket, dtls_program) {
+    if let (Some(socket), Some(program), Some(certificates)) = (dtls_socket, dtls_program, handover)
+    {
         let settings = DtlsSettings {
             program,
             socket,
             uid: node.config.uid_base - 4,
             guard: node.guard.clone(),
+            certificates,
             data_path: Handle::current(),
         };
         let (invoker, stopped) = (invoker.clone(), coap_stopped.clone());

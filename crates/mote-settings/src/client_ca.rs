@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::Check;
 
 impl Check<'_> {
-    /// The file with the authorities of clients, which only listeners for TLS ask for certificates.
+    /// The file with the authorities of clients, which only listeners for TLS and DTLS ask for certificates.
     pub(super) fn client_ca(&mut self, has_tls: bool) -> Option<PathBuf> {
         if self.given("client_ca").is_none() {
             self.settle("client_ca", "none".to_owned());
@@ -13,8 +13,8 @@ impl Check<'_> {
         }
         let file = self.path("client_ca", PathBuf::new());
         if !has_tls {
-            let hint = "turn on https, coap_tls or mqtt_tls".to_owned();
-            self.fault("client_ca", "only with https, coap_tls or mqtt_tls", Some(hint));
+            let hint = "turn on https, coap_tls, coap_dtls or mqtt_tls".to_owned();
+            self.fault("client_ca", "only with https, coap_tls, coap_dtls or mqtt_tls", Some(hint));
         }
         Some(file)
     }

@@ -226,7 +226,7 @@ impl Loaded {
         let data = check.path("data", given.data_default());
         let secrets_key = check.secrets_key();
         let certificates = check.path("certificates", data.join("certificates"));
-        let client_ca = check.client_ca(https.or(coap_tls).or(mqtt_tls).is_some());
+        let client_ca = check.client_ca(https.or(coap_tls).or(coap_dtls).or(mqtt_tls).is_some());
         let acme = check.acme(https.is_some());
         let function_ports = check.function_ports();
         let proxies = check.proxies();

@@ -36,12 +36,12 @@ pub const SETTINGS: [Setting; 53] = [
     Setting {
         key: "certificates",
         default: "`certificates` in the data folder",
-        text: "Folder with the certificates of `https`, `coap_tls` and `mqtt_tls` and their keys (PEM): `NAME.crt` or `NAME.pem` with `NAME.key`, or folders that have `fullchain.pem` with `privkey.pem`, or `tls.crt` with `tls.key`. A client gets the first one that is valid for the host that it names. The node reads changed files again. If the folder is the default one and has none, the node makes a certificate of its own.",
+        text: "Folder with the certificates of `https`, `coap_tls`, `coap_dtls` and `mqtt_tls` and their keys (PEM): `NAME.crt` or `NAME.pem` with `NAME.key`, or folders that have `fullchain.pem` with `privkey.pem`, or `tls.crt` with `tls.key`. A client gets the first one that is valid for the host that it names. The node reads changed files again. If the folder is the default one and has none, the node makes a certificate of its own.",
     },
     Setting {
         key: "client_ca",
         default: "none",
-        text: "File with the certificates (PEM) of the authorities that sign the certificates of clients, and with their revocation lists, if there are any. If it is set, the ports of `https`, `coap_tls` and `mqtt_tls` ask each client for a certificate. Clients need a valid certificate to call functions with the access mode `mtls`, and `callers` in their manifest can restrict its names. At the MQTT broker, a certificate stands for the user that it names. The node reads a changed file again.",
+        text: "File with the certificates (PEM) of the authorities that sign the certificates of clients, and with their revocation lists, if there are any. If it is set, the ports of `https`, `coap_tls`, `coap_dtls` and `mqtt_tls` ask each client for a certificate; over DTLS, a client needs one unless it has a pre-shared key. Clients need a valid certificate to call functions with the access mode `mtls`, and `callers` in their manifest can restrict its names. At the MQTT broker, a certificate stands for the user that it names. The node reads a changed file again.",
     },
     Setting {
         key: "acme",
@@ -111,7 +111,7 @@ pub const SETTINGS: [Setting; 53] = [
     Setting {
         key: "coap_dtls",
         default: "`off`",
-        text: "Address of the CoAP front over DTLS (`coaps://`), `on` for port 5684, or `off`. `:PORT` keeps the default host. Clients use the keys of callers (guide coap-dtls.md).",
+        text: "Address of the CoAP front over DTLS (`coaps://`), `on` for port 5684, or `off`. `:PORT` keeps the default host. Clients use the keys of callers, or certificates (guide coap-dtls.md).",
     },
     Setting {
         key: "coap_tls",

@@ -76,8 +76,16 @@ impl ClientAuthorities {
         Ok(())
     }
 
+    /// The names in a certificate (DER) that a client has shown, if these authorities have signed it
+    /// and it is valid now.
+    pub fn names_if_signed(&self, certificate: &[u8]) -> Option<Vec<String>> {
+        let certificate = CertificateDer::from(certificate);
+        self.verify_client_cert(&certificate, &[], UnixTime::now()).ok()?;
+        Some(names(&certificate))
+    }
+
     /// The content of the file.
-    pub(crate) fn text(&self) -> Arc<[u8]> {
+    pub fn text(&self) -> Arc<[u8]> {
         self.read.read().text.clone()
     }
 

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
-use tokio_rustls::rustls::{self, ServerConfig};
+use tokio_rustls::rustls::{self, ServerConfig, SignatureAlgorithm};
 
 use crate::{Certificates, ClientAuthorities, chosen, server};
 
@@ -35,6 +35,23 @@ impl Handover {
     /// Hands over these certificates and authorities.
     pub fn new(certificates: Arc<Certificates>, clients: Option<Arc<ClientAuthorities>>) -> Self {
         Self { certificates, clients }
+    }
+
+    /// The authorities of clients, if there are any.
+    pub fn clients(&self) -> Option<Arc<ClientAuthorities>> {
+        self.clients.clone()
+    }
+
+    /// The first certificate of at most `bytes_max` with a key on a curve, and this key, both in DER.
+    pub fn ecdsa(&self, bytes_max: usize) -> Option<(Vec<u8>, Vec<u8>)> {
+        let loaded = self.certificates.loaded.read().clone();
+        loaded.iter().find_map(|one| {
+            let certificate = one.key.cert.first()?;
+            let is_ecdsa = one.key.key.algorithm() == SignatureAlgorithm::ECDSA;
+            let fits = certificate.len() <= bytes_max;
+            let both = || (certificate.to_vec(), one.secret.secret_der().to_vec());
+            (is_ecdsa && fits).then(both)
+        })
     }
 
     /// Changes whenever there is another message.

@@ -1,6 +1,7 @@
 package mote;
 
 import java.io.IOException;
+import java.security.GeneralSecurityException;
 import java.util.function.Consumer;
 
 import org.eclipse.californium.core.CoapClient;
@@ -9,11 +10,16 @@ import org.eclipse.californium.core.coap.Response;
 import org.eclipse.californium.core.config.CoapConfig;
 import org.eclipse.californium.core.network.CoapEndpoint;
 import org.eclipse.californium.elements.config.Configuration;
+import org.eclipse.californium.elements.util.SslContextUtil;
+import org.eclipse.californium.elements.util.SslContextUtil.Credentials;
 import org.eclipse.californium.scandium.DTLSConnector;
 import org.eclipse.californium.scandium.config.DtlsConfig;
 import org.eclipse.californium.scandium.config.DtlsConfig.DtlsRole;
 import org.eclipse.californium.scandium.config.DtlsConnectorConfig;
+import org.eclipse.californium.scandium.dtls.CertificateType;
 import org.eclipse.californium.scandium.dtls.pskstore.AdvancedSinglePskStore;
+import org.eclipse.californium.scandium.dtls.x509.SingleCertificateProvider;
+import org.eclipse.californium.scandium.dtls.x509.StaticNewAdvancedCertificateVerifier;
 
 /** An endpoint of Californium, and the URI of the function that it calls. */
 final class Caller implements AutoCloseable {
@@ -59,6 +65,22 @@ final class Caller implements AutoCloseable {
 				.set(DtlsConfig.DTLS_ROLE, DtlsRole.CLIENT_ONLY)
 				.setAdvancedPskStore(new AdvancedSinglePskStore(identity, key.getBytes()));
 		settings.accept(builder);
+		return new Caller(uri, configuration, new DTLSConnector(builder.build()));
+	}
+
+	/** With the certificates in these files (PEM); <code>own</code> is null if the client has none. */
+	static Caller certified(String uri, String trusted, String own) throws IOException, GeneralSecurityException {
+		Configuration configuration = configuration();
+		DtlsConnectorConfig.Builder builder = DtlsConnectorConfig.builder(configuration)
+				.set(DtlsConfig.DTLS_ROLE, DtlsRole.CLIENT_ONLY)
+				.setAdvancedCertificateVerifier(StaticNewAdvancedCertificateVerifier.builder()
+						.setTrustedCertificates(SslContextUtil.loadTrustedCertificates(trusted, null, null))
+						.build());
+		if (own != null) {
+			Credentials credentials = SslContextUtil.loadCredentials(own, null, null, null);
+			builder.setCertificateIdentityProvider(new SingleCertificateProvider(credentials.getPrivateKey(),
+					credentials.getCertificateChain(), CertificateType.X_509));
+		}
 		return new Caller(uri, configuration, new DTLSConnector(builder.build()));
 	}
 

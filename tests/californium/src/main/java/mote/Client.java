@@ -8,6 +8,8 @@ import java.util.Objects;
  *
  * <pre>
  * exchanges URI CALLER [IDENTITY KEY]   what CoAP offers; URI is that of the function
+ * certified URI CALLER TRUSTED [OWN]    the same with certificates; TRUSTED is a file with that of the node, and
+ *                                       OWN one with that of the client and its key
  * proofs URI                            plain CoAP from another machine
  * sessions URI IDENTITY KEY             handshakes of DTLS; after "waits: ok", the caller makes the node lose its
  *                                       sessions, and then writes a line
@@ -28,6 +30,11 @@ public final class Client {
 			case "exchanges":
 				boolean isPlain = uri.startsWith("coap:");
 				try (Caller caller = isPlain ? Caller.plain(uri) : Caller.secured(uri, args[3], args[4])) {
+					new Exchanges(caller, args[2]).run();
+				}
+				break;
+			case "certified":
+				try (Caller caller = Caller.certified(uri, args[3], args.length > 4 ? args[4] : null)) {
 					new Exchanges(caller, args[2]).run();
 				}
 				break;

@@ -1,0 +1,123 @@
+//! Sessions of clients without a pre-shared key: the certificate of the node, and how often an address
+//! may begin such a handshake, which costs the processor about a millisecond.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dimpl::{Config, Dtls, DtlsCertificate};
+use mote_core::shares::address_owner;
+use mote_dtls_frames::ServerCertificate;
+
+use crate::config;
+
+/// Handshakes with certificates that an address may begin at once, and how many more a second later.
+/// Many devices may have one address, and begin at the same time when their router comes back.
+pub(crate) const BURST: u32 = 64;
+const PAUSE: Duration = Duration::from_millis(100);
+/// Addresses that are counted. Each has shown that it receives datagrams.
+const COUNTED_MAX: usize = 4_096;
+
+/// The certificate of the node.
+pub(crate) struct Own {
+    config: Arc<Config>,
+    certificate: DtlsCertificate,
+}
+
+impl Own {
+    /// Uses a certificate for further handshakes; the error says why that cannot be done.
+    pub(crate) fn new(own: ServerCertificate, now: Instant) -> Result<Self, String> {
+        let config = config::builder().require_client_certificate(own.asks_clients).build();
+        let config = config.map_err(|error| error.to_string())?;
+        let certificate = DtlsCertificate { certificate: own.certificate, private_key: own.key };
+        let own = Self { config: Arc::new(config), certificate };
+        // The library panics on a key that it cannot read.
+        match catch_unwind(AssertUnwindSafe(|| own.dtls(now))) {
+            Ok(_) => Ok(own),
+            Err(_) => Err("its private key is not on the curve P-256 or P-384".to_owned()),
+        }
+    }
+
+    /// The state of a new handshake.
+    pub(crate) fn dtls(&self, now: Instant) -> Dtls {
+        Dtls::new_12(self.config.clone(), self.certificate.clone(), now)
+    }
+}
+
+/// How often each address has begun a handshake.
+#[derive(Default)]
+pub(crate) struct Pace {
+    /// When the address has its whole burst again.
+    rested: HashMap<IpAddr, Instant>,
+}
+
+impl Pace {
+    /// Whether an address may begin a handshake now, which is then counted.
+    pub(crate) fn allows(&mut self, ip: IpAddr, now: Instant) -> bool {
+        if self.rested.len() >= COUNTED_MAX {
+            self.rested.retain(|_, rested| *rested > now);
+        }
+        let owner = address_owner(ip);
+        if self.rested.len() >= COUNTED_MAX && !self.rested.contains_key(&owner) {
+            return false;
+        }
+        let rested = self.rested.entry(owner).or_insert(now);
+        let after = (*rested).max(now) + PAUSE;
+        let allows = after <= now + PAUSE * BURST;
+        if allows {
+            *rested = after;
+        }
+        allows
+    }
+
+    /// Forgets addresses that have their whole burst.
+    pub(crate) fn sweep(&mut self, now: Instant) {
+        self.rested.retain(|_, rested| *rested > now);
+        self.rested.shrink_to(64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_begins_a_burst_and_then_one_in_each_pause() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        let (one, other) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+        let mut begins = |ip, after: Duration| {
+            (0..2 * BURST).filter(|_| pace.allows(ip, now + after)).count() as u32
+        };
+        assert_eq!(begins(one, Duration::ZERO), BURST);
+        assert_eq!(begins(other, Duration::ZERO), BURST, "the others have their own");
+        assert_eq!(begins(one, 3 * PAUSE), 3);
+        assert_eq!(begins(one, 3 * PAUSE), 0);
+        assert_eq!(begins(one, 500 * PAUSE), BURST);
+        pace.sweep(now + 501 * PAUSE);
+        assert_eq!(pace.rested.len(), 1);
+        pace.sweep(now + 1_000 * PAUSE);
+        assert!(pace.rested.is_empty());
+    }
+
+    #[test]
+    fn addresses_that_are_counted_are_bounded() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        let address = |number: usize| IpAddr::from((number as u32 + (9 << 24)).to_be_bytes());
+        for number in 0..COUNTED_MAX {
+            assert!(pace.allows(address(number), now));
+        }
+        assert!(!pace.allows(address(COUNTED_MAX), now));
+        assert!(pace.allows(address(0), now), "an address that is counted goes on");
+        assert!(pace.allows(address(COUNTED_MAX), now + 2 * PAUSE), "the others have rested");
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_used_is_named() {
+        let own = ServerCertificate { certificate: vec![1], key: vec![2], asks_clients: false };
+        assert!(Own::new(own, Instant::now()).err().unwrap().contains("P-256"));
+        let own = ServerCertificate::default();
+        assert!(Own::new(own, Instant::now()).is_err());
+    }
+}
