@@ -3,8 +3,8 @@
 
 build:
 	scripts/setup.sh build
-	MOTE_COMMIT=$$(git rev-parse HEAD 2>/dev/null || echo unknown) cargo build --release -p mote -p mote-chain
-	cargo build --release -p mote-broker -p mote-nats -p mote-acme -p mote-dtls -p mote-upgrade
+	export MOTE_COMMIT=$$(git rev-parse HEAD 2>/dev/null || echo unknown) && scripts/static.sh --groups | \
+		while read -r programs; do cargo build --release --bins $$(printf -- '-p %s ' $$programs) </dev/null || exit 1; done
 
 # The images of a cell and of a controller, in target/images.
 image: build

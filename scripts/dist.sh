@@ -19,8 +19,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-PACKAGES=(mote mote-chain mote-broker mote-nats mote-acme mote-dtls mote-upgrade) # of Cargo
-PROGRAMS=("${PACKAGES[@]}" mote-tools)                    # mote-tools is in the package mote
+mapfile -t GROUPS_OF_PROGRAMS < <(scripts/static.sh --groups)
+read -ra PACKAGES <<<"${GROUPS_OF_PROGRAMS[*]}" # of Cargo
+PROGRAMS=("${PACKAGES[@]}" mote-tools)          # mote-tools is in the package mote
 DYNAMIC=x86_64-unknown-linux-gnu
 mapfile -t TARGETS < <(echo $DYNAMIC && scripts/static.sh --list)
 KERNEL_MIN=5.12 # README.md, "Machines"
@@ -99,10 +100,16 @@ build() {
   export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/mote"
   unset RUSTFLAGS
   local std=("-Zbuild-std=std,panic_unwind" "-Zbuild-std-features=panic-unwind,optimize_for_size")
-  "$toolchain/bin/cargo" build --locked --release --target $DYNAMIC "${std[@]}" -p mote -p mote-chain &&
-    "$toolchain/bin/cargo" build --locked --release --target $DYNAMIC "${std[@]}" -p mote-broker -p mote-nats -p mote-acme -p mote-dtls -p mote-upgrade
+  local programs crates
+  crates=$(scripts/static.sh --crates)
+  local sources=(--config "source.crates-io.replace-with='prepared'" --config "source.prepared.directory='$crates'")
+  for programs in "${GROUPS_OF_PROGRAMS[@]}"; do
+    # shellcheck disable=SC2046,SC2086 # words
+    "$toolchain/bin/cargo" build --bins --locked "${sources[@]}" --release --target $DYNAMIC "${std[@]}" $(printf -- '-p %s ' $programs) ||
+      return 1
+  done
 }
-# build_all: the program that uses the C library is compiled next to the static ones.
+# build_all: the programs that use the C library are compiled next to the static ones.
 build_all() {
   local kind running=0 statics=()
   for target in "${targets[@]}"; do
@@ -178,14 +185,14 @@ sign() { # file
 # make_root: the files, as the packages install them, in $root, and the symbols.
 make_root() {
   root=$work/$target/root
-  local symbols=$work/$NAME-symbols completions=$work/completions program whole
+  local symbols=$work/$NAME-symbols completions=$work/completions program whole shell
   mkdir -p "$root"/usr/bin "$root"/etc/mote "$root"/usr/lib/systemd/system "$symbols" "$completions" \
     "$root"/usr/share/{bash-completion/completions,zsh/site-functions,fish/vendor_completions.d,man/man1}
   for program in "${PROGRAMS[@]}"; do
     # zig writes the path of its own folder into the debug information of the C library, and there is
     # no other in static programs: their symbols are the names of functions.
     whole=$bin/$program
-    [ $LIBC = gnu ] || { whole=$work/whole && objcopy --strip-debug "$bin/$program" "$whole"; }
+    [ $LIBC = gnu ] || { whole=$work/$target/whole && objcopy --strip-debug "$bin/$program" "$whole"; }
     objcopy --only-keep-debug "$whole" "$symbols/$program.debug"
     objcopy --strip-all "$bin/$program" "$root/usr/bin/$program"
     # gdb finds the symbols by this name and checks them by their checksum.
@@ -193,8 +200,8 @@ make_root() {
     chmod 755 "$root/usr/bin/$program"
     chmod 644 "$symbols/$program.debug"
   done
-  runs "$root/usr/bin/mote" version >"$work/version" || fail "$bin/mote does not run"
-  grep -qF "$VERSION" "$work/version" || fail "$bin/mote is another version: $(head -n 1 "$work/version")"
+  runs "$root/usr/bin/mote" version >"$work/$target/version" || fail "$bin/mote does not run"
+  grep -qF "$VERSION" "$work/$target/version" || fail "$bin/mote is another version: $(head -n 1 "$work/$target/version")"
   # They are the same for all processors, and the first target is one that this machine runs.
   [ -s "$completions/fish" ] || for shell in bash zsh fish; do
     runs "$root/usr/bin/mote-tools" completion $shell >"$completions/$shell"
@@ -228,7 +235,7 @@ pack_archive() {
   install -m 755 deploy/packages/install.sh "$tree/install.sh"
   install -m 755 deploy/packages/uninstall.sh "$tree/share/mote/uninstall.sh"
   printf 'version=%s\narchitecture=%s\nbits=%s\nkernel=%s\nglibc=%s\n' "$VERSION" "$MACHINE" "$BITS" "$KERNEL_MIN" "$glibc" >"$tree/requirements"
-  (cd "$tree" && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs -d '\n' sha256sum >"$work/sums" && mv "$work/sums" SHA256SUMS)
+  (cd "$tree" && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs -d '\n' sha256sum >"$work/$target/sums" && mv "$work/$target/sums" SHA256SUMS)
   [ -z "${MOTE_SIGNING_KEY:-}" ] || sign "$tree/SHA256SUMS"
   archive "$NAME" "$OUT/$NAME.tar.gz"
   [ $archive_only = yes ] || archive "$NAME-symbols" "$OUT/$NAME-symbols.tar.gz"
@@ -264,19 +271,22 @@ TXT
 }
 
 pack_rpm() {
+  local rpm=$work/$target/rpm
+  mkdir -p "$rpm"
   install -D -m 644 LICENSE "$root/usr/share/licenses/mote/LICENSE"
   set_times "$root"
   rpmbuild -bb --quiet --target "$RPM_ARCH" \
-    --define "_topdir $work/rpm" --define "_tmppath $work" --define "_rpmdir $work/rpm" \
+    --define "_topdir $rpm" --define "_tmppath $rpm" --define "_rpmdir $rpm" \
     --define "mote_version $VERSION" --define "mote_files $root" \
     --define "_buildhost mote" --define "use_source_date_epoch_as_buildtime 1" \
     --define "clamp_mtime_to_source_date_epoch 1" \
-    deploy/packages/mote.spec >"$work/rpm.log" 2>&1 || { cat "$work/rpm.log" >&2; fail "rpmbuild failed"; }
-  cp "$work/rpm/$RPM_ARCH/mote-$VERSION-1.$RPM_ARCH.rpm" "$OUT/"
+    deploy/packages/mote.spec >"$rpm/log" 2>&1 || { cat "$rpm/log" >&2; fail "rpmbuild failed"; }
+  cp "$rpm/$RPM_ARCH/mote-$VERSION-1.$RPM_ARCH.rpm" "$OUT/"
 }
 
-[ $given = yes ] || build_all
-for target in "${targets[@]}"; do
+# pack: all packages of $target.
+pack() {
+  local bin=$bin
   describe
   [ $given = yes ] || bin=$(programs_of "$target")
   for program in "${PROGRAMS[@]}"; do
@@ -292,7 +302,25 @@ for target in "${targets[@]}"; do
   fi
   [ $archive_only = yes ] || python3 -B scripts/sbom.py "$target" "$SOURCE_DATE_EPOCH" "${PACKAGES[@]}" >"$OUT/$NAME-sbom.cdx.json"
   rm -rf "${work:?}/$target" "${work:?}/$NAME"*
+}
+
+[ $given = yes ] || build_all
+# The first one writes what the others take from it, and the others are compressed side by side.
+set -m
+target=${targets[0]}
+pack
+packing=()
+packed() { # waits for the oldest one
+  wait "${packing[0]}" || fail "a target could not be packed"
+  packing=("${packing[@]:1}")
+}
+for target in "${targets[@]:1}"; do
+  [ ${#packing[@]} -lt "$(nproc)" ] || packed
+  pack &
+  packing+=($!)
 done
+while [ ${#packing[@]} -gt 0 ]; do packed; done
+set +m
 
 # --- What the packages were made from, and the sums ---------------------------------------------
 

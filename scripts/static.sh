@@ -6,12 +6,16 @@
 #        scripts/static.sh --test-programs TARGET ARGUMENT…
 #        scripts/static.sh --prepare
 #        scripts/static.sh --toolchain
+#        scripts/static.sh --crates
+#        scripts/static.sh --groups
 #   --profile NAME   the profile of cargo; the default is release
 #   --check          compile without linking, which shows in minutes what does not fit a target
 #   --test-programs  builds the test programs that the arguments of cargo name, with the profile of
 #                    tests, and prints cargo's messages about them (JSON)
 #   --prepare        installs what builds need, and builds nothing
 #   --toolchain      the same, and prints the folder of the compiler with the sources of its library
+#   --crates         the same, and prints the folder with the sources of all crates
+#   --groups         prints the packages of Cargo that are built together, a line for each group
 #   TARGET           as Rust names it; the default is all of them (scripts/static.sh --list)
 #
 # zig is the C compiler and the linker for all targets (packages ziglang and cargo-zigbuild of PyPI).
@@ -23,8 +27,11 @@ cd "$(dirname "$0")/.."
 
 TARGETS=(x86_64-unknown-linux-musl aarch64-unknown-linux-musl armv7-unknown-linux-musleabihf
   riscv64gc-unknown-linux-musl)
-# The features of shared dependencies depend on what is built together (Makefile, "build").
-GROUPS_OF_PROGRAMS=("mote mote-chain" "mote-broker mote-nats mote-acme mote-dtls mote-upgrade")
+# What is built together, in the packages of Cargo. Dependencies that programs of a group share are
+# compiled once, with the features that any of them needs. The second group needs more of tokio and
+# rustls, which would make mote larger and slower. Without libraries (--bins), Cargo compiles only what
+# the linker optimizes.
+GROUPS_OF_PROGRAMS=("mote mote-chain mote-acme mote-dtls" "mote-broker mote-nats mote-upgrade")
 ZIG=0.17.1 ZIGBUILD=0.24.1
 
 say() { echo "static: $*" >&2; }
@@ -44,9 +51,11 @@ while [ $# -gt 0 ]; do
       ;;
     --prepare) verb=prepare ;;
     --toolchain) verb=toolchain ;;
+    --crates) verb=crates ;;
     --list) printf '%s\n' "${TARGETS[@]}" && exit 0 ;;
+    --groups) printf '%s\n' "${GROUPS_OF_PROGRAMS[@]}" && exit 0 ;;
     --zig) echo "$ZIG" && exit 0 ;;
-    -*) sed -n '5,15s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+    -*) sed -n '5,19s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
     *) targets+=("$1") ;;
   esac
   shift
@@ -115,9 +124,37 @@ if [ ! -e "$sysroot/lib/rustlib/src/rust/library/Cargo.lock" ] &&
   fi
 fi
 
+# --- The sources of the crates ------------------------------------------------------------------
+
+# A library that is a shared object as well (cdylib) is linked as one in each build, with everything
+# that it uses, and everything below it is compiled twice for that. Nothing loads these, so the crates
+# are taken from a folder in which none is one.
+of_std=$toolchain/lib/rustlib/src/rust/library
+crates=$cache/crates-$(cat Cargo.lock "$of_std/Cargo.lock" | sha256sum | cut -c 1-16)
+if [ ! -e "$crates/complete" ]; then
+  rm -rf "$cache"/crates-*
+  RUSTC_BOOTSTRAP=1 cargo vendor --quiet --locked --versioned-dirs --sync "$of_std/Cargo.toml" "$crates" >/dev/null
+  python3 -B - "$crates" <<'PYTHON'
+import json, pathlib, sys
+
+for manifest in pathlib.Path(sys.argv[1]).glob("*/Cargo.toml"):
+    text = manifest.read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines(keepends=True) if line.strip() != '"cdylib",']
+    if "".join(lines) == text:
+        continue
+    manifest.write_text("".join(lines), encoding="utf-8")
+    sums = manifest.with_name(".cargo-checksum.json")
+    known = json.loads(sums.read_text())
+    del known["files"]["Cargo.toml"]
+    sums.write_text(json.dumps(known))
+PYTHON
+  touch "$crates/complete"
+fi
+
 case $verb in
   prepare) exit 0 ;;
   toolchain) echo "$toolchain" && exit 0 ;;
+  crates) echo "$crates" && exit 0 ;;
 esac
 
 # --- The programs -------------------------------------------------------------------------------
@@ -146,8 +183,9 @@ fi
 # One run of cargo for all targets: what runs on this machine (build scripts, derives) is compiled
 # once, and while one target is linked, which uses one core for minutes, another is compiled.
 mapfile -t of_targets < <(printf -- '--target\n%s\n' "${targets[@]}")
+sources=(--config "source.crates-io.replace-with='prepared'" --config "source.prepared.directory='$crates'")
 for programs in "${GROUPS_OF_PROGRAMS[@]}"; do
   # shellcheck disable=SC2046,SC2086 # words
-  "$venv/bin/cargo-zigbuild" $verb --locked --profile "$profile" "${of_targets[@]}" \
+  "$venv/bin/cargo-zigbuild" $verb --bins --locked "${sources[@]}" --profile "$profile" "${of_targets[@]}" \
     -Zbuild-std=std,panic_unwind -Zbuild-std-features=panic-unwind,optimize_for_size $(printf -- '-p %s ' $programs)
 done
