@@ -29,6 +29,8 @@ struct Resource<K> {
     share_max: usize,
     /// Whether what each owner holds is counted.
     is_divided: bool,
+    /// Whether the share depends on what the others hold ([`even_share`]).
+    is_even: bool,
     /// A leaf lock: no other function is called and nothing is awaited while it is held.
     held: Mutex<Held<K>>,
 }
@@ -36,6 +38,8 @@ struct Resource<K> {
 #[derive(Debug)]
 struct Held<K> {
     total: usize,
+    /// Whether two owners have been there at once. It stays so.
+    is_shared: bool,
     /// Only owners that hold something, so the total bounds the map.
     each: HashMap<K, usize>,
 }
@@ -49,15 +53,25 @@ impl<K: Eq + Hash> Clone for Shares<K> {
 impl<K: Eq + Hash + Clone> Shares<K> {
     /// A resource of `total_max` pieces of which one owner may hold `share_max` at once.
     pub fn new(total_max: usize, share_max: usize) -> Self {
-        let held = Mutex::new(Held { total: 0, each: HashMap::new() });
-        Self(Arc::new(Resource { total_max, share_max, is_divided: true, held }))
+        Self::with(total_max, share_max, true, false)
     }
 
     /// A resource of `total_max` pieces without shares: one owner may take all of them. It does not
     /// count what each owner holds, so taking a piece costs less.
     pub fn undivided(total_max: usize) -> Self {
-        let held = Mutex::new(Held { total: 0, each: HashMap::new() });
-        Self(Arc::new(Resource { total_max, share_max: usize::MAX, is_divided: false, held }))
+        Self::with(total_max, usize::MAX, false, false)
+    }
+
+    /// A resource of `total_max` pieces that its owners (namespaces) divide among themselves. An owner
+    /// that is alone may hold all of it. Once a second one has asked, each may hold an [`even_share`],
+    /// so that none with less than half of an equal part is refused. For this, the total is exceeded.
+    pub fn even(total_max: usize) -> Self {
+        Self::with(total_max, usize::MAX, true, true)
+    }
+
+    fn with(total_max: usize, share_max: usize, is_divided: bool, is_even: bool) -> Self {
+        let held = Mutex::new(Held { total: 0, is_shared: false, each: HashMap::new() });
+        Self(Arc::new(Resource { total_max, share_max, is_divided, is_even, held }))
     }
 
     /// Takes `pieces` for `owner`, all or none. Does not block. Dropping the [`Share`] gives them
@@ -88,11 +102,18 @@ impl<K> Resource<K> {
 impl<K: Eq + Hash + Clone> Resource<K> {
     fn take(&self, owner: &K, pieces: usize) -> Result<(), Exceeded> {
         let mut held = self.lock();
-        let own = if self.is_divided { held.each.get(owner).copied().unwrap_or(0) } else { 0 };
-        if pieces > self.share_max.saturating_sub(own) {
+        let found = if self.is_divided { held.each.get(owner).copied() } else { None };
+        let own = found.unwrap_or(0);
+        let sharers = held.each.len() + usize::from(found.is_none());
+        held.is_shared |= self.is_even && sharers > 1;
+        let (mut share_max, mut total_max) = (self.share_max, self.total_max);
+        if held.is_shared {
+            (share_max, total_max) = (even_share(total_max, held.total, sharers), usize::MAX);
+        }
+        if pieces > share_max.saturating_sub(own) {
             return Err(Exceeded::Share);
         }
-        if pieces > self.total_max.saturating_sub(held.total) {
+        if pieces > total_max.saturating_sub(held.total) {
             return Err(Exceeded::Total);
         }
         held.total += pieces;
@@ -101,6 +122,14 @@ impl<K: Eq + Hash + Clone> Resource<K> {
         }
         Ok(())
     }
+}
+
+/// What one of `sharers` owners may hold of `total_max` pieces while all hold `taken`: as much as is
+/// free, so that some is free for others, and half of an equal part in any case. One that is busy
+/// alone holds half, two hold a third each.
+pub fn even_share(total_max: usize, taken: usize, sharers: usize) -> usize {
+    let half_of_equal = total_max / (2 * sharers.max(1));
+    total_max.saturating_sub(taken).max(half_of_equal).max(1)
 }
 
 /// Pieces of a resource; dropping it gives them back.
@@ -186,6 +215,40 @@ mod tests {
         drop(second);
         assert_eq!(shares.taken(), 0);
         assert!(shares.0.lock().each.is_empty(), "owners without pieces are forgotten");
+    }
+
+    type Name = &'static str;
+
+    /// The pieces that an owner gets, one by one, and why it gets no more.
+    fn filled(shares: &Shares<Name>, owner: Name) -> (Vec<Share<Name>>, Exceeded) {
+        let mut held = Vec::new();
+        loop {
+            match shares.take(owner, 1) {
+                Ok(share) => held.push(share),
+                Err(why) => return (held, why),
+            }
+        }
+    }
+
+    #[test]
+    fn owners_divide_a_resource_once_there_are_two() {
+        let shares = Shares::even(24);
+        let (alone, why) = filled(&shares, "a");
+        assert_eq!((alone.len(), why), (24, Exceeded::Total), "alone, all of it");
+        let (late, why) = filled(&shares, "b");
+        assert_eq!(
+            (late.len(), why),
+            (6, Exceeded::Share),
+            "half of an equal part, beyond the total"
+        );
+        let (third, _) = filled(&shares, "c");
+        assert_eq!(third.len(), 4);
+        drop((alone, late, third));
+        let counts = ["a", "b", "c", "a"].map(|owner| filled(&shares, owner).0);
+        assert_eq!(counts.each_ref().map(Vec::len), [12, 6, 4, 0], "as much as is free");
+        drop(counts);
+        assert_eq!(shares.taken(), 0);
+        assert_eq!(filled(&shares, "a").0.len(), 12, "others have asked since the beginning");
     }
 
     #[test]
