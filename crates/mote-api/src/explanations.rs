@@ -328,7 +328,7 @@ const ROWS: &[Row] = &[
     row("M1032", exit::FAILED, "too many connections from this address",
         "One address may use three quarters of the connections (12,288 of 16,384, or fewer if the limit of open files is low). A further connection receives a 503 and is closed. Reuse open connections, and close those that you do not need."),
     row("M1033", exit::FAILED, "too many WebSockets",
-        "The node keeps at most half of its HTTP connections (8,192 of 16,384) for WebSockets. One address, and one function, may have half of that. A further request for a WebSocket receives a 503. Close WebSockets that you do not need."),
+        "The node keeps at most half of its HTTP connections (8,192 of 16,384) for WebSockets. One address, and one function, may have half of that. If functions of several namespaces have WebSockets, each namespace may have as many as are free, and in any case half of an equal share. A further request for a WebSocket receives a 503. Close WebSockets that you do not need."),
     row("M1034", exit::FAILED, "a field of the request is missing",
         "The function's manifest lists the fields that each request must have, in [http] headers. The message names the first one that is missing. Send it, with any value that the function accepts."),
     row("M1035", exit::FAILED, "this origin may not change anything",

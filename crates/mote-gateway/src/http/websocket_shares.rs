@@ -1,8 +1,10 @@
 //! How many WebSockets may be open.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use mote_core::FunctionName;
+use mote_core::name::DEFAULT_NAMESPACE;
 use mote_core::shares::{Exceeded, Share, Shares};
 
 use crate::refusal::Refusal;
@@ -15,11 +17,15 @@ pub(crate) struct WebSockets {
     by_function: Shares<FunctionName>,
     /// Those of one address to one function.
     by_both: Shares<(IpAddr, FunctionName)>,
+    by_namespace: Shares<Namespace>,
 }
+
+/// The namespace of a function; `None` is the default one.
+type Namespace = Option<Arc<str>>;
 
 /// Open until this is dropped.
 pub(crate) struct Open {
-    _shares: (Share<IpAddr>, Share<FunctionName>, Share<(IpAddr, FunctionName)>),
+    _shares: (Share<IpAddr>, Share<FunctionName>, Share<(IpAddr, FunctionName)>, Share<Namespace>),
 }
 
 impl std::fmt::Debug for Open {
@@ -29,14 +35,17 @@ impl std::fmt::Debug for Open {
 }
 
 impl WebSockets {
-    /// Half of the connections; an address and a function may have half of these.
+    /// Half of the connections; an address and a function may have half of these, and namespaces
+    /// divide them.
     pub(crate) fn new(connections_max: usize) -> Self {
         let total = (connections_max / 2).max(1);
         let share = (total / 2).max(1);
         Self {
-            by_address: Shares::new(total, share),
-            by_function: Shares::new(total, share),
-            by_both: Shares::new(total, share),
+            // The total is that of all namespaces.
+            by_address: Shares::new(usize::MAX, share),
+            by_function: Shares::new(usize::MAX, share),
+            by_both: Shares::new(usize::MAX, share),
+            by_namespace: Shares::even(total),
         }
     }
 
@@ -51,24 +60,36 @@ impl WebSockets {
     ) -> Result<Open, Refusal> {
         let both = (address, function.clone());
         let half = (places as usize / 2).max(1);
-        let taken = if self.by_both.taken_by(&both) >= half {
-            Err(Exceeded::Share)
-        } else {
-            self.by_address.take(address, 1).and_then(|of_address| {
-                let of_function = self.by_function.take(function.clone(), 1)?;
-                Ok(Open { _shares: (of_address, of_function, self.by_both.take(both, 1)?) })
-            })
-        };
-        taken.map_err(|why| {
-            let text = match why {
-                Exceeded::Share => "too many WebSockets of this address or to this function",
-                Exceeded::Total => "too many WebSockets",
-            };
-            let mut refusal = Refusal::new(503, "M1033", text);
-            refusal.retry_after_s = Some(5);
-            refusal
-        })
+        if self.by_both.taken_by(&both) >= half {
+            return Err(refusal(OF_ONE));
+        }
+        let of_one = |_: Exceeded| refusal(OF_ONE);
+        let of_address = self.by_address.take(address, 1).map_err(of_one)?;
+        let of_function = self.by_function.take(function.clone(), 1).map_err(of_one)?;
+        let of_both = self.by_both.take(both, 1).map_err(of_one)?;
+        let namespace = function.namespace();
+        let of_namespace = self.by_namespace.take(namespace.map(Into::into), 1);
+        let of_namespace = of_namespace.map_err(|why| match why {
+            Exceeded::Share => {
+                let namespace = namespace.unwrap_or(DEFAULT_NAMESPACE);
+                refusal(&format!(
+                    "too many WebSockets to functions of the namespace {namespace}; close some that \
+                     are not needed"
+                ))
+            }
+            Exceeded::Total => refusal("too many WebSockets"),
+        })?;
+        Ok(Open { _shares: (of_address, of_function, of_both, of_namespace) })
     }
+}
+
+/// The reason if one address or one function has its share.
+const OF_ONE: &str = "too many WebSockets of this address or to this function";
+
+fn refusal(text: &str) -> Refusal {
+    let mut refusal = Refusal::new(503, "M1033", text);
+    refusal.retry_after_s = Some(5);
+    refusal
 }
 
 #[cfg(test)]
@@ -96,6 +117,37 @@ mod tests {
         assert_eq!(refusal.detail, "too many WebSockets");
         open.clear();
         assert!(websockets.take(address(1), &name("one"), 100).is_ok());
+    }
+
+    #[test]
+    fn namespaces_divide_the_websockets() {
+        let websockets = WebSockets::new(32);
+        let mut last = 0;
+        // Each WebSocket has an address of its own, and each namespace three functions.
+        let mut fill = |functions: [&str; 3]| {
+            let mut open = Vec::new();
+            loop {
+                last += 1;
+                let name = FunctionName::new(functions[open.len() % 3]).unwrap();
+                match websockets.take(IpAddr::from([10, 0, 0, last]), &name, 100) {
+                    Ok(one) => open.push(one),
+                    Err(refusal) => return (open, refusal.detail),
+                }
+            }
+        };
+        let default = ["one", "two", "three"];
+        let plant = ["one.plant", "two.plant", "three.plant"];
+        let house = ["one.house", "two.house", "three.house"];
+        let (alone, detail) = fill(default);
+        assert_eq!((alone.len(), &*detail), (16, "too many WebSockets"), "alone, all of them");
+        let (late, detail) = fill(plant);
+        assert_eq!(late.len(), 4, "half of an equal part");
+        assert!(detail.contains("of the namespace plant; close"), "{detail}");
+        let (more, detail) = fill(default);
+        assert!(more.is_empty() && detail.contains("of the namespace default;"), "{detail}");
+        drop((alone, late));
+        let counts = [plant, house, default].map(|names| fill(names).0);
+        assert_eq!(counts.each_ref().map(Vec::len), [8, 4, 2], "as much as is free");
     }
 
     #[test]
