@@ -26,9 +26,11 @@ use mote_core::shares::{Exceeded, Share, Shares, address_owner};
 
 pub use metrics::NoticeMetrics;
 
-/// Observers of a node. One address and one function have at most half of them.
+/// Observers of a node. One address and one function have at most half of them, and namespaces divide
+/// them ([`Shares::even`]).
 pub const OBSERVERS_MAX: usize = 4_096;
-/// Bytes of the latest states of observed resources. One function has at most half of them.
+/// Bytes of the latest states of observed resources. One function has at most half of them, and
+/// namespaces divide them.
 pub const STATE_BYTES_MAX: usize = 16 << 20;
 /// Largest body of a published state.
 pub const BODY_BYTES_MAX: usize = NOTICE_BODY_BYTES_MAX;
@@ -87,10 +89,19 @@ struct Inner {
     observed: AtomicUsize,
     by_function: Shares<FunctionName>,
     by_address: Shares<IpAddr>,
+    by_namespace: Shares<Namespace>,
     bytes: Shares<FunctionName>,
+    bytes_by_namespace: Shares<Namespace>,
     published: AtomicU64,
     sent: AtomicU64,
     lost: AtomicU64,
+}
+
+/// The namespace of a function; `None` is the default one.
+type Namespace = Option<Arc<str>>;
+
+fn namespace_of(function: &FunctionName) -> Namespace {
+    function.namespace().map(Into::into)
 }
 
 #[derive(Default)]
@@ -113,7 +124,7 @@ struct Entry {
 
 struct Held {
     state: State,
-    _bytes: Share<FunctionName>,
+    _bytes: (Share<FunctionName>, Share<Namespace>),
 }
 
 /// The watches of one feed on one resource.
@@ -157,9 +168,12 @@ impl Notices {
         Self(Arc::new(Inner {
             table: Mutex::default(),
             observed: AtomicUsize::new(0),
-            by_function: Shares::new(observers_max, half(observers_max)),
-            by_address: Shares::new(observers_max, half(observers_max)),
-            bytes: Shares::new(state_bytes_max, half(state_bytes_max)),
+            // The totals are those of all namespaces.
+            by_function: Shares::new(usize::MAX, half(observers_max)),
+            by_address: Shares::new(usize::MAX, half(observers_max)),
+            by_namespace: Shares::even(observers_max),
+            bytes: Shares::new(usize::MAX, half(state_bytes_max)),
+            bytes_by_namespace: Shares::even(state_bytes_max),
             published: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             lost: AtomicU64::new(0),
@@ -309,8 +323,9 @@ impl Notices {
 
     fn hold(&self, function: &FunctionName, state: State) -> Result<Arc<Held>, Exceeded> {
         let bytes = state.body.len() + state.headers.len() + STATE_OVERHEAD_BYTES;
-        let share = self.0.bytes.take(function.clone(), bytes)?;
-        Ok(Arc::new(Held { state, _bytes: share }))
+        let of_function = self.0.bytes.take(function.clone(), bytes)?;
+        let of_namespace = self.0.bytes_by_namespace.take(namespace_of(function), bytes)?;
+        Ok(Arc::new(Held { state, _bytes: (of_function, of_namespace) }))
     }
 }
 
@@ -405,6 +420,7 @@ impl Feed {
         let inner = &self.notices.0;
         let of_function = inner.by_function.take(resource.function.clone(), 1)?;
         let of_address = inner.by_address.take(address_owner(address), 1)?;
+        let of_namespace = inner.by_namespace.take(namespace_of(&resource.function), 1)?;
         let mut table = inner.lock();
         let id = match table.ids.get(&resource) {
             Some(id) => *id,
@@ -429,7 +445,7 @@ impl Feed {
         }
         drop(table);
         let (notices, feed) = (self.notices.clone(), self.id);
-        Ok(Watch { notices, feed, id, version, _shares: (of_function, of_address) })
+        Ok(Watch { notices, feed, id, version, _shares: (of_function, of_address, of_namespace) })
     }
 
     /// Appends the numbers of the resources that changed ([`Watch::resource`]) to `changed`; if there
@@ -472,7 +488,7 @@ pub struct Watch {
     feed: u64,
     id: u64,
     version: u64,
-    _shares: (Share<FunctionName>, Share<IpAddr>),
+    _shares: (Share<FunctionName>, Share<IpAddr>, Share<Namespace>),
 }
 
 impl Watch {
@@ -630,5 +646,46 @@ mod tests {
         assert_eq!(publish(state("small")), Ok(1));
         drop(feed);
         assert_eq!(publish(state("no feed")), Ok(1), "its watches end when they are dropped");
+    }
+
+    #[test]
+    fn namespaces_divide_observers_and_bytes() {
+        let notices = Notices::new(16, 16 * 1_000);
+        let feed = notices.feed();
+        let mut next = 0;
+        // Each observer has an address of its own, and each namespace three functions.
+        let mut fill = |names: [&str; 3]| {
+            let mut held = Vec::new();
+            loop {
+                next += 1;
+                let from = IpAddr::from([192, 0, 2, next]);
+                let name = names[held.len() % 3];
+                match feed.watch(resource(name, &format!("/{next}"), ""), from) {
+                    Ok(watch) => held.push(watch),
+                    Err(why) => return (held, why),
+                }
+            }
+        };
+        let [default, plant, house] =
+            [["a", "b", "c"], ["a.plant", "b.plant", "c.plant"], ["a.house", "b.house", "c.house"]];
+        let (alone, why) = fill(default);
+        assert_eq!((alone.len(), why), (16, Exceeded::Total), "the default namespace alone");
+        let (late, why) = fill(plant);
+        assert_eq!((late.len(), why), (4, Exceeded::Share), "half of an equal part");
+        drop((alone, late));
+        let counts = [plant, house, default].map(&mut fill);
+        assert_eq!(counts.each_ref().map(|(held, _)| held.len()), [8, 4, 2], "what is free");
+        let full = |path: &str, name_of: &str| {
+            let state = State { body: vec![0; 2_000 - STATE_OVERHEAD_BYTES].into(), ..state("") };
+            notices.publish(&name(name_of), path.as_bytes(), None, state)
+        };
+        // The observers of plant have the paths from 23 on, and those of house from 32 on.
+        let published = |from: usize, names: [&str; 3], count: usize| {
+            let accepted = |at: &usize| full(&format!("/{}", from + at), names[at % 3]) == Ok(1);
+            (0..count).filter(accepted).count()
+        };
+        assert_eq!(published(23, plant, 8), 8, "alone, all bytes");
+        assert_eq!(published(32, house, 4), 2, "half of an equal part");
+        assert_eq!(published(23, plant, 8), 0, "no more than a share");
     }
 }

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, put_header};
 use mote_core::services::{Answer, Caller, Notice, Status};
+use mote_core::shares::Exceeded;
 use mote_core::{
     Fault, FunctionName, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger,
 };
@@ -73,8 +74,15 @@ impl Publisher {
             // A copy, because the state may be kept long, and its bytes are a part of more.
             let body = Bytes::copy_from_slice(&body);
             let state = State { status: 200, headers: block.into(), body };
-            return self.0.notices.publish(function, &path, query, state).map_err(|_| {
-                Answer::text(Status::Full, "the node holds as many bytes of states as it may")
+            return self.0.notices.publish(function, &path, query, state).map_err(|why| {
+                let text = match why {
+                    Exceeded::Share => {
+                        "the observed states of this function or of its namespace use their share \
+                         of the node's memory for them; publish smaller states"
+                    }
+                    Exceeded::Total => "the node holds as many bytes of states as it may",
+                };
+                Answer::text(Status::Full, text)
             });
         }
         if self.0.asking.lock().contains(&invocation) {
