@@ -7,8 +7,9 @@
 //! [`Scope`] is what the holder of a token may reach, [`View`] what one request means by short names
 //! and what its lists show, [`examine`] the one decision on a request to the management API, and
 //! [`Api`] that on a request to the API of another platform. [`confined`] is what functions of a
-//! namespace may not ask for, and [`Namespaces`] the namespaces that the node has. This crate must not
-//! know HTTP connections or how a namespace is emptied.
+//! namespace may not ask for, [`Namespaces`] the namespaces that the node has, and [`Turns`] the order
+//! of work of which the node does one piece at a time. This crate must not know HTTP connections or
+//! how a namespace is emptied.
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +21,7 @@ mod registry;
 mod request;
 mod scope;
 mod sizes;
+mod turns;
 
 pub use disk::FilesTurn;
 pub use platforms::{Api, Space};
@@ -31,3 +33,4 @@ pub use registry::{Change, Namespace, Namespaces, Removal, Wrong, check_limits};
 pub use request::{Examined, examine, outside};
 pub use scope::{Scope, View};
 pub use sizes::FilesPlace;
+pub use turns::{Turn, Turns};

@@ -27,7 +27,8 @@ use super::store_work::{blocking, store_problem};
 /// The cache is emptied when it holds more than this, because modules are never removed from it one
 /// by one.
 const CACHE_BYTES_MAX: u64 = 2 << 30;
-/// Longest time that a build waits for another one, whose compilers use the same cache.
+/// Longest time that a build waits for others of its namespace, whose compilers use the same cache.
+/// Each other namespace that was there first may take as long in addition.
 const TURN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(600);
 /// The script that runs `go build`. Missing entries in the module's own lists are added, not
 /// refused.
@@ -57,9 +58,13 @@ pub(crate) async fn build(
     check(node, spec)?;
     let go = node.interpreters.go.as_ref().map_err(|reason| packages::failed(reason))?;
     let key = mote_golang::key(spec, &staged.hash, &go.version);
-    let _turn = tokio::time::timeout(TURN_TIMEOUT, node.go_builds.lock())
-        .await
-        .map_err(|_| packages::failed("waited 10 minutes for the builds of other Go functions"))?;
+    let turn = node.go_builds.wait(&spec.name, TURN_TIMEOUT).await;
+    let _turn = turn.map_err(|waited| {
+        let minutes = waited.as_secs() / 60;
+        let text =
+            format!("{} waited {minutes} minutes for the builds of other Go functions", spec.name);
+        packages::failed(&text).with_hint("deploy it again when they have ended")
+    })?;
     let store = node.store.clone();
     let wanted = key.clone();
     let lookup = blocking(move || store.packages_dir(&wanted))

@@ -97,7 +97,7 @@ pub(crate) struct Node {
     pub(crate) interpreters: interpreters::Found,
     pub(crate) deploying: turns::Deploying,
     /// Held while a Go function is built, because all builds share one compiler cache.
-    pub(crate) go_builds: tokio::sync::Mutex<()>,
+    pub(crate) go_builds: mote_namespaces::Turns,
     /// Held while a function with routes begins to serve.
     pub(crate) route_turn: tokio::sync::Mutex<()>,
     /// The ports that functions have for themselves.
