@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use mote_core::shares::address_owner;
 use mqtt5::broker::events::{
     BrokerEventHandler, ClientConnectEvent, ClientDisconnectEvent, ClientPublishEvent,
-    PublishAction,
+    PublishAction, RetainedSetEvent,
 };
 use mqtt5::broker::{AuthProvider, AuthResult};
 use mqtt5::error::Result;
@@ -26,6 +26,7 @@ use tokio::sync::Semaphore;
 use crate::NODE_USER;
 use crate::acl::{BYTES_MAX, may_publish, may_subscribe};
 use crate::config::Anonymous;
+use crate::kept::{ASK_TO_KEEP, Kept};
 use crate::shares::Shares;
 use crate::users::{FILE_NAME, PASSWORD_BYTES_MAX, User, Users, verify};
 
@@ -93,6 +94,8 @@ pub(crate) struct Rules {
     pub(crate) sessions: AtomicUsize,
     /// What users may still publish while clients hold much unread.
     shares: Arc<Shares>,
+    /// What the broker keeps for later subscribers.
+    pub(crate) kept: Arc<Kept>,
 }
 
 impl Rules {
@@ -112,6 +115,7 @@ impl Rules {
             unsaved: AtomicBool::new(false),
             sessions: AtomicUsize::new(0),
             shares: Arc::default(),
+            kept: Arc::default(),
         }
     }
 
@@ -378,6 +382,16 @@ impl Rules {
         self.filters(user, |user| &user.write, |filters| may_publish(filters, topic))
     }
 
+    /// Sets the limit with which the library compares next. It compares before any other task runs, and
+    /// does not tell that it refused a message. Messages with QoS 2 are compared again when they are
+    /// released, so the limit is soon that of all namespaces again.
+    fn begin(&self, topic: &str, is_node: bool) {
+        if !self.kept.begin(topic, is_node) {
+            let kept = self.kept.clone();
+            tokio::spawn(async move { kept.compared() });
+        }
+    }
+
     fn reads(&self, user: Option<&str>, filter: &str) -> bool {
         filter.len() <= BYTES_MAX
             && self.filters(user, |user| &user.read, |filters| may_subscribe(filters, filter))
@@ -455,9 +469,20 @@ impl AuthProvider for Rules {
         user: Option<&'a str>,
         topic: &'a str,
     ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>> {
+        let is_node = user == Some(NODE_USER);
+        if let Some(topic) = topic.strip_prefix(ASK_TO_KEEP).filter(|_| is_node) {
+            return Box::pin(std::future::ready(self.kept.promise(topic, Instant::now())));
+        }
         let may = self.writes(user, topic);
         if may && Shares::count(crate::MEMORY.allocated()) {
-            return Box::pin(memory_is_free(&self.shares, user, topic));
+            return Box::pin(async move {
+                let is_free = memory_is_free(&self.shares, user, topic).await;
+                self.begin(topic, is_node);
+                is_free
+            });
+        }
+        if may {
+            self.begin(topic, is_node);
         }
         Box::pin(std::future::ready(may))
     }
@@ -493,6 +518,7 @@ impl BrokerEventHandler for Rules {
         &'a self,
         event: ClientPublishEvent,
     ) -> Pin<Box<dyn Future<Output = PublishAction> + Send + 'a>> {
+        self.kept.compared();
         let before = crate::MEMORY.allocated();
         if Shares::count(before) && event.user_id.as_deref() != Some(NODE_USER) {
             let (user, bytes) = (event.user_id, event.payload.len() + event.topic.len());
@@ -506,6 +532,14 @@ impl BrokerEventHandler for Rules {
             });
         }
         Box::pin(std::future::ready(PublishAction::Continue))
+    }
+
+    fn on_retained_set<'a>(
+        &'a self,
+        event: RetainedSetEvent,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        self.kept.changed(&event.topic, !event.cleared);
+        Box::pin(std::future::ready(()))
     }
 }
 

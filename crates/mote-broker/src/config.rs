@@ -1,7 +1,10 @@
-//! What the node tells the broker on its standard input: one line of JSON.
+//! What the node tells the broker on its standard input: one line of JSON, and then changes.
 
+use std::collections::BTreeSet;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 
+use mote_tls::handover::read_message;
 use serde::Deserialize;
 
 /// Everything that the broker needs to know.
@@ -10,8 +13,7 @@ use serde::Deserialize;
 pub(crate) struct Config {
     /// Where devices connect without TLS.
     pub(crate) listen: SocketAddr,
-    /// Where devices connect with TLS. If there is such a listener, a message with certificates
-    /// follows (`mote_tls::handover`), and further ones whenever they change.
+    /// Where devices connect with TLS. If there is such a listener, certificates follow.
     pub(crate) tls: Option<SocketAddr>,
     /// Clients without a user name.
     pub(crate) anonymous: Anonymous,
@@ -19,6 +21,28 @@ pub(crate) struct Config {
     pub(crate) password: String,
     /// The user id that the broker takes if it was started as root.
     pub(crate) uid: u32,
+    /// The namespaces of the node.
+    pub(crate) namespaces: BTreeSet<String>,
+}
+
+/// What follows the line. Each has a letter before it, and the form of [`read_message`].
+pub(crate) enum Change {
+    /// `c`: certificates (`mote_tls::handover`).
+    Certificates(Vec<u8>),
+    /// `n`: the names of the namespaces, as a list in JSON.
+    Namespaces(BTreeSet<String>),
+}
+
+/// Reads a change. Blocks until there is one; it is an error if the input ends.
+pub(crate) fn read_change(input: &mut impl Read) -> io::Result<Change> {
+    let mut kind = [0];
+    input.read_exact(&mut kind)?;
+    let message = read_message(input)?;
+    match &kind {
+        b"c" => Ok(Change::Certificates(message)),
+        b"n" => serde_json::from_slice(&message).map(Change::Namespaces).map_err(io::Error::other),
+        _ => Err(io::Error::other("the node sent something unknown")),
+    }
 }
 
 /// Which clients may connect without a user name.
@@ -31,4 +55,23 @@ pub(crate) enum Anonymous {
     Loopback,
     /// All.
     All,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_told_apart_by_their_letter() {
+        let mut input = &b"n\0\0\0\x09[\"plant\"]c\0\0\0\x02xyq\0\0\0\0"[..];
+        let Ok(Change::Namespaces(names)) = read_change(&mut input) else { panic!("namespaces") };
+        assert_eq!(names, BTreeSet::from(["plant".to_owned()]));
+        let Ok(Change::Certificates(bytes)) = read_change(&mut input) else {
+            panic!("certificates")
+        };
+        assert_eq!(bytes, b"xy");
+        assert!(read_change(&mut input).is_err(), "no such letter");
+        let ended = read_change(&mut input).err().map(|error| error.kind());
+        assert_eq!(ended, Some(io::ErrorKind::UnexpectedEof));
+    }
 }

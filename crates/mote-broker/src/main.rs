@@ -3,15 +3,16 @@
 //!
 //! The protocol, sessions and storage are those of the library `mqtt5`. This program confines
 //! itself (`confine.rs`), decides who may do what (`auth.rs`, `acl.rs`, `users.rs`), accepts the
-//! connections with TLS (`tls.rs`), and sets the limits. The node starts it in the folder of its data,
-//! writes one line of settings and then certificates to its standard input (`config.rs`), reads its
-//! ports from its standard output, and ends it by closing the input. It must not know functions,
+//! connections with TLS (`tls.rs`), and sets the limits (`shares.rs`, `kept.rs`). The node starts it in
+//! the folder of its data, writes one line of settings and then changes of certificates and namespaces
+//! to its standard input (`config.rs`), reads its ports from its standard output, and ends it by closing the input. It must not know functions,
 //! manifests or the store.
 
 mod acl;
 mod auth;
 mod config;
 mod confine;
+mod kept;
 mod shares;
 mod tls;
 mod users;
@@ -22,10 +23,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mote_companion::confinement;
-use mote_tls::handover::{Received, read_message};
+use mote_tls::handover::Received;
 use mqtt5::broker::config::StorageConfig;
 use mqtt5::broker::{BrokerConfig, MqttBroker, ResourceLimits, StorageBackend as _};
 use tokio::net::TcpListener;
@@ -34,7 +35,8 @@ use tokio::sync::oneshot;
 use tracing::level_filters::LevelFilter;
 
 use auth::Rules;
-use config::Config;
+use config::{Change, Config, read_change};
+use kept::{KEPT_BYTES_MAX, KEPT_MAX};
 use tls::{Front, Service};
 
 /// The system's allocator, which counts: who publishes has to wait while clients that do not read
@@ -54,9 +56,6 @@ const CONNECTIONS_OF_ONE_MAX: usize = 250;
 const PACKET_BYTES_MAX: usize = 128 << 10;
 /// Subscriptions of a session.
 const SUBSCRIPTIONS_MAX: usize = 100;
-/// Messages that the broker keeps for later subscribers, and the largest.
-const RETAINED_MAX: usize = 1_000;
-const RETAINED_BYTES_MAX: usize = 32 << 10;
 /// Messages that wait for one client: while it is away, and while it does not read.
 const QUEUED_MAX: usize = 1_000;
 const QUEUED_BYTES_MAX: usize = 128 << 10;
@@ -99,8 +98,11 @@ fn run() -> io::Result<()> {
     let mut line = String::new();
     io::stdin().lock().take(1 << 20).read_line(&mut line)?;
     let config: Config = serde_json::from_str(&line).map_err(io::Error::other)?;
-    let received = config.tls.map(|_| Received::new(&read_message(&mut io::stdin().lock())?));
-    let received = received.transpose()?.map(Arc::new);
+    let received = match config.tls.map(|_| read_change(&mut io::stdin().lock())).transpose()? {
+        Some(Change::Certificates(message)) => Some(Arc::new(Received::new(&message)?)),
+        Some(Change::Namespaces(_)) => return Err(io::Error::other("there are no certificates")),
+        None => None,
+    };
     let mut key = [0; 32];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut key)?;
     let folder = PathBuf::from(".");
@@ -112,18 +114,26 @@ fn run() -> io::Result<()> {
         .thread_keep_alive(Duration::from_secs(5))
         .build()?;
     let rules = Arc::new(Rules::new(config.anonymous, &config.password, key));
+    rules.kept.set_namespaces(config.namespaces.clone());
     runtime.block_on(serve(config, received, rules, folder))
 }
 
-/// Uses each message with certificates that the node sends. The receiver gets a value when the input
-/// is closed. The node closes it when it stops; if the node dies, the kernel closes it.
-fn listen_to_node(received: Option<Arc<Received>>) -> io::Result<oneshot::Receiver<()>> {
+/// Uses each change that the node sends. The receiver gets a value when the input is closed. The node
+/// closes it when it stops; if the node dies, the kernel closes it.
+fn listen_to_node(
+    received: Option<Arc<Received>>,
+    rules: Arc<Rules>,
+) -> io::Result<oneshot::Receiver<()>> {
     let (closed, is_closed) = oneshot::channel();
     std::thread::Builder::new().name("node".to_owned()).spawn(move || {
         let mut input = io::stdin().lock();
         let error = loop {
-            let message = match read_message(&mut input) {
-                Ok(message) => message,
+            let message = match read_change(&mut input) {
+                Ok(Change::Certificates(message)) => message,
+                Ok(Change::Namespaces(names)) => {
+                    rules.kept.set_namespaces(names);
+                    continue;
+                }
                 Err(error) => break error,
             };
             let replaced = received.as_ref().map(|received| received.replace(&message));
@@ -134,7 +144,7 @@ fn listen_to_node(received: Option<Arc<Received>>) -> io::Result<oneshot::Receiv
             }
         };
         if error.kind() != io::ErrorKind::UnexpectedEof {
-            tracing::error!("a message of the node with certificates cannot be read: {error}");
+            tracing::error!("a message of the node cannot be read: {error}");
         }
         let _ = closed.send(());
     })?;
@@ -173,8 +183,8 @@ async fn serve(
         max_packet_size: PACKET_BYTES_MAX,
         topic_alias_maximum: 16,
         max_subscriptions_per_client: SUBSCRIPTIONS_MAX,
-        max_retained_messages: RETAINED_MAX,
-        max_retained_message_size: RETAINED_BYTES_MAX,
+        max_retained_messages: KEPT_MAX,
+        max_retained_message_size: KEPT_BYTES_MAX,
         client_channel_capacity: UNREAD_MAX,
         max_outbound_inflight: INFLIGHT_MAX,
         server_receive_maximum: Some(INFLIGHT_MAX),
@@ -201,7 +211,7 @@ async fn serve(
         let server = received.server(&[tls::ALPN]).map_err(io::Error::other)?;
         tls_parts = Some((listener, server, Service::of(&broker, settings, rules.clone())));
     }
-    let closed = listen_to_node(received)?;
+    let closed = listen_to_node(received, rules.clone())?;
     let (storage, stop) = (broker.storage(), broker.shutdown_handle());
     let mut ready = broker.ready_receiver();
     // A Ctrl-C is for the node, which ends the broker after its own clients.
@@ -215,6 +225,7 @@ async fn serve(
             times.tick().await;
             looking.look(&folder);
             looking.save_owners(&folder);
+            looking.kept.look(Instant::now());
             if let Some(storage) = &storage
                 && let Ok(ids) = storage.session_client_ids().await
             {
@@ -222,9 +233,12 @@ async fn serve(
             }
         }
     });
+    let (keeping, router) = (rules.clone(), broker.router());
     let stopping = tokio::spawn(async move {
-        // Before that, the library does not know the sessions of clients.
+        // Before that, the library does not know the sessions of clients, nor what it keeps.
         let is_ready = ready.wait_for(|ready| *ready).await.is_ok();
+        let kept = router.get_retained_messages("#").await;
+        keeping.kept.limit(router, kept.into_iter().map(|message| message.topic_name).collect());
         let parts = tls_parts.filter(|_| is_ready);
         let front =
             parts.map(|(listener, server, service)| Front::start(listener, server, service));

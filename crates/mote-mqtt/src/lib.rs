@@ -35,7 +35,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use client::{Client, Order};
-pub use local::{LocalBroker, LocalSettings, LocalTls};
+pub use local::{LocalBroker, LocalNamespaces, LocalSettings, LocalTls};
 pub use publisher::Publisher;
 pub use state::{Counts, Problem, State, Status};
 
@@ -70,6 +70,9 @@ pub struct Local {
     pub username: String,
     /// Its password, which was made at the start of the node.
     pub password: String,
+    /// Whether it divides the messages that it keeps between namespaces. It must then be asked before
+    /// a message is published that it should keep.
+    pub divides_kept: bool,
 }
 
 /// How important a line of the log is.

@@ -22,6 +22,9 @@ use crate::Local;
 const USER: &str = "mote-node";
 /// How long the broker may take until it accepts connections: it reads all its sessions first.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
+/// What is before a message with certificates, and before one with namespaces.
+const CERTIFICATES: &[u8] = b"c";
+const NAMESPACES: &[u8] = b"n";
 /// The longest line that tells its port.
 const LINE_BYTES_MAX: u64 = 1 << 10;
 
@@ -41,6 +44,16 @@ pub struct LocalSettings {
     pub uid: u32,
     /// A password for the node itself, made for this run of the node.
     pub password: String,
+    /// The namespaces of the node, which divide the messages that the broker keeps.
+    pub namespaces: LocalNamespaces,
+}
+
+/// The namespaces of the node.
+pub struct LocalNamespaces {
+    /// Lists their names, which are labels.
+    pub names: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
+    /// Changes whenever there are others.
+    pub changes: watch::Receiver<()>,
 }
 
 /// The listener of the broker for TLS.
@@ -63,14 +76,20 @@ struct Ports {
 }
 
 /// The node's own broker.
-#[derive(Debug)]
 pub struct LocalBroker {
     listen: SocketAddr,
     listen_tls: Option<SocketAddr>,
     ports: Arc<Mutex<Option<Ports>>>,
     password: String,
+    names: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     stopping: watch::Sender<bool>,
     task: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for LocalBroker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocalBroker").field("ports", &self.ports).finish_non_exhaustive()
+    }
 }
 
 impl LocalBroker {
@@ -80,16 +99,20 @@ impl LocalBroker {
         let (stopping, stopped) = watch::channel(false);
         let password = settings.password.clone();
         let (listen, listen_tls) = (settings.listen, settings.tls.as_ref().map(|tls| tls.listen));
+        let names = settings.namespaces.names.clone();
         let broker = Broker { settings, ports: ports.clone() };
         let task = runtime.spawn(supervision::keep(broker, stopped));
-        Self { listen, listen_tls, ports, password, stopping, task: Mutex::new(Some(task)) }
+        let task = Mutex::new(Some(task));
+        Self { listen, listen_tls, ports, password, names, stopping, task }
     }
 
     /// How the node reaches it; `None` while it does not run.
     pub fn local(&self) -> Option<Local> {
         let port = (*self.ports.lock())?.own;
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
-        Some(Local { address, username: USER.to_owned(), password: self.password.clone() })
+        let (username, password) = (USER.to_owned(), self.password.clone());
+        let divides_kept = !(self.names)().is_empty();
+        Some(Local { address, username, password, divides_kept })
     }
 
     /// Where devices connect, with the scheme of each address.
@@ -182,13 +205,16 @@ async fn serve(
     stopped: &mut watch::Receiver<bool>,
     child: &mut Child,
 ) -> io::Result<()> {
+    settings.namespaces.changes.borrow_and_update();
     let line = format!(
-        "{{\"listen\":\"{}\",\"tls\":{},\"anonymous\":\"{}\",\"password\":{},\"uid\":{}}}\n",
+        "{{\"listen\":\"{}\",\"tls\":{},\"anonymous\":\"{}\",\"password\":{},\"uid\":{},\
+         \"namespaces\":{}}}\n",
         settings.listen,
         settings.tls.as_ref().map_or("null".to_owned(), |tls| format!("\"{}\"", tls.listen)),
         settings.anonymous,
         quoted(&settings.password),
         settings.uid,
+        list(&settings.namespaces),
     );
     let missing = || io::Error::other("it has no input and output");
     let output = child.stdout.take().ok_or_else(missing)?;
@@ -228,13 +254,20 @@ async fn serve(
     }
     *ports.lock() = Some(found);
     tracing::info!(listen = %settings.listen, "the MQTT broker is ready");
+    let LocalSettings { tls, namespaces, .. } = settings;
     let handing_over = async {
-        while let Some(tls) = &mut settings.tls
-            && tls.changes.changed().await.is_ok()
-        {
-            hand_over(tls, &mut input).await;
+        loop {
+            tokio::select! {
+                () = changed(tls.as_mut().map(|tls| &mut tls.changes)) => {
+                    if let Some(tls) = tls {
+                        hand_over(tls, &mut input).await;
+                    }
+                }
+                () = changed(Some(&mut namespaces.changes)) => {
+                    tell_namespaces(namespaces, &mut input).await;
+                }
+            }
         }
-        std::future::pending::<()>().await
     };
     tokio::select! {
         ended = child.wait() => {
@@ -249,7 +282,34 @@ async fn serve(
 /// Writes the certificates in use. A process that has ended meanwhile is reported by its status.
 async fn hand_over(tls: &mut LocalTls, input: &mut ChildStdin) {
     tls.changes.borrow_and_update();
+    let _ = input.write_all(CERTIFICATES).await;
     let _ = input.write_all(&(tls.message)()).await;
+}
+
+/// Writes the names of the namespaces.
+async fn tell_namespaces(namespaces: &LocalNamespaces, input: &mut ChildStdin) {
+    let list = list(namespaces);
+    let mut message = NAMESPACES.to_vec();
+    message.extend(u32::try_from(list.len()).unwrap_or(0).to_be_bytes());
+    message.extend(list.bytes());
+    let _ = input.write_all(&message).await;
+}
+
+/// The names of the namespaces as JSON.
+fn list(namespaces: &LocalNamespaces) -> String {
+    let names: Vec<_> = (namespaces.names)().iter().map(|name| quoted(name)).collect();
+    format!("[{}]", names.join(","))
+}
+
+/// Waits for a change, for ever if there can be none.
+async fn changed(changes: Option<&mut watch::Receiver<()>>) {
+    let is_there = match changes {
+        Some(changes) => changes.changed().await.is_ok(),
+        None => false,
+    };
+    if !is_there {
+        std::future::pending().await
+    }
 }
 
 /// A text as JSON.

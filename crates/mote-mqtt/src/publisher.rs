@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base32ct::{Base32Unpadded, Encoding as _};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use mote_core::publish::{Message, Publish, PublishError, PublishFuture};
 use mote_core::shares::{Exceeded, Share, Shares};
-use mote_core::spec::mqtt::{Connection, MqttVersion};
+use mote_core::spec::mqtt::{Connection, LOCAL, MqttVersion};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -51,6 +51,10 @@ const SESSION_EXPIRY_S: u32 = 300;
 /// Some brokers end the connection instead of refusing a message. A message after which the
 /// connection ended this often is not sent again, so that the others have their turn.
 const CUTS_MAX: u32 = 3;
+
+/// What `mote-broker` knows as the beginning of a question whether it keeps a message for the topic
+/// that follows. No client may publish or subscribe to such topics.
+const ASK_TO_KEEP: &str = "$keep/";
 
 /// Publishes at brokers. Cloning it gives another handle.
 #[derive(Clone)]
@@ -102,13 +106,8 @@ impl Publisher {
         let _ = timeout(grace, ended).await;
     }
 
-    fn begin(
-        &self,
-        mut message: Message,
-    ) -> Result<oneshot::Receiver<Result<(), PublishError>>, PublishError> {
-        if let Some(mistake) = message.mistake() {
-            return Err(PublishError::Invalid(mistake));
-        }
+    /// Publishes a message that has no mistake.
+    fn begin(&self, mut message: Message, deadline: Instant) -> Begun {
         if *self.0.stopping.borrow() {
             return Err(PublishError::Stopping);
         }
@@ -127,13 +126,7 @@ impl Publisher {
         let (answer, answered) = oneshot::channel();
         let mut connection = message.connection.clone();
         connection.broker.get_or_insert_with(|| self.0.host.broker());
-        let job = Job {
-            message: to_packet(message),
-            deadline: Instant::now() + PATIENCE,
-            cuts: 0,
-            answer,
-            _held: held,
-        };
+        let job = Job { message: to_packet(message), deadline, cuts: 0, answer, _held: held };
         let mut links = self.0.links.lock();
         if let Some(link) = links.get(&connection) {
             // A task removes its sender, under this lock, before it drops the receiver.
@@ -152,15 +145,64 @@ impl Publisher {
     }
 }
 
+/// The answer that a message will have, or the reason why it is not sent.
+type Begun = Result<oneshot::Receiver<Result<(), PublishError>>, PublishError>;
+
+async fn ended(begun: Begun) -> Result<(), PublishError> {
+    begun?.await.unwrap_or(Err(PublishError::Stopping))
+}
+
 impl Publish for Publisher {
     fn publish(&self, message: Message) -> PublishFuture {
-        match self.begin(message) {
-            Ok(answered) => {
-                Box::pin(async { answered.await.unwrap_or(Err(PublishError::Stopping)) })
-            }
-            Err(error) => Box::pin(std::future::ready(Err(error))),
+        if let Some(mistake) = message.mistake() {
+            return Box::pin(std::future::ready(Err(PublishError::Invalid(mistake))));
         }
+        let deadline = Instant::now() + PATIENCE;
+        let Some(question) = self.question(&message) else {
+            return Box::pin(ended(self.begin(message, deadline)));
+        };
+        let (publisher, asked) = (self.clone(), self.begin(question, deadline));
+        Box::pin(async move {
+            match ended(asked).await {
+                Ok(()) => ended(publisher.begin(message, deadline)).await,
+                Err(PublishError::Refused(_)) => {
+                    Err(PublishError::Full(has_its_share(&message.topic)))
+                }
+                Err(error) => Err(error),
+            }
+        })
     }
+}
+
+impl Publisher {
+    /// What the own broker is asked before a message that it should keep, if the node has namespaces:
+    /// a message for the topic with [`ASK_TO_KEEP`] before it, which the broker refuses if the
+    /// namespace has its share.
+    fn question(&self, message: &Message) -> Option<Message> {
+        if !message.retain || message.payload.is_empty() {
+            return None;
+        }
+        let host = &self.0.host;
+        let is_local = match &message.connection.broker {
+            Some(broker) => broker == LOCAL,
+            None => host.broker() == LOCAL,
+        };
+        if !is_local || !host.local()?.divides_kept {
+            return None;
+        }
+        // MQTT 3.1.1 has no refusals.
+        let connection = Connection { version: MqttVersion::V5, ..message.connection.clone() };
+        let topic = format!("{ASK_TO_KEEP}{}", message.topic);
+        Some(Message::new(message.owner.clone(), connection, topic, Bytes::new()))
+    }
+}
+
+/// Why a message is not published that the broker should keep.
+fn has_its_share(topic: &str) -> String {
+    format!(
+        "{topic}: the broker keeps as many messages as the namespace of this topic may have; publish \
+         an empty message with retain for a topic that is not needed any more"
+    )
 }
 
 fn to_packet(message: Message) -> packet::Publish {

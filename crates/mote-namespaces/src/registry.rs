@@ -43,6 +43,8 @@ pub struct Namespaces {
     /// Those that are being removed now. They are not on disk, so that a namespace from which nothing
     /// was removed yet is open again after a crash.
     removals: watch::Sender<BTreeSet<Arc<str>>>,
+    /// Changes when there is another namespace, or one fewer.
+    listed: watch::Sender<()>,
     pub(crate) disk: Disk,
 }
 
@@ -108,6 +110,11 @@ impl Namespaces {
     /// All of them by name.
     pub fn all(&self) -> Arc<BTreeMap<String, Namespace>> {
         self.all.load_full()
+    }
+
+    /// Changes when there is another namespace, or one fewer.
+    pub fn listed(&self) -> watch::Receiver<()> {
+        self.listed.subscribe()
     }
 
     /// Whether there is one with this name.
@@ -197,7 +204,11 @@ impl Namespaces {
             Some(one) => drop(all.insert(name.to_owned(), one)),
             None => drop(all.remove(name)),
         }
+        let is_other = all.len() != self.all.load().len();
         self.all.store(Arc::new(all));
+        if is_other {
+            self.listed.send_replace(());
+        }
         Ok(())
     }
 }

@@ -14,8 +14,10 @@ use mote_core::{FunctionName, InvocationId};
 use mote_engine::logs::LogLevel;
 use mote_engine::{Engine, clock};
 use mote_mqtt::{
-    Host, Level, Local, LocalBroker, LocalSettings, LocalTls, Publisher, State, Status, Triggers,
+    Host, Level, Local, LocalBroker, LocalNamespaces, LocalSettings, LocalTls, Publisher, State,
+    Status, Triggers,
 };
+use mote_namespaces::Namespaces;
 use mote_tls::handover::Handover;
 use tokio::runtime::Handle;
 
@@ -32,12 +34,14 @@ pub(crate) const BROKER_PROGRAM: &str = "mote-broker";
 /// How long the start of the node waits for its broker.
 const BROKER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Starts the node's own broker. `handover` is there if it speaks TLS.
+/// Starts the node's own broker. `handover` is there if it speaks TLS, and `namespaces` divide what it
+/// keeps.
 pub(super) async fn start_broker(
     own: &OwnBroker,
     data: &Path,
     uid_base: u32,
     handover: Option<Handover>,
+    namespaces: &Arc<Namespaces>,
     runtime: &Handle,
 ) -> Result<Arc<LocalBroker>> {
     for (setting, listen) in [("mqtt", Some(own.listen)), ("mqtt_tls", own.tls)] {
@@ -54,6 +58,8 @@ pub(super) async fn start_broker(
         let changes = handover.changes();
         LocalTls { listen, message: Box::new(move || handover.message()), changes }
     });
+    let (changes, of_node) = (namespaces.listed(), namespaces.clone());
+    let names = Arc::new(move || of_node.all().keys().cloned().collect::<Vec<_>>());
     let mut random = [0; 20];
     std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut random)?;
     let settings = LocalSettings {
@@ -64,6 +70,7 @@ pub(super) async fn start_broker(
         anonymous: own.anonymous,
         uid,
         password: base16ct::lower::encode_string(&random),
+        namespaces: LocalNamespaces { names, changes },
     };
     let broker = Arc::new(LocalBroker::start(settings, runtime));
     broker.ready(BROKER_PATIENCE).await;

@@ -221,12 +221,12 @@ async fn serve(
         let opening = mote_tasks::blocking_on(management, open).await;
         opening.context("cannot read the store")??
     };
+    let all_namespaces = namespaces::open(&store, &config).await?;
     let own_broker = match &config.mqtt {
         Some(own) => {
             let to_broker = certificates.clone().map(|all| Handover::new(all, clients.clone()));
-            let starting =
-                mqtt::start_broker(own, &config.data, config.uid_base, to_broker, management);
-            Some(starting.await?)
+            let (data, uid_base, names) = (&config.data, config.uid_base, &all_namespaces);
+            Some(mqtt::start_broker(own, data, uid_base, to_broker, names, management).await?)
         }
         None => None,
     };
@@ -250,7 +250,6 @@ async fn serve(
     management.spawn(mote_tasks::boxed(guard.issuers().clone().run(outgoing.clone())));
     let of_callers = guard.clone();
     let opens = Arc::new(move |head: &_, route: &dyn RouteInfo| of_callers.proves(head, route));
-    let all_namespaces = namespaces::open(&store, &config).await?;
     let node = Arc::new(Node {
         mqtt,
         own_broker: own_broker.clone(),
