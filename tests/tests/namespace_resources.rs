@@ -1,0 +1,347 @@
+//! Namespaces divide the WebSockets, the observers, the kept messages and the builds of a node.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use mote_tests::mqtt::{self, Subscriber};
+use mote_tests::namespaces::{HELLO, deploy, deploy_ok, start};
+use mote_tests::network::Far;
+use mote_tests::{Node, PATIENCE, is_root, repository, skip, wait_for};
+
+/// Another machine, because one address has a share of its own.
+fn far(test: &str, number: u8) -> Option<Far> {
+    if !is_root() {
+        skip(test, "needs root");
+        return None;
+    }
+    let far = Far::new(number + (std::process::id() % 10) as u8);
+    if far.is_none() {
+        skip(test, "cannot make a network namespace");
+    }
+    far
+}
+
+/// Lowers the number of files that this process and the node that it starts may open, or sets it back.
+fn limit_files(limit: &str) -> bool {
+    let pid = format!("--pid={}", std::process::id());
+    let status = Command::new("prlimit")
+        .args([&pid, &format!("--nofile={limit}")])
+        .stderr(Stdio::null())
+        .status();
+    status.is_ok_and(|status| status.success())
+}
+
+fn files_max() -> Option<String> {
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let mut words = line.split_whitespace();
+    Some(format!("{}:{}", words.next()?, words.next()?))
+}
+
+/// Opens a WebSocket of a function, or returns the answer to the request for it.
+fn open(at: SocketAddr, function: &str) -> Result<TcpStream, String> {
+    let mut stream = TcpStream::connect(at).expect("the front listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    let request = format!(
+        "GET /{function}/echo HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("a head");
+        head.extend(byte);
+    }
+    let head = String::from_utf8(head).expect("a head");
+    if head.starts_with("HTTP/1.1 101 ") {
+        return Ok(stream);
+    }
+    let length = head.to_ascii_lowercase();
+    let length = length.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let mut body = vec![0; length.map_or(0, |text| text.parse().expect("a number"))];
+    stream.read_exact(&mut body).expect("a body");
+    Err(head + &String::from_utf8_lossy(&body))
+}
+
+#[test]
+fn a_namespace_leaves_websockets_to_others() {
+    let Some(far) = far("WebSockets of namespaces", 60) else { return };
+    let Some(files) = files_max() else { return skip("WebSockets of namespaces", "no limits") };
+    // The front has 256 connections then, of which 128 may be WebSockets, and 64 of one address.
+    if !limit_files("512:512") {
+        return skip("WebSockets of namespaces", "no prlimit that works here");
+    }
+    let (node, _) = start(&["--lan", "--access", "public"]);
+    // Without the right to raise it again, the limit stays, which the other tests here can do with.
+    limit_files(&files);
+    let code = std::fs::read_to_string(repository().join("tests/fixtures/websockets/raw.py"));
+    let manifest = "version = 1\nruntime = \"server\"\ncommand = [\"python3\", \"raw.py\"]\n\
+                    [limits]\nconcurrency = 200\n[scale]\nmax = 1\n";
+    let server = [("raw.py", &*code.expect("a fixture")), ("mote.toml", manifest)];
+    node.deploy_ok("one", &server);
+    for (namespace, name) in [("plant", "one"), ("plant", "two"), ("orchard", "one")] {
+        deploy_ok(&node, namespace, name, &server);
+    }
+    let near = node.http;
+    let from_far = SocketAddr::from((far.near, near.port()));
+    let opened = |function: &str| open(near, function).expect("a WebSocket from here");
+    let _default = opened("one");
+    let plant = ["one.plant", "two.plant"];
+    let mut held: Vec<_> = (0..40).map(|at| opened(plant[at % 2])).collect();
+    // There are 128 of all namespaces, and the default one has one: plant may have half.
+    let refused = far.run(|| {
+        loop {
+            match open(from_far, plant[held.len() % 2]) {
+                Ok(stream) => held.push(stream),
+                Err(answer) => return answer,
+            }
+            assert!(held.len() < 100, "no limit");
+        }
+    });
+    assert_eq!(held.len(), 64);
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("M1033"), "{refused}");
+    assert!(refused.contains("of the namespace plant; close some"), "{refused}");
+    let _others: Vec<_> = far.run(|| {
+        (0..8).map(|_| open(from_far, "one.orchard").expect("it has less than its share")).collect()
+    });
+    let _more = opened("one");
+    drop(held.split_off(32));
+    wait_for("room for plant", || open(near, "one.plant").ok());
+}
+
+/// A CoAP client with one socket.
+struct Observers {
+    socket: UdpSocket,
+    number: u16,
+    echo: Vec<u8>,
+}
+
+impl Observers {
+    fn new(at: SocketAddr) -> Self {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        socket.connect(at).expect("an address");
+        Self { socket, number: 0, echo: Vec::new() }
+    }
+
+    /// Observes the root of a function; whether the answer begins an observation.
+    fn observe(&mut self, function: &str) -> bool {
+        let (code, options) = self.get(function);
+        // From another machine, the first answer has a value that is repeated (RFC 9175).
+        if let Some((_, echo)) = options.iter().find(|(number, _)| *number == 252) {
+            assert_eq!(code, 0x81, "4.01");
+            self.echo.clone_from(echo);
+            return self.observe(function);
+        }
+        assert_eq!(code, 0x45, "2.05 for {function}");
+        options.iter().any(|(number, _)| *number == 6)
+    }
+
+    /// Asks with a token of its own; returns the code of the answer and its options.
+    fn get(&mut self, function: &str) -> (u8, Vec<(u16, Vec<u8>)>) {
+        self.number += 1;
+        let id = self.number.to_be_bytes();
+        let mut message = vec![0x42, 1, id[0], id[1], id[0], id[1], 0x60];
+        message.push(0x50 | u8::try_from(function.len()).expect("a short name"));
+        message.extend(function.bytes());
+        if !self.echo.is_empty() {
+            // Uri-Path is 11, and Echo is 252.
+            message.extend([0xd0 | u8::try_from(self.echo.len()).expect("short"), 252 - 11 - 13]);
+            message.extend(&self.echo);
+        }
+        self.socket.send(&message).expect("sent");
+        let mut answer = [0; 2_048];
+        loop {
+            let length = self.socket.recv(&mut answer).expect("an answer");
+            let answer = &answer[..length];
+            // Not an empty acknowledgement, and not a notification.
+            if answer[1] != 0 && answer[4..6] == id {
+                return (answer[1], options(&answer[6..]));
+            }
+        }
+    }
+}
+
+fn options(mut bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
+    let mut take = |count: usize| {
+        let (taken, rest) = bytes.split_at(count.min(bytes.len()));
+        bytes = rest;
+        taken.to_vec()
+    };
+    let (mut number, mut all) = (0, Vec::new());
+    while let [first] = take(1)[..]
+        && first != 0xff
+    {
+        let mut long = |part: u8| match part {
+            13 => 13 + u16::from(take(1)[0]),
+            14 => 269 + u16::from_be_bytes([take(1)[0], take(1)[0]]),
+            short => u16::from(short),
+        };
+        number += long(first >> 4);
+        let length = long(first & 15);
+        all.push((number, take(length.into())));
+    }
+    all
+}
+
+#[test]
+fn a_namespace_leaves_observers_to_others() {
+    let Some(far) = far("observers of namespaces", 70) else { return };
+    let (node, _) = start(&["--lan", "--access", "public"]);
+    node.deploy_ok("a", &[("app.py", HELLO)]);
+    node.get("/a");
+    for (namespace, name) in [("plant", "a"), ("plant", "b"), ("orchard", "a")] {
+        deploy_ok(&node, namespace, name, &[("app.py", HELLO)]);
+        node.get(&format!("/{name}.{namespace}"));
+    }
+    let mut near = Observers::new(node.coap);
+    let from_far = SocketAddr::from((far.near, node.coap.port()));
+    let mut distant = far.run(|| Observers::new(from_far));
+    assert!(near.observe("a"));
+    let plant = ["a.plant", "b.plant"];
+    let mut count = 0;
+    while count < 1_300 {
+        assert!(near.observe(plant[count % 2]), "{count}");
+        count += 1;
+    }
+    // There are 4,096 of all namespaces, and the default one has one: plant may have half.
+    while count < 2_100 && distant.observe(plant[count % 2]) {
+        count += 1;
+    }
+    assert_eq!(count, 2_048);
+    for _ in 0..10 {
+        assert!(distant.observe("a.orchard"), "it has less than its share");
+    }
+    assert!(near.observe("a"));
+}
+
+/// Publishes kept messages for the topics `BELOW/FROM` to `BELOW/TO`, and answers how many it could
+/// publish and why not the next one.
+const KEEPER: &str = "
+def handle(event, ctx):
+    below, first, last = event.args['below'], int(event.args['from']), int(event.args['to'])
+    for number in range(first, last):
+        try:
+            ctx.publish('%s/%d' % (below, number), '' if 'clear' in event.args else 'x',
+                        qos=int(event.args.get('qos', 1)), retain='plain' not in event.args)
+        except Exception as error:
+            return '%d %s %s' % (number - first, error.code, error)
+    return str(last - first)
+";
+
+fn broker_port(node: &Node) -> u16 {
+    let line =
+        node.announcement.lines().find_map(|line| line.strip_prefix("  mqtt   mqtt://127.0.0.1:"));
+    line.and_then(|port| port.parse().ok()).expect("the announcement names the broker")
+}
+
+/// What a device hears that publishes a message to be kept.
+fn publish(node: &Node, topic: &str) -> String {
+    let port = broker_port(node).to_string();
+    let output = Command::new("mosquitto_pub")
+        .args(["-h", "127.0.0.1", "-p", &port, "-V", "5", "-q", "1", "-r", "-m", "x", "-t", topic])
+        .stdin(Stdio::null())
+        .output()
+        .expect("mosquitto_pub");
+    String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).to_lowercase()
+}
+
+#[test]
+fn a_namespace_leaves_kept_messages_to_others() {
+    if !mqtt::is_there() {
+        return skip("kept messages of namespaces", "mosquitto and its clients are not installed");
+    }
+    let (node, _) = start(&["--mqtt", "127.0.0.1:0"]);
+    for namespace in ["plant", "orchard"] {
+        let allow = format!(
+            "version = 1\n[allow]\nmqtt = [\"{namespace}/#\"]\n[limits]\ntimeout = \"60s\"\n"
+        );
+        deploy_ok(&node, namespace, "keeper", &[("app.py", KEEPER), ("mote.toml", &allow)]);
+    }
+    let keep = |node: &Node, namespace: &str, args: &str| {
+        node.get(&format!("/keeper.{namespace}?below={namespace}{args}")).text()
+    };
+    assert_eq!(publish(&node, "device/state"), "");
+    // There are 1,000 of all namespaces, and the default one has one: plant may have half.
+    let said = keep(&node, "plant", "&from=0&to=600");
+    assert!(said.starts_with("500 full plant/500: the broker keeps as many messages"), "{said}");
+    for args in ["&from=500&to=501&qos=0", "&from=500&to=501&qos=2"] {
+        let said = keep(&node, "plant", args);
+        assert!(said.starts_with("0 full plant/500: "), "{args}: {said}");
+    }
+    let device = publish(&node, "plant/device");
+    assert!(device.contains("quota exceeded"), "{device}");
+    // What is kept may be replaced, and what is not to be kept is passed on.
+    assert_eq!(keep(&node, "plant", "&from=0&to=3&qos=2"), "3");
+    assert_eq!(publish(&node, "plant/1"), "");
+    assert_eq!(keep(&node, "plant", "&from=500&to=503&plain=1"), "3");
+    assert_eq!(keep(&node, "orchard", "&from=0&to=50&qos=2"), "50");
+    assert_eq!(publish(&node, "device/other"), "");
+    let topics = ["plant/1", "plant/499", "plant/500", "plant/device", "orchard/#", "device/#"];
+    let filters: Vec<_> = topics.iter().flat_map(|topic| ["-t", *topic]).collect();
+    let kept = Subscriber::start(broker_port(&node), &[&filters[..], &["-q", "1"]].concat());
+    let mut found = kept.wait(54);
+    found.retain(|line| !line.starts_with("orchard/"));
+    found.sort();
+    assert_eq!(found, ["device/other x", "device/state x", "plant/1 x", "plant/499 x"]);
+    // An empty message makes room for another.
+    assert_eq!(keep(&node, "plant", "&from=0&to=60&clear=1"), "60");
+    assert_eq!(keep(&node, "plant", "&from=500&to=501"), "1");
+
+    // The shares are those of what was kept before a restart, too.
+    let node = node.stop_and_restart();
+    let said = keep(&node, "plant", "&from=600&to=700");
+    assert!(said.contains(" full plant/6"), "{said}");
+    assert_eq!(keep(&node, "orchard", "&from=50&to=60"), "10");
+    // What was kept for a namespace that is deleted belongs to the default one, which has too much then.
+    node.ok(&["namespace", "delete", "plant", "--force", "--yes"]);
+    let mut number = 0;
+    wait_for("the default namespace to be refused", || {
+        number += 1;
+        publish(&node, &format!("device/{number}")).contains("quota exceeded").then_some(())
+    });
+    assert_eq!(keep(&node, "orchard", "&from=60&to=70"), "10");
+}
+
+/// A function in Go; the text makes each one another program.
+fn go(text: &str) -> String {
+    format!(
+        "package hello\n\nimport (\n\t\"io\"\n\t\"net/http\"\n)\n\nfunc Handle(w http.ResponseWriter, r \
+         *http.Request) {{\n\tio.WriteString(w, {text:?})\n}}\n"
+    )
+}
+
+#[test]
+fn builds_of_namespaces_take_turns() {
+    let found = Command::new("go").arg("version").output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        return skip("builds of namespaces", "Go is not installed");
+    }
+    let (node, _) = start(&[]);
+    let names = ["one", "two", "three", "four"];
+    let order = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for name in names {
+            let (node, order) = (&node, &order);
+            scope.spawn(move || {
+                node.deploy_ok(name, &[("function.go", &go(name))]);
+                order.lock().expect("a list").push(name);
+            });
+        }
+        // The first build of a node makes the cache and compiles the standard library into it, which
+        // takes much longer than the others need to arrive.
+        let compiled = node.dir.path().join("data/go-cache/build");
+        wait_for("the first build", || compiled.exists().then_some(()));
+        let output = deploy(&node, "plant", "late", &[("function.go", &go("late"))]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        order.lock().expect("a list").push("late.plant");
+    });
+    let order = order.into_inner().expect("a list");
+    let at = order.iter().position(|name| *name == "late.plant").expect("it was deployed");
+    assert!(at <= 2, "it waited for builds of the default namespace: {order:?}");
+    assert_eq!(node.get("/late.plant").text(), "late");
+    assert_eq!(node.get("/four").text(), "four");
+}
