@@ -636,7 +636,7 @@ fn a_stranger_at_the_address_of_a_device_does_not_end_its_session() {
         let mut device = begin(&mut all, None);
         let number = all.last_number;
         told(&mut all);
-        let mut strangers = vec![begin(&mut all, Some(&own)), begin(&mut all, Some(&own))];
+        let mut strangers = [begin(&mut all, Some(&own)), begin(&mut all, Some(&own))];
         if asks_clients {
             let last = all.last_number;
             all.message(Message::Closed { session: last }, now);

@@ -42,7 +42,9 @@ async fn create(client: &Client, args: &KeyCreate, output: &Output) -> Result<()
     if !wish.functions.is_empty()
         && let Ok(list) = client.functions().await
     {
-        for wanted in wish.functions.iter().filter(|wanted| !opens_some(wanted, &list.functions)) {
+        let namespace = new.name.split_once('/').map(|(namespace, _)| namespace);
+        let opens = |wanted: &&String| opens_some(wanted, namespace, &list.functions);
+        for wanted in wish.functions.iter().filter(|wanted| !opens(wanted)) {
             output.warn(&format!(
                 "no function with access mode key or basic is named {} yet",
                 harmless(wanted)
@@ -52,13 +54,16 @@ async fn create(client: &Client, args: &KeyCreate, output: &Output) -> Result<()
     printed
 }
 
-/// Whether a key for this name, or beginning of names, opens one of these functions.
-fn opens_some(wanted: &str, functions: &[Function]) -> bool {
+/// Whether a key of a namespace for this name, or beginning of names, opens one of these functions.
+fn opens_some(wanted: &str, namespace: Option<&str>, functions: &[Function]) -> bool {
     functions.iter().any(|function| {
+        let parts = function.name.split_once('.');
+        let name = parts.map_or(function.name.as_str(), |(name, _)| name);
         matches!(function.access.as_str(), "key" | "basic")
+            && parts.map(|(_, namespace)| namespace) == namespace
             && match wanted.strip_suffix('*') {
-                Some(start) => function.name.starts_with(start),
-                None => function.name == wanted,
+                Some(start) => name.starts_with(start),
+                None => name == wanted || function.name == wanted,
             }
     })
 }

@@ -25,7 +25,10 @@ type Namespace = Option<Arc<str>>;
 
 /// Open until this is dropped.
 pub(crate) struct Open {
-    _shares: (Share<IpAddr>, Share<FunctionName>, Share<(IpAddr, FunctionName)>, Share<Namespace>),
+    _address: Share<IpAddr>,
+    _function: Share<FunctionName>,
+    _both: Share<(IpAddr, FunctionName)>,
+    _namespace: Share<Namespace>,
 }
 
 impl std::fmt::Debug for Open {
@@ -64,12 +67,12 @@ impl WebSockets {
             return Err(refusal(OF_ONE));
         }
         let of_one = |_: Exceeded| refusal(OF_ONE);
-        let of_address = self.by_address.take(address, 1).map_err(of_one)?;
-        let of_function = self.by_function.take(function.clone(), 1).map_err(of_one)?;
-        let of_both = self.by_both.take(both, 1).map_err(of_one)?;
+        let _address = self.by_address.take(address, 1).map_err(of_one)?;
+        let _function = self.by_function.take(function.clone(), 1).map_err(of_one)?;
+        let _both = self.by_both.take(both, 1).map_err(of_one)?;
         let namespace = function.namespace();
         let of_namespace = self.by_namespace.take(namespace.map(Into::into), 1);
-        let of_namespace = of_namespace.map_err(|why| match why {
+        let _namespace = of_namespace.map_err(|why| match why {
             Exceeded::Share => {
                 let namespace = namespace.unwrap_or(DEFAULT_NAMESPACE);
                 refusal(&format!(
@@ -79,7 +82,7 @@ impl WebSockets {
             }
             Exceeded::Total => refusal("too many WebSockets"),
         })?;
-        Ok(Open { _shares: (of_address, of_function, of_both, of_namespace) })
+        Ok(Open { _address, _function, _both, _namespace })
     }
 }
 

@@ -212,8 +212,13 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(String, Sc
             }
             let text =
                 format!("the token {name} has the role {role}; this needs the role {needed}");
+            // A role for the whole node would be more than its holder needs.
+            let within = match &scope {
+                Scope::Namespace(namespace) => format!(" --namespace {namespace}"),
+                Scope::All => String::new(),
+            };
             let problem = Problem::new(403, "M1407", text).with_hint(format!(
-                "an operator makes one that may: mote token create NAME --role {needed}"
+                "an operator makes one that may: mote token create NAME --role {needed}{within}"
             ));
             return Err(Denied { problem, header: None, who: Some(name.to_string()) });
         }
