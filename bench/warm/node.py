@@ -30,12 +30,13 @@ def free_port(kind: int = socket.SOCK_STREAM) -> int:
 class Node:
     """`mote up` with everything it needs in a temporary folder. Use as a context manager."""
 
-    def __init__(self, *flags: str, under: tuple[str, ...] = ()) -> None:
-        """`under` is a command that executes what follows it, such as `unshare`."""
+    def __init__(self, *flags: str, under: tuple[str, ...] = (), binary: str = "") -> None:
+        """`under` is a command that executes what follows it, such as `unshare`; `binary` is
+        another build than the one of this tree."""
         self.folder = Path(tempfile.mkdtemp(prefix="mote-warm"))
         self.folder.chmod(0o755)  # functions run as users of their own
         self.http, self.coap = free_port(), free_port(socket.SOCK_DGRAM)
-        self.binary = str(binaries() / "mote")
+        self.binary = binary or str(binaries() / "mote")
         admin = self.folder / "s"
         self.socket = str(admin)
         self.environment = {**os.environ, "MOTE_SOCKET": str(admin)}
