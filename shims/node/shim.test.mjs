@@ -230,6 +230,91 @@ withWorker('Request keeps to the standard', `
   }
 });
 
+withWorker('Headers of a request behave as those of the platform', `
+  import assert from 'node:assert';
+  import { inspect } from 'node:util';
+  const outcome = (run) => { try { return run(); } catch (error) { return error.constructor.name; } };
+  const steps = [
+    (h) => [...h], (h) => [...h.keys()], (h) => [...h.values()], (h) => [...h.entries()], (h) => h.getSetCookie(),
+    (h) => h.get('X-TWICE'), (h) => h.get('cookie'), (h) => h.get('set-cookie'), (h) => h.get('none'), (h) => h.get('bad name'),
+    (h) => h.has('Cookie'), (h) => h.has('none'), (h) => h.has('set-cookie'), (h) => h.set('B', '\\t 2 '), (h) => h.append('b', 3),
+    (h) => h.append('Set-Cookie', 'c=3'), (h) => h.getSetCookie(), (h) => h.set('a', 'x\\ny'), (h) => h.set('a', '\\u0100'), (h) => h.append('a b', 'x'),
+    (h) => h.delete('X-Twice'), (h) => h.delete('none'), (h) => h.delete(''), (h) => h.get('b'), (h) => [...h],
+    (h) => h.set('set-cookie', 'd'), (h) => [...h], (h) => h.delete('set-cookie'), (h) => h.getSetCookie(), (h) => h.forEach(1),
+    (h) => { const seen = []; h.forEach(function (value, name, all) { seen.push(this.me, value, name, all === h); }, { me: 1 }); return seen; },
+    (h) => Object.prototype.toString.call(h), (h) => [...new Headers(h)],
+    (h) => [...new Request('http://h/', { headers: h }).headers],
+  ];
+  export default { fetch(request) {
+    const light = request.headers;
+    const real = new Headers([...light]);
+    assert(real.constructor !== light.constructor && light instanceof Headers);
+    for (const step of steps) assert.deepEqual(outcome(() => step(light)), outcome(() => step(real)), String(step));
+    assert.match(inspect(light), /^Headers \\{/);
+    assert.equal(new Request(request).headers.get('b'), '2, 3');
+    return 'same';
+  } };
+`, {}, async (engine) => {
+  const headers = [['x-twice', '1'], ['x-twice', '2'], ['cookie', 'a=1'], ['cookie', 'b=2'], ['set-cookie', 'a=1'], ['set-cookie', 'b=2'], ['a', '']];
+  check(await engine.invoke('/', '', { headers }), 200, 'same');
+});
+
+withWorker('a Response keeps what is done to its headers', `
+  const made = (way) => {
+    const response = new Response('{}', { headers: { 'content-type': 'application/json', 'x-a': '1' } });
+    response.headers.set('x-a', '2');
+    response.headers.append('set-cookie', 'a=1');
+    response.headers.append('set-cookie', 'b=2');
+    if (way === 'deleted') response.headers.delete('content-type');
+    if (way === 'copied') return response.clone();
+    if (way === 'late') { void response.body; response.headers.set('x-a', '3'); return response; }
+    if (way === 'both') { void response.body; response.headers.set('x-a', '3'); return response.clone(); }
+    if (way === 'passed on') return new Response(response.body, response);
+    if (way === 'text') { const text = new Response('x'); text.headers.set('x-a', text.headers.get('content-type')); return text; }
+    return response;
+  };
+  export default { fetch(request) { return made(decodeURIComponent(new URL(request.url).pathname.slice(1))); } };
+`, {}, async (engine) => {
+  const json = ['content-type', 'application/json'];
+  const cookies = [['set-cookie', 'a=1'], ['set-cookie', 'b=2']];
+  for (const [way, expected] of [
+    ['plain', [json, ...cookies, ['x-a', '2']]],
+    ['deleted', [...cookies, ['x-a', '2']]],
+    ['copied', [json, ...cookies, ['x-a', '2']]],
+    ['late', [json, ...cookies, ['x-a', '3']]],
+    ['both', [json, ...cookies, ['x-a', '3']]],
+    ['passed on', [json, ...cookies, ['x-a', '2']]],
+    ['text', [['content-type', 'text/plain;charset=UTF-8'], ['x-a', 'text/plain;charset=UTF-8']]],
+  ]) {
+    const frame = await engine.invoke(`/${encodeURIComponent(way)}`);
+    assert.equal(frame.kind, 'RESULT', `${way}: ${JSON.stringify(frame.json)}`);
+    assert.deepEqual(frame.headers, expected, way);
+  }
+});
+
+withWorker('the classes of the platform are loaded when a function needs them', `
+  const loaded = () => process.moduleLoadList.some((name) => name.includes('deps/undici'));
+  const ways = {
+    '/text': () => new Response('x'),
+    '/fields': (request) => new Response(request.headers.get('a'), { status: 201, headers: { 'x-a': 'b' } }),
+    '/check': (request) => [new Response('x') instanceof Response, ({}) instanceof Response],
+    '/json': () => ({ a: 1 }),
+    '/body': async (request) => (await request.json()).a,
+    '/Request': (request) => request instanceof Request,
+  };
+  export default { async fetch(request) {
+    const before = loaded();
+    await ways[new URL(request.url).pathname](request);
+    return [before, loaded()];
+  } };
+`, {}, async (engine) => {
+  for (const way of ['text', 'fields', 'check', 'json', 'body']) {
+    check(await engine.invoke(`/${way}`, '{"a":1}', { headers: [['a', 'b']] }), 200, '[false,false]');
+  }
+  check(await engine.invoke('/Request'), 200, '[false,true]');
+  check(await engine.invoke('/text'), 200, '[true,true]');
+});
+
 withWorker('form data', `
   export default { async fetch(request) { const form = await request.formData(); return [form.get('a'), form.get('b')]; } };
 `, {}, async (engine) => {

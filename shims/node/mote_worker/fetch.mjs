@@ -5,7 +5,9 @@
 // holds and become real ones only where a function uses a part that needs it. This part does not
 // know the connection: `LightResponse.emit` hands the parts of an answer to its caller.
 
-import { headerBlock, headerPairs, real, standardPairs } from './headers.mjs';
+import { headerBlock, headerPairs, standardPairs } from './headers.mjs';
+import { isLoaded, real, whenLoaded } from './platform.mjs';
+import { LightHeaders } from './web_headers.mjs';
 import { BadReply, JSON_TYPE, WEB_TEXT, WEB_TEXT_BYTES } from './wire.mjs';
 
 /** Behaves as a standard Request; holds only the invocation until something needs more. */
@@ -30,7 +32,7 @@ export class LightRequest {
   }
   get headers() {
     if (this.#real) return this.#real.headers;
-    return (this.#headers ??= new real.Headers(this.#invocation.pairs()));
+    return (this.#headers ??= new LightHeaders(this.#invocation.pairs()));
   }
   get signal() { return this.#invocation.signal; }
   get bodyUsed() { return this.#real ? this.#real.bodyUsed : this.#used || (this.#stream?.locked ?? false); }
@@ -84,14 +86,14 @@ export class LightRequest {
     if (this.bodyUsed) throw new TypeError('Request.clone: Body has already been consumed.');
     if (this.#real || this.#stream || this.#incoming) return this.toReal().clone();
     const copy = new LightRequest(this.#invocation);
-    if (this.#headers) copy.#headers = new real.Headers(this.#headers);
+    if (this.#headers) copy.#headers = new LightHeaders(this.#headers);
     return copy;
   }
   /** The same request as an object of the platform; from then on it holds the body. */
   toReal() {
     if (!this.#real) {
       const bodiless = this.method === 'GET' || this.method === 'HEAD';
-      const init = { method: this.method, headers: this.headers, signal: this.signal };
+      const init = { method: this.method, headers: [...this.headers], signal: this.signal };
       if (!bodiless && !this.#used) {
         const body = this.body;
         if (body) Object.assign(init, { body, duplex: 'half' });
@@ -102,10 +104,19 @@ export class LightRequest {
   }
 }
 
-class StandardRequest extends real.Request {
-  constructor(input, init) { super(LightRequest.is(input) ? input.toReal() : input, init); }
-  static [Symbol.hasInstance](value) { return Function.prototype[Symbol.hasInstance].call(real.Request, value); }
+/** Whether `value` inherits from the platform's class. */
+function inheritsFrom(standard, value) { return Function.prototype[Symbol.hasInstance].call(standard, value); }
+
+/** The class that a function knows as `Request`. */
+function requestClass() {
+  const Platform = real.Request;
+  return class Request extends Platform {
+    constructor(input, init) { super(LightRequest.is(input) ? input.toReal() : input, init); }
+    static [Symbol.hasInstance](value) { return inheritsFrom(Platform, value); }
+  };
 }
+
+const UNREADABLE = 'a Response with a WebSocket has no body, and its fields cannot be read';
 
 /** A Response that costs nothing until something besides its body and status is used. */
 export class LightResponse {
@@ -114,6 +125,7 @@ export class LightResponse {
   #pairs = null;
   #status = 200;
   #statusText = '';
+  #headers = null;
   #real = null;
   #socket = null; // one end of a WebSocketPair, with status 101
 
@@ -148,7 +160,7 @@ export class LightResponse {
     }
   }
   static is(value) { return typeof value === 'object' && value !== null && #body in value; }
-  static [Symbol.hasInstance](value) { return Function.prototype[Symbol.hasInstance].call(real.Response, value); }
+  static [Symbol.hasInstance](value) { return isLoaded() ? inheritsFrom(real.Response, value) : LightResponse.is(value); }
   static json(data, init) {
     const text = JSON.stringify(data);
     if (text === undefined) throw new TypeError('Value is not JSON serializable');
@@ -166,7 +178,10 @@ export class LightResponse {
   get type() { return 'default'; }
   get url() { return ''; }
   get redirected() { return false; }
-  get headers() { return this.toReal().headers; }
+  get headers() {
+    if (this.#real && !this.#headers) return this.#real.headers;
+    return (this.#headers ??= new LightHeaders(this.#fields()));
+  }
   get body() { return this.#body === null ? null : this.toReal().body; }
   get bodyUsed() { return this.#real ? this.#real.bodyUsed : false; }
   text() { return this.toReal().text(); }
@@ -177,13 +192,25 @@ export class LightResponse {
   formData() { return this.toReal().formData(); }
   clone() { return this.toReal().clone(); }
   toReal() {
-    if (this.#socket) throw new TypeError('a Response with a WebSocket has no body, and its fields cannot be read');
+    if (this.#socket) throw new TypeError(UNREADABLE);
     if (!this.#real) {
-      const headers = new real.Headers(this.#pairs ?? []);
-      if (this.#type && !headers.has('content-type')) headers.set('content-type', this.#type.split('\n')[1]);
+      const headers = [...(this.#headers ?? this.#fields())];
       this.#real = new real.Response(this.#body, { status: this.#status, statusText: this.#statusText, headers });
     }
+    if (this.#headers) {
+      // The function may have changed them since.
+      const { headers } = this.#real;
+      for (const name of [...headers.keys()]) headers.delete(name);
+      for (const [name, value] of this.#headers) headers.append(name, value);
+    }
     return this.#real;
+  }
+  /** [name, value] pairs, with the one of the body's type. */
+  #fields() {
+    if (this.#socket) throw new TypeError(UNREADABLE);
+    const pairs = this.#pairs ?? [];
+    if (!this.#type || pairs.some(([name]) => name === 'content-type')) return pairs;
+    return [...pairs, ['content-type', this.#type.split('\n')[1]]];
   }
   /** The header block of an answer that accepts a WebSocket. */
   socketBlock() { return headerBlock(this.#pairs ?? []); }
@@ -192,7 +219,9 @@ export class LightResponse {
     if (this.#body === undefined) return false;
     if (this.#real) {
       if (this.#real.bodyUsed || this.#real.body?.locked) throw new BadReply('the body of the Response was already read');
-      put(this.#real.status, headerBlock(standardPairs(this.#real.headers)), this.#body ?? '');
+      put(this.#real.status, headerBlock(standardPairs(this.headers)), this.#body ?? '');
+    } else if (this.#headers !== null) {
+      put(this.#status, headerBlock(this.#headers), this.#body ?? '');
     } else if (this.#pairs === null) {
       put(this.#status, this.#type === WEB_TEXT ? WEB_TEXT_BYTES : this.#type, this.#body ?? '');
     } else {
@@ -204,33 +233,57 @@ export class LightResponse {
   }
 }
 
-/** Whatever the light classes do not define themselves is asked of the real object. */
+/** The properties of a Request that the light one does not define itself. */
+const OF_REQUESTS = [
+  'destination', 'referrer', 'referrerPolicy', 'mode', 'credentials', 'cache', 'redirect', 'integrity', 'keepalive',
+  'isReloadNavigation', 'isHistoryNavigation', 'duplex',
+];
+
+function askReal(light, name) {
+  Object.defineProperty(light.prototype, name, { configurable: true, get() { return this.toReal()[name]; } });
+}
+
+/** Makes the light objects instances of the platform's class. Whatever it has besides is asked of the real object. */
 function completeFrom(light, standard) {
   for (const name of Object.getOwnPropertyNames(standard.prototype)) {
     if (name in light.prototype) continue;
     const { value } = Object.getOwnPropertyDescriptor(standard.prototype, name);
-    Object.defineProperty(light.prototype, name, typeof value === 'function'
-      ? { configurable: true, writable: true, value(...args) { return this.toReal()[name](...args); } }
-      : { configurable: true, get() { return this.toReal()[name]; } });
+    if (typeof value !== 'function') {
+      askReal(light, name);
+      continue;
+    }
+    Object.defineProperty(light.prototype, name, {
+      configurable: true, writable: true, value(...args) { return this.toReal()[name](...args); },
+    });
   }
-  Object.defineProperty(light.prototype, Symbol.toStringTag, { value: standard.name, configurable: true });
+  Object.setPrototypeOf(light.prototype, standard.prototype);
 }
 
 /** `loadSockets` loads what few functions use. */
 export function installWebClasses(loadSockets) {
-  completeFrom(LightRequest, real.Request);
-  completeFrom(LightResponse, real.Response);
-  Object.setPrototypeOf(LightRequest.prototype, real.Request.prototype);
-  Object.setPrototypeOf(LightResponse.prototype, real.Response.prototype);
-  Object.defineProperty(LightResponse, 'name', { value: 'Response' });
-  Object.defineProperty(StandardRequest, 'name', { value: 'Request' });
-  const define = (name, value) => Object.defineProperty(globalThis, name, { value, writable: true, configurable: true });
-  define('Request', StandardRequest);
-  define('Response', LightResponse);
-  Object.defineProperty(globalThis, 'WebSocketPair', {
-    configurable: true,
-    get: () => loadSockets().WebSocketPair,
-    set: (value) => define('WebSocketPair', value),
+  for (const name of OF_REQUESTS) askReal(LightRequest, name);
+  for (const [light, name] of [[LightRequest, 'Request'], [LightResponse, 'Response']]) {
+    Object.defineProperty(light.prototype, Symbol.toStringTag, { value: name, configurable: true });
+  }
+  whenLoaded(({ Request, Response, Headers }) => {
+    completeFrom(LightRequest, Request);
+    completeFrom(LightResponse, Response);
+    completeFrom(LightHeaders, Headers);
   });
+  Object.defineProperty(LightResponse, 'name', { value: 'Response' });
+  const define = (name, value) => Object.defineProperty(globalThis, name, { value, writable: true, configurable: true });
+  const defineLate = (name, make) => Object.defineProperty(globalThis, name, {
+    configurable: true,
+    get: () => {
+      const value = make();
+      define(name, value);
+      return value;
+    },
+    set: (value) => define(name, value),
+  });
+  define('Response', LightResponse);
+  defineLate('Request', requestClass);
+  defineLate('Headers', () => real.Headers);
+  defineLate('WebSocketPair', () => loadSockets().WebSocketPair);
   define('fetch', (input, init) => real.fetch(LightRequest.is(input) ? input.toReal() : input, init));
 }

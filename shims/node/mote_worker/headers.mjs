@@ -1,25 +1,20 @@
-// Header blocks from the header fields that a function gives, and the classes of the platform.
+// Header blocks from the header fields that a function gives.
 //
 // This part checks names and values. It does not know requests or answers.
 
+import { isReal } from './platform.mjs';
 import { BadReply, HEADERS_MAX } from './wire.mjs';
 
 // The front frames the answer; a function's own idea of it would contradict the bytes sent.
 const FRAMING = new Set(
   ['connection', 'content-length', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade']);
-const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
-const BAD_VALUE = /[\r\n\0]/;
+export const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
+const LINE_BREAK = /[\r\n\0]/;
 
-export const real = {
-  Request: globalThis.Request, Response: globalThis.Response, Headers: globalThis.Headers, fetch: globalThis.fetch,
-};
-
-const JOINS_COOKIES = typeof real.Headers.prototype.getSetCookie !== 'function';
-
-/** [name, value] pairs of the platform's Headers. Those of some builds of Node 18 join cookies with
- * ", ", which no client reads back: they are taken apart where the next one begins. */
+/** [name, value] pairs of Headers. The platform's in some builds of Node 18 join cookies with ", ",
+ * which no client reads back: they are taken apart where the next one begins. */
 export function standardPairs(headers) {
-  if (!JOINS_COOKIES) return [...headers];
+  if (typeof headers.getSetCookie === 'function') return [...headers];
   return [...headers].flatMap(([name, value]) => (name === 'set-cookie'
     ? value.split(/, (?=[^\s;,=]+=)/).map((cookie) => [name, cookie])
     : [[name, value]]));
@@ -28,13 +23,13 @@ export function standardPairs(headers) {
 /** Checked [name, value] pairs of a HeadersInit, null for none. */
 export function headerPairs(headers) {
   if (headers === undefined || headers === null) return null;
-  const pairs = headers instanceof real.Headers ? standardPairs(headers)
+  const pairs = isReal('Headers', headers) ? standardPairs(headers)
     : typeof headers[Symbol.iterator] === 'function' ? [...headers] : Object.entries(headers);
   for (let i = 0; i < pairs.length; i++) {
     const [name, value] = pairs[i];
     const text = `${value}`;
     if (!TOKEN.test(name)) throw new TypeError(`header name ${JSON.stringify(name)} is not a token`);
-    if (BAD_VALUE.test(text)) throw new TypeError(`header ${name} holds a line break or NUL`);
+    if (LINE_BREAK.test(text)) throw new TypeError(`header ${name} holds a line break or NUL`);
     pairs[i] = [name.toLowerCase(), text.trim()];
   }
   return pairs;

@@ -3,15 +3,16 @@
 // Where to start reading: `onData`, `start`, `answer`.
 
 import fs from 'node:fs';
-import module from 'node:module';
+import nodeModule from 'node:module';
 
 import { Prepared } from './adapters.mjs';
 import { Incoming } from './bodies.mjs';
 import { LightResponse } from './fetch.mjs';
-import { headerBlock, real, standardPairs } from './headers.mjs';
+import { headerBlock, standardPairs } from './headers.mjs';
 import { Invocation } from './invocation.mjs';
 import { loadFunction, parseLoad } from './loading.mjs';
 import { endLines, leave, partials } from './output.mjs';
+import { isReal } from './platform.mjs';
 import { Requests } from './services.mjs';
 import {
   BYTES, BadReply, CHUNK_MAX, CONCURRENCY, Cancelled, END, HINT_POLL, INLINE_MAX, JSON_TYPE, Kind, ProtocolError, TEXT, nowNs,
@@ -153,13 +154,13 @@ export class Worker extends FrameWriter {
 
   /** What reads and writes CloudEvents. Few functions use it, so it is loaded here. */
   cloudevents() {
-    this.eventCode ??= module.createRequire(import.meta.url)(new URL('mote_cloudevents.cjs', this.folder).pathname);
+    this.eventCode ??= nodeModule.createRequire(this.folder)(new URL('mote_cloudevents.cjs', this.folder).pathname);
     return this.eventCode;
   }
 
   /** What serves WebSockets, loaded in the same way. */
   webSockets() {
-    this.socketCode ??= module.createRequire(import.meta.url)(new URL('mote_websocket.cjs', this.folder).pathname);
+    this.socketCode ??= nodeModule.createRequire(this.folder)(new URL('mote_websocket.cjs', this.folder).pathname);
     return this.socketCode;
   }
 
@@ -255,7 +256,7 @@ export class Worker extends FrameWriter {
         this.putResult(invocation, returnedMs, 200, BYTES, value);
       } else if (value instanceof ArrayBuffer) {
         this.putResult(invocation, returnedMs, 200, BYTES, new Uint8Array(value));
-      } else if (value instanceof real.Response) {
+      } else if (isReal('Response', value)) {
         return void this.streamResponse(invocation, value);
       } else if (typeof value === 'function' || typeof value === 'symbol') {
         throw new BadReply(`cannot turn a ${typeof value} into an answer`);
