@@ -3,7 +3,9 @@
 //! The sources of a shim are several files, by topic. Opening several files in a sandbox would make
 //! each cold start slower, so the build joins them: it starts with `mote_shim`, and puts each part
 //! where it is first imported. Imports between the parts are dropped, and the parts share one
-//! namespace. The build fails where two of them define the same name.
+//! namespace. The build fails where two of them define the same name. The parts become a module next
+//! to `mote_shim`, because Python and Node keep compiled modules of this kind, but not the compiled
+//! form of the file that they are started with.
 //!
 //! This is no parser: it looks at lines that begin in the first column. The rules that the parts
 //! follow stand in `shims/python/mote_worker/__init__.py` and `shims/node/mote_shim.mjs`.
@@ -13,9 +15,12 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 /// The files of `shims/` that sandboxes show.
-const SHIMS: [&str; 27] = [
+const SHIMS: [&str; 30] = [
     "python/mote_shim.py",
+    "python/mote_worker.py",
     "node/mote_shim.mjs",
+    "node/mote_worker.cjs",
+    "node/mote_start.cjs",
     "node/rehearsal.mjs",
     "python/mote_services.py",
     "python/mote_cloudevents.py",
@@ -99,17 +104,84 @@ fn main() -> io::Result<()> {
 /// The text of a file, in which its parts are put together.
 fn text(shims: &Path, path: &str) -> io::Result<String> {
     let file = shims.join(path);
-    println!("cargo::rerun-if-changed={}", file.display());
-    let language = match path {
-        "python/mote_shim.py" => Language::Python,
-        "node/mote_shim.mjs" => Language::JavaScript,
-        _ => return fs::read_to_string(file),
-    };
     let folder = file.parent().unwrap_or(shims);
+    let language = match path {
+        "python/mote_shim.py" | "python/mote_worker.py" => Language::Python,
+        "node/mote_shim.mjs" | "node/mote_worker.cjs" => Language::JavaScript,
+        _ => {
+            println!("cargo::rerun-if-changed={}", file.display());
+            return fs::read_to_string(file);
+        }
+    };
+    let start = folder.join(language.start());
+    println!("cargo::rerun-if-changed={}", start.display());
     println!("cargo::rerun-if-changed={}", folder.join(PARTS).display());
-    let mut bundle = Bundle::new(language, folder);
-    bundle.add(&file)?;
-    Ok(bundle.text)
+    let source = fs::read_to_string(&start)?;
+    Ok(match (language, file == start) {
+        (Language::Python, true) => from_one_module(&source),
+        (Language::JavaScript, true) => from_common_js(&source),
+        (Language::Python, false) => {
+            let mut bundle = Bundle::new(language, folder);
+            bundle.add(&folder.join(PARTS).join("__init__.py"), true)?;
+            bundle.add(&start, false)?;
+            bundle.text
+        }
+        (Language::JavaScript, false) => {
+            let mut bundle = Bundle::new(language, folder);
+            bundle.add(&start, false)?;
+            let offered: String = source.lines().filter_map(names).collect();
+            format!(
+                "'use strict';\n{}module.exports = {{{offered} runForCompiler }};\n",
+                bundle.text
+            )
+        }
+    })
+}
+
+/// The names that a line of a JavaScript file imports from a part or exports from it, each with a
+/// comma behind it.
+fn names(line: &str) -> Option<String> {
+    let (names, _) = line.split_once(&format!("}} from './{PARTS}/"))?;
+    let (_, names) = names.split_once('{')?;
+    Some(format!(" {},", names.trim()))
+}
+
+/// `source`, which takes from the module that its parts become what it imports and exports.
+fn from_common_js(source: &str) -> String {
+    let mut text = String::new();
+    for line in source.lines() {
+        match names(line) {
+            Some(names) if line.starts_with("export ") => {
+                text.push_str(&format!("export const {{{names} }} = parts;\n"));
+            }
+            Some(names) => text.push_str(&format!(
+                "import {{ createRequire }} from 'node:module';\n\n\
+                 const parts = createRequire(import.meta.url)('./{PARTS}.cjs');\n\
+                 const {{{names} }} = parts;\n"
+            )),
+            None => text.push_str(&format!("{line}\n")),
+        }
+    }
+    text
+}
+
+/// An import of a module of Node in the form of CommonJS: `import fs from 'node:fs';`.
+fn required(statement: &str) -> Option<String> {
+    let (names, module) = statement.strip_prefix("import ")?.split_once(" from ")?;
+    let names = names.replace(" as ", ": ");
+    Some(format!("const {names} = require({});", module.strip_suffix(';')?))
+}
+
+/// `source`, which imports from the module that its parts become.
+fn from_one_module(source: &str) -> String {
+    let line = |line: &str| match line.strip_prefix("from ").and_then(|rest| rest.split_once('.')) {
+        Some((PARTS, rest)) => match rest.split_once(' ') {
+            Some((_, import)) => format!("from {PARTS} {import}\n"),
+            None => format!("{line}\n"),
+        },
+        _ => format!("{line}\n"),
+    };
+    source.lines().map(line).collect()
 }
 
 /// The folder of the parts, beside the file that starts the shim.
@@ -119,6 +191,16 @@ const PARTS: &str = "mote_worker";
 enum Language {
     Python,
     JavaScript,
+}
+
+impl Language {
+    /// The file that starts the shim.
+    fn start(self) -> &'static str {
+        match self {
+            Language::Python => "mote_shim.py",
+            Language::JavaScript => "mote_shim.mjs",
+        }
+    }
 }
 
 struct Bundle<'a> {
@@ -136,14 +218,15 @@ impl<'a> Bundle<'a> {
         Self { language, folder, text: String::new(), parts, imports, names }
     }
 
-    /// Adds a file and, before the first line that needs them, the parts that it imports.
-    fn add(&mut self, file: &Path) -> io::Result<()> {
+    /// Adds a file and, before the first line that needs them, the parts that it imports; or only
+    /// these parts.
+    fn add(&mut self, file: &Path, itself: bool) -> io::Result<()> {
         let wrong = |what: String| io::Error::other(format!("{}: {what}", file.display()));
         let source = fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-        // What a part is for concerns readers of the part. In the bundle, where it is no head, it
-        // would be read at each start for nothing.
+        // What a part is for concerns readers of the part. In the bundle it would be read at each
+        // start for nothing.
         let head = match (self.language, source.strip_prefix("\"\"\"")) {
-            (Language::Python, Some(text)) if !self.text.is_empty() => {
+            (Language::Python, Some(text)) => {
                 let end = text
                     .find("\"\"\"\n")
                     .ok_or_else(|| wrong("no end of the first comment".to_owned()))?;
@@ -162,24 +245,25 @@ impl<'a> Bundle<'a> {
                 if let Some(part) = self.part_of(&statement) {
                     if self.parts.insert(part.clone()) {
                         let ending = if self.language == Language::Python { "py" } else { "mjs" };
-                        self.add(&self.folder.join(PARTS).join(part).with_extension(ending))?;
+                        self.add(&self.folder.join(PARTS).join(part).with_extension(ending), true)?;
                     }
-                    let Some((exported, _)) =
-                        statement.split_once(" from ").filter(|_| line.starts_with("export"))
-                    else {
-                        continue;
-                    };
-                    statement = format!("{exported};");
-                } else if !self.imports.insert(statement.clone()) {
                     continue;
+                } else if !itself || !self.imports.insert(statement.clone()) {
+                    continue;
+                } else if self.language == Language::JavaScript {
+                    statement = required(&statement)
+                        .ok_or_else(|| wrong(format!("cannot be required: {statement}")))?;
                 }
             } else {
+                if !itself {
+                    continue;
+                }
                 if statement.contains(&format!("{PARTS}.")) && !statement.contains('"') {
                     return Err(wrong(format!(
                         "a part is imported below the head of the file: {line}"
                     )));
                 }
-                if self.language == Language::JavaScript && !line.starts_with("export {") {
+                if self.language == Language::JavaScript {
                     statement = line.strip_prefix("export ").unwrap_or(line).to_owned();
                 }
                 if let Some(name) = defined(&statement)

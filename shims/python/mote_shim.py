@@ -1,8 +1,8 @@
 """The Python worker of mote: loads one function and answers its invocations over fd 3.
 
 The contract is docs/reference/worker-protocol.md. The parts are in `mote_worker/`; the build puts
-them and this file into one. Where to start reading: `main`, then `Worker.load`, then one of the
-three ways to serve, picked once by the shape of the function:
+them into one module. Where to start reading: `main`, then `Worker.load`, then one of the three ways
+to serve, picked once by the shape of the function:
 
     serve_inline   `def handle`, one at a time: no threads, no event loop, the fastest path
     serve_threads  `def handle` or WSGI with concurrency above 1
@@ -10,10 +10,12 @@ three ways to serve, picked once by the shape of the function:
 
 Standard library only, Python 3.9 or newer. Modules that few functions need (asyncio, logging,
 inspect, traceback) are imported late: they are most of an interpreter's start.
+
+This file is short because Python compiles the file that it is started with each time. The module is
+compiled once, by the node.
 """
 
 import os
-import socket
 import sys
 
 from mote_worker.adapters import (  # noqa: F401 (adapters find them here)
@@ -26,12 +28,11 @@ from mote_worker.adapters import (  # noqa: F401 (adapters find them here)
     request_of,
 )
 from mote_worker.wire import BadReply, Cancelled, checked_status, now_ns  # noqa: F401
-from mote_worker.worker import Worker
+from mote_worker.worker import Worker, channel
 
 
 def main():
-    sock = socket.socket(fileno=3)
-    sock.set_inheritable(False)  # a program the function starts must not hold the connection
+    sock = channel(3)
     folder = os.path.dirname(os.path.abspath(__file__))
     if sys.path and sys.path[0] == folder:
         del sys.path[0]  # the shim's own folder is no place to import from

@@ -123,6 +123,7 @@ async fn serve(
     let (found, opened) = tokio::join!(interpreters::find(), opening);
     let (store, shims_dir, secrets) = opened.context("cannot open the store")??;
     let store = Arc::new(store);
+    interpreters::compile_shims(&found, &shims_dir, management);
     let mut sandbox = SandboxConfig::default();
     sandbox.runtime_prefixes = found.prefixes();
     sandbox.shims_dir = Some(shims_dir);

@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// What Python gets before the path of its shim: -s and -E ignore a user's site folder and PYTHON*
 /// variables, -S starts without `site`, -u turns output buffering off, and -B writes no bytecode,
@@ -16,8 +17,27 @@ use std::path::{Path, PathBuf};
 pub const PYTHON_OPTIONS: &str = "-sSEuB";
 /// The path of Python's shim in the folder of the shims.
 pub const PYTHON_SHIM: &str = "python/mote_shim.py";
+/// Names the interpreter that has compiled Python's shim, see [`compile_python`].
+const PYTHON_COMPILED: &str = "python/compiled";
+/// Where sandboxes show the folder of the shims; compiled modules name it in the traces of errors.
+const INSIDE: &str = "/mote";
+/// Compiles the files in a folder, for readers with other user ids. A compiled module is used only as
+/// long as its source keeps its time and its length.
+const COMPILE: &str = "\
+import compileall, os, py_compile, sys
+os.umask(0o022)
+mode = py_compile.PycInvalidationMode.TIMESTAMP
+done = compileall.compile_dir(sys.argv[1], ddir=sys.argv[2], quiet=2, invalidation_mode=mode)
+sys.exit(not done)
+";
 /// The path of Node's shim there.
 pub const NODE_SHIM: &str = "node/mote_shim.mjs";
+/// What starts the same with the code that [`compile_node`] has compiled.
+pub const NODE_START: &str = "node/mote_start.cjs";
+/// Names the interpreter that has compiled Node's shim.
+const NODE_COMPILED: &str = "node/compiled";
+/// The code that Node has compiled. Node does not notice whether it belongs to the same text.
+const NODE_CODE: &str = "node/mote_worker.compiled";
 
 /// Texts that the build has compressed together, see `build.rs`.
 struct Archive {
@@ -105,6 +125,38 @@ pub fn unpack_chain(data_dir: &Path) -> Result<(), String> {
     copy().map_err(|error: io::Error| format!("cannot copy {}: {error}", beside.display()))
 }
 
+/// Compiles the Python shim in `root`, the folder of the shims, with the interpreter that runs it: a
+/// start of an interpreter otherwise compiles the shim, which takes longer than everything else that
+/// it does. Does nothing if the same interpreter has done so before. Blocks.
+pub fn compile_python(root: &Path, program: &Path, version: &str) -> io::Result<()> {
+    let mut command = Command::new(program);
+    command.args(["-ISB", "-c", COMPILE]).arg(root.join("python")).arg(format!("{INSIDE}/python"));
+    compile(&root.join(PYTHON_COMPILED), version, &mut command)
+}
+
+/// The same for Node's shim.
+pub fn compile_node(root: &Path, program: &Path, version: &str) -> io::Result<()> {
+    let mut command = Command::new(program);
+    // Code that was compiled with other options would not be used.
+    command.arg(root.join(NODE_START)).arg("--compile").env_remove("NODE_OPTIONS");
+    compile(&root.join(NODE_COMPILED), version, &mut command)
+}
+
+/// Runs a command that compiles, unless the file `done` says that the same program did so before.
+fn compile(done: &Path, version: &str, command: &mut Command) -> io::Result<()> {
+    let by = format!("{} {version}\n", command.get_program().to_string_lossy());
+    if fs::read_to_string(done).is_ok_and(|held| held == by) {
+        return Ok(());
+    }
+    let output = command.stdin(Stdio::null()).output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let last = said.lines().last().unwrap_or("it says nothing").to_owned();
+        return Err(io::Error::other(format!("{}: {last}", output.status)));
+    }
+    fs::write(done, by)
+}
+
 /// Writes the shims of this build below `data_dir` and returns their folder. Files that are already
 /// right stay unchanged, so that a start writes nothing to the disk.
 pub fn unpack(data_dir: &Path) -> io::Result<PathBuf> {
@@ -116,6 +168,10 @@ pub fn unpack(data_dir: &Path) -> io::Result<PathBuf> {
         }
         let folder = path.parent().unwrap_or(&root);
         fs::create_dir_all(folder)?;
+        // What was compiled from the file before does not fit any more.
+        for compiled in [PYTHON_COMPILED, NODE_COMPILED, NODE_CODE] {
+            let _ = fs::remove_file(root.join(compiled));
+        }
         // The file is written under another name and renamed, so that a node that already runs
         // never reads a partial shim.
         let fresh = path.with_extension("new");
@@ -131,4 +187,78 @@ pub fn unpack(data_dir: &Path) -> io::Result<PathBuf> {
         tracing::error!("chains cannot start: {error}");
     }
     Ok(root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn python_loads_what_was_compiled_for_it() {
+        let data = std::env::temp_dir().join(format!("mote-compiled-{}", std::process::id()));
+        let root = unpack(&data).unwrap();
+        let python = Path::new("python3");
+        compile_python(&root, python, "1").unwrap();
+        let modules = || fs::read_dir(root.join("python/__pycache__")).unwrap().count();
+        assert!(modules() >= 4, "{} modules", modules());
+        // Says where its code is from: the compiled file, whose path names the sandbox's folder.
+        let code = "import sys; sys.path.insert(0, sys.argv[1]); sys.argv[0] = ''
+import importlib.util
+path = importlib.util.find_spec('mote_worker').cached
+print(b'/mote/python/mote_worker.py' in open(path, 'rb').read())";
+        let asked = |root: &Path| {
+            let mut command = Command::new("python3");
+            let output = command.args(["-B", "-c", code]).arg(root.join("python")).output();
+            String::from_utf8(output.unwrap().stdout).unwrap()
+        };
+        assert_eq!(asked(&root), "True\n");
+        // It is not done again for the same interpreter, but for another one, and after a change.
+        let cached = root.join("python/__pycache__");
+        for (version, changed, again) in
+            [("1", false, false), ("2", false, true), ("2", true, true)]
+        {
+            fs::remove_dir_all(&cached).unwrap();
+            if changed {
+                fs::write(root.join("python/mote_worker.py"), "").unwrap();
+                unpack(&data).unwrap();
+            }
+            compile_python(&root, python, version).unwrap();
+            assert_eq!(cached.exists(), again, "version {version}, changed: {changed}");
+            fs::create_dir_all(&cached).unwrap();
+        }
+        fs::remove_dir_all(&data).unwrap();
+    }
+
+    #[test]
+    fn node_takes_what_was_compiled_for_it() {
+        let data = std::env::temp_dir().join(format!("mote-compiled-js-{}", std::process::id()));
+        let root = unpack(&data).unwrap();
+        compile_node(&root, Path::new("node"), "1").unwrap();
+        let code = root.join(NODE_CODE);
+        let program = "const fs = require('fs'), vm = require('vm');
+            const [file, compiled] = process.argv.slice(1);
+            const source = require('module').wrap(fs.readFileSync(file, 'latin1'));
+            const cachedData = fs.readFileSync(compiled);
+            console.log(new vm.Script(source, { cachedData }).cachedDataRejected);";
+        let mut command = Command::new("node");
+        command.args(["-e", program]).arg(root.join("node/mote_worker.cjs")).arg(&code);
+        assert_eq!(String::from_utf8(command.output().unwrap().stdout).unwrap(), "false\n");
+        // It must not outlive the text that it was compiled from.
+        fs::write(root.join("node/mote_worker.cjs"), "").unwrap();
+        unpack(&data).unwrap();
+        assert!(!code.exists());
+        compile_node(&root, Path::new("node"), "1").unwrap();
+        assert!(code.exists());
+        fs::remove_dir_all(&data).unwrap();
+    }
+
+    #[test]
+    fn a_program_that_cannot_compile_says_why() {
+        let data = std::env::temp_dir().join(format!("mote-uncompiled-{}", std::process::id()));
+        let root = unpack(&data).unwrap();
+        let failed = compile_python(&root, Path::new("false"), "1").unwrap_err().to_string();
+        assert_eq!(failed, "exit status: 1: it says nothing");
+        assert!(compile_python(&root, Path::new("/no/python"), "1").is_err());
+        fs::remove_dir_all(&data).unwrap();
+    }
 }

@@ -3,12 +3,13 @@
 // This part imports the code of the function. It does not know the connection.
 
 import fs from 'node:fs';
-import module from 'node:module';
+import nodeModule from 'node:module';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 
 import { Context, Event } from './events.mjs';
 import { LightRequest } from './fetch.mjs';
+import { importModule } from './importing.mjs';
 import { CONCURRENCY, ProtocolError } from './wire.mjs';
 
 export function parseLoad(text) {
@@ -33,11 +34,11 @@ function findFile(directory, entry) {
 function usePackages(directory) {
   const root = path.basename(directory) === 'node_modules' ? path.dirname(directory) : directory;
   process.env.NODE_PATH = [path.join(root, 'node_modules'), process.env.NODE_PATH].filter(Boolean).join(path.delimiter);
-  module.Module._initPaths(); // the way `require` learns of NODE_PATH after the start
+  nodeModule.Module._initPaths(); // the way `require` learns of NODE_PATH after the start
   const parent = pathToFileURL(path.join(root, 'from-packages.mjs')).href;
   const missing = (error, name) => error.code === 'ERR_MODULE_NOT_FOUND' && !/^[./]|^[a-z]+:/.test(name);
-  if (module.registerHooks) {
-    module.registerHooks({
+  if (nodeModule.registerHooks) {
+    nodeModule.registerHooks({
       resolve(name, context, next) {
         try { return next(name, context); } catch (error) {
           if (!missing(error, name)) throw error;
@@ -45,13 +46,13 @@ function usePackages(directory) {
         }
       },
     });
-  } else if (module.register) {
+  } else if (nodeModule.register) {
     const source = `export async function resolve(name, context, next) {
       try { return await next(name, context); } catch (error) {
         if (error.code !== 'ERR_MODULE_NOT_FOUND' || /^[./]|^[a-z]+:/.test(name)) throw error;
         return next(name, { ...context, parentURL: ${JSON.stringify(parent)} });
       } }`;
-    module.register(`data:text/javascript,${encodeURIComponent(source)}`);
+    nodeModule.register(`data:text/javascript,${encodeURIComponent(source)}`);
   }
 }
 
@@ -61,18 +62,18 @@ function usePackages(directory) {
  */
 async function importCode(file) {
   const { href } = pathToFileURL(file);
-  try { return await import(href); } catch (error) {
+  try { return await importModule(href); } catch (error) {
     const isModule = error instanceof SyntaxError && /outside a module|Unexpected token 'export'|'import.meta'/.test(error.message);
     if (!isModule || !file.endsWith('.js')) throw error;
-    if (!module.register) throw new Error(`${error.message}: ${process.version} reads ${path.basename(file)} as CommonJS; call it .mjs`);
+    if (!nodeModule.register) throw new Error(`${error.message}: ${process.version} reads ${path.basename(file)} as CommonJS; call it .mjs`);
     const source = `import fs from 'node:fs';
       export async function load(url, context, next) {
         const own = context.format === 'commonjs' && !url.includes('/node_modules/') && /[.]js([?]|$)/.test(url);
         if (!own || !/^\\s*(import|export)\\b/m.test(fs.readFileSync(new URL(url), 'utf8'))) return next(url, context);
         return next(url, { ...context, format: 'module' });
       }`;
-    module.register(`data:text/javascript,${encodeURIComponent(source)}`);
-    return import(`${href}?module`);
+    nodeModule.register(`data:text/javascript,${encodeURIComponent(source)}`);
+    return importModule(`${href}?module`);
   }
 }
 
@@ -86,7 +87,7 @@ export async function loadFunction(worker) {
   }
   if (spec.compat) return loadAdapted(worker, file, exported);
   const loaded = await importCode(file);
-  const isCommonJs = module.Module._cache[file] !== undefined;
+  const isCommonJs = nodeModule.Module._cache[file] !== undefined;
   const [shape, handler] = exported ? namedExport(loaded, exported, isCommonJs) : findHandler(loaded, isCommonJs);
   const init = loaded.init ?? loaded.default?.init;
   if (typeof init === 'function') await init(new Context(worker, null));
@@ -115,7 +116,7 @@ async function loadAdapted(worker, file, exported) {
   const adapter = new URL(`./compat/${spec.compat}.mjs`, worker.folder);
   if (!fs.existsSync(adapter)) throw new Error(`there is no adapter for ${spec.compat}`);
   let init = () => {};
-  const { load } = await import(adapter.href);
+  const { load } = await importModule(adapter.href);
   const handler = await load(file, exported, spec, (call) => { init = call; });
   await init();
   worker.limit = spec.concurrency ?? CONCURRENCY;

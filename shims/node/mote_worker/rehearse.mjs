@@ -8,7 +8,6 @@ import { END, HEADER_BYTES, Kind } from './wire.mjs';
 import { Worker } from './worker.mjs';
 
 export const REHEARSE_MS = 20; // a worker that is not loaded by then waits
-const REHEARSALS = 4;
 
 /**
  * Loads and calls a function of our own, for nobody, while the worker waits: what a first load and a
@@ -30,11 +29,9 @@ export async function rehearse(worker) {
       if (worker.spec) break;
       stage.spec = parseLoad(JSON.stringify({ function: '', revision: 0, code_dir: here, entry, env: {} }));
       stage.putJson(Kind.READY, 0, 0, { init_ns: 0, concurrency: 0, shape: await loadFunction(stage) });
-      for (let i = 0; i < REHEARSALS; i++) {
-        stage.onData(frame, frame.length);
-        await new Promise(setImmediate);
-        await new Promise(setImmediate);
-      }
+      stage.onData(frame, frame.length);
+      await new Promise(setImmediate);
+      await new Promise(setImmediate);
     }
     fs.closeSync(nothing);
   } catch { /* the first function loads as it would without */ }

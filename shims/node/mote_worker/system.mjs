@@ -1,6 +1,6 @@
 // What the module `os` says inside a sandbox.
 
-import module from 'node:module';
+import nodeModule from 'node:module';
 import os from 'node:os';
 
 /**
@@ -24,5 +24,5 @@ export function installSystemFacts(worker) {
       return { lo: [{ address: '127.0.0.1', netmask: '255.0.0.0', family: 'IPv4', mac: '00:00:00:00:00:00', internal: true, cidr: '127.0.0.1/8' }] };
     }
   };
-  module.syncBuiltinESMExports();
+  nodeModule.syncBuiltinESMExports();
 }

@@ -2,6 +2,8 @@
 //
 // This part knows errors alone.
 
+import { fileURLToPath } from 'node:url';
+
 import { LINE_MAX } from './wire.mjs';
 
 const CAUSES_MAX = 5; // of an error, in its trace
@@ -12,8 +14,9 @@ export function trimmed(error, folder) {
   const parts = [];
   try {
     if (!error?.stack) return '';
+    const own = `${fileURLToPath(folder)}mote_`; // `mote_shim.mjs`, or its parts
     for (let at = error; at !== undefined && at !== null && parts.length < CAUSES_MAX; at = at.cause) {
-      parts.push(trimmedOne(at, `${folder}mote_`)); // `mote_shim.mjs`, or these parts of it
+      parts.push(trimmedOne(at, own));
     }
   } catch { /* a getter of the function's that throws: what is there must do */ }
   return parts.join('\ncaused by ').slice(0, LINE_MAX);

@@ -4,8 +4,8 @@ This part fills `ready`, `incoming` and `outputs` of the worker, and marks what 
 does not call functions.
 """
 
+import _socket
 import os
-import socket
 
 from mote_worker.bodies import Incoming
 from mote_worker.event import Event
@@ -42,7 +42,7 @@ class FrameReader:
             self.buffer += bytes(min(len(self.buffer), PAYLOAD_MAX + HEADER.size))
         view = memoryview(self.buffer)
         try:
-            size = self.sock.recv_into(view[self.kept :], 0, 0 if block else socket.MSG_DONTWAIT)
+            size = self.sock.recv_into(view[self.kept :], 0, 0 if block else _socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
         except OSError:

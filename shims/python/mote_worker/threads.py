@@ -4,7 +4,7 @@ The main thread reads frames and starts invocations. A thread that becomes free 
 invocation itself. This part does not know what an answer is: see `Blocking.conclude`.
 """
 
-import socket
+import _socket
 
 from mote_worker.capture import current
 from mote_worker.event import Context
@@ -58,6 +58,6 @@ class Threads:
             if following is None:
                 if self.draining and self.idle():
                     # The main thread is blocked in recv and would never see that all is done.
-                    self.sock.shutdown(socket.SHUT_RD)
+                    self.sock.shutdown(_socket.SHUT_RD)
                 return
             event = following

@@ -4,7 +4,9 @@
 the loading of the function, and the life of the worker from HELLO to the end of a drain.
 """
 
+import _socket  # the module `socket` makes enumerations of all its constants, 3 ms of each start
 import collections
+import gc
 import os
 import struct
 import sys
@@ -21,6 +23,12 @@ from mote_worker.threads import Threads
 from mote_worker.wire import HELLO, NAME, READY, RECEIVE_BYTES, TEXT, VERSION, encode_json, now_ns
 from mote_worker.writer import FrameWriter
 from mote_worker.wsgi import wsgi_handler
+
+
+def channel(fd):
+    """The connection to the engine, which a program that the function starts must not hold."""
+    os.set_inheritable(fd, False)
+    return _socket.socket(fileno=fd)
 
 
 class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asgi):
@@ -106,6 +114,7 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
                 return
             self.receive()
         started = now_ns()
+        gc.enable()
         self.capture_output()
         try:
             serve, shape, concurrency = self.load()
@@ -115,8 +124,6 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
             self.flush()
             os._exit(1)
         self.end_output(0)
-        import gc
-
         gc.freeze()  # what was loaded stays; collections need not look at it again
         ready = {
             "init_ns": now_ns() - started,
