@@ -114,6 +114,7 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
                 return
             self.receive()
         started = now_ns()
+        gc.freeze()  # otherwise the first collection looks at everything that was imported
         gc.enable()
         self.capture_output()
         try:
