@@ -21,8 +21,9 @@ use parking_lot::Mutex;
 pub(crate) const KEPT_MAX: usize = 1_000;
 pub(crate) const KEPT_BYTES_MAX: usize = 32 << 10;
 /// The same with namespaces: some of them may have their share although the others keep as many as
-/// all may.
-const KEPT_WITH_SHARES_MAX: usize = 2 * KEPT_MAX;
+/// all may. Half of an equal part for the second, the third and so on is 3,700 together for 1,000
+/// namespaces.
+const KEPT_WITH_SHARES_MAX: usize = 5 * KEPT_MAX;
 /// The beginning of a topic with which the node asks whether a message for the rest would be kept.
 pub(crate) const ASK_TO_KEEP: &str = "$keep/";
 /// How long a promise lasts. The node gives up a message after 20 s.

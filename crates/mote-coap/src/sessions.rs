@@ -14,8 +14,8 @@ use std::task::{Context, Poll, ready};
 
 use mote_core::Invoker;
 use mote_dtls_frames::{
-    IDENTITY_BYTES_MAX, MESSAGE_BYTES_MAX, Message, SESSIONS_MAX, address_of, datagram_head,
-    session_of,
+    IDENTITY_BYTES_MAX, MESSAGE_BYTES_MAX, Message, SESSIONS_OF_NODE_MAX, address_of,
+    datagram_head, session_of,
 };
 use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::Interest;
@@ -162,12 +162,15 @@ impl<I: Invoker> Server<I> {
             // The program keeps to these limits. If somebody has taken it over, it must not be able to
             // fill the memory of the node.
             Message::Opened { identity, .. }
-                if sessions.len() >= SESSIONS_MAX || identity.len() > IDENTITY_BYTES_MAX => {}
+                if sessions.len() >= SESSIONS_OF_NODE_MAX
+                    || identity.len() > IDENTITY_BYTES_MAX => {}
             Message::Opened { session, peer, identity } => {
                 let identity = Arc::new(identity.to_owned());
                 sessions.insert(session, (address_of(session, peer), Proved::Identity(identity)));
             }
-            Message::OpenedByCertificate { session, .. } if sessions.len() >= SESSIONS_MAX => {
+            Message::OpenedByCertificate { session, .. }
+                if sessions.len() >= SESSIONS_OF_NODE_MAX =>
+            {
                 return Some(Message::Closed { session });
             }
             Message::OpenedByCertificate { session, peer, certificate: b"" } => {

@@ -296,7 +296,9 @@ impl Fault {
                 format!("{function}: tokens cannot be checked yet, try again later")
             }
             Fault::NoCertificate => {
-                format!("{function}: connect over TLS or DTLS with a client certificate that it accepts")
+                format!(
+                    "{function}: connect over TLS or DTLS with a client certificate that it accepts"
+                )
             }
             Fault::NoSignature => format!("{function}: send a request with a valid signature"),
             Fault::NoSignatureSecret => {

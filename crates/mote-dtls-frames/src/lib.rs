@@ -14,6 +14,9 @@ pub const MESSAGE_BYTES_MAX: usize = 16 << 10;
 /// Sessions that exist at once; the program ends one before it opens another. Each takes about 10 KiB
 /// there (measured with 1,000).
 pub const SESSIONS_MAX: usize = 4_096;
+/// Sessions that the node knows at once: also those whose certificate it has not accepted yet, and
+/// those that they would replace.
+pub const SESSIONS_OF_NODE_MAX: usize = SESSIONS_MAX + 1_024;
 /// Longest identity of a session, in bytes: that of the longest name of a caller, and more.
 pub const IDENTITY_BYTES_MAX: usize = 512;
 

@@ -8,11 +8,9 @@
 const PIECE_RECORDS_MAX: usize = 8;
 const RECORD_BYTES: usize = 13;
 const MESSAGE_BYTES: usize = 12;
-/// The message with which a client shows its certificate (RFC 5246, 7.4).
-const CERTIFICATE: u8 = 11;
 
 /// Longest message in several parts: a chain of certificates.
-const MESSAGE_MAX: u32 = 8 << 10;
+pub(crate) const MESSAGE_MAX: u32 = 8 << 10;
 
 const CHANGE_CIPHER: u8 = 20;
 const ALERT: u8 = 21;
@@ -134,7 +132,7 @@ enum Parts {
 }
 
 /// How much a record has of a message that the client sends at this point; `None` if it is something
-/// else. Only a certificate is so long that it may need several parts.
+/// else. A certificate may need several parts, and then some clients divide what follows it, too.
 fn message(record: &[u8], flight: Flight) -> Option<Parts> {
     let (head, body) = record.split_at_checked(MESSAGE_BYTES)?;
     let number = |at: usize| u32::from_be_bytes([0, head[at], head[at + 1], head[at + 2]]);
@@ -143,7 +141,7 @@ fn message(record: &[u8], flight: Flight) -> Option<Parts> {
     if body.is_empty() || !is_expected || part as usize != body.len() {
         return None;
     }
-    let may_have_parts = flight == Flight::Certificate && head[0] == CERTIFICATE;
+    let may_have_parts = flight == Flight::Certificate;
     match offset == 0 && part == length {
         true => Some(Parts::Whole),
         false if may_have_parts && length <= MESSAGE_MAX && offset + part <= length => {
@@ -220,6 +218,7 @@ mod tests {
     #[test]
     fn certificates_may_have_parts() {
         use Stage::{End, Handshake, Session};
+        const CERTIFICATE: u8 = 11;
         let of = |kind: u8, number: u8, length: u8, offset: u8, body: &[u8]| {
             let mut record = message(number, length, offset, body);
             record[RECORD_BYTES] = kind;
@@ -232,7 +231,7 @@ mod tests {
             (of(16, 3, 3, 0, b"key"), &[Handshake, End]),
             (of(15, 4, 3, 0, b"own"), &[Handshake, End]),
             (of(15, 5, 3, 0, b"own"), &[]),
-            (of(16, 3, 4, 0, b"key"), &[]),
+            (of(16, 3, 4, 0, b"key"), &[Handshake, End]),
             (of(CERTIFICATE, 2, 9, 6, b"rest"), &[]),
         ] {
             for stage in [Handshake, End, Session] {

@@ -2,7 +2,7 @@
 //! in, and what is to be sent gathers in [`Out`].
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use mote_dtls_frames::{
 
 use crate::certificates::{Own, Pace};
 use crate::config;
-use crate::gate::{Flight, Stage, pieces};
+use crate::gate::{Flight, MESSAGE_MAX, Stage, pieces};
 use crate::hello::{Cookies, Hello, with_checked_cookie};
 use crate::keys::Keys;
 
@@ -303,12 +303,14 @@ impl Sessions {
         let mut out = Out::default();
         let number = self.free_number();
         let (after, certificate) = drain(&mut handshake.dtls, peer, Some(number), &mut out);
-        self.out.to_clients.append(&mut out.to_clients);
         if certificate.is_some() {
             handshake.certificate = certificate;
         }
-        let is_long = |bytes: &Vec<u8>| bytes.len() > CERTIFICATE_BYTES_MAX;
-        taken &= after != After::Ended && !handshake.certificate.as_ref().is_some_and(is_long);
+        if handshake.certificate.as_ref().is_some_and(|it| it.len() > CERTIFICATE_BYTES_MAX) {
+            return;
+        }
+        self.out.to_clients.append(&mut out.to_clients);
+        taken &= after != After::Ended;
         match after {
             After::Connected if taken => {
                 let Handshake { dtls, random, flight, key, certificate, .. } = handshake;
@@ -373,7 +375,7 @@ impl Sessions {
             }
             (None, _) => {}
         }
-        if !self.make_room(peer.ip(), session.is_proved(), now) {
+        if !self.make_room(peer, &session.proof, now) {
             self.close(peer, &mut session.dtls, now);
             self.sessions.extend(session.replaced.take().map(|former| (peer, *former)));
             return false;
@@ -391,23 +393,30 @@ impl Sessions {
         true
     }
 
-    /// Ends a session if there is no place for another one: one without a proof if there is any, and
+    /// Ends another session if there is no place for this one: one without a proof if there is any, and
     /// otherwise the one that was used longest ago. A session without a proof ends no session that has
-    /// one; returns whether there is a place.
-    fn make_room(&mut self, ip: IpAddr, is_proved: bool, now: Instant) -> bool {
-        let owner = address_owner(ip);
-        let is_own = |peer: &SocketAddr| address_owner(peer.ip()) == owner;
-        let own = self.sessions.keys().filter(|peer| is_own(peer)).count() >= SESSIONS_OF_ONE_MAX;
-        let unproved = self.sessions.values().filter(|session| !session.is_proved()).count();
-        let too_many_unproved = !is_proved && unproved >= UNPROVED_MAX;
-        if !own && !too_many_unproved && self.sessions.len() < SESSIONS_MAX {
+    /// one; returns whether there is a place. A certificate needs no place before the node has accepted
+    /// it, except among those without a proof.
+    fn make_room(&mut self, peer: SocketAddr, proof: &Proof, now: Instant) -> bool {
+        let owner = address_owner(peer.ip());
+        let is_own = |other: &SocketAddr| address_owner(other.ip()) == owner;
+        let others = || self.sessions.iter().filter(|(other, _)| **other != peer);
+        let own = others().filter(|(other, _)| is_own(other)).count() >= SESSIONS_OF_ONE_MAX;
+        let is_full = own || others().count() >= SESSIONS_MAX;
+        let unproved = others().filter(|(_, other)| !other.is_proved()).count();
+        let (is_full, own, only_unproved) = match proof {
+            Proof::Key(_) | Proof::Certificate { counts: true } => (is_full, own, false),
+            Proof::Certificate { counts: false } => (unproved >= UNPROVED_MAX, false, true),
+            Proof::Nothing => (is_full || unproved >= UNPROVED_MAX, own, true),
+        };
+        if !is_full {
             return true;
         }
-        let candidates = self.sessions.iter().filter(|(peer, session)| {
-            (!own || is_own(peer)) && (is_proved || !session.is_proved())
+        let candidates = others().filter(|(other, session)| {
+            (!own || is_own(other)) && !(only_unproved && session.is_proved())
         });
         let first = candidates.min_by_key(|(_, session)| (session.is_proved(), session.used));
-        let Some(first) = first.map(|(peer, _)| *peer) else { return false };
+        let Some(first) = first.map(|(other, _)| *other) else { return false };
         self.end(first, now);
         true
     }
@@ -432,7 +441,7 @@ impl Sessions {
 
     /// Tells a client that its session ends, if that is still possible.
     fn close(&mut self, peer: SocketAddr, dtls: &mut Dtls, now: Instant) {
-        if dtls.handle_timeout(now).is_ok() && dtls.close().is_ok() {
+        if guarded(|| dtls.handle_timeout(now).is_ok() && dtls.close().is_ok()) == Some(true) {
             let mut out = Out::default();
             drain(dtls, peer, None, &mut out);
             self.out.to_clients.append(&mut out.to_clients);
@@ -446,10 +455,12 @@ impl Sessions {
             Message::Datagram { session, bytes } => {
                 let Some(peer) = self.numbered(session) else { return };
                 let Some(session) = self.sessions.get_mut(&peer) else { return };
-                let sent = session.dtls.handle_timeout(now.instant).is_ok()
-                    && session.dtls.send_application_data(bytes).is_ok();
+                let sent = guarded(|| {
+                    session.dtls.handle_timeout(now.instant).is_ok()
+                        && session.dtls.send_application_data(bytes).is_ok()
+                });
                 drain(&mut session.dtls, peer, Some(session.number), &mut self.out);
-                if !sent {
+                if sent != Some(true) {
                     self.end(peer, now.instant);
                 }
             }
@@ -470,6 +481,7 @@ impl Sessions {
                 if let Some(replaced) = session.replaced.take() {
                     self.finish(peer, *replaced, now.instant);
                 }
+                self.make_room(peer, &Proof::Certificate { counts: true }, now.instant);
             }
             Message::Closed { session } => {
                 if let Some(peer) = self.numbered(session) {
@@ -534,7 +546,7 @@ impl Sessions {
         if now.instant.saturating_duration_since(self.ticked) >= TICK {
             self.ticked = now.instant;
             self.handshakes.retain(|peer, handshake| {
-                handshake.dtls.handle_timeout(now.instant).is_ok()
+                guarded(|| handshake.dtls.handle_timeout(now.instant).is_ok()) == Some(true)
                     && drain(&mut handshake.dtls, *peer, None, out).0 == After::Continues
             });
         }
@@ -562,8 +574,17 @@ fn drain(
     number: Option<u32>,
     out: &mut Out,
 ) -> (After, Option<Vec<u8>>) {
-    // A certificate that does not fit is longer than any that counts.
-    let mut buffer = [0; CERTIFICATE_BYTES_MAX + 1];
+    guarded(|| take_output(dtls, peer, number, out)).unwrap_or((After::Ended, None))
+}
+
+fn take_output(
+    dtls: &mut Dtls,
+    peer: SocketAddr,
+    number: Option<u32>,
+    out: &mut Out,
+) -> (After, Option<Vec<u8>>) {
+    // The library panics if a certificate does not fit.
+    let mut buffer = [0; MESSAGE_MAX as usize];
     let (mut after, mut certificate) = (After::Continues, None);
     loop {
         match dtls.poll_output(&mut buffer) {
@@ -588,16 +609,18 @@ fn drain(
     }
 }
 
-/// Gives the library a datagram; `false` if the session or handshake cannot continue. A panic of the
-/// library ends what it happened in, and nothing else.
+/// Gives the library a datagram; `false` if the session or handshake cannot continue.
 fn give(dtls: &mut Dtls, bytes: &[u8], now: Instant) -> bool {
-    let given = catch_unwind(AssertUnwindSafe(|| {
-        dtls.handle_timeout(now).is_ok() && dtls.handle_packet(bytes).is_ok()
-    }));
-    given.unwrap_or_else(|_| {
-        tracing::error!("the DTLS library panicked on a datagram; its session has ended");
-        false
-    })
+    guarded(|| dtls.handle_timeout(now).is_ok() && dtls.handle_packet(bytes).is_ok()) == Some(true)
+}
+
+/// Calls the library. A panic of it ends what it happened in, and nothing else; it returns `None`.
+fn guarded<T>(call: impl FnOnce() -> T) -> Option<T> {
+    let result = catch_unwind(AssertUnwindSafe(call));
+    if result.is_err() {
+        tracing::error!("the DTLS library panicked; the session in which it did has ended");
+    }
+    result.ok()
 }
 
 #[cfg(test)]

@@ -719,3 +719,53 @@ fn a_copied_hello_brings_few_messages() {
         assert!(times < if with_key { 6.0 } else { 25.0 }, "{times}");
     }
 }
+
+#[test]
+fn a_long_certificate_ends_nothing_but_its_handshake() {
+    let (mut all, now) = sessions();
+    set_certificate(&mut all, true, false, now);
+    let mut device = Client::new(1, "one", "key of one", now);
+    device.exchange(&mut all, now);
+    told(&mut all);
+    let mut lengths = Vec::new();
+    for (port, names) in (10..).zip([10, 55, 60, 64, 70, 90, 110]) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let names = (0..names).map(|at| format!("{at:03}.{}.example", "x".repeat(50)));
+        let params = rcgen::CertificateParams::new(names.collect::<Vec<_>>()).unwrap();
+        let certificate = params.self_signed(&key).unwrap().der().to_vec();
+        lengths.push(certificate.len());
+        let fits = certificate.len() <= CERTIFICATE_BYTES_MAX;
+        let own = DtlsCertificate { certificate, private_key: key.serialize_der() };
+        let mut client = Client::without_key(port, own, now);
+        client.exchange(&mut all, now);
+        assert_eq!(client.is_connected, fits, "{lengths:?}");
+    }
+    assert!(lengths.iter().any(|length| (4_098..6_000).contains(length)), "{lengths:?}");
+    assert!(lengths.iter().any(|length| (6_000..8_000).contains(length)), "{lengths:?}");
+    told(&mut all);
+    device.send(b"still here", &mut all, now);
+    assert_eq!(told(&mut all), ["1 still here"]);
+}
+
+#[test]
+fn a_device_with_a_certificate_gets_a_place() {
+    let (mut all, now) = sessions();
+    set_certificate(&mut all, true, false, now);
+    for port in 0..SESSIONS_OF_ONE_MAX as u16 {
+        let now = later(now, Duration::from_millis(port.into()));
+        Client::new(port, "one", "key of one", now).exchange(&mut all, now);
+    }
+    told(&mut all);
+    let now = later(now, MINUTE);
+    let mut device = Client::without_key(100, certificate("device"), now);
+    device.exchange(&mut all, now);
+    assert!(device.is_connected && !device.is_closed);
+    let session = all.last_number;
+    assert!(!told(&mut all).iter().any(|line| line.ends_with("closed")), "it has proved nothing");
+    all.message(Message::Accepted { session }, now);
+    assert_eq!(told(&mut all), ["1 closed"], "the one that was used longest ago");
+    assert_eq!(all.counts().0, SESSIONS_OF_ONE_MAX);
+    device.exchange(&mut all, now);
+    device.send(b"here", &mut all, now);
+    assert_eq!(told(&mut all), [format!("{session} here")]);
+}
