@@ -128,7 +128,7 @@ mod tests {
         run(async {
             let turns = Turns::default();
             let functions: Vec<_> =
-                names.iter().map(|name| FunctionName::new(*name).expect("a name")).collect();
+                names.iter().map(|name| FunctionName::new(name).expect("a name")).collect();
             let mut waiting: Vec<_> = functions
                 .iter()
                 .zip(names)
