@@ -122,9 +122,8 @@ impl Datagrams for Link {
     }
 }
 
-/// Sends the other program a verdict about a session. If there is no room for it, the session has
-/// fewer rights than it could: the node ignores sessions that it has refused, and those that the
-/// program does not know as accepted are the first to end.
+/// Sends the other program a verdict about a session. If there is no room for it, the program ends the
+/// session after some seconds, and its client begins another one.
 fn say(socket: &UnixDatagram, verdict: &Message<'_>) {
     let mut message = Vec::new();
     verdict.encode(&mut message);

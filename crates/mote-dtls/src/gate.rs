@@ -9,7 +9,7 @@ const PIECE_RECORDS_MAX: usize = 8;
 const RECORD_BYTES: usize = 13;
 const MESSAGE_BYTES: usize = 12;
 
-/// Longest message in several parts: a chain of certificates.
+/// Longest message in several parts, in bytes: a chain of certificates.
 pub(crate) const MESSAGE_MAX: u32 = 8 << 10;
 
 const CHANGE_CIPHER: u8 = 20;

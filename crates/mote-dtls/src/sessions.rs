@@ -39,6 +39,9 @@ pub(crate) const UNPROVED_MAX: usize = if cfg!(test) { 5 } else { 512 };
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 /// How long a session lasts whose client has a certificate, which may have expired meanwhile.
 const OF_CERTIFICATE: Duration = Duration::from_secs(24 * 3600);
+/// How long a session may wait for the node to accept a certificate, which takes milliseconds. The
+/// verdict is lost if the node cannot send it at once.
+const VERDICT: Duration = Duration::from_secs(10);
 /// How often sessions are looked at that may have ended.
 const SWEEP: Duration = Duration::from_secs(10);
 /// How often handshakes under way are looked at, to repeat messages that were lost.
@@ -517,11 +520,14 @@ impl Sessions {
         }
     }
 
+    /// Ends these sessions, also those that would go on because one of them has ended.
     fn end_all(&mut self, now: Instant, ends: impl Fn(&Session) -> bool) {
         let ending = self.sessions.iter().filter(|(_, session)| ends(session));
         let ending: Vec<SocketAddr> = ending.map(|(peer, _)| *peer).collect();
         for peer in ending {
-            self.end(peer, now);
+            while self.sessions.get(&peer).is_some_and(&ends) {
+                self.end(peer, now);
+            }
         }
     }
 
@@ -558,9 +564,12 @@ impl Sessions {
                 now.instant.saturating_duration_since(since) >= limit
             };
             self.end_all(now.instant, |session| {
-                let is_of_certificate = matches!(session.proof, Proof::Certificate { .. });
-                is_after(session.used, IDLE)
-                    || is_of_certificate && is_after(session.began, OF_CERTIFICATE)
+                let is_over = match session.proof {
+                    Proof::Certificate { counts: true } => is_after(session.began, OF_CERTIFICATE),
+                    Proof::Certificate { counts: false } => is_after(session.began, VERDICT),
+                    Proof::Key(_) | Proof::Nothing => false,
+                };
+                is_over || is_after(session.used, IDLE)
             });
         }
     }

@@ -769,3 +769,33 @@ fn a_device_with_a_certificate_gets_a_place() {
     device.send(b"here", &mut all, now);
     assert_eq!(told(&mut all), [format!("{session} here")]);
 }
+
+#[test]
+fn what_waits_for_a_verdict_keeps_nothing() {
+    let (mut all, now) = sessions();
+    set_certificate(&mut all, true, false, now);
+    let own = certificate("device");
+    let begin = |all: &mut Sessions, now: Now| {
+        let mut client = Client::without_key(1, own.clone(), now);
+        client.exchange(all, now);
+        client
+    };
+    let mut device = begin(&mut all, now);
+    all.message(Message::Accepted { session: 1 }, now);
+    begin(&mut all, now);
+    told(&mut all);
+    // The verdict about the second session is lost.
+    let now = later(now, SWEEP);
+    all.time_passed(now);
+    assert_eq!(told(&mut all), ["2 closed"]);
+    device.send(b"still here", &mut all, now);
+    assert_eq!(told(&mut all), ["1 still here"]);
+    // Other authorities end the session that waits, and the one that it would have replaced.
+    begin(&mut all, now);
+    told(&mut all);
+    set_certificate(&mut all, true, true, now);
+    let mut closed = told(&mut all);
+    closed.sort();
+    assert_eq!(closed, ["1 closed", "3 closed"]);
+    assert_eq!(all.counts(), (0, 0));
+}
