@@ -1,29 +1,45 @@
 //! The commands with which the engine starts interpreters.
 
+use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 pub(crate) use mote_interpreters::{Found, Interpreter, find};
+use mote_shims::{Compilation, compile_node, compile_python};
+use tokio::process::Command;
 use tokio::runtime::Handle;
 
-/// Folder of the shims, program, version.
-type Compile = fn(&Path, &Path, &str) -> std::io::Result<()>;
+/// Longest time that an interpreter may take to compile its shim.
+const COMPILE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Compiles the shims while the node starts, so that interpreters need not do so at each start.
 /// Those that start meanwhile do.
 pub(super) fn compile_shims(found: &Found, shims: &Path, on: &Handle) {
-    let (found, shims) = (found.clone(), shims.to_owned());
-    drop(mote_tasks::blocking_on(on, move || {
-        let compile = |language: &str, interpreter: Result<Interpreter, String>, by: Compile| {
-            let Ok(interpreter) = interpreter else { return };
-            if let Err(error) = by(&shims, &interpreter.program, &interpreter.version) {
+    let to_do = |found: &Result<Interpreter, String>, by: Compile| {
+        let found = found.as_ref().ok()?;
+        by(shims, &found.program, &found.version)
+    };
+    let python = to_do(&found.python, compile_python).map(|one| ("Python", one));
+    let node = to_do(&found.node, compile_node).map(|one| ("Node", one));
+    drop(on.spawn(mote_tasks::boxed(async move {
+        for (language, compilation) in python.into_iter().chain(node) {
+            if let Err(error) = compile(compilation).await {
                 tracing::warn!(
                     "starts of {language} take longer, its shim cannot be compiled: {error}"
                 );
             }
-        };
-        compile("Python", found.python, mote_shims::compile_python);
-        compile("Node", found.node, mote_shims::compile_node);
-    }));
+        }
+    })));
+}
+
+/// Folder of the shims, program, version.
+type Compile = fn(&Path, &Path, &str) -> Option<Compilation>;
+
+async fn compile(compilation: Compilation) -> io::Result<()> {
+    let Compilation { command, note } = compilation;
+    let output = Command::from(command).kill_on_drop(true).output();
+    let output = tokio::time::timeout(COMPILE_TIMEOUT, output).await?;
+    note.ended(&output?)
 }
 
 /// The shims lie under `/mote` in the sandbox.

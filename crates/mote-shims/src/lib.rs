@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 /// What Python gets before the path of its shim: -s and -E ignore a user's site folder and PYTHON*
 /// variables, -S starts without `site`, -u turns output buffering off, and -B writes no bytecode,
@@ -127,34 +127,56 @@ pub fn unpack_chain(data_dir: &Path) -> Result<(), String> {
 
 /// Compiles the Python shim in `root`, the folder of the shims, with the interpreter that runs it: a
 /// start of an interpreter otherwise compiles the shim, which takes longer than everything else that
-/// it does. Does nothing if the same interpreter has done so before. Blocks.
-pub fn compile_python(root: &Path, program: &Path, version: &str) -> io::Result<()> {
+/// it does. `None` if the same interpreter has done so before.
+pub fn compile_python(root: &Path, program: &Path, version: &str) -> Option<Compilation> {
     let mut command = Command::new(program);
     command.args(["-ISB", "-c", COMPILE]).arg(root.join("python")).arg(format!("{INSIDE}/python"));
-    compile(&root.join(PYTHON_COMPILED), version, &mut command)
+    Compilation::new(root.join(PYTHON_COMPILED), version, command)
 }
 
 /// The same for Node's shim.
-pub fn compile_node(root: &Path, program: &Path, version: &str) -> io::Result<()> {
+pub fn compile_node(root: &Path, program: &Path, version: &str) -> Option<Compilation> {
     let mut command = Command::new(program);
     // Code that was compiled with other options would not be used.
     command.arg(root.join(NODE_START)).arg("--compile").env_remove("NODE_OPTIONS");
-    compile(&root.join(NODE_COMPILED), version, &mut command)
+    Compilation::new(root.join(NODE_COMPILED), version, command)
 }
 
-/// Runs a command that compiles, unless the file `done` says that the same program did so before.
-fn compile(done: &Path, version: &str, command: &mut Command) -> io::Result<()> {
-    let by = format!("{} {version}\n", command.get_program().to_string_lossy());
-    if fs::read_to_string(done).is_ok_and(|held| held == by) {
-        return Ok(());
+/// A shim that is to be compiled.
+#[derive(Debug)]
+pub struct Compilation {
+    /// What compiles it. Whoever runs the command bounds its time.
+    pub command: Command,
+    /// Takes the output of the command.
+    pub note: Note,
+}
+
+/// A file that says which interpreter has compiled a shim.
+#[derive(Debug)]
+pub struct Note {
+    path: PathBuf,
+    by: String,
+}
+
+impl Compilation {
+    fn new(path: PathBuf, version: &str, mut command: Command) -> Option<Self> {
+        let by = format!("{} {version}\n", command.get_program().to_string_lossy());
+        command.stdin(Stdio::null());
+        let is_done = fs::read_to_string(&path).is_ok_and(|held| held == by);
+        (!is_done).then_some(Self { command, note: Note { path, by } })
     }
-    let output = command.stdin(Stdio::null()).output()?;
-    if !output.status.success() {
+}
+
+impl Note {
+    /// Notes that the command has succeeded, or says why it has not.
+    pub fn ended(&self, output: &Output) -> io::Result<()> {
+        if output.status.success() {
+            return fs::write(&self.path, &self.by);
+        }
         let said = String::from_utf8_lossy(&output.stderr);
-        let last = said.lines().last().unwrap_or("it says nothing").to_owned();
-        return Err(io::Error::other(format!("{}: {last}", output.status)));
+        let last = said.lines().last().unwrap_or("it says nothing");
+        Err(io::Error::other(format!("{}: {last}", output.status)))
     }
-    fs::write(done, by)
 }
 
 /// Writes the shims of this build below `data_dir` and returns their folder. Files that are already
@@ -193,12 +215,18 @@ pub fn unpack(data_dir: &Path) -> io::Result<PathBuf> {
 mod tests {
     use super::*;
 
+    fn run(compilation: Option<Compilation>) -> io::Result<()> {
+        let Some(mut compilation) = compilation else { return Ok(()) };
+        let output = compilation.command.output()?;
+        compilation.note.ended(&output)
+    }
+
     #[test]
     fn python_loads_what_was_compiled_for_it() {
         let data = std::env::temp_dir().join(format!("mote-compiled-{}", std::process::id()));
         let root = unpack(&data).unwrap();
         let python = Path::new("python3");
-        compile_python(&root, python, "1").unwrap();
+        run(compile_python(&root, python, "1")).unwrap();
         let modules = || fs::read_dir(root.join("python/__pycache__")).unwrap().count();
         assert!(modules() >= 4, "{} modules", modules());
         // Says where its code is from: the compiled file, whose path names the sandbox's folder.
@@ -222,7 +250,7 @@ print(b'/mote/python/mote_worker.py' in open(path, 'rb').read())";
                 fs::write(root.join("python/mote_worker.py"), "").unwrap();
                 unpack(&data).unwrap();
             }
-            compile_python(&root, python, version).unwrap();
+            run(compile_python(&root, python, version)).unwrap();
             assert_eq!(cached.exists(), again, "version {version}, changed: {changed}");
             fs::create_dir_all(&cached).unwrap();
         }
@@ -233,7 +261,7 @@ print(b'/mote/python/mote_worker.py' in open(path, 'rb').read())";
     fn node_takes_what_was_compiled_for_it() {
         let data = std::env::temp_dir().join(format!("mote-compiled-js-{}", std::process::id()));
         let root = unpack(&data).unwrap();
-        compile_node(&root, Path::new("node"), "1").unwrap();
+        run(compile_node(&root, Path::new("node"), "1")).unwrap();
         let code = root.join(NODE_CODE);
         let program = "const fs = require('fs'), vm = require('vm');
             const [file, compiled] = process.argv.slice(1);
@@ -247,7 +275,7 @@ print(b'/mote/python/mote_worker.py' in open(path, 'rb').read())";
         fs::write(root.join("node/mote_worker.cjs"), "").unwrap();
         unpack(&data).unwrap();
         assert!(!code.exists());
-        compile_node(&root, Path::new("node"), "1").unwrap();
+        run(compile_node(&root, Path::new("node"), "1")).unwrap();
         assert!(code.exists());
         fs::remove_dir_all(&data).unwrap();
     }
@@ -256,9 +284,9 @@ print(b'/mote/python/mote_worker.py' in open(path, 'rb').read())";
     fn a_program_that_cannot_compile_says_why() {
         let data = std::env::temp_dir().join(format!("mote-uncompiled-{}", std::process::id()));
         let root = unpack(&data).unwrap();
-        let failed = compile_python(&root, Path::new("false"), "1").unwrap_err().to_string();
+        let failed = run(compile_python(&root, Path::new("false"), "1")).unwrap_err().to_string();
         assert_eq!(failed, "exit status: 1: it says nothing");
-        assert!(compile_python(&root, Path::new("/no/python"), "1").is_err());
+        assert!(run(compile_python(&root, Path::new("/no/python"), "1")).is_err());
         fs::remove_dir_all(&data).unwrap();
     }
 }
