@@ -51,7 +51,7 @@ pub struct LocalSettings {
 /// The namespaces of the node.
 pub struct LocalNamespaces {
     /// Lists their names, which are labels.
-    pub names: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
+    pub names: Box<dyn Fn() -> Vec<String> + Send + Sync>,
     /// Changes whenever there are others.
     pub changes: watch::Receiver<()>,
 }
@@ -66,30 +66,26 @@ pub struct LocalTls {
     pub changes: watch::Receiver<()>,
 }
 
-/// The ports of a broker that runs.
+/// A broker that runs.
 #[derive(Debug, Clone, Copy)]
 struct Ports {
     /// Where the node reaches it.
     own: u16,
     /// That of the listener for TLS, if there is one.
     tls: Option<u16>,
+    /// Whether it was told of namespaces, which divide what it keeps.
+    divides_kept: bool,
 }
 
 /// The node's own broker.
+#[derive(Debug)]
 pub struct LocalBroker {
     listen: SocketAddr,
     listen_tls: Option<SocketAddr>,
     ports: Arc<Mutex<Option<Ports>>>,
     password: String,
-    names: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     stopping: watch::Sender<bool>,
     task: Mutex<Option<JoinHandle<()>>>,
-}
-
-impl std::fmt::Debug for LocalBroker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LocalBroker").field("ports", &self.ports).finish_non_exhaustive()
-    }
 }
 
 impl LocalBroker {
@@ -99,19 +95,17 @@ impl LocalBroker {
         let (stopping, stopped) = watch::channel(false);
         let password = settings.password.clone();
         let (listen, listen_tls) = (settings.listen, settings.tls.as_ref().map(|tls| tls.listen));
-        let names = settings.namespaces.names.clone();
         let broker = Broker { settings, ports: ports.clone() };
         let task = runtime.spawn(supervision::keep(broker, stopped));
         let task = Mutex::new(Some(task));
-        Self { listen, listen_tls, ports, password, names, stopping, task }
+        Self { listen, listen_tls, ports, password, stopping, task }
     }
 
     /// How the node reaches it; `None` while it does not run.
     pub fn local(&self) -> Option<Local> {
-        let port = (*self.ports.lock())?.own;
-        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+        let Ports { own, divides_kept, .. } = (*self.ports.lock())?;
+        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), own);
         let (username, password) = (USER.to_owned(), self.password.clone());
-        let divides_kept = !(self.names)().is_empty();
         Some(Local { address, username, password, divides_kept })
     }
 
@@ -206,6 +200,7 @@ async fn serve(
     child: &mut Child,
 ) -> io::Result<()> {
     settings.namespaces.changes.borrow_and_update();
+    let (namespaces, divides_kept) = list(&settings.namespaces);
     let line = format!(
         "{{\"listen\":\"{}\",\"tls\":{},\"anonymous\":\"{}\",\"password\":{},\"uid\":{},\
          \"namespaces\":{}}}\n",
@@ -214,7 +209,7 @@ async fn serve(
         settings.anonymous,
         quoted(&settings.password),
         settings.uid,
-        list(&settings.namespaces),
+        namespaces,
     );
     let missing = || io::Error::other("it has no input and output");
     let output = child.stdout.take().ok_or_else(missing)?;
@@ -242,7 +237,7 @@ async fn serve(
         // Its log says why.
         return Ok(());
     };
-    let found = Ports { own, tls: told.next() };
+    let found = Ports { own, tls: told.next(), divides_kept };
     // Devices find it again after it was started again.
     let ip = settings.listen.ip();
     let is_shared = ip == Ipv4Addr::LOCALHOST || ip == Ipv4Addr::UNSPECIFIED;
@@ -264,7 +259,10 @@ async fn serve(
                     }
                 }
                 () = changed(Some(&mut namespaces.changes)) => {
-                    tell_namespaces(namespaces, &mut input).await;
+                    let divides_kept = tell_namespaces(namespaces, &mut input).await;
+                    if let Some(found) = &mut *ports.lock() {
+                        found.divides_kept = divides_kept;
+                    }
                 }
             }
         }
@@ -286,19 +284,20 @@ async fn hand_over(tls: &mut LocalTls, input: &mut ChildStdin) {
     let _ = input.write_all(&(tls.message)()).await;
 }
 
-/// Writes the names of the namespaces.
-async fn tell_namespaces(namespaces: &LocalNamespaces, input: &mut ChildStdin) {
-    let list = list(namespaces);
+/// Writes the names of the namespaces; returns whether there are any.
+async fn tell_namespaces(namespaces: &LocalNamespaces, input: &mut ChildStdin) -> bool {
+    let (list, are_some) = list(namespaces);
     let mut message = NAMESPACES.to_vec();
     message.extend(u32::try_from(list.len()).unwrap_or(0).to_be_bytes());
     message.extend(list.bytes());
     let _ = input.write_all(&message).await;
+    are_some
 }
 
-/// The names of the namespaces as JSON.
-fn list(namespaces: &LocalNamespaces) -> String {
+/// The names of the namespaces as JSON, and whether there are any.
+fn list(namespaces: &LocalNamespaces) -> (String, bool) {
     let names: Vec<_> = (namespaces.names)().iter().map(|name| quoted(name)).collect();
-    format!("[{}]", names.join(","))
+    (format!("[{}]", names.join(",")), !names.is_empty())
 }
 
 /// Waits for a change, for ever if there can be none.

@@ -59,7 +59,7 @@ pub(super) async fn start_broker(
         LocalTls { listen, message: Box::new(move || handover.message()), changes }
     });
     let (changes, of_node) = (namespaces.listed(), namespaces.clone());
-    let names = Arc::new(move || of_node.all().keys().cloned().collect::<Vec<_>>());
+    let names = Box::new(move || of_node.all().keys().cloned().collect::<Vec<_>>());
     let mut random = [0; 20];
     std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut random)?;
     let settings = LocalSettings {
