@@ -1,5 +1,6 @@
 //! Certificates that openssl makes for a test.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::{repository, skip};
@@ -15,4 +16,13 @@ pub fn certificates(test: &str) -> Option<tempfile::TempDir> {
         return None;
     }
     Some(folder)
+}
+
+/// Writes these files of a folder into one.
+pub fn join(folder: &Path, names: &[&str], to: &Path) {
+    let read = |name: &&str| std::fs::read_to_string(folder.join(name)).expect("a file");
+    // In one step, so that the node never reads a part.
+    let part = to.with_extension("part");
+    std::fs::write(&part, names.iter().map(read).collect::<String>()).expect("written");
+    std::fs::rename(part, to).expect("in place");
 }

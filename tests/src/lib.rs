@@ -745,6 +745,12 @@ pub fn coap_client() -> Option<&'static str> {
         .find(|name| Command::new(name).arg("-h").output().is_ok())
 }
 
+/// The libcoap clients with TLS and DTLS that this machine has, by their libraries OpenSSL and GnuTLS.
+pub fn secure_coap_clients() -> Vec<&'static str> {
+    let all = ["coap-client-openssl", "coap-client-gnutls"];
+    all.into_iter().filter(|name| Command::new(name).arg("-h").output().is_ok()).collect()
+}
+
 /// The 99th percentile of times, which may be in any order.
 pub fn p99(times: &[Duration]) -> Duration {
     let mut sorted = times.to_vec();

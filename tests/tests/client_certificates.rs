@@ -1,9 +1,8 @@
 //! Functions for clients with a certificate: openssl makes the certificates, and curl connects.
 
-use std::path::Path;
 use std::process::Command;
 
-use mote_tests::certificates::certificates;
+use mote_tests::certificates::{certificates, join};
 use mote_tests::{Node, call_at, coap_client, free_address, skip, wait_for};
 use serde_json::json;
 
@@ -51,15 +50,6 @@ impl Bench {
     fn with(&self, name: &str, path: &str) -> (u16, String) {
         self.call(Some((&format!("{name}.crt"), &format!("{name}.key"))), path, &[])
     }
-}
-
-/// Writes these files of a folder into one.
-fn join(folder: &Path, names: &[&str], to: &Path) {
-    let read = |name: &&str| std::fs::read_to_string(folder.join(name)).expect("a file");
-    // In one step, so that the node never reads a part.
-    let part = to.with_extension("part");
-    std::fs::write(&part, names.iter().map(read).collect::<String>()).expect("written");
-    std::fs::rename(part, to).expect("in place");
 }
 
 fn refused((status, body): (u16, String), what: &str) {

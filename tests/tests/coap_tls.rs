@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use mote_tests::certificates::certificates;
-use mote_tests::{Node, repository, skip, wait_for};
+use mote_tests::{Node, repository, secure_coap_clients, skip, wait_for};
 
 /// Tells who calls, and how long the body is.
 const TELLS: &str = "def handle(event, ctx):
@@ -22,12 +22,6 @@ struct Bench {
     node: Node,
     folder: tempfile::TempDir,
     at: String,
-}
-
-/// The clients of libcoap that this machine has.
-fn clients() -> Vec<&'static str> {
-    let all = ["coap-client-openssl", "coap-client-gnutls"];
-    all.into_iter().filter(|name| Command::new(name).arg("-h").output().is_ok()).collect()
 }
 
 impl Bench {
@@ -104,7 +98,7 @@ fn has_python(test: &str) -> bool {
 fn libcoap_calls_functions_over_tls() {
     let test = "libcoap_calls_functions_over_tls";
     let Some(bench) = Bench::start(test) else { return };
-    if clients().is_empty() {
+    if secure_coap_clients().is_empty() {
         return skip(test, "libcoap's clients with TLS are not installed");
     }
     let key = bench.node.ok(&["key", "create", "shop"]);
@@ -112,7 +106,7 @@ fn libcoap_calls_functions_over_tls() {
     let large = format!("{}end", "x".repeat(300_000));
     let body = bench.folder.path().join("body");
     std::fs::write(&body, "y".repeat(200_000)).expect("a file");
-    for client in clients() {
+    for client in secure_coap_clients() {
         let call = |path: &str, args: &[&str]| bench.call(client, path, args);
         assert_eq!(call("/open", &[]), "GET None 0");
         assert_eq!(call("/here", &[]), "GET None 0", "the client is on this machine");
@@ -131,7 +125,7 @@ fn libcoap_calls_functions_over_tls() {
 fn a_certificate_says_who_calls() {
     let test = "a_certificate_says_who_calls";
     let Some(bench) = Bench::start(test) else { return };
-    for client in clients() {
+    for client in secure_coap_clients() {
         let with = |name: &str| {
             let (certificate, key) = (format!("{name}.crt"), format!("{name}.key"));
             bench.call(client, "/proved", &["-c", &certificate, "-j", &key])
@@ -156,7 +150,7 @@ fn a_certificate_says_who_calls() {
 fn observers_receive_states_over_tls() {
     let test = "observers_receive_states_over_tls";
     let Some(bench) = Bench::start(test) else { return };
-    for client in clients() {
+    for client in secure_coap_clients() {
         let out = tempfile::NamedTempFile::new().expect("a file");
         let plain = bench.libcoap(client, "/open/state", &["-w", "-s", "100", "-B", "100"]);
         let observer = Command::new("stdbuf")
@@ -205,7 +199,7 @@ fn the_node_tells_of_the_front() {
     let line = format!("  coaps+tcp  coaps+tcp://{}\n", bench.at);
     assert!(bench.node.announcement.contains(&line), "{}", bench.node.announcement);
     assert!(bench.authority().exists());
-    for client in clients() {
+    for client in secure_coap_clients() {
         assert_eq!(bench.call(client, "/open", &[]), "GET None 0");
     }
     assert!(bench.node.stop().success());

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use mote_tests::{Node, is_root, signal, skip, wait_for};
+use mote_tests::{Node, is_root, secure_coap_clients, signal, skip, wait_for};
 use serde_json::Value;
 
 /// Tells who calls, and how long the body is.
@@ -29,12 +29,6 @@ struct Bench {
 /// An identity and its pre-shared key.
 #[derive(Clone)]
 struct Psk(String, String);
-
-/// The clients of libcoap that this machine has.
-fn clients() -> Vec<&'static str> {
-    let all = ["coap-client-openssl", "coap-client-gnutls"];
-    all.into_iter().filter(|name| Command::new(name).arg("-h").output().is_ok()).collect()
-}
 
 impl Bench {
     fn start(client: &'static str) -> Self {
@@ -153,10 +147,10 @@ fn memory_kib(pid: u32) -> u64 {
 
 #[test]
 fn libcoap_calls_functions_with_a_pre_shared_key() {
-    if clients().is_empty() {
+    if secure_coap_clients().is_empty() {
         return skip("dtls", "libcoap's clients with DTLS are not installed");
     }
-    for client in clients() {
+    for client in secure_coap_clients() {
         let bench = Bench::start(client);
         let shop = bench.key(&["create", "shop"]);
         let other = bench.key(&["create", "other", "--function", "else*"]);
@@ -181,7 +175,7 @@ fn libcoap_calls_functions_with_a_pre_shared_key() {
 
 #[test]
 fn without_its_key_a_client_gets_no_session() {
-    for client in clients() {
+    for client in secure_coap_clients() {
         let bench = Bench::start(client);
         let shop = bench.key(&["create", "shop"]);
         let wrong = Psk(shop.0.clone(), "0".repeat(32));
@@ -200,7 +194,7 @@ fn without_its_key_a_client_gets_no_session() {
 
 #[test]
 fn a_key_that_is_replaced_or_revoked_ends_its_sessions() {
-    for client in clients() {
+    for client in secure_coap_clients() {
         let bench = Bench::start(client);
         let shop = bench.key(&["create", "shop"]);
         bench.check(&shop, "shop");
@@ -224,7 +218,7 @@ fn a_key_that_is_replaced_or_revoked_ends_its_sessions() {
 
 #[test]
 fn clients_go_on_after_the_program_or_the_node_was_killed() {
-    let Some(client) = clients().into_iter().next() else {
+    let Some(client) = secure_coap_clients().into_iter().next() else {
         return skip("dtls", "libcoap's clients with DTLS are not installed");
     };
     let mut bench = Bench::start(client);
@@ -260,7 +254,7 @@ fn clients_go_on_after_the_program_or_the_node_was_killed() {
 
 #[test]
 fn forged_first_messages_and_noise_leave_nothing() {
-    let Some(client) = clients().into_iter().next() else {
+    let Some(client) = secure_coap_clients().into_iter().next() else {
         return skip("dtls", "libcoap's clients with DTLS are not installed");
     };
     let bench = Bench::start(client);

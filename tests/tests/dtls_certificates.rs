@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use mote_tests::certificates::certificates;
-use mote_tests::{Node, skip, wait_for};
+use mote_tests::certificates::{certificates, join};
+use mote_tests::{Node, secure_coap_clients, skip, wait_for};
 
 /// Tells who calls, and how long the body is.
 const TELLS: &str = "def handle(event, ctx):
@@ -22,18 +22,12 @@ struct Bench {
     at: String,
 }
 
-/// The clients of libcoap that this machine has.
-fn clients() -> Vec<&'static str> {
-    let all = ["coap-client-openssl", "coap-client-gnutls"];
-    all.into_iter().filter(|name| Command::new(name).arg("-h").output().is_ok()).collect()
-}
-
 impl Bench {
     /// A node that asks clients for certificates if `asks`. Says that `test` is skipped if this
     /// machine lacks something.
     fn start(test: &str, asks: bool) -> Option<Self> {
         let folder = certificates(test)?;
-        if clients().is_empty() {
+        if secure_coap_clients().is_empty() {
             skip(test, "libcoap's clients with DTLS are not installed");
             return None;
         }
@@ -89,14 +83,6 @@ impl Bench {
     }
 }
 
-/// Writes these files of a folder into one, in one step.
-fn join(folder: &Path, names: &[&str], to: &Path) {
-    let read = |name: &&str| std::fs::read_to_string(folder.join(name)).expect("a file");
-    let part = to.with_extension("part");
-    std::fs::write(&part, names.iter().map(read).collect::<String>()).expect("written");
-    std::fs::rename(part, to).expect("in place");
-}
-
 #[test]
 fn clients_without_a_key_trust_the_certificate_of_the_node() {
     let test = "clients_without_a_key_trust_the_certificate_of_the_node";
@@ -106,7 +92,7 @@ fn clients_without_a_key_trust_the_certificate_of_the_node() {
     let psk = bench.node.ok(&["key", "create", "attic", "--psk"]);
     std::fs::write(bench.folder.path().join("body"), "y".repeat(20_000)).expect("a file");
     let large = format!("{}end", "x".repeat(5_000));
-    for client in clients() {
+    for client in secure_coap_clients() {
         let call = |path: &str, args: &[&str]| bench.call(client, None, path, args);
         assert_eq!(call("/open", &[]), "GET None 0", "{}", bench.node.log());
         assert_eq!(call("/here", &[]), "GET None 0", "the client is on this machine");
@@ -149,7 +135,7 @@ fn a_certificate_says_who_calls() {
     let test = "a_certificate_says_who_calls";
     let Some(bench) = Bench::start(test, true) else { return };
     let psk = bench.node.ok(&["key", "create", "attic", "--psk"]);
-    for client in clients() {
+    for client in secure_coap_clients() {
         let with = |name: &str, path: &str| bench.call(client, Some(name), path, &[]);
         assert_eq!(with("pump", "/proved"), "GET pump-3 0", "{}", bench.node.log());
         assert_eq!(with("named", "/proved"), "GET pump-4.plant.example 0");
@@ -168,7 +154,7 @@ fn a_certificate_says_who_calls() {
     // What was signed by an authority that is not in the file any more counts no longer.
     let authorities = bench.folder.path().join("clients.pem");
     join(bench.folder.path(), &["other.crt"], &authorities);
-    for client in clients() {
+    for client in secure_coap_clients() {
         wait_for("the authorities are read again", || {
             let said = bench.call(client, Some("pump"), "/proved", &["-B", "2"]);
             (!said.contains("GET")).then_some(())
@@ -181,7 +167,7 @@ fn a_certificate_says_who_calls() {
 fn a_replaced_certificate_is_used_by_new_sessions() {
     let test = "a_replaced_certificate_is_used_by_new_sessions";
     let Some(bench) = Bench::start(test, false) else { return };
-    let client = clients()[0];
+    let client = secure_coap_clients()[0];
     assert_eq!(bench.call(client, None, "/open", &[]), "GET None 0");
     let folder = bench.own().parent().expect("a folder").to_owned();
     let made = |algorithm: &[&str], name: &str| {
