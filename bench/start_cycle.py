@@ -123,7 +123,7 @@ class Build:
     node: Node
     group: Group
     zygote: int
-    #: What the idle node uses, milliseconds per second.
+    #: Processor time of the idle node by column, in milliseconds per second.
     idle: dict[str, float] = field(default_factory=dict)
     #: By example and column, one value for each round.
     found: dict[str, dict[str, list[float]]] = field(default_factory=dict)

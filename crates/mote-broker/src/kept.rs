@@ -6,8 +6,9 @@
 //!
 //! The library asks who may publish before it knows here whether a message is to be kept, and compares
 //! the number of kept messages with its own limit right afterwards. So a client other than the node
-//! is refused by a limit of 1 for this one comparison. The node asks first, with a topic of its own
-//! ([`ASK_TO_KEEP`]), and is told by the answer; what it was promised counts as kept for a while.
+//! is refused by a limit of 1 for this one comparison. The node asks first, by a message for a topic of
+//! its own ([`ASK_TO_KEEP`]), and the broker accepts or refuses that message. A topic that was promised
+//! in this way counts as kept for a while.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -5,8 +5,8 @@
 //! itself (`confine.rs`), decides who may do what (`auth.rs`, `acl.rs`, `users.rs`), accepts the
 //! connections with TLS (`tls.rs`), and sets the limits (`shares.rs`, `kept.rs`). The node starts it in
 //! the folder of its data, writes one line of settings and then changes of certificates and namespaces
-//! to its standard input (`config.rs`), reads its ports from its standard output, and ends it by closing the input. It must not know functions,
-//! manifests or the store.
+//! to its standard input (`config.rs`), reads its ports from its standard output, and ends it by
+//! closing the input. It must not know functions, manifests or the store.
 
 mod acl;
 mod auth;

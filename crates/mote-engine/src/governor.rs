@@ -48,7 +48,8 @@ pub(crate) fn govern(revision: &Revision, now: u64) {
     let takes_most = shares && takes_most(revision, now);
     let (is_in_background, mut one_is_lifted, mut looks) = {
         let mut pool = revision.pool.lock();
-        let is_considerate = pool.workers().any(|(_, worker)| is_considerate(worker.mean_ns()));
+        let is_considerate = pool.background().is_some()
+            && pool.workers().any(|(_, worker)| is_considerate(worker.mean_ns()));
         let wanted = background(pool.background(), has_neighbours, is_considerate, takes_most);
         if wanted != pool.background() {
             return pool.put_into_background(wanted);

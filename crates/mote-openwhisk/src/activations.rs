@@ -443,6 +443,7 @@ mod tests {
         let counted: usize = held.records.values().map(|one| one.to_string().len()).sum();
         assert_eq!(held.bytes, counted);
     }
+
     #[tokio::test(start_paused = true)]
     async fn records_are_due_when_they_came_and_namespaces_from_time_to_time() {
         let hour = Duration::from_secs(3600);

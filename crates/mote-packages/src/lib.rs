@@ -1,7 +1,8 @@
 //! The packages that a function needs: what its own files ask for ([`inputs`]), what the images of
 //! other platforms contain ([`provided`]), the command of a [`client`] that installs both
-//! ([`wanted`]), the proxy through which an installation reaches the registries of its node ([`registries`]), what it does not see of their
-//! configuration (`credentials`), and what people need of its output ([`output`]).
+//! ([`wanted`]), the proxy through which an installation reaches the registries of its node
+//! ([`registries`]), what it does not see of their configuration (`credentials`), and what people need
+//! of its output ([`output`]).
 //!
 //! This crate must not know a node, the store or sandboxes. `mote-node` runs the installations.
 
