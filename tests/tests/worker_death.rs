@@ -54,6 +54,9 @@ fn killed(
     kills: u32,
 ) -> (Answer, Duration) {
     let (http, path) = (node.http, format!("/{function}"));
+    // An answer can be complete before the node no longer counts its invocation as running. The kill
+    // would then come before the call.
+    wait_for("the call before to end", || (running(node, function) == 0).then_some(()));
     std::thread::scope(|scope| {
         let call = scope.spawn(move || {
             let answer = Connection::open(http).call(method, &path, headers, b"");
