@@ -9,7 +9,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
-use seccompiler::BpfProgram;
+use mote_seccomp::BpfProgram;
 
 use crate::config::Layer;
 use crate::identity;
@@ -19,7 +19,6 @@ use crate::loopback;
 use crate::message;
 use crate::plan::{Answer, PLAN_BYTES_MAX, Plan, Preparation};
 use crate::root;
-use crate::seccomp;
 use crate::step::{CHANNEL_FD, Failure, STATUS_FD, StepName, die_with_parent};
 use crate::sys;
 
@@ -171,7 +170,7 @@ fn compose(
     die_with_parent()?;
     sys::prctl(libc::PR_SET_DUMPABLE, 0, 0).step("become undumpable")?;
     if plan.has(Layer::Seccomp) {
-        seccomp::apply(filter).step("load the system call filter")?;
+        sys::load_filter(filter).step("load the system call filter")?;
     }
     if plan.has(Layer::Capabilities) {
         identity::drop_capabilities().step("drop capabilities")?;

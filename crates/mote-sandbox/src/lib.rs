@@ -47,7 +47,6 @@ mod program_run;
 mod report;
 mod root;
 mod running;
-mod seccomp;
 mod slots;
 mod spawn;
 mod step;

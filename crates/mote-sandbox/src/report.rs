@@ -6,7 +6,6 @@ use std::sync::OnceLock;
 use crate::cgroup::{Cgroups, Version};
 use crate::landlock_rules;
 use crate::plan::Preparation;
-use crate::seccomp;
 use crate::subordinate::{self, Overlap};
 use crate::sys;
 
@@ -156,11 +155,11 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
         ),
     }
     add("network namespace", Enforced, "loopback only", "");
-    match seccomp::compile() {
+    match mote_seccomp::compile() {
         Ok(_) => add(
             "seccomp",
             Enforced,
-            &format!("{} system calls allowed", seccomp::allowed_count()),
+            &format!("{} system calls allowed", mote_seccomp::allowed_count()),
             "",
         ),
         Err(error) => {

@@ -623,6 +623,25 @@ pub(crate) fn take_short_turns() -> io::Result<()> {
     Ok(())
 }
 
+/// Puts a filter of system calls on this process. Needs no_new_privs or CAP_SYS_ADMIN.
+pub(crate) fn load_filter(filter: &mote_seccomp::BpfProgram) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: filter.len() as libc::c_ushort,
+        filter: filter.as_ptr().cast_mut().cast(),
+    };
+    // SAFETY: the program points at `len` instructions that outlive the call, in the kernel's layout.
+    check(libc::c_long::from(unsafe {
+        libc::prctl(
+            libc::PR_SET_SECCOMP,
+            libc::SECCOMP_MODE_FILTER as libc::c_ulong,
+            &raw const program,
+            0,
+            0,
+        )
+    }))?;
+    Ok(())
+}
+
 /// Empties a signalfd; waitpid then reports what happened.
 pub(crate) fn drain_signals(children: BorrowedFd<'_>) {
     let mut info = [0u8; size_of::<libc::signalfd_siginfo>() * 4];

@@ -15,7 +15,6 @@ use crate::assignment;
 use crate::child;
 use crate::message;
 use crate::plan::{Answer, PREFIX_BYTES, PREPARATION_BYTES_MAX};
-use crate::seccomp;
 use crate::sys;
 
 /// The step in which the kernel may refuse namespaces.
@@ -125,7 +124,7 @@ fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
     };
     sys::close_from(CONTROL_FD + 1)?;
     std::env::set_current_dir("/")?;
-    let filter = seccomp::compile()?;
+    let filter = mote_seccomp::compile()?;
 
     let mut buffer = vec![0; PREPARATION_BYTES_MAX];
     loop {

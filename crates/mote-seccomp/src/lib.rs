@@ -6,17 +6,33 @@
 //! processes, odd socket families, kernel TLS. Where a call is needed but some of its forms are
 //! not, its arguments are compared; only integers can be compared, so pointers are never trusted.
 
-mod architecture;
+//!
+//! This crate only compiles the filter. `mote-sandbox` loads it.
 
-use std::collections::BTreeMap;
+#![forbid(unsafe_code)]
+
+mod architecture;
+mod tree;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+pub use seccompiler::BpfProgram;
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition,
-    SeccompFilter, SeccompRule,
+    SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition, SeccompFilter,
+    SeccompRule,
 };
 
-use crate::sys;
+/// The calls with the forms in which each is allowed. Without any, it is allowed in all of them.
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// What happens to a call that is not on the list.
+const REFUSED: SeccompAction = SeccompAction::Errno(libc::ENOSYS as u32);
+/// Instructions at the beginning of a filter, which end with the number of the call being loaded.
+const PROLOGUE: usize = 4;
+const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+/// Where `struct seccomp_data` has the number.
+const NUMBER_AT: u32 = 0;
 
 /// CLONE_NEW*: NEWTIME is not accepted by clone(2).
 const CLONE_NAMESPACES: u64 = 0x7e02_0000;
@@ -227,44 +243,45 @@ const TCP_REPAIR: u64 = 19;
 /// personality(2) value that queries without a change.
 const PERSONALITY_QUERY: u64 = 0xffff_ffff;
 
-/// Number of calls on the list, for the report.
-pub(crate) fn allowed_count() -> usize {
+/// Number of calls on the list, for reports.
+pub fn allowed_count() -> usize {
     rules().map_or(0, |rules| rules.len())
 }
 
-/// Compiles the filter for this machine. Takes a few milliseconds, once per zygote.
-pub(crate) fn compile() -> io::Result<BpfProgram> {
-    let filter = SeccompFilter::new(
-        rules()?,
-        SeccompAction::Errno(libc::ENOSYS as u32),
-        SeccompAction::Allow,
-        architecture::target()?,
-    )
-    .map_err(io::Error::other)?;
-    architecture::finish(filter)
-}
-
-/// Puts the filter on this process. Needs no_new_privs or CAP_SYS_ADMIN, which the caller has.
-pub(crate) fn apply(filter: &BpfProgram) -> io::Result<()> {
-    let program = libc::sock_fprog {
-        len: filter.len() as libc::c_ushort,
-        filter: filter.as_ptr().cast_mut().cast(),
+/// Compiles the filter for this machine, as the kernel reads it (`struct sock_fprog`). Takes less than
+/// a millisecond.
+///
+/// # Errors
+/// If there is no filter for this processor.
+pub fn compile() -> io::Result<BpfProgram> {
+    let (allowed, compared): (Rules, Rules) =
+        rules()?.into_iter().partition(|(_, forms)| forms.is_empty());
+    let numbers = |rules: &Rules| {
+        let numbers = rules.keys().map(|number| u32::try_from(*number));
+        numbers.collect::<Result<BTreeSet<_>, _>>().map_err(io::Error::other)
     };
-    // SAFETY: the program points at `len` instructions that outlive the call; seccompiler's
-    // instruction has the kernel's layout.
-    sys::check(libc::c_long::from(unsafe {
-        libc::prctl(
-            libc::PR_SET_SECCOMP,
-            libc::SECCOMP_MODE_FILTER as libc::c_ulong,
-            &raw const program,
-            0,
-            0,
-        )
-    }))?;
-    Ok(())
+    let returned = (u32::from(SeccompAction::Allow), u32::from(REFUSED));
+    let tree = tree::tree(&numbers(&allowed)?, &numbers(&compared)?, returned)?;
+    // The tree stands between the loaded number and the comparisons of arguments; all jumps are
+    // relative, and none of them leads over its place.
+    let mut program = one_by_one(compared)?;
+    program.splice(PROLOGUE..PROLOGUE, tree);
+    Ok(program)
 }
 
-fn rules() -> io::Result<BTreeMap<i64, Vec<SeccompRule>>> {
+/// The filter in which the numbers of calls are compared one after the other.
+fn one_by_one(rules: Rules) -> io::Result<BpfProgram> {
+    let filter = SeccompFilter::new(rules, REFUSED, SeccompAction::Allow, architecture::target()?);
+    let program = architecture::finish(filter.map_err(io::Error::other)?)?;
+    let loads_number =
+        program.get(PROLOGUE - 1).is_some_and(|last| (last.code, last.k) == (LOAD, NUMBER_AT));
+    match loads_number {
+        true => Ok(program),
+        false => Err(io::Error::other("the filter does not begin by loading the number")),
+    }
+}
+
+fn rules() -> io::Result<Rules> {
     #![allow(clippy::useless_conversion, reason = "c_long has 32 bits on some processors")]
     let mut rules = BTreeMap::new();
     for call in ALLOWED.iter().chain(architecture::ALLOWED_HERE) {
@@ -384,5 +401,115 @@ mod tests {
         let most = if cfg!(target_pointer_width = "32") { 240 } else { 200 };
         assert!((150..=most).contains(&count), "{count} calls");
         assert!(!compile().unwrap().is_empty());
+    }
+
+    /// A call as a filter sees it (`struct seccomp_data`).
+    #[derive(Debug, Clone, Copy)]
+    struct Call {
+        processor: u32,
+        number: u32,
+        arguments: [u64; 6],
+    }
+
+    impl Call {
+        fn word(&self, at: u32) -> u32 {
+            match at {
+                NUMBER_AT => self.number,
+                4 => self.processor,
+                16.. => {
+                    let argument = self.arguments[(at as usize - 16) / 8];
+                    let is_high = (at / 4 % 2 == 1) == cfg!(target_endian = "little");
+                    (argument >> if is_high { 32 } else { 0 }) as u32
+                }
+                _ => panic!("no filter reads {at}"),
+            }
+        }
+    }
+
+    /// What a filter returns, and after how many instructions.
+    fn run(program: &BpfProgram, call: Call) -> (u32, usize) {
+        let (mut at, mut loaded, mut steps) = (0, 0, 0);
+        loop {
+            let one = &program[at];
+            (at, steps) = (at + 1, steps + 1);
+            let is = match u32::from(one.code) {
+                code if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS => {
+                    loaded = call.word(one.k);
+                    continue;
+                }
+                code if code == libc::BPF_ALU | libc::BPF_AND | libc::BPF_K => {
+                    loaded &= one.k;
+                    continue;
+                }
+                code if code == libc::BPF_RET | libc::BPF_K => return (one.k, steps),
+                code if code == libc::BPF_JMP | libc::BPF_JA => {
+                    at += one.k as usize;
+                    continue;
+                }
+                code if code == libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K => loaded == one.k,
+                code if code == libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K => loaded >= one.k,
+                code if code == libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K => loaded > one.k,
+                code => panic!("unknown instruction {code:#x}"),
+            };
+            at += usize::from(if is { one.jt } else { one.jf });
+        }
+    }
+
+    #[test]
+    fn the_tree_decides_as_the_list_does() {
+        let (tree, list) = (compile().unwrap(), one_by_one(rules().unwrap()).unwrap());
+        assert!(tree.len() < list.len(), "{} and {} instructions", tree.len(), list.len());
+        // All values that a rule compares with, and their neighbours.
+        let forms = rules().unwrap().into_iter().filter(|(_, forms)| !forms.is_empty()).collect();
+        let forms: Rules = forms;
+        let compared = one_by_one(forms.clone()).unwrap();
+        let compared: BTreeSet<u64> = compared.iter().map(|one| u64::from(one.k)).collect();
+        let values: BTreeSet<u64> = compared
+            .iter()
+            .flat_map(|value| [value.wrapping_sub(1), *value, value + 1, value | 1 << 32])
+            .collect();
+        let values: Vec<u64> = values.into_iter().collect();
+        let processor = list[1].k;
+        let last = u32::try_from(*rules().unwrap().keys().last().unwrap()).unwrap();
+        let far = [last - 1, last, last + 1, 0x4000_0000, 0x4000_0001, u32::MAX - 1, u32::MAX];
+        let (mut steps, mut returned) = (0, BTreeSet::new());
+        for number in (0..1_024).chain(far) {
+            let mut check = |arguments: [u64; 6], processor| {
+                let call = Call { processor, number, arguments };
+                let (by_tree, taken) = run(&tree, call);
+                assert_eq!(by_tree, run(&list, call).0, "{call:?}");
+                returned.insert(by_tree);
+                steps = taken.max(steps);
+            };
+            check([0; 6], processor ^ 1);
+            check([0; 6], processor);
+            check([u64::MAX; 6], processor);
+            if forms.contains_key(&i64::from(number)) {
+                for (at, one) in values.iter().enumerate() {
+                    check([*one; 6], processor);
+                    // Two and three arguments that go together, such as family and kind.
+                    for other in values.iter().skip(at % 13).step_by(13) {
+                        check([*one, *other, 0, 0, 0, 0], processor);
+                        check([0, *one, *other, 0, 0, 0], processor);
+                        check([2, 1, *other, *one, 0, 0], processor);
+                    }
+                }
+            }
+        }
+        let expected = [u32::from(SeccompAction::Allow), u32::from(REFUSED)];
+        assert!(expected.iter().all(|one| returned.contains(one)), "{returned:?}");
+        assert!(steps < list.len() / 2, "{steps} steps");
+    }
+
+    #[test]
+    fn a_number_is_found_with_few_comparisons() {
+        let tree = compile().unwrap();
+        for number in rules().unwrap().into_iter().filter(|(_, forms)| forms.is_empty()) {
+            let number = u32::try_from(number.0).unwrap();
+            let call = Call { processor: tree[1].k, number, arguments: [0; 6] };
+            let (returned, steps) = run(&tree, call);
+            assert_eq!(returned, u32::from(SeccompAction::Allow), "{number}");
+            assert!(steps <= PROLOGUE + 10, "{steps} steps for {number}");
+        }
     }
 }
