@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mote_core::shares::even_share;
+use mqtt5::QoS;
 use mqtt5::broker::router::MessageRouter;
+use mqtt5::packet::publish::PublishPacket;
 use parking_lot::Mutex;
 
 /// Messages that the broker keeps, of all namespaces, and the largest.
@@ -60,12 +62,30 @@ impl Kept {
         table.admit(true);
     }
 
-    /// Replaces the names of the namespaces.
-    pub(crate) fn set_namespaces(&self, names: BTreeSet<String>) {
+    /// Replaces the names of the namespaces. Returns the topics of those that are gone; their
+    /// messages are to be [cleared](Self::clear).
+    pub(crate) fn set_namespaces(&self, names: BTreeSet<String>) -> Vec<Arc<str>> {
         let mut table = self.table.lock();
-        table.namespaces = names;
+        let former = std::mem::replace(&mut table.namespaces, names);
+        let is_gone = |topic: &&Arc<str>| {
+            let first = first_level(topic);
+            former.contains(first) && !table.namespaces.contains(first)
+        };
+        let gone = table.topics.keys().filter(is_gone).cloned().collect();
         table.count();
         table.admit(true);
+        gone
+    }
+
+    /// Keeps the messages for these topics no longer. Their subscribers receive an empty message.
+    pub(crate) async fn clear(&self, topics: Vec<Arc<str>>) {
+        let router = self.table.lock().router.clone();
+        let Some(router) = router else { return };
+        for topic in topics {
+            let mut empty = PublishPacket::new(&*topic, Vec::new(), QoS::AtMostOnce);
+            empty.retain = true;
+            router.route_message(&empty, None).await;
+        }
     }
 
     /// Whether the node may publish a message for this topic that is to be kept.
@@ -126,7 +146,7 @@ impl Kept {
 impl Table {
     /// The namespace of a topic; empty for the default one.
     fn namespace<'a>(&self, topic: &'a str) -> &'a str {
-        let first = topic.split('/').next().unwrap_or_default();
+        let first = first_level(topic);
         if self.namespaces.contains(first) { first } else { "" }
     }
 
@@ -183,6 +203,10 @@ impl Table {
             router.update_retained_limits(most, KEPT_BYTES_MAX);
         }
     }
+}
+
+fn first_level(topic: &str) -> &str {
+    topic.split('/').next().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -277,7 +301,25 @@ mod tests {
         kept.changed("b", true);
         assert_eq!(counts(), (Some(1), Some(1)));
         assert_eq!(router.max_retained_messages(), KEPT_WITH_SHARES_MAX);
-        kept.set_namespaces(BTreeSet::new());
+        let gone = kept.set_namespaces(BTreeSet::new());
+        assert_eq!(gone, [Arc::from("plant")], "plant/a is not kept any more");
         assert_eq!((counts(), router.max_retained_messages()), ((Some(2), None), KEPT_MAX));
+    }
+
+    #[tokio::test]
+    async fn messages_of_a_namespace_go_with_it() {
+        let (kept, router) = kept(&["plant", "plants"]);
+        for topic in ["plant/a", "plant/b/c", "plants/a", "a/plant"] {
+            let mut message = PublishPacket::new(topic, "x", QoS::AtLeastOnce);
+            message.retain = true;
+            router.route_message(&message, None).await;
+            kept.changed(topic, true);
+        }
+        let gone = kept.set_namespaces(BTreeSet::from(["plants".to_owned()]));
+        kept.clear(gone).await;
+        let left = router.get_retained_messages("#").await;
+        let mut left: Vec<_> = left.into_iter().map(|message| message.topic_name).collect();
+        left.sort();
+        assert_eq!(left, ["a/plant", "plants/a"]);
     }
 }

@@ -30,6 +30,7 @@ use mote_tls::handover::Received;
 use mqtt5::broker::config::StorageConfig;
 use mqtt5::broker::{BrokerConfig, MqttBroker, ResourceLimits, StorageBackend as _};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::level_filters::LevelFilter;
@@ -118,20 +119,22 @@ fn run() -> io::Result<()> {
     runtime.block_on(serve(config, received, rules, folder))
 }
 
-/// Uses each change that the node sends. The receiver gets a value when the input is closed. The node
+/// Uses each change that the node sends, on a thread and on this runtime. The receiver gets a value when the input is closed. The node
 /// closes it when it stops; if the node dies, the kernel closes it.
 fn listen_to_node(
     received: Option<Arc<Received>>,
     rules: Arc<Rules>,
 ) -> io::Result<oneshot::Receiver<()>> {
     let (closed, is_closed) = oneshot::channel();
+    let runtime = Handle::current();
     std::thread::Builder::new().name("node".to_owned()).spawn(move || {
         let mut input = io::stdin().lock();
         let error = loop {
             let message = match read_change(&mut input) {
                 Ok(Change::Certificates(message)) => message,
                 Ok(Change::Namespaces(names)) => {
-                    rules.kept.set_namespaces(names);
+                    let (gone, rules) = (rules.kept.set_namespaces(names), rules.clone());
+                    runtime.spawn(async move { rules.kept.clear(gone).await });
                     continue;
                 }
                 Err(error) => break error,

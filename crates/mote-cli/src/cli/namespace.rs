@@ -81,11 +81,15 @@ fn shown(all: &[Namespace]) -> String {
             of(cpu_text(one.cpu_millis), one.quotas.cpu_millis.map(cpu_text)),
             of(size_text(one.disk_bytes), one.quotas.disk_bytes.map(size_text)),
             of(size_text(one.state_bytes), one.quotas.state_bytes.map(size_text)),
+            one.quotas.calls_per_s.map_or("-".to_owned(), |calls| format!("{calls}/s")),
             if one.is_being_deleted { "being deleted".to_owned() } else { "-".to_owned() },
         ]
     };
     let rows: Vec<Vec<String>> = all.iter().map(row).collect();
-    table(&["NAME", "FUNCTIONS", "INSTANCES", "MEMORY", "CPU", "DISK", "STATE", "NOTE"], &rows)
+    table(
+        &["NAME", "FUNCTIONS", "INSTANCES", "MEMORY", "CPU", "DISK", "STATE", "RATE", "NOTE"],
+        &rows,
+    )
 }
 
 /// Processors, with as many digits as necessary.
