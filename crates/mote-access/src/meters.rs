@@ -11,6 +11,7 @@ use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use hashbrown::{DefaultHashBuilder, HashMap};
 use mote_core::Fault;
+use mote_core::fault::RateOf;
 use mote_core::name::split;
 use mote_core::place::Place;
 use mote_core::shares::{Exceeded, Shares, address_owner};
@@ -73,9 +74,9 @@ impl Meters {
             let place = meter.place(who)?;
             // The caller comes first: one that is too fast takes nothing from the others.
             let callers = meter.callers.as_ref().map_or(Ok(()), |callers| callers.count(who));
-            callers.map_err(|until| self.refused(&until, true))?;
+            callers.map_err(|until| self.refused(&until, RateOf::Caller))?;
             let all = meter.all.as_ref().map_or(Ok(()), RateLimiter::check);
-            all.map_err(|until| self.refused(&until, false))?;
+            all.map_err(|until| self.refused(&until, RateOf::Function))?;
             Ok(place)
         })
     }
@@ -86,7 +87,7 @@ impl Meters {
         let Some(meter) = split(function).1.and_then(|namespace| all.get(namespace)) else {
             return Ok(());
         };
-        meter.check().map_err(|until| self.refused(&until, false))
+        meter.check().map_err(|until| self.refused(&until, RateOf::Namespace))
     }
 
     /// Sets the rate of a namespace; without one, its calls are not counted.
@@ -164,11 +165,11 @@ impl Meters {
         meter
     }
 
-    fn refused(&self, until: &Until, of_caller: bool) -> Fault {
+    fn refused(&self, until: &Until, of: RateOf) -> Fault {
         let wait = until.wait_time_from(self.clock.now());
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         let retry_after_s = u32::try_from(seconds).unwrap_or(u32::MAX).max(1);
-        Fault::TooManyCalls { retry_after_s, of_caller }
+        Fault::TooManyCalls { retry_after_s, of }
     }
 }
 
@@ -221,7 +222,7 @@ mod tests {
         assert_eq!(accepted(5, || meters.count(&rates, "a", Some((false, b"web")), TWO)), 1);
         assert_eq!(accepted(5, || meters.count(&rates, "b", None, None)), 3, "another function");
         let refused = meters.count(&rates, "a", None, None);
-        let Err(Fault::TooManyCalls { retry_after_s, of_caller: false }) = refused else {
+        let Err(Fault::TooManyCalls { retry_after_s, of: RateOf::Function }) = refused else {
             panic!("{refused:?}")
         };
         assert!((3_590..=3_600).contains(&retry_after_s), "{retry_after_s}");

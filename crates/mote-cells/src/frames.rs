@@ -16,6 +16,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use mote_core::body::{Body, BodyError};
 use mote_core::chain::Chain;
 use mote_core::elsewhere::{HEAD_BYTES_MAX, Load, Places, RevisionKey};
+use mote_core::fault::RateOf;
 use mote_core::invocation::{Head, headers};
 use mote_core::name::FunctionName;
 use mote_core::{Fault, Invocation, InvocationId, Phases, Reply, Trigger};
@@ -491,8 +492,13 @@ pub(crate) fn put_fault(out: &mut Vec<u8>, stream: u32, fault: &Fault) {
         Fault::TooManyKeys => (21, 0, 0, ""),
         Fault::NotLocal => (22, 0, 0, ""),
         Fault::OtherSite => (24, 0, 0, ""),
-        Fault::TooManyCalls { retry_after_s, of_caller } => {
-            (23, u8::from(*of_caller), u64::from(*retry_after_s), "")
+        Fault::TooManyCalls { retry_after_s, of } => {
+            let of = match of {
+                RateOf::Function => 0,
+                RateOf::Caller => 1,
+                RateOf::Namespace => 2,
+            };
+            (23, of, u64::from(*retry_after_s), "")
         }
         Fault::TooManyAtOnce { of_caller } => (25, u8::from(*of_caller), 0, ""),
         Fault::NoPassword => (29, 0, 0, ""),
@@ -544,7 +550,11 @@ pub(crate) fn read_fault(payload: Bytes) -> Result<Fault, Malformed> {
         22 => Fault::NotLocal,
         23 => Fault::TooManyCalls {
             retry_after_s: u32::try_from(number).unwrap_or(u32::MAX),
-            of_caller: attempt == 1,
+            of: match attempt {
+                1 => RateOf::Caller,
+                2 => RateOf::Namespace,
+                _ => RateOf::Function,
+            },
         },
         24 => Fault::OtherSite,
         25 => Fault::TooManyAtOnce { of_caller: attempt == 1 },

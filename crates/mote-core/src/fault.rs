@@ -43,12 +43,12 @@ pub enum Fault {
     OtherKey,
     /// The caller's address has sent too many wrong keys.
     TooManyKeys,
-    /// The function, or this caller, has used up its rate.
+    /// A rate of calls is used up.
     TooManyCalls {
         /// Seconds until the next call is accepted.
         retry_after_s: u32,
-        /// Whether it is the rate of this caller that is used up.
-        of_caller: bool,
+        /// Whose rate it is.
+        of: RateOf,
     },
     /// As many calls of the function, or of this caller, as may be at once have not ended.
     TooManyAtOnce {
@@ -140,6 +140,17 @@ pub enum Fault {
         /// What failed; logged, not shown to callers.
         message: String,
     },
+}
+
+/// Whose calls a rate counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RateOf {
+    /// All callers of a function.
+    Function,
+    /// One caller of a function.
+    Caller,
+    /// All callers of the functions in a namespace.
+    Namespace,
 }
 
 /// One row of the table: how a fault is answered.
@@ -309,8 +320,12 @@ impl Fault {
             Fault::TooManyKeys => {
                 "too many wrong keys or tokens from this address; try again later".into()
             }
-            Fault::TooManyCalls { retry_after_s, of_caller } => {
-                let of = if *of_caller { " of this caller" } else { "" };
+            Fault::TooManyCalls { retry_after_s, of } => {
+                let of = match of {
+                    RateOf::Function => "",
+                    RateOf::Caller => " of this caller",
+                    RateOf::Namespace => " of functions in its namespace",
+                };
                 format!("{function}: too many calls{of}, try again in {retry_after_s} s")
             }
             Fault::TooManyAtOnce { of_caller } => {

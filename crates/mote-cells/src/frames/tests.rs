@@ -115,7 +115,9 @@ fn faults_arrive_as_they_were_sent() {
         Fault::TooManyKeys,
         Fault::NotLocal,
         Fault::OtherSite,
-        Fault::TooManyCalls { retry_after_s: 7, of_caller: true },
+        Fault::TooManyCalls { retry_after_s: 7, of: RateOf::Function },
+        Fault::TooManyCalls { retry_after_s: 7, of: RateOf::Caller },
+        Fault::TooManyCalls { retry_after_s: 7, of: RateOf::Namespace },
         Fault::TooManyAtOnce { of_caller: true },
     ] {
         let read = read_fault(frame(|out| put_fault(out, 1, &fault)).payload).unwrap();
