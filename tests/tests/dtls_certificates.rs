@@ -49,6 +49,26 @@ impl Bench {
         self.node.dir.path().join("data/certificates/self-signed.crt")
     }
 
+    /// Replaces the certificate of the node by one that openssl makes with these arguments.
+    fn replace_own(&self, algorithm: &[&str], name: &str) {
+        let path = |end: &str| self.folder.path().join(format!("{name}.{end}"));
+        let made = Command::new("openssl")
+            .args(["req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
+            .args(["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
+            .args(algorithm)
+            .arg("-keyout")
+            .arg(path("key"))
+            .arg("-out")
+            .arg(path("crt"))
+            .output();
+        assert!(made.expect("openssl runs").status.success());
+        for end in ["crt", "key"] {
+            let to = self.own().with_extension(end);
+            std::fs::copy(path(end), to.with_extension("part")).expect("copied");
+            std::fs::rename(to.with_extension("part"), to).expect("in place");
+        }
+    }
+
     /// What a request prints with these credentials: the answer, or nothing.
     fn call_with(&self, client: &str, credentials: &[&str], path: &str, args: &[&str]) -> String {
         let output = Command::new(client)
@@ -161,6 +181,18 @@ fn a_certificate_says_who_calls() {
         });
         assert_eq!(bench.call_with_psk(client, &psk, "/shut"), "GET attic 0");
     }
+    // Without a certificate that can be shown over DTLS, the node can ask for none.
+    let url = format!("coaps://{}/proved", bench.at);
+    assert!(bench.node.ok(&["describe", "proved"]).contains(&url));
+    bench.replace_own(&["-newkey", "rsa:2048"], "rsa");
+    wait_for("the node has the new certificate", || {
+        (!bench.node.ok(&["describe", "proved"]).contains("coaps")).then_some(())
+    });
+    assert!(bench.node.ok(&["describe", "shut"]).contains("coaps://"), "keys still work");
+    let manifest = "version = 1\n[access]\nmode = \"mtls\"\n";
+    let output = bench.node.deploy("late", &[("app.py", TELLS), ("mote.toml", manifest)]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("only coap_dtls could ask clients of late"), "{said}");
 }
 
 #[test]
@@ -169,34 +201,15 @@ fn a_replaced_certificate_is_used_by_new_sessions() {
     let Some(bench) = Bench::start(test, false) else { return };
     let client = secure_coap_clients()[0];
     assert_eq!(bench.call(client, None, "/open", &[]), "GET None 0");
-    let folder = bench.own().parent().expect("a folder").to_owned();
-    let made = |algorithm: &[&str], name: &str| {
-        let path = |end: &str| bench.folder.path().join(format!("{name}.{end}"));
-        let made = Command::new("openssl")
-            .args(["req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
-            .args(["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
-            .args(algorithm)
-            .arg("-keyout")
-            .arg(path("key"))
-            .arg("-out")
-            .arg(path("crt"))
-            .output();
-        assert!(made.expect("openssl runs").status.success());
-        for end in ["crt", "key"] {
-            let to = folder.join(format!("self-signed.{end}"));
-            std::fs::copy(path(end), to.with_extension("part")).expect("copied");
-            std::fs::rename(to.with_extension("part"), to).expect("in place");
-        }
-    };
     let curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:secp384r1"];
-    made(&curve, "fresh");
+    bench.replace_own(&curve, "fresh");
     let trusts = ["-R", "fresh.crt"];
     wait_for("the new certificate", || {
         let said = bench.call_with(client, &trusts, "/open", &["-B", "2"]);
         (said == "GET None 0").then_some(())
     });
     // A key of another kind leaves the pre-shared keys, and the log says so.
-    made(&["-newkey", "rsa:2048"], "rsa");
+    bench.replace_own(&["-newkey", "rsa:2048"], "rsa");
     wait_for("the log says so", || {
         bench.node.log().contains("CoAP over DTLS has no certificate").then_some(())
     });

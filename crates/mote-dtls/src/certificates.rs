@@ -72,6 +72,14 @@ impl Pace {
         allows
     }
 
+    /// Does not count one of the handshakes that an address has begun: the node has accepted its
+    /// certificate.
+    pub(crate) fn give_back(&mut self, ip: IpAddr) {
+        if let Some(rested) = self.rested.get_mut(&address_owner(ip)) {
+            *rested = rested.checked_sub(PAUSE).unwrap_or(*rested);
+        }
+    }
+
     /// Forgets addresses that have their whole burst.
     pub(crate) fn sweep(&mut self, now: Instant) {
         self.rested.retain(|_, rested| *rested > now);
@@ -99,6 +107,20 @@ mod tests {
         assert_eq!(pace.rested.len(), 1);
         pace.sweep(now + 1_000 * PAUSE);
         assert!(pace.rested.is_empty());
+    }
+
+    #[test]
+    fn accepted_handshakes_do_not_count() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        let ip = "192.0.2.1".parse().unwrap();
+        for _ in 0..3 * BURST {
+            assert!(pace.allows(ip, now));
+            pace.give_back(ip);
+        }
+        let begins = (0..2 * BURST).filter(|_| pace.allows(ip, now)).count() as u32;
+        assert_eq!(begins, BURST, "an address has no more than its burst");
+        pace.give_back("192.0.2.2".parse().unwrap());
+        assert_eq!(pace.rested.len(), 1);
     }
 
     #[test]

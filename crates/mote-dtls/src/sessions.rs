@@ -479,6 +479,9 @@ impl Sessions {
                 let Some(peer) = self.numbered(session) else { return };
                 let Some(session) = self.sessions.get_mut(&peer) else { return };
                 if let Proof::Certificate { counts } = &mut session.proof {
+                    if !*counts {
+                        self.pace.give_back(peer.ip());
+                    }
                     *counts = true;
                 }
                 if let Some(replaced) = session.replaced.take() {

@@ -12,6 +12,7 @@ use mote_access::{Guard, Key};
 use mote_coap::CheckCertificate;
 use mote_companion::supervision::{self, Companion, Serving};
 use mote_dtls_frames::{CERTIFICATE_BYTES_MAX, Message, Psk, ServerCertificate, all_keys};
+use mote_tls::Certificates;
 use mote_tls::handover::Handover;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::net::UnixDatagram;
@@ -50,6 +51,12 @@ pub fn coap_dtls(
         supervision::keep(front, stop).await;
         Ok(())
     })
+}
+
+/// Whether one of the node's certificates can be shown over DTLS. If not, only clients with a
+/// pre-shared key get a session.
+pub fn has_certificate(certificates: &Certificates) -> bool {
+    certificates.has_ecdsa(CERTIFICATE_BYTES_MAX)
 }
 
 struct Front {

@@ -9,7 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod calls;
-mod dtls;
+pub mod dtls;
 pub mod limits;
 
 use std::future::Future;
@@ -22,7 +22,6 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 pub use calls::{Calls, Route};
-pub use dtls::{Settings as DtlsSettings, coap_dtls};
 
 /// A front until it has stopped.
 pub type Served = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;

@@ -160,6 +160,16 @@ impl Node {
     /// The addresses at which clients on this machine reach a function.
     pub(crate) fn urls(&self, spec: &mote_core::FunctionSpec) -> Urls {
         let (name, access) = (&spec.name, self.config.access_of(spec.access));
+        // No option of CoAP can carry a token or a signature.
+        let is_open = !matches!(access, Access::Jwt | Access::Webhook);
+        // The default port of the scheme is left out.
+        let at = |scheme: &'static str, port: u16| {
+            move |address| {
+                let text = reachable(address).to_string();
+                let text = text.strip_suffix(&format!(":{port}")).unwrap_or(&text);
+                format!("{scheme}://{text}/{name}")
+            }
+        };
         Urls {
             routes: spec.routes().iter().map(mote_routes::text).collect(),
             port: self.ports.shown(spec),
@@ -167,15 +177,25 @@ impl Node {
             http: (self.http.filter(|_| access != Access::Mtls))
                 .map(|address| format!("http://{}/{name}", reachable(address)))
                 .or_else(|| Some(format!("https://{}/{name}", reachable(self.https?)))),
-            // No option of CoAP can carry a token, a certificate or a signature.
-            coap: (self.coap)
-                .filter(|_| !matches!(access, Access::Jwt | Access::Mtls | Access::Webhook))
-                .map(|address| {
-                    // The default port of the scheme is left out.
-                    let text = reachable(address).to_string();
-                    format!("coap://{}/{name}", text.strip_suffix(":5683").unwrap_or(&text))
-                }),
+            coap: self.coap.filter(|_| is_open && access != Access::Mtls).map(at("coap", 5683)),
+            coaps: (self.coap_dtls)
+                .filter(|_| access != Access::Mtls || self.shows_certificate_over_dtls())
+                .map(at("coaps", 5684))
+                .or_else(|| Some(at("coaps+tcp", 5684)(self.coap_tls?)))
+                .filter(|_| is_open && (access != Access::Mtls || self.checks_certificates())),
         }
+    }
+
+    /// Whether a client without a pre-shared key gets a session over DTLS.
+    pub(crate) fn shows_certificate_over_dtls(&self) -> bool {
+        let mut certificates = self.certificates.iter();
+        self.coap_dtls.is_some() && certificates.any(|all| mote_fronts::dtls::has_certificate(all))
+    }
+
+    /// Whether callers of functions can show certificates.
+    pub(crate) fn checks_certificates(&self) -> bool {
+        self.config.checks_certificates()
+            && (self.https.or(self.coap_tls).is_some() || self.shows_certificate_over_dtls())
     }
 
     pub(crate) fn status(&self) -> NodeStatus {

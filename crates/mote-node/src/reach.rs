@@ -40,7 +40,8 @@ fn listeners(node: &Node) -> Vec<Reach> {
     add("coap", node.coap, CALLERS);
     add("coap+tcp", node.coap_tcp, CALLERS);
     add("coaps+tcp", node.coap_tls, "callers of functions");
-    add("coaps", node.coap_dtls, "callers of functions");
+    let shows = node.shows_certificate_over_dtls();
+    add("coaps", node.coap_dtls, if shows { "callers of functions" } else { "callers with a key" });
     let plain = node.config.admin_plain;
     add("admin", node.config.admin, if plain { OPERATORS } else { "operators with the token" });
     for (platform, url) in &node.compat {
@@ -101,7 +102,7 @@ pub(crate) fn functions(node: &Node) -> Vec<Reach> {
 fn certified(node: &Node, spec: &FunctionSpec) -> String {
     let callers = spec.certificates.as_ref().map(|rules| rules.callers.join(", "));
     match callers {
-        _ if !node.config.checks_certificates() => {
+        _ if !node.checks_certificates() => {
             "nobody, because the node checks no certificates of clients".to_owned()
         }
         Some(callers) if !callers.is_empty() => format!("clients with a certificate for {callers}"),

@@ -19,7 +19,7 @@ use mote_api::types::Reach;
 use mote_compat::Bound;
 use mote_core::RouteInfo;
 use mote_engine::{Config as EngineConfig, Engine, Revision, Serving};
-use mote_fronts::{Calls, DtlsSettings, on_thread};
+use mote_fronts::{Calls, dtls, on_thread};
 use mote_gateway::http;
 use mote_journal::Deferring;
 use mote_notices::NoticeMetrics;
@@ -377,7 +377,7 @@ async fn serve(
     }
     if let (Some(socket), Some(program), Some(certificates)) = (dtls_socket, dtls_program, handover)
     {
-        let settings = DtlsSettings {
+        let settings = dtls::Settings {
             program,
             socket,
             uid: node.config.uid_base - 4,
@@ -386,7 +386,7 @@ async fn serve(
             data_path: Handle::current(),
         };
         let (invoker, stopped) = (invoker.clone(), coap_stopped.clone());
-        let front = mote_fronts::coap_dtls(settings, invoker, coap_config.clone(), stopped);
+        let front = dtls::coap_dtls(settings, invoker, coap_config.clone(), stopped);
         fronts.spawn_on(front, management);
     }
     if let Some(socket) = coap_socket {
@@ -691,6 +691,12 @@ fn announce(node: &Node) {
     }
     if let Some(address) = node.coap_dtls {
         text.push_str(&format!("  coaps  coaps://{address}\n"));
+        if !node.shows_certificate_over_dtls() {
+            text.push_str(
+                "         only clients with a pre-shared key: no certificate of this node has a key \
+                 on the curve P-256 or P-384\n",
+            );
+        }
     }
     if let Some(address) = node.coap_tls {
         text.push_str(&format!("  coaps+tcp  coaps+tcp://{address}\n"));

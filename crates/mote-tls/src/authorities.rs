@@ -1,5 +1,6 @@
 //! The certificates of clients: which authorities sign them, and which names they have.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, CertificateRevocationListD
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use tokio_rustls::rustls::{
-    DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    SignatureScheme,
 };
 use webpki::{EndEntityCert, KeyUsage};
 
@@ -23,9 +25,10 @@ use crate::{Unusable, bad_pem, unusable};
 
 /// Largest file of authorities, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
-/// Pause between two lines of the log about certificates that were not accepted, and the characters of
-/// their names that it shows.
+/// Pause between two lines of the log about certificates with the same names that were not accepted,
+/// most such lines in one pause, and the characters of the names that a line shows.
 const PAUSE: Duration = Duration::from_secs(60);
+const LINES_MAX: usize = 16;
 const NAMES_SHOWN_MAX: usize = 200;
 /// Longest name that counts, in bytes.
 const NAME_BYTES_MAX: usize = 256;
@@ -41,8 +44,8 @@ pub struct ClientAuthorities {
     file: PathBuf,
     provider: Arc<CryptoProvider>,
     read: RwLock<Read>,
-    /// When the log last told about a certificate that was not accepted.
-    told: Mutex<Option<Instant>>,
+    /// When the log last told about certificates with these names that were not accepted.
+    told: Mutex<HashMap<String, Instant>>,
 }
 
 /// What was read, and the stamp of the file from before.
@@ -107,18 +110,51 @@ impl ClientAuthorities {
 
     /// Logs why a certificate is not accepted: its client may learn no more than that.
     fn tell(&self, certificate: &CertificateDer<'_>, reason: &Error) {
-        let mut told = self.told.lock();
-        if told.is_some_and(|at| at.elapsed() < PAUSE) {
+        let names: String = names(certificate).join(", ").chars().take(NAMES_SHOWN_MAX).collect();
+        if !self.is_news(&names) {
             return;
         }
-        *told = Some(Instant::now());
-        let names: String = names(certificate).join(", ").chars().take(NAMES_SHOWN_MAX).collect();
+        let reason = in_words(reason);
         tracing::warn!(
             names,
-            %reason,
-            "the certificate of a client was not accepted; further ones are not logged for a minute"
+            reason,
+            "the certificate of a client was not accepted; further ones with these names are not \
+             logged for a minute"
         );
     }
+
+    /// Whether the log has no line yet about certificates with these names, and has room for one.
+    fn is_news(&self, names: &str) -> bool {
+        let mut told = self.told.lock();
+        told.retain(|_, at| at.elapsed() < PAUSE);
+        let is_news = told.len() < LINES_MAX && !told.contains_key(names);
+        if is_news {
+            told.insert(names.to_owned(), Instant::now());
+        }
+        is_news
+    }
+}
+
+/// Why a certificate is not accepted, for the owner of the node.
+fn in_words(reason: &Error) -> String {
+    let Error::InvalidCertificate(what) = reason else { return reason.to_string() };
+    let words = match what {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired",
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "it is not valid yet by the clock of this machine"
+        }
+        CertificateError::UnknownIssuer => "no authority in client_ca has signed it",
+        CertificateError::BadSignature => {
+            "its signature is not that of the authority in client_ca with this name"
+        }
+        CertificateError::Revoked => "its authority has revoked it",
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "it is not for clients (extendedKeyUsage has no clientAuth)"
+        }
+        CertificateError::BadEncoding => "it cannot be read",
+        _ => return reason.to_string(),
+    };
+    words.to_owned()
 }
 
 fn stamp_of(file: &Path) -> Result<Stamp, Unusable> {

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
-use tokio_rustls::rustls::{self, ServerConfig, SignatureAlgorithm};
+use tokio_rustls::rustls::{self, ServerConfig};
 
 use crate::{Certificates, ClientAuthorities, chosen, server};
 
@@ -45,13 +45,8 @@ impl Handover {
     /// The first certificate of at most `bytes_max` with a key on a curve, and this key, both in DER.
     pub fn ecdsa(&self, bytes_max: usize) -> Option<(Vec<u8>, Vec<u8>)> {
         let loaded = self.certificates.loaded.read().clone();
-        loaded.iter().find_map(|one| {
-            let certificate = one.key.cert.first()?;
-            let is_ecdsa = one.key.key.algorithm() == SignatureAlgorithm::ECDSA;
-            let fits = certificate.len() <= bytes_max;
-            let both = || (certificate.to_vec(), one.secret.secret_der().to_vec());
-            (is_ecdsa && fits).then(both)
-        })
+        let one = loaded.iter().find(|one| one.is_ecdsa(bytes_max))?;
+        Some((one.key.cert.first()?.to_vec(), one.secret.secret_der().to_vec()))
     }
 
     /// Changes whenever there is another message.

@@ -40,7 +40,7 @@ use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
-use tokio_rustls::rustls::{self, ServerConfig};
+use tokio_rustls::rustls::{self, ServerConfig, SignatureAlgorithm};
 use webpki::EndEntityCert;
 
 /// The name of the certificate that a node makes for itself, without the ending.
@@ -80,6 +80,14 @@ struct Loaded {
     key: Arc<CertifiedKey>,
     /// The private key as it was read, for [`handover`].
     secret: Arc<PrivateKeyDer<'static>>,
+}
+
+impl Loaded {
+    /// Whether its key is on a curve, and it has at most `bytes_max` in DER.
+    fn is_ecdsa(&self, bytes_max: usize) -> bool {
+        let fits = self.key.cert.first().is_some_and(|it| it.len() <= bytes_max);
+        fits && self.key.key.algorithm() == SignatureAlgorithm::ECDSA
+    }
 }
 
 /// What [`Certificates::renew`] found.
@@ -178,6 +186,11 @@ impl Certificates {
         let loaded = self.loaded.read().clone();
         let Some(first) = loaded.first() else { return Default::default() };
         (first.pair.chain.clone(), client::fingerprint_text(&first.key.cert[0]))
+    }
+
+    /// Whether one of at most `bytes_max` in DER has a key on a curve.
+    pub fn has_ecdsa(&self, bytes_max: usize) -> bool {
+        self.loaded.read().iter().any(|one| one.is_ecdsa(bytes_max))
     }
 
     /// Where certificates are ordered, if they are.

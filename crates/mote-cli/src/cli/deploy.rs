@@ -11,7 +11,7 @@ use mote_api::manifest;
 use mote_api::openwhisk::WhiskManifest;
 use mote_api::quantity::size_text;
 use mote_api::toml_reader::Mistakes;
-use mote_api::types::{DeployResult, InvokeRequest};
+use mote_api::types::{DeployResult, InvokeRequest, Urls};
 use mote_core::FunctionSpec;
 use mote_core::spec::Egress;
 use mote_project::foreign::LeftOut;
@@ -330,7 +330,8 @@ fn summary(result: &DeployResult, dry_run: bool) -> String {
             result.previous.map_or_else(String::new, |previous| format!(" (was @{previous})"));
         format!("{function}@{} is live{was}\n", result.revision)
     };
-    for (front, url) in [("http", &result.urls.http), ("coap", &result.urls.coap)] {
+    let Urls { http, coap, coaps, .. } = &result.urls;
+    for (front, url) in [("http", http), ("coap", coap), ("coaps", coaps)] {
         if let Some(url) = url {
             text.push_str(&format!("  {front}  {}\n", harmless(url)));
         }

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use mote_api::client::{Client, InvocationFilter};
 use mote_api::quantity::{duration_text, size_text};
-use mote_api::types::{Function, Instance, MqttStatus, Rate, Scaling, Stop};
+use mote_api::types::{Function, Instance, MqttStatus, Rate, Scaling, Stop, Urls};
 
 use super::args::RemoveFunctions;
 use super::failure::Failure;
@@ -106,11 +106,9 @@ pub(super) fn describe_text(function: &Function) -> String {
     }
     line("state", function.state.as_str());
     line("created", &function.created_at.to_string());
-    if let Some(url) = &function.urls.http {
-        line("http", url);
-    }
-    if let Some(url) = &function.urls.coap {
-        line("coap", url);
+    let Urls { http, coap, coaps, .. } = &function.urls;
+    for (front, url) in [("http", http), ("coap", coap), ("coaps", coaps)] {
+        url.iter().for_each(|url| line(front, url));
     }
     if let Some(port) = &function.urls.port {
         line("port", &port.to_string());

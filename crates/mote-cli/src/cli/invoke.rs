@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mote_api::client::{self, Client};
 use mote_api::exit;
-use mote_api::types::{Function, InvokeAnswer, InvokeRequest};
+use mote_api::types::{Function, InvokeAnswer, InvokeRequest, Urls};
 
 use super::args::{Format, Invoke, Via};
 use super::failure::Failure;
@@ -146,7 +146,8 @@ pub(super) async fn request(args: &Invoke) -> Result<InvokeRequest, Failure> {
 pub(super) async fn function(client: &Client, name: &str) -> Result<Function, Failure> {
     let Some((base, tag)) = name.split_once('@') else { return Ok(client.function(name).await?) };
     let mut function = client.function(base).await?;
-    for url in [&mut function.urls.http, &mut function.urls.coap].into_iter().flatten() {
+    let Urls { http, coap, coaps, .. } = &mut function.urls;
+    for url in [http, coap, coaps].into_iter().flatten() {
         url.push_str(&format!("@{tag}"));
     }
     Ok(function)
