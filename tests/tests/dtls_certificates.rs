@@ -192,7 +192,7 @@ fn a_certificate_says_who_calls() {
     let manifest = "version = 1\n[access]\nmode = \"mtls\"\n";
     let output = bench.node.deploy("late", &[("app.py", TELLS), ("mote.toml", manifest)]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("only coap_dtls could ask clients of late"), "{said}");
+    assert!(said.contains("late refuses all requests: CoAP over DTLS cannot ask"), "{said}");
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub struct Urls {
     /// Over CoAP, when that front is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coap: Option<String>,
-    /// Over CoAP with DTLS, or with TLS if only that is on.
+    /// Over CoAP with DTLS, or with TLS if the function cannot be called over DTLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coaps: Option<String>,
     /// Its routes: methods, host and path, and where a redirect leads.

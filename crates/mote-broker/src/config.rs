@@ -31,6 +31,8 @@ pub(crate) enum Change {
     Certificates(Vec<u8>),
     /// `n`: the names of the namespaces, as a list in JSON.
     Namespaces(BTreeSet<String>),
+    /// `d`: the name of a namespace that is deleted.
+    Deleted(String),
 }
 
 /// Reads a change. Blocks until there is one; it is an error if the input ends.
@@ -41,6 +43,7 @@ pub(crate) fn read_change(input: &mut impl Read) -> io::Result<Change> {
     match &kind {
         b"c" => Ok(Change::Certificates(message)),
         b"n" => serde_json::from_slice(&message).map(Change::Namespaces).map_err(io::Error::other),
+        b"d" => String::from_utf8(message).map(Change::Deleted).map_err(io::Error::other),
         _ => Err(io::Error::other("the node sent something unknown")),
     }
 }
@@ -63,9 +66,11 @@ mod tests {
 
     #[test]
     fn changes_are_told_apart_by_their_letter() {
-        let mut input = &b"n\0\0\0\x09[\"plant\"]c\0\0\0\x02xyq\0\0\0\0"[..];
+        let mut input = &b"n\0\0\0\x09[\"plant\"]d\0\0\0\x03hutc\0\0\0\x02xyq\0\0\0\0"[..];
         let Ok(Change::Namespaces(names)) = read_change(&mut input) else { panic!("namespaces") };
         assert_eq!(names, BTreeSet::from(["plant".to_owned()]));
+        let Ok(Change::Deleted(name)) = read_change(&mut input) else { panic!("a deleted one") };
+        assert_eq!(name, "hut");
         let Ok(Change::Certificates(bytes)) = read_change(&mut input) else {
             panic!("certificates")
         };

@@ -62,24 +62,22 @@ impl Kept {
         table.admit(true);
     }
 
-    /// Replaces the names of the namespaces. Returns the topics of those that are gone; their
-    /// messages are to be [cleared](Self::clear).
-    pub(crate) fn set_namespaces(&self, names: BTreeSet<String>) -> Vec<Arc<str>> {
+    /// Replaces the names of the namespaces.
+    pub(crate) fn set_namespaces(&self, names: BTreeSet<String>) {
         let mut table = self.table.lock();
-        let former = std::mem::replace(&mut table.namespaces, names);
-        let is_gone = |topic: &&Arc<str>| {
-            let first = first_level(topic);
-            former.contains(first) && !table.namespaces.contains(first)
-        };
-        let gone = table.topics.keys().filter(is_gone).cloned().collect();
+        table.namespaces = names;
         table.count();
         table.admit(true);
-        gone
     }
 
-    /// Keeps the messages for these topics no longer. Their subscribers receive an empty message.
-    pub(crate) async fn clear(&self, topics: Vec<Arc<str>>) {
-        let router = self.table.lock().router.clone();
+    /// Removes what is kept for topics that begin with the name of a namespace. Their subscribers
+    /// receive an empty message.
+    pub(crate) async fn clear(&self, namespace: &str) {
+        let (router, topics) = {
+            let table = self.table.lock();
+            let topics = table.topics.keys().filter(|topic| first_level(topic) == namespace);
+            (table.router.clone(), topics.cloned().collect::<Vec<_>>())
+        };
         let Some(router) = router else { return };
         for topic in topics {
             let mut empty = PublishPacket::new(&*topic, Vec::new(), QoS::AtMostOnce);
@@ -301,22 +299,20 @@ mod tests {
         kept.changed("b", true);
         assert_eq!(counts(), (Some(1), Some(1)));
         assert_eq!(router.max_retained_messages(), KEPT_WITH_SHARES_MAX);
-        let gone = kept.set_namespaces(BTreeSet::new());
-        assert_eq!(gone, [Arc::from("plant")], "plant/a is not kept any more");
+        kept.set_namespaces(BTreeSet::new());
         assert_eq!((counts(), router.max_retained_messages()), ((Some(2), None), KEPT_MAX));
     }
 
     #[tokio::test]
     async fn messages_of_a_namespace_go_with_it() {
         let (kept, router) = kept(&["plant", "plants"]);
-        for topic in ["plant/a", "plant/b/c", "plants/a", "a/plant"] {
+        for topic in ["plant", "plant/a", "plant/b/c", "plants/a", "a/plant"] {
             let mut message = PublishPacket::new(topic, "x", QoS::AtLeastOnce);
             message.retain = true;
             router.route_message(&message, None).await;
             kept.changed(topic, true);
         }
-        let gone = kept.set_namespaces(BTreeSet::from(["plants".to_owned()]));
-        kept.clear(gone).await;
+        kept.clear("plant").await;
         let left = router.get_retained_messages("#").await;
         let mut left: Vec<_> = left.into_iter().map(|message| message.topic_name).collect();
         left.sort();

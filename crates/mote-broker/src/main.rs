@@ -101,7 +101,7 @@ fn run() -> io::Result<()> {
     let config: Config = serde_json::from_str(&line).map_err(io::Error::other)?;
     let received = match config.tls.map(|_| read_change(&mut io::stdin().lock())).transpose()? {
         Some(Change::Certificates(message)) => Some(Arc::new(Received::new(&message)?)),
-        Some(Change::Namespaces(_)) => return Err(io::Error::other("there are no certificates")),
+        Some(_) => return Err(io::Error::other("there are no certificates")),
         None => None,
     };
     let mut key = [0; 32];
@@ -119,8 +119,9 @@ fn run() -> io::Result<()> {
     runtime.block_on(serve(config, received, rules, folder))
 }
 
-/// Uses each change that the node sends, on a thread and on this runtime. The receiver gets a value when the input is closed. The node
-/// closes it when it stops; if the node dies, the kernel closes it.
+/// Reads the changes of the node on a thread, and makes them on this runtime. The receiver gets a
+/// value when the input is closed. The node closes it when it stops; if the node dies, the kernel
+/// closes it.
 fn listen_to_node(
     received: Option<Arc<Received>>,
     rules: Arc<Rules>,
@@ -132,9 +133,16 @@ fn listen_to_node(
         let error = loop {
             let message = match read_change(&mut input) {
                 Ok(Change::Certificates(message)) => message,
+                // On the runtime, so that neither comes between a permission and what the library
+                // does with it.
                 Ok(Change::Namespaces(names)) => {
-                    let (gone, rules) = (rules.kept.set_namespaces(names), rules.clone());
-                    runtime.spawn(async move { rules.kept.clear(gone).await });
+                    let rules = rules.clone();
+                    runtime.spawn(async move { rules.kept.set_namespaces(names) });
+                    continue;
+                }
+                Ok(Change::Deleted(name)) => {
+                    let rules = rules.clone();
+                    runtime.spawn(async move { rules.kept.clear(&name).await });
                     continue;
                 }
                 Err(error) => break error,

@@ -13,10 +13,14 @@ use mote_dtls_frames::ServerCertificate;
 
 use crate::config;
 
-/// Handshakes with certificates that an address may begin at once, and how many more a second later.
-/// Many devices may have one address, and begin at the same time when their router comes back.
+/// Handshakes with certificates that an address may begin at once, and the pause before each further
+/// one. Many devices may have one address, and begin at the same time when their router comes back.
 pub(crate) const BURST: u32 = 64;
 const PAUSE: Duration = Duration::from_millis(100);
+/// The same for handshakes whose certificate the node has accepted, which do not count as begun: also a
+/// device with a certificate may be faulty, or stolen.
+const ACCEPTED_BURST: u32 = 1_024;
+const ACCEPTED_PAUSE: Duration = Duration::from_millis(10);
 /// Addresses that are counted. Each has shown that it receives datagrams.
 const COUNTED_MAX: usize = 4_096;
 
@@ -46,16 +50,51 @@ impl Own {
     }
 }
 
-/// How often each address has begun a handshake.
-#[derive(Default)]
-pub(crate) struct Pace {
+/// How often each address may begin a handshake.
+pub(crate) struct Paces {
+    begun: Pace,
+    accepted: Pace,
+}
+
+impl Default for Paces {
+    fn default() -> Self {
+        let pace = |burst, pause| Pace { burst, pause, rested: HashMap::new() };
+        Self { begun: pace(BURST, PAUSE), accepted: pace(ACCEPTED_BURST, ACCEPTED_PAUSE) }
+    }
+}
+
+impl Paces {
+    /// Whether an address may begin a handshake now, which is then counted.
+    pub(crate) fn may_begin(&mut self, ip: IpAddr, now: Instant) -> bool {
+        self.begun.allows(ip, now)
+    }
+
+    /// The node has accepted the certificate of a handshake, which is then not counted any more, unless
+    /// there have been too many of these.
+    pub(crate) fn accepted(&mut self, ip: IpAddr, now: Instant) {
+        if self.accepted.allows(ip, now) {
+            self.begun.give_back(ip);
+        }
+    }
+
+    /// Forgets addresses that have their whole burst.
+    pub(crate) fn sweep(&mut self, now: Instant) {
+        self.begun.sweep(now);
+        self.accepted.sweep(now);
+    }
+}
+
+/// Counts something by address.
+struct Pace {
+    burst: u32,
+    /// Until one more is allowed.
+    pause: Duration,
     /// When the address has its whole burst again.
     rested: HashMap<IpAddr, Instant>,
 }
 
 impl Pace {
-    /// Whether an address may begin a handshake now, which is then counted.
-    pub(crate) fn allows(&mut self, ip: IpAddr, now: Instant) -> bool {
+    fn allows(&mut self, ip: IpAddr, now: Instant) -> bool {
         if self.rested.len() >= COUNTED_MAX {
             self.rested.retain(|_, rested| *rested > now);
         }
@@ -64,24 +103,22 @@ impl Pace {
             return false;
         }
         let rested = self.rested.entry(owner).or_insert(now);
-        let after = (*rested).max(now) + PAUSE;
-        let allows = after <= now + PAUSE * BURST;
+        let after = (*rested).max(now) + self.pause;
+        let allows = after <= now + self.pause * self.burst;
         if allows {
             *rested = after;
         }
         allows
     }
 
-    /// Does not count one of the handshakes that an address has begun: the node has accepted its
-    /// certificate.
-    pub(crate) fn give_back(&mut self, ip: IpAddr) {
+    /// Does not count one of those before.
+    fn give_back(&mut self, ip: IpAddr) {
         if let Some(rested) = self.rested.get_mut(&address_owner(ip)) {
-            *rested = rested.checked_sub(PAUSE).unwrap_or(*rested);
+            *rested = rested.checked_sub(self.pause).unwrap_or(*rested);
         }
     }
 
-    /// Forgets addresses that have their whole burst.
-    pub(crate) fn sweep(&mut self, now: Instant) {
+    fn sweep(&mut self, now: Instant) {
         self.rested.retain(|_, rested| *rested > now);
         self.rested.shrink_to(64);
     }
@@ -93,7 +130,7 @@ mod tests {
 
     #[test]
     fn an_address_begins_a_burst_and_then_one_in_each_pause() {
-        let (mut pace, now) = (Pace::default(), Instant::now());
+        let (mut pace, now) = (Paces::default().begun, Instant::now());
         let (one, other) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
         let mut begins = |ip, after: Duration| {
             (0..2 * BURST).filter(|_| pace.allows(ip, now + after)).count() as u32
@@ -110,22 +147,34 @@ mod tests {
     }
 
     #[test]
-    fn accepted_handshakes_do_not_count() {
-        let (mut pace, now) = (Pace::default(), Instant::now());
+    fn accepted_handshakes_do_not_count_up_to_a_limit() {
+        let (mut paces, now) = (Paces::default(), Instant::now());
         let ip = "192.0.2.1".parse().unwrap();
-        for _ in 0..3 * BURST {
-            assert!(pace.allows(ip, now));
-            pace.give_back(ip);
+        for _ in 0..ACCEPTED_BURST {
+            assert!(paces.may_begin(ip, now));
+            paces.accepted(ip, now);
         }
-        let begins = (0..2 * BURST).filter(|_| pace.allows(ip, now)).count() as u32;
-        assert_eq!(begins, BURST, "an address has no more than its burst");
-        pace.give_back("192.0.2.2".parse().unwrap());
-        assert_eq!(pace.rested.len(), 1);
+        let mut begins = |is_accepted: bool| {
+            let begun = (0..2 * BURST).take_while(|_| {
+                let begins = paces.may_begin(ip, now);
+                if begins && is_accepted {
+                    paces.accepted(ip, now);
+                }
+                begins
+            });
+            begun.count() as u32
+        };
+        assert_eq!(begins(true), BURST, "they count again");
+        assert_eq!(begins(false), 0);
+        paces.accepted("192.0.2.2".parse().unwrap(), now);
+        assert_eq!(paces.begun.rested.len(), 1);
+        paces.sweep(now + 500 * PAUSE);
+        assert!(paces.begun.rested.is_empty() && paces.accepted.rested.is_empty());
     }
 
     #[test]
     fn addresses_that_are_counted_are_bounded() {
-        let (mut pace, now) = (Pace::default(), Instant::now());
+        let (mut pace, now) = (Paces::default().begun, Instant::now());
         let address = |number: usize| IpAddr::from((number as u32 + (9 << 24)).to_be_bytes());
         for number in 0..COUNTED_MAX {
             assert!(pace.allows(address(number), now));

@@ -13,7 +13,7 @@ use mote_dtls_frames::{
     CERTIFICATE_BYTES_MAX, Message, Psk, SESSIONS_MAX, ServerCertificate, datagram_head,
 };
 
-use crate::certificates::{Own, Pace};
+use crate::certificates::{Own, Paces};
 use crate::config;
 use crate::gate::{Flight, MESSAGE_MAX, Stage, pieces};
 use crate::hello::{Cookies, Hello, with_checked_cookie};
@@ -130,7 +130,7 @@ pub(crate) struct Sessions {
     keys: Arc<Keys>,
     /// For clients without a pre-shared key.
     own: Option<Own>,
-    pace: Pace,
+    paces: Paces,
     handshakes: HashMap<SocketAddr, Handshake>,
     sessions: HashMap<SocketAddr, Session>,
     by_number: HashMap<u32, SocketAddr>,
@@ -154,7 +154,7 @@ impl Sessions {
             cookies: Cookies::new(secret),
             keys,
             own: None,
-            pace: Pace::default(),
+            paces: Paces::default(),
             handshakes: HashMap::new(),
             sessions: HashMap::new(),
             by_number: HashMap::new(),
@@ -229,7 +229,7 @@ impl Sessions {
             return;
         }
         let own = self.own.as_ref().filter(|_| !hello.offers_psk());
-        if own.is_some() && !self.pace.allows(peer.ip(), now.instant) {
+        if own.is_some() && !self.paces.may_begin(peer.ip(), now.instant) {
             return;
         }
         let (mut dtls, flight, keepable) = match own {
@@ -480,7 +480,7 @@ impl Sessions {
                 let Some(session) = self.sessions.get_mut(&peer) else { return };
                 if let Proof::Certificate { counts } = &mut session.proof {
                     if !*counts {
-                        self.pace.give_back(peer.ip());
+                        self.paces.accepted(peer.ip(), now.instant);
                     }
                     *counts = true;
                 }
@@ -562,7 +562,7 @@ impl Sessions {
         if now.instant.saturating_duration_since(self.swept) >= SWEEP {
             self.swept = now.instant;
             self.end_without_key(now.instant);
-            self.pace.sweep(now.instant);
+            self.paces.sweep(now.instant);
             let is_after = |since: Instant, limit: Duration| {
                 now.instant.saturating_duration_since(since) >= limit
             };

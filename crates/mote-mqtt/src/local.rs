@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -22,9 +22,11 @@ use crate::Local;
 const USER: &str = "mote-node";
 /// How long the broker may take until it accepts connections: it reads all its sessions first.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
-/// What is before a message with certificates, and before one with namespaces.
+/// What is before a message with certificates, one with the namespaces, and one with the name of a
+/// namespace that is deleted.
 const CERTIFICATES: &[u8] = b"c";
 const NAMESPACES: &[u8] = b"n";
+const DELETED: &[u8] = b"d";
 /// The longest line that tells its port.
 const LINE_BYTES_MAX: u64 = 1 << 10;
 
@@ -84,6 +86,7 @@ pub struct LocalBroker {
     listen_tls: Option<SocketAddr>,
     ports: Arc<Mutex<Option<Ports>>>,
     password: String,
+    deleted: mpsc::UnboundedSender<String>,
     stopping: watch::Sender<bool>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
@@ -95,10 +98,16 @@ impl LocalBroker {
         let (stopping, stopped) = watch::channel(false);
         let password = settings.password.clone();
         let (listen, listen_tls) = (settings.listen, settings.tls.as_ref().map(|tls| tls.listen));
-        let broker = Broker { settings, ports: ports.clone() };
+        let (sender, deleted) = mpsc::unbounded_channel();
+        let broker = Broker { settings, ports: ports.clone(), deleted };
         let task = runtime.spawn(supervision::keep(broker, stopped));
         let task = Mutex::new(Some(task));
-        Self { listen, listen_tls, ports, password, stopping, task }
+        Self { listen, listen_tls, ports, password, deleted: sender, stopping, task }
+    }
+
+    /// Lets it remove the messages that it keeps for a namespace, soon, or when it runs again.
+    pub fn forget(&self, namespace: &str) {
+        let _ = self.deleted.send(namespace.to_owned());
     }
 
     /// How the node reaches it; `None` while it does not run.
@@ -147,6 +156,8 @@ impl LocalBroker {
 struct Broker {
     settings: LocalSettings,
     ports: Arc<Mutex<Option<Ports>>>,
+    /// Names of namespaces that are deleted.
+    deleted: mpsc::UnboundedReceiver<String>,
 }
 
 impl Companion for Broker {
@@ -175,7 +186,7 @@ impl Companion for Broker {
         child: &'a mut Child,
         stopped: &'a mut watch::Receiver<bool>,
     ) -> Serving<'a> {
-        Box::pin(serve(&mut self.settings, &self.ports, stopped, child))
+        Box::pin(serve(self, stopped, child))
     }
 
     fn ended(&mut self, ended: &io::Result<String>, is_stopping: bool) {
@@ -194,11 +205,11 @@ impl Companion for Broker {
 
 /// Tells the process its settings, and waits until it has ended or is to end.
 async fn serve(
-    settings: &mut LocalSettings,
-    ports: &Mutex<Option<Ports>>,
+    broker: &mut Broker,
     stopped: &mut watch::Receiver<bool>,
     child: &mut Child,
 ) -> io::Result<()> {
+    let Broker { settings, ports, deleted } = broker;
     settings.namespaces.changes.borrow_and_update();
     let (namespaces, divides_kept) = list(&settings.namespaces);
     let line = format!(
@@ -258,6 +269,7 @@ async fn serve(
                         hand_over(tls, &mut input).await;
                     }
                 }
+                Some(name) = deleted.recv() => tell(DELETED, &name, &mut input).await,
                 () = changed(Some(&mut namespaces.changes)) => {
                     let divides_kept = tell_namespaces(namespaces, &mut input).await;
                     if let Some(found) = &mut *ports.lock() {
@@ -287,11 +299,14 @@ async fn hand_over(tls: &mut LocalTls, input: &mut ChildStdin) {
 /// Writes the names of the namespaces; returns whether there are any.
 async fn tell_namespaces(namespaces: &LocalNamespaces, input: &mut ChildStdin) -> bool {
     let (list, are_some) = list(namespaces);
-    let mut message = NAMESPACES.to_vec();
-    message.extend(u32::try_from(list.len()).unwrap_or(0).to_be_bytes());
-    message.extend(list.bytes());
-    let _ = input.write_all(&message).await;
+    tell(NAMESPACES, &list, input).await;
     are_some
+}
+
+/// Writes a message of this kind. A process that has ended meanwhile is reported by its status.
+async fn tell(kind: &[u8], text: &str, input: &mut ChildStdin) {
+    let length = u32::try_from(text.len()).unwrap_or(0).to_be_bytes();
+    let _ = input.write_all(&[kind, &length, text.as_bytes()].concat()).await;
 }
 
 /// The names of the namespaces as JSON, and whether there are any.

@@ -178,13 +178,14 @@ pub(super) fn warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
         Access::Mtls if !node.checks_certificates() => {
             Some(match node.config.checks_certificates() {
                 true => format!(
-                    "only coap_dtls could ask clients of {name} for certificates, and it does not, \
-                 because no certificate of this node has a key on the curve P-256 or P-384; \
-                 add such a certificate to the folder of tls"
+                    "{name} refuses all requests: CoAP over DTLS cannot ask clients for \
+                     certificates, because this node has no certificate with a key on the curve \
+                     P-256 or P-384 and at most 4 KiB; add one to the folder in the setting \
+                     certificates"
                 ),
                 false => format!(
-                    "this node checks no certificates of clients, so {name} refuses all requests; turn \
-                 on https, coap_tls or coap_dtls, and name the authorities in client_ca"
+                    "this node checks no certificates of clients, so {name} refuses all requests; \
+                     turn on https, coap_tls or coap_dtls, and name the authorities in client_ca"
                 ),
             })
         }

@@ -208,6 +208,7 @@ async fn empty(node: &Arc<Node>, name: &str, until: Instant) -> Result<(), Probl
     let wanted = name.to_owned();
     with_store(node, move |store| store.remove_all_of(&wanted)).await?;
     node.engine.forget(|function| function.namespace() == Some(name));
+    node.own_broker.iter().for_each(|broker| broker.forget(name));
     // What was accepted before the functions were gone may have reached the disk since.
     forget_invocations(node, name, until).await
 }

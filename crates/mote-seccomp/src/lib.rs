@@ -5,7 +5,6 @@
 //! used: namespaces, mounts, io_uring, bpf, perf, keys, userfaultfd, ptrace, reading of other
 //! processes, odd socket families, kernel TLS. Where a call is needed but some of its forms are
 //! not, its arguments are compared; only integers can be compared, so pointers are never trusted.
-
 //!
 //! This crate only compiles the filter. `mote-sandbox` loads it.
 
@@ -23,12 +22,12 @@ use seccompiler::{
     SeccompRule,
 };
 
-/// The calls with the forms in which each is allowed. Without any, it is allowed in all of them.
+/// The calls with the forms in which each is allowed. An empty list allows every form.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// What happens to a call that is not on the list.
+/// What happens to a call that is not on the list, or in a form that is not.
 const REFUSED: SeccompAction = SeccompAction::Errno(libc::ENOSYS as u32);
-/// Instructions at the beginning of a filter, which end with the number of the call being loaded.
+/// How many instructions a filter of seccompiler begins with. The last one loads the number of the call.
 const PROLOGUE: usize = 4;
 const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 /// Where `struct seccomp_data` has the number.
@@ -262,8 +261,8 @@ pub fn compile() -> io::Result<BpfProgram> {
     };
     let returned = (u32::from(SeccompAction::Allow), u32::from(REFUSED));
     let tree = tree::tree(&numbers(&allowed)?, &numbers(&compared)?, returned)?;
-    // The tree stands between the loaded number and the comparisons of arguments; all jumps are
-    // relative, and none of them leads over its place.
+    // The tree stands between the loaded number and the comparisons of arguments. All jumps are
+    // relative, and none of seccompiler's crosses this place.
     let mut program = one_by_one(compared)?;
     program.splice(PROLOGUE..PROLOGUE, tree);
     Ok(program)
