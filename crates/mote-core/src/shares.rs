@@ -90,6 +90,11 @@ impl<K: Eq + Hash + Clone> Shares<K> {
     pub fn taken_by(&self, owner: &K) -> usize {
         self.0.lock().each.get(owner).copied().unwrap_or(0)
     }
+
+    /// Whether an owner that `wanted` selects holds pieces; `false` if that is not counted.
+    pub fn is_taken_by(&self, wanted: impl FnMut(&K) -> bool) -> bool {
+        self.0.lock().each.keys().any(wanted)
+    }
 }
 
 impl<K> Resource<K> {

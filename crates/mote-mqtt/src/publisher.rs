@@ -106,6 +106,11 @@ impl Publisher {
         let _ = timeout(grace, ended).await;
     }
 
+    /// Whether messages of an owner that `wanted` selects wait, or are not acknowledged.
+    pub fn has_messages_of(&self, wanted: impl Fn(&str) -> bool) -> bool {
+        self.0.messages.is_taken_by(|owner| wanted(owner))
+    }
+
     /// Publishes a message that has no mistake.
     fn begin(&self, mut message: Message, deadline: Instant) -> Begun {
         if *self.0.stopping.borrow() {

@@ -102,6 +102,19 @@ async fn a_message_that_nobody_takes_fails_in_time_and_names_the_reason() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_has_an_owner_until_it_ends() {
+    let publisher = publisher();
+    // The caller leaves, and the message stays.
+    drop(publisher.publish(message("f.plant", &at(None), 0)));
+    let is_there = || publisher.has_messages_of(|owner| owner.ends_with(".plant"));
+    assert!(is_there());
+    assert!(!publisher.has_messages_of(|owner| owner == "f"));
+    // A later one ends after it.
+    assert!(publisher.publish(message("g", &at(None), 0)).await.is_err());
+    assert!(!is_there());
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_is_published_after_the_stop() {
     let publisher = publisher();
     let waiting = tokio::spawn(publisher.publish(message("f", &at(None), 0)));

@@ -139,6 +139,8 @@ pub(crate) struct Node {
     pub(crate) trees: Arc<mote_trees::Trees>,
     /// The functions' subscriptions at MQTT brokers.
     pub(crate) mqtt: mote_mqtt::Triggers<Engine>,
+    /// Publishes messages of functions.
+    pub(crate) publisher: mote_mqtt::Publisher,
     /// The node's own MQTT broker, if it is on.
     pub(crate) own_broker: Option<Arc<mote_mqtt::LocalBroker>>,
     /// Turns of the requests about its users.

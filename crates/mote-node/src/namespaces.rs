@@ -196,6 +196,9 @@ async fn empty(node: &Arc<Node>, name: &str, until: Instant) -> Result<(), Probl
     }
     let ledger = node.engine.ledger();
     wait(until, || ledger.held_by(name) == Held::default(), name, "instances").await?;
+    let own = format!(".{name}");
+    let published = || !node.publisher.has_messages_of(|owner| owner.ends_with(&own));
+    wait(until, published, name, "MQTT messages").await?;
     forget_invocations(node, name, until).await?;
     for state in states(node, name).await? {
         let cleared = node.state.clear(state).await;

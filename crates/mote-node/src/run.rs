@@ -253,6 +253,7 @@ async fn serve(
     let opens = Arc::new(move |head: &_, route: &dyn RouteInfo| of_callers.proves(head, route));
     let node = Arc::new(Node {
         mqtt,
+        publisher: publisher.clone(),
         own_broker: own_broker.clone(),
         mqtt_users: crate::admin::MqttUserTurns::default(),
         http: http_address,
