@@ -19,9 +19,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-mapfile -t GROUPS_OF_PROGRAMS < <(scripts/static.sh --groups)
-read -ra PACKAGES <<<"${GROUPS_OF_PROGRAMS[*]}" # of Cargo
-PROGRAMS=("${PACKAGES[@]}" mote-tools)          # mote-tools is in the package mote
+mapfile -t PACKAGES < <(scripts/static.sh --groups | tr ' ' '\n') # of Cargo
+PROGRAMS=("${PACKAGES[@]}" mote-tools)                            # mote-tools is in the package mote
 DYNAMIC=x86_64-unknown-linux-gnu
 mapfile -t TARGETS < <(echo $DYNAMIC && scripts/static.sh --list)
 KERNEL_MIN=5.12 # README.md, "Machines"
@@ -81,7 +80,7 @@ fi
 programs_of() {
   if [ "$1" = $DYNAMIC ]; then echo "target/dist-build/dynamic/$1/release"; else echo "target/dist-build/static/$1/release"; fi
 }
-# build TARGET…: compiles the programs, each with the features that it needs, as `make build` does.
+# build TARGET…: compiles the programs, all together (scripts/static.sh says why that is possible).
 # The targets are either $DYNAMIC or static ones. The packages have stripped programs; the symbols are
 # taken out of them below.
 build() {
@@ -102,14 +101,11 @@ build() {
   export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/mote"
   unset RUSTFLAGS
   local std=("-Zbuild-std=std,panic_unwind" "-Zbuild-std-features=panic-unwind,optimize_for_size")
-  local programs crates
+  local crates of_packages
   crates=$(scripts/static.sh --crates)
   local sources=(--config "source.crates-io.replace-with='prepared'" --config "source.prepared.directory='$crates'")
-  for programs in "${GROUPS_OF_PROGRAMS[@]}"; do
-    # shellcheck disable=SC2046,SC2086 # words
-    "$toolchain/bin/cargo" build --bins --locked "${sources[@]}" --release --target $DYNAMIC "${std[@]}" $(printf -- '-p %s ' $programs) ||
-      return 1
-  done
+  mapfile -t of_packages < <(printf -- '-p\n%s\n' "${PACKAGES[@]}")
+  "$toolchain/bin/cargo" build --bins --locked "${sources[@]}" --release --target $DYNAMIC "${std[@]}" "${of_packages[@]}"
 }
 # build_all: the programs that use the C library are compiled next to the static ones.
 build_all() {

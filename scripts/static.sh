@@ -15,7 +15,7 @@
 #   --prepare        installs what builds need, and builds nothing
 #   --toolchain      the same, and prints the folder of the compiler with the sources of its library
 #   --crates         the same, and prints the folder with the sources of all crates
-#   --groups         prints the packages of Cargo that are built together, a line for each group
+#   --groups         prints the packages of Cargo, a line for each group that can be built together
 #   TARGET           as Rust names it; the default is all of them (scripts/static.sh --list)
 #
 # zig is the C compiler and the linker for all targets (packages ziglang and cargo-zigbuild of PyPI).
@@ -27,10 +27,11 @@ cd "$(dirname "$0")/.."
 
 TARGETS=(x86_64-unknown-linux-musl aarch64-unknown-linux-musl armv7-unknown-linux-musleabihf
   riscv64gc-unknown-linux-musl)
-# What is built together, in the packages of Cargo. Dependencies that programs of a group share are
-# compiled once, with the features that any of them needs. The second group needs more of tokio and
-# rustls, which would make mote larger and slower. Without libraries (--bins), Cargo compiles only what
-# the linker optimizes.
+# The packages of Cargo, in groups. Programs that are built together get the same features of the
+# crates that they share, and with those that the second group asks for, mote would become larger and
+# slower. So `make build`, which takes the crates as they are published, builds one group after the
+# other. Here, the crates ask for less (below), and all programs are built together, so that each crate
+# is compiled once. Without libraries (--bins), Cargo compiles only what the linker optimizes.
 GROUPS_OF_PROGRAMS=("mote mote-chain mote-acme mote-dtls" "mote-broker mote-nats mote-upgrade")
 ZIG=0.17.1 ZIGBUILD=0.24.1
 
@@ -126,27 +127,46 @@ fi
 
 # --- The sources of the crates ------------------------------------------------------------------
 
+# The crates are taken from a folder in which two things differ, both only in what Cargo is told.
 # A library that is a shared object as well (cdylib) is linked as one in each build, with everything
-# that it uses, and everything below it is compiled twice for that. Nothing loads these, so the crates
-# are taken from a folder in which none is one.
+# that it uses, and everything below it is compiled twice for that. Nothing loads these, so none is
+# one there. And three crates ask tokio and rustls for what the programs do not need: a scheduler for
+# several threads, a clock for tests, and messages that nobody reads. There they do not ask for it.
 of_std=$toolchain/lib/rustlib/src/rust/library
-crates=$cache/crates-$(cat Cargo.lock "$of_std/Cargo.lock" | sha256sum | cut -c 1-16)
+crates=$cache/crates-$(cat Cargo.lock "$of_std/Cargo.lock" scripts/static.sh | sha256sum | cut -c 1-16)
 if [ ! -e "$crates/complete" ]; then
   rm -rf "$cache"/crates-*
   RUSTC_BOOTSTRAP=1 cargo vendor --quiet --locked --versioned-dirs --sync "$of_std/Cargo.toml" "$crates" >/dev/null
   python3 -B - "$crates" <<'PYTHON'
 import json, pathlib, sys
 
+# A line of the manifest of a crate, and what stands there instead.
+FEATURES = {
+    "mqtt5": (
+        'features = ["full"]',
+        'features = ["fs", "io-util", "macros", "net", "rt", "signal", "sync", "time"]',
+    ),
+    "tryhard": ('    "test-util",', ""),
+    "ureq": ('    "logging",', ""),
+}
+changed = set()
 for manifest in pathlib.Path(sys.argv[1]).glob("*/Cargo.toml"):
     text = manifest.read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines(keepends=True) if line.strip() != '"cdylib",']
-    if "".join(lines) == text:
+    lines = [line for line in text.splitlines() if line.strip() != '"cdylib",']
+    name = manifest.parent.name.rpartition("-")[0]
+    asked, instead = FEATURES.get(name, ("", ""))
+    if asked and asked in lines:
+        lines[lines.index(asked)] = instead
+        changed.add(name)
+    if lines == text.splitlines():
         continue
-    manifest.write_text("".join(lines), encoding="utf-8")
+    manifest.write_text("\n".join(lines) + "\n", encoding="utf-8")
     sums = manifest.with_name(".cargo-checksum.json")
     known = json.loads(sums.read_text())
     del known["files"]["Cargo.toml"]
     sums.write_text(json.dumps(known))
+if unknown := FEATURES.keys() - changed:
+    sys.exit(f"static: {', '.join(sorted(unknown))}: the features in Cargo.toml are not those that scripts/static.sh replaces")
 PYTHON
   touch "$crates/complete"
 fi
@@ -184,8 +204,7 @@ fi
 # once, and while one target is linked, which uses one core for minutes, another is compiled.
 mapfile -t of_targets < <(printf -- '--target\n%s\n' "${targets[@]}")
 sources=(--config "source.crates-io.replace-with='prepared'" --config "source.prepared.directory='$crates'")
-for programs in "${GROUPS_OF_PROGRAMS[@]}"; do
-  # shellcheck disable=SC2046,SC2086 # words
-  "$venv/bin/cargo-zigbuild" $verb --bins --locked "${sources[@]}" --profile "$profile" "${of_targets[@]}" \
-    -Zbuild-std=std,panic_unwind -Zbuild-std-features=panic-unwind,optimize_for_size $(printf -- '-p %s ' $programs)
-done
+read -ra packages <<<"${GROUPS_OF_PROGRAMS[*]}"
+mapfile -t of_packages < <(printf -- '-p\n%s\n' "${packages[@]}")
+"$venv/bin/cargo-zigbuild" $verb --bins --locked "${sources[@]}" --profile "$profile" "${of_targets[@]}" \
+  -Zbuild-std=std,panic_unwind -Zbuild-std-features=panic-unwind,optimize_for_size "${of_packages[@]}"

@@ -167,8 +167,11 @@ refused "a flag without its value" "--prefix needs a value" "$tree/install.sh" -
 refused "a purge at an installation" "--purge needs --uninstall" "$tree/install.sh" --purge
 refused "a removal of nothing" "mote is not installed in /usr/local" "$tree/install.sh" --uninstall
 if dpkg -i "$deb" >/dev/null 2>&1; then
-  # The node writes its first files.
-  for _ in $(seq 100); do mote list >/dev/null 2>&1 && break; sleep 0.1; done
+  # The node writes its first files, the last of them after it is ready.
+  for _ in $(seq 600); do
+    mote list >/dev/null 2>&1 && [ -e /var/lib/mote/shims/python/compiled ] && break
+    sleep 0.1
+  done
   refused "an installed package" "already installed by the Debian package mote" "$tree/install.sh"
   dpkg --purge mote >/dev/null 2>&1
 else
