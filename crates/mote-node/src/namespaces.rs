@@ -196,9 +196,6 @@ async fn empty(node: &Arc<Node>, name: &str, until: Instant) -> Result<(), Probl
     }
     let ledger = node.engine.ledger();
     wait(until, || ledger.held_by(name) == Held::default(), name, "instances").await?;
-    let own = format!(".{name}");
-    let published = || !node.publisher.has_messages_of(|owner| owner.ends_with(&own));
-    wait(until, published, name, "MQTT messages").await?;
     forget_invocations(node, name, until).await?;
     for state in states(node, name).await? {
         let cleared = node.state.clear(state).await;
@@ -211,9 +208,14 @@ async fn empty(node: &Arc<Node>, name: &str, until: Instant) -> Result<(), Probl
     let wanted = name.to_owned();
     with_store(node, move |store| store.remove_all_of(&wanted)).await?;
     node.engine.forget(|function| function.namespace() == Some(name));
-    node.own_broker.iter().for_each(|broker| broker.forget(name));
     // What was accepted before the functions were gone may have reached the disk since.
-    forget_invocations(node, name, until).await
+    forget_invocations(node, name, until).await?;
+    // Nothing of the namespace publishes any more. What it has published may still wait.
+    let own = format!(".{name}");
+    let published = || !node.publisher.has_messages_of(|owner| owner.ends_with(&own));
+    wait(until, published, name, "MQTT messages").await?;
+    node.own_broker.iter().for_each(|broker| broker.forget(name));
+    Ok(())
 }
 
 async fn forget_invocations(node: &Node, name: &str, until: Instant) -> Result<(), Problem> {

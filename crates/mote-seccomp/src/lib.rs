@@ -247,8 +247,7 @@ pub fn allowed_count() -> usize {
     rules().map_or(0, |rules| rules.len())
 }
 
-/// Compiles the filter for this machine, as the kernel reads it (`struct sock_fprog`). Takes less than
-/// a millisecond.
+/// Compiles the filter for this machine, as the kernel reads it (`struct sock_fprog`). Only computes.
 ///
 /// # Errors
 /// If there is no filter for this processor.
