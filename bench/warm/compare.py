@@ -301,11 +301,17 @@ def workers(pid: int) -> set[int]:
     return {program for program in level if has_function(program)}
 
 
+FEW = (1, 2, 4, 8)
 ROWS = [
+    *(Row(f"node {few} throughput", "mote hello-node", "native node", few, "per_second", 1.0)
+      for few in FEW),
+    *(Row(f"python {few} over uvicorn", "mote hello-python", "uvicorn", few, "per_second", 1.0)
+      for few in FEW),
+    *(Row(f"coap over npm coap {few}", "mote coap", "native coap", few, "per_second", 1.2)
+      for few in (1, 4)),
     Row("node 64 throughput", "mote hello-node", "native node", 64, "per_second", 2.0),
     Row("node 256 throughput", "mote hello-node", "native node", 256, "per_second", 2.0),
     Row("node 16 throughput", "mote hello-node", "native node", 16, "per_second", 1.4),
-    Row("node 1 throughput", "mote hello-node", "native node", 1, "per_second", 0.95),
     Row("node 1 p99", "mote hello-node", "native node", 1, "p99_ms", 1.0, at_least=False),
     Row("node 64 p99", "mote hello-node", "native node", 64, "p99_ms", 0.6, at_least=False),
     Row("node 256 p99", "mote hello-node", "native node", 256, "p99_ms", 0.6, at_least=False),
