@@ -306,7 +306,7 @@ impl<'a> Invoke<'a> {
 }
 
 /// The hint in an INVOKE frame that few invocations are under way, so that the worker may poll for the
-/// next frame for up to 0.1 ms after its answer, instead of sleeping.
+/// next frame for up to 0.3 ms after its answer, instead of sleeping.
 pub const HINT_POLL: u8 = 1;
 
 /// Appends an INVOKE frame. `body` is the inline part, at most [`INLINE_BODY_BYTES_MAX`];

@@ -1,11 +1,12 @@
 //! Keeps the data path awake while the next event is likely to arrive at once.
 //!
-//! With one request at a time, the most common load at the edge, every event finds the data path
-//! asleep, and waking it costs more than serving the event. While at most one invocation runs, this
-//! task polls for the next event for as long as [`HaltPoll`] expects one, and sleeps otherwise.
-//! With more invocations in flight it does nothing: then the workers need the processor, and
-//! batches form anyway. Each thread of the data path counts its own invocations, so that threads do
-//! not wait for each other; one polls only while no other has any.
+//! With few requests at a time, the most common load at the edge, every event finds the data path
+//! asleep, and waking it costs more than serving the event. This task polls for the next event for
+//! as long as [`HaltPoll`] expects one, and sleeps otherwise. With several invocations in flight, it
+//! does so only while the machine has a processor for each instance that works on them and one for
+//! each thread of the data path: otherwise polling would take the processor from the instances.
+//! Each thread counts its own invocations and instances, so that threads do not wait for each
+//! other; one polls only while no other has any invocation.
 //!
 //! A worker that has answered waits for its next invocation in the same way, and may poll for it by
 //! the same rule. Only the engine knows how many others need a processor meanwhile, so it tells the
@@ -32,9 +33,43 @@ pub(crate) fn few_in_flight() -> bool {
     FEW.get()
 }
 
+/// How many instances of a thread work on an invocation, in a cache line of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Working(AtomicU32);
+
+/// The invocations of one instance, which is counted in [`Working`] while it has any.
+pub(crate) struct Load {
+    invocations: AtomicU32,
+    working: Arc<Working>,
+}
+
+impl Load {
+    /// Counts an invocation until the result is dropped.
+    pub(crate) fn begin(self: &Arc<Self>) -> Work {
+        if self.invocations.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.working.0.fetch_add(1, Ordering::Relaxed);
+        }
+        Work(self.clone())
+    }
+}
+
+/// One invocation of an instance.
+pub(crate) struct Work(Arc<Load>);
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if self.0.invocations.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.working.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Watches the invocations in flight on the whole node.
 pub(crate) struct BusyPoll {
     enabled: bool,
+    /// Instances of one thread that work at a time up to which it may poll, whatever is in flight.
+    room: u32,
     /// Invocations in flight on one thread up to which the workers may poll.
     few: u32,
     /// Threads with invocations in flight.
@@ -48,13 +83,14 @@ pub(crate) struct BusyPoll {
 struct Thread {
     state: Mutex<State>,
     wake: Notify,
+    working: Arc<Working>,
 }
 
 struct State {
     in_flight: u32,
     /// When an invocation last began or ended.
     last_ns: u64,
-    /// The wait for a request, and the wait for a worker's answer.
+    /// The wait for a request while none is in flight, and the wait for anything while some are.
     arrival: HaltPoll,
     answer: HaltPoll,
     asleep: bool,
@@ -62,18 +98,26 @@ struct State {
 }
 
 impl State {
-    fn window_ns(&self) -> u64 {
+    /// `has_room`: each instance that works has a processor.
+    fn window_ns(&self, has_room: bool) -> u64 {
         match self.in_flight {
             0 => self.arrival.window_ns(),
             1 => self.answer.window_ns(),
+            _ if has_room => self.answer.window_ns(),
             _ => 0,
         }
     }
 
-    /// Whether the task must be woken.
-    fn rouse(&mut self, now_ns: u64, may_poll: bool) -> bool {
+    /// Learns how long the thread has waited for an invocation that begins or ends now.
+    fn waited(&mut self, now_ns: u64) {
+        let wait_ns = now_ns.saturating_sub(self.last_ns);
+        if self.in_flight == 0 { &mut self.arrival } else { &mut self.answer }.waited(wait_ns);
         self.last_ns = now_ns;
-        may_poll && self.window_ns() > 0 && std::mem::take(&mut self.asleep)
+    }
+
+    /// Whether the task must be woken.
+    fn rouse(&mut self, may_poll: bool, has_room: bool) -> bool {
+        may_poll && self.window_ns(has_room) > 0 && std::mem::take(&mut self.asleep)
     }
 }
 
@@ -91,10 +135,12 @@ impl BusyPoll {
                 callees: Callees::default(),
             }),
             wake: Notify::new(),
+            working: Arc::default(),
         };
         let threads: Box<[_]> = (0..threads.max(1)).map(|_| thread()).collect();
         let few = if enabled { few_of(threads.len()) } else { 0 };
-        Arc::new(Self { enabled, few, busy: AtomicU32::new(0), threads })
+        let room = u32::try_from(cores() / threads.len()).unwrap_or(u32::MAX).max(2) - 1;
+        Arc::new(Self { enabled, room, few, busy: AtomicU32::new(0), threads })
     }
 
     /// Whether a thread may poll that has no invocation in flight, or is the only one that has.
@@ -102,20 +148,34 @@ impl BusyPoll {
         self.enabled && self.busy.load(Ordering::Relaxed) <= 1
     }
 
+    /// Whether each instance of the thread that works on an invocation has a processor.
+    fn has_room(&self, thread: &Thread) -> bool {
+        thread.working.0.load(Ordering::Relaxed) <= self.room
+    }
+
+    fn this_thread(&self) -> &Thread {
+        here().and_then(|thread| self.threads.get(thread)).unwrap_or(&self.threads[0])
+    }
+
+    /// The load of a new instance that this thread serves.
+    pub(crate) fn load(&self) -> Arc<Load> {
+        let working = self.this_thread().working.clone();
+        Arc::new(Load { invocations: AtomicU32::new(0), working })
+    }
+
     /// Counts an invocation of the function `who` until the guard is dropped.
     pub(crate) fn enter(&self, who: Callee, now_ns: u64) -> InFlight<'_> {
-        let thread = here().and_then(|thread| self.threads.get(thread)).unwrap_or(&self.threads[0]);
+        let thread = self.this_thread();
         let rouse = {
             let mut state = thread.state.lock();
             state.callees.called(who, now_ns);
+            state.waited(now_ns);
             if state.in_flight == 0 {
-                let wait = now_ns.saturating_sub(state.last_ns);
-                state.arrival.waited(wait);
                 self.busy.fetch_add(1, Ordering::Relaxed);
             }
             state.in_flight += 1;
             FEW.set(state.in_flight <= self.few);
-            state.rouse(now_ns, self.may_poll())
+            state.rouse(self.may_poll(), self.has_room(thread))
         };
         if rouse {
             thread.wake.notify_one();
@@ -126,14 +186,13 @@ impl BusyPoll {
     fn leave(&self, thread: &Thread, now_ns: u64) {
         let rouse = {
             let mut state = thread.state.lock();
+            state.waited(now_ns);
             if state.in_flight == 1 {
-                let wait = now_ns.saturating_sub(state.last_ns);
-                state.answer.waited(wait);
                 self.busy.fetch_sub(1, Ordering::Relaxed);
             }
             state.in_flight -= 1;
             FEW.set(state.in_flight <= self.few);
-            state.rouse(now_ns, self.may_poll())
+            state.rouse(self.may_poll(), self.has_room(thread))
         };
         if rouse {
             thread.wake.notify_one();
@@ -162,9 +221,9 @@ impl BusyPoll {
     /// Whether to poll once more; otherwise the next event must wake the task.
     fn expects_more(&self, thread: &Thread) -> bool {
         let now_ns = now_ns();
-        let may_poll = self.may_poll();
+        let (may_poll, has_room) = (self.may_poll(), self.has_room(thread));
         let mut state = thread.state.lock();
-        let more = may_poll && now_ns.saturating_sub(state.last_ns) < state.window_ns();
+        let more = may_poll && now_ns.saturating_sub(state.last_ns) < state.window_ns(has_room);
         state.asleep = !more;
         more
     }
@@ -186,8 +245,11 @@ impl BusyPoll {
 /// processor, one is left for each thread and one for a client on this machine. On two processors, a
 /// client and a worker that polls leave none for the thread while a second invocation waits.
 fn few_of(threads: usize) -> u32 {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    u32::try_from((cores.saturating_sub(threads + 1) / threads).max(1)).unwrap_or(1)
+    u32::try_from((cores().saturating_sub(threads + 1) / threads).max(1)).unwrap_or(1)
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// One invocation in flight.
@@ -208,5 +270,59 @@ impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         let ended_ns = if self.ended_ns == 0 { now_ns() } else { self.ended_ns };
         self.poll.leave(self.thread, ended_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread for which nothing but the number of working instances forbids to poll.
+    fn poll(room: u32) -> Arc<BusyPoll> {
+        let poll = BusyPoll::new(true, 1);
+        let mut poll = Arc::into_inner(poll).unwrap();
+        poll.room = room;
+        Arc::new(poll)
+    }
+
+    #[test]
+    fn an_instance_counts_once_while_it_works() {
+        let poll = poll(1);
+        let (one, other) = (poll.load(), poll.load());
+        let room = || poll.has_room(&poll.threads[0]);
+        let first = one.begin();
+        let second = one.begin();
+        assert!(room(), "both invocations are in one instance");
+        let third = other.begin();
+        assert!(!room());
+        drop(first);
+        assert!(!room(), "the instance still has one");
+        drop(second);
+        assert!(room());
+        drop(third);
+        assert!(room());
+    }
+
+    #[test]
+    fn several_invocations_are_awaited_only_with_a_processor_for_each_instance() {
+        let mut state = State {
+            in_flight: 0,
+            last_ns: 0,
+            arrival: HaltPoll::default(),
+            answer: HaltPoll::default(),
+            asleep: true,
+            callees: Callees::default(),
+        };
+        state.waited(10_000);
+        assert!(state.window_ns(false) > 0, "the next one may come as soon");
+        for (in_flight, now_ns) in [(1, 20_000), (2, 30_000)] {
+            state.in_flight = in_flight;
+            state.waited(now_ns);
+        }
+        assert_eq!((state.window_ns(true), state.window_ns(false)), (12_500, 0));
+        state.in_flight = 1;
+        assert_eq!((state.window_ns(true), state.window_ns(false)), (12_500, 12_500));
+        state.waited(1_000_000);
+        assert_eq!(state.window_ns(true), 0, "answers take long now");
     }
 }

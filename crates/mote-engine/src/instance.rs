@@ -327,9 +327,9 @@ fn enlist(
     revision.concurrency.store(ready.concurrency, Ordering::Relaxed);
     let spare = why == Why::SPARE;
     let times = (unix_ms(), now, now - since_ns);
-    let seat = revision.shared.threads.seat();
+    let place = (revision.shared.threads.seat(), revision.shared.busy_poll.load());
     let mut ready_instance =
-        Instance::new(link, control, reservation, ready.shape, why, times, seat);
+        Instance::new(link, control, reservation, ready.shape, why, times, place);
     ready_instance.takes_requests = !services(revision).is_empty();
     // Polling would use up a smaller share.
     ready_instance.may_poll = revision.spec.limits.cpu_millis.is_none_or(|millis| millis >= 1_000);

@@ -25,7 +25,7 @@ use mote_pool::{
 };
 
 use crate::body_channel::AnswerSink;
-use crate::busy_poll::few_in_flight;
+use crate::busy_poll::{Load, Work, few_in_flight};
 use crate::ledger::Reservation;
 use crate::offer::{Offer, Origin, Unanswered};
 use crate::request_bounds::{CallGuard, Requests};
@@ -124,6 +124,7 @@ pub(crate) struct Stream {
     pub(crate) calls: Vec<CallGuard>,
     /// Ends the task that serves this stream over HTTP.
     pub(crate) task: Option<tokio::task::AbortHandle>,
+    _work: Work,
 }
 
 impl Running for Stream {
@@ -164,6 +165,7 @@ pub(crate) struct Instance {
     pub(crate) takes_requests: bool,
     /// Whether it has a whole processor, which it may use to poll for its next invocation.
     pub(crate) may_poll: bool,
+    load: Arc<Load>,
     /// Some stream is owed enough credit for a frame. The frame is made when the socket takes it.
     owes: bool,
     /// Invocations whose frame waits to be written.
@@ -233,7 +235,7 @@ impl Instance {
         shape: String,
         why: Why,
         (started_unix_ms, now_ns, init_ns): (u64, u64, u64),
-        seat: Option<Seat>,
+        (seat, load): (Option<Seat>, Arc<Load>),
     ) -> Self {
         Self {
             link,
@@ -248,6 +250,7 @@ impl Instance {
             requests: Requests::new(),
             takes_requests: false,
             may_poll: false,
+            load,
             owes: false,
             unwritten: 0,
             burnt_ns: 0,
@@ -589,6 +592,7 @@ fn begin(
         chain: invocation.chain.clone(),
         calls: Vec::new(),
         task: None,
+        _work: instance.load.begin(),
     };
     if let Link::Server(link) = &instance.link {
         let link = link.clone();

@@ -23,7 +23,7 @@ pub struct Config {
     pub instances_max_default: u32,
     /// The programs that run Python and Node.
     pub interpreters: Interpreters,
-    /// Whether the data path may poll for the next event for up to 0.1 ms before it sleeps; for
+    /// Whether the data path may poll for the next event for up to 0.3 ms before it sleeps; for
     /// machines with more than one core.
     pub busy_poll: bool,
     /// Memory for prewarmed programs in bytes; 0 keeps none.

@@ -151,7 +151,7 @@ pub const SETTINGS: [Setting; 53] = [
     Setting {
         key: "polling",
         default: "`true`",
-        text: "Whether the node polls for the next event for up to 0.1 ms before it sleeps, while it serves one request at a time, and lets workers do so while few invocations are under way. Polling saves the time of a wake-up; `false` saves power. Always off on a machine with one core.",
+        text: "Whether the node polls for the next event for up to 0.3 ms before it sleeps, while no more instances work than there are processors for them, and lets workers do so while few invocations are under way. Polling saves the time of a wake-up; `false` saves power. Always off on a machine with one core.",
     },
     Setting {
         key: "timeout_factor",

@@ -4,7 +4,7 @@
 // MAX_MS, the event loop is kept turning for as long as the last ones took. The engine follows the same
 // rule (`halt_poll.rs`), and says with each invocation whether this worker may.
 
-const MAX_MS = 0.1; // the longest window, and the longest wait that opens one
+const MAX_MS = 0.3; // the longest window, and the longest wait that opens one
 const FIRST_MS = 0.0125; // the window after the first short wait
 
 export class Poll {

@@ -8,7 +8,7 @@ pub(in crate::cli) struct PaceFlags {
     /// Threads that serve HTTP connections, 0 to choose by the number of cores
     #[arg(long, value_name = "N")]
     pub(in crate::cli) threads: Option<String>,
-    /// Whether to poll for the next event for up to 0.1 ms before sleeping [default: true]
+    /// Whether to poll for the next event for up to 0.3 ms before sleeping [default: true]
     #[arg(long, value_name = "BOOL")]
     pub(in crate::cli) polling: Option<String>,
     /// Factor by which timeouts of functions are multiplied, for a slow machine [default: 1]
