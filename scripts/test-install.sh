@@ -200,6 +200,9 @@ else
 fi
 rm -rf /srv/m
 mkdir -m 777 /srv/m
+refused "a folder that everybody may write to" "everybody may write to /srv/m" "$tree/install.sh" --no-service --prefix /srv/m/home
+chmod 755 /srv/m && chown 65534 /srv/m
+refused "a folder of an ordinary user, as root" "belongs to the user with the number 65534" "$tree/install.sh" --no-service --prefix /srv/m/home
 succeeds "an ordinary user in a folder of their own" anybody "$tree/install.sh" --no-service --prefix /srv/m/home
 # Without the function, so that the process is the node itself and not a shell.
 HOME=/srv/m/user setpriv --reuid 65534 --regid 65534 --clear-groups /srv/m/home/bin/mote up --data /tmp/mote-data --socket /tmp/mote-test.sock >"$work/node.log" 2>&1 &

@@ -34,6 +34,25 @@ fail() {
 usage() {
   sed -n '4,10s/^# \{0,1\}//p' "$0"
 }
+# owner_problem PATH: why somebody else could change what is installed there; nothing if nobody can.
+# Only the owner, root, and in a folder everybody if it is not sticky, can replace what is in it.
+owner_problem() {
+  [ -e "$1" ] || return 0
+  if [ -d "$1" ]; then set -- "$1" "$1/."; else set -- "$1" "$1"; fi
+  # shellcheck disable=SC2012 # POSIX has no stat
+  ls -ldn "$2" | awk -v path="$1" -v me="$(id -u)" '{
+    if ($3 != 0 && $3 != me) printf "%s belongs to the user with the number %s, who could change what is installed", path, $3
+    else if (substr($1, 9, 1) == "w" && tolower(substr($1, 10, 1)) != "t") printf "everybody may write to %s, and could change what is installed", path
+  }'
+}
+# named_outside RECEIPT: a path in it that this script does not write, because it is not below the prefix.
+named_outside() {
+  awk -v prefix="$prefix/" '
+    $1 == "file" { path = substr($0, 71); inside = index(path, prefix) == 1 }
+    $1 == "file" && (path == "/etc/systemd/system/mote.service" || path == "/etc/init.d/mote") { inside = 1 }
+    $1 == "dir" { path = substr($0, 5); inside = index(path "/", prefix) == 1 || index(prefix, path "/") == 1 }
+    $1 == "file" || $1 == "dir" { if (!inside || path ~ /\/\.\.(\/|$)/) { print path; exit } }' "$1"
+}
 value() { # flag, number of words, value
   if [ "$2" -lt 2 ] || [ -z "$3" ]; then fail "$1 needs a value" "Run install.sh --help for its flags."; fi
 }
@@ -87,11 +106,17 @@ done
 if [ -n "$key" ]; then
   [ -r "$key" ] || fail "the public key $key cannot be read" "Name the file with the public key of the release."
 fi
+# A key that this installation trusts is not given up by leaving out --public-key.
+if [ -z "$key" ] && [ $upgrade = no ] && [ -f "$state/public-key" ]; then
+  key=$state/public-key kept_key=yes
+  say "checking the signature with the trusted key $key"
+fi
 if [ -n "$key" ] && [ $upgrade = no ]; then
   command -v minisign >/dev/null 2>&1 ||
     fail "the signature cannot be checked, because minisign is not installed" "Install the package minisign, or check the archive elsewhere."
-  [ -r "$from/SHA256SUMS.minisig" ] ||
-    fail "the archive has no signature (SHA256SUMS.minisig)" "This archive is unsigned. Download a signed one, or leave out --public-key."
+  advice="This archive is unsigned. Download a signed one, or leave out --public-key."
+  [ $kept_key = no ] || advice="This installation trusts $key. Download a signed archive, or remove that file to install without a check."
+  [ -r "$from/SHA256SUMS.minisig" ] || fail "the archive has no signature (SHA256SUMS.minisig)" "$advice"
   minisign -V -q -p "$key" -m "$from/SHA256SUMS" -x "$from/SHA256SUMS.minisig" >/dev/null 2>&1 ||
     fail "the signature of $from/SHA256SUMS does not belong to the key $key" "Do not use this archive. Download it again, and check that the key is that of the release."
 fi
@@ -172,9 +197,15 @@ existing=$(nearest "$prefix")
 {
   printf '%s\n' "$existing"
   [ $service = no ] || dirname "$UNIT"
-  { listed; echo "- share/mote/receipt"; } | while read -r _ path; do nearest "$(dirname "$prefix/$path")"; done
+  { listed; echo "- share/mote/receipt"; } | while read -r _ path; do
+    folder=$(nearest "$(dirname "$prefix/$path")")
+    # Whoever owns a folder above it can replace it.
+    while printf '%s\n' "$folder" && [ "$folder" != "$existing" ] && [ "$folder" != / ]; do folder=$(dirname "$folder"); done
+  done
 } | awk '!seen[$0]++' | while IFS= read -r folder; do
   [ -d "$folder" ] || fail "$folder is not a folder" "Choose another --prefix."
+  problem=$(owner_problem "$folder")
+  [ -z "$problem" ] || fail "$problem" "Run install.sh as that user, or choose a --prefix in which only root and you may write."
   # A file is made, because a file system can be read-only although the permissions allow to write.
   rm -f "$folder"/.mote-install.?????? # left by an installation that was killed
   probe=$(mktemp "$folder/.mote-install.XXXXXX" 2>/dev/null) || {
@@ -191,6 +222,11 @@ if [ -e "$receipt" ] && { ! head -n 1 "$receipt" | grep -qE '^mote .* (in)?compl
   grep -qvE '^(mote .*|file [0-9a-f]{64} /.*|dir /.*|service (mote\.service|openrc|procd))$' "$receipt"; }; then
   fail "$receipt of the earlier installation is damaged" "Restore it, or remove it and the files of mote below $prefix yourself."
 fi
+problem=$(owner_problem "$receipt")
+[ -z "$problem" ] || fail "$problem" "Remove the file, or choose another --prefix."
+outside=$([ ! -e "$receipt" ] || named_outside "$receipt")
+[ -z "$outside" ] ||
+  fail "$receipt of the earlier installation is damaged: it names $outside, which is not below $prefix" "Restore it, or remove it and the files of mote below $prefix yourself."
 sum_of() { sha256sum <"$1" | cut -d' ' -f1; }
 named() { [ -f "$receipt" ] && awk -v path="$1" '$1 == "file" && substr($0, 71) == path { found = 1 } END { exit !found }' "$receipt"; }
 foreign() {
@@ -230,14 +266,19 @@ folders() {
 was=$(cat "$receipt" 2>/dev/null) || was=
 # The trusted key of this installation stays until another one is given.
 trusted=$state/public-key
-[ -n "$key" ] || [ ! -f "$trusted" ] || key=$trusted kept_key=yes
+[ -n "$key" ] || [ ! -f "$trusted" ] || key=$trusted kept_key=yes # in an upgrade
 made=$( (printf '%s\n' "$was" | grep '^dir ' || true; folders) | sort -u)
 version=$(required version)
 # While the installation runs, the receipt names the files of the former version too.
 write_receipt() { # state, text
+  rm -f "$receipt.new" # it may be a link
   { printf 'mote %s %s\n' "$version" "$1"; printf '%s\n' "$made" | grep . || true; printf '%s\n' "$2" | grep -v '^mote \|^dir ' | grep . | sort -u; } >"$receipt.new"
   mv -f "$receipt.new" "$receipt"
 }
+installed=$(printf '%s\n' "$was" | sed -n '1s/^mote \([^ ]*\) .*/\1/p')
+if [ $upgrade = no ] && [ -n "$installed" ] && older "$version" "$installed"; then
+  say "mote $version is older than the installed $installed; a node may refuse the data of the newer version"
+fi
 planned=$(plan)
 ended() {
   if [ "$1" != 0 ]; then say "the installation is not complete; run install.sh again, or with --uninstall" >&2; fi
@@ -249,6 +290,8 @@ if [ ! -d "$state" ]; then
   while [ ! -d "$(dirname "$first")" ]; do first=$(dirname "$first"); done
   new=$(dirname "$first")/.mote-install.new
   rm -rf "$new"
+  # Without -p, so that a folder that somebody else has just made is not taken.
+  mkdir "$new"
   mkdir -p "$new${state#"$first"}"
   receipt=$new${receipt#"$first"}
   write_receipt incomplete "$planned"
@@ -262,6 +305,7 @@ fi
 put() { # mode, path; the content is the input
   mkdir -p "$(dirname "$2")"
   # A rename replaces a program that runs, which cannot be written to.
+  rm -f "$2.mote-new" # it may be a link
   cat >"$2.mote-new"
   chmod "$1" "$2.mote-new"
   mv -f "$2.mote-new" "$2"
@@ -319,6 +363,8 @@ rm -rf "$state/upgrade" "$state/upgrade.new"
 say "mote $version is installed in $prefix"
 if [ -n "$key" ] && [ $kept_key = no ]; then
   say "the signature belongs to $key, which is kept in $trusted"
+elif [ -n "$key" ]; then
+  say "the signature belongs to the trusted key $key"
 else
   say "the signature was not checked, because no --public-key was given"
 fi
@@ -327,4 +373,4 @@ if [ $service != no ]; then
 else
   say "start a node with: $prefix/bin/mote up"
 fi
-say "remove it with: $state/uninstall.sh --prefix $prefix"
+say "remove it with: '$state/uninstall.sh' --prefix '$prefix'"

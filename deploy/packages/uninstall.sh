@@ -63,8 +63,22 @@ case $(head -n 1 "$receipt") in
 esac
 ! grep -vE '^(mote .*|file [0-9a-f]{64} /.*|dir /.*|service (mote\.service|openrc|procd))$' "$receipt" | grep -q . ||
   fail "$receipt is damaged: it has a line that install.sh does not write" "Restore it, or remove the files of mote below $prefix yourself."
+# Somebody who could write this file could name files of others in it.
+for path in "$state/." "$receipt"; do
+  # shellcheck disable=SC2012 # POSIX has no stat
+  owner=$(ls -ldn "$path" | awk '{ print $3 }')
+  [ "$owner" = 0 ] || [ "$owner" = "$(id -u)" ] ||
+    fail "${path%/.} belongs to the user with the number $owner" "Run uninstall.sh as that user."
+done
 ! grep -q '/\.\.\(/\|$\)' "$receipt" ||
   fail "$receipt is damaged: it names a path with .." "Restore it, or remove the files of mote below $prefix yourself."
+outside=$(awk -v prefix="$prefix/" '
+  $1 == "file" { path = substr($0, 71); inside = index(path, prefix) == 1 }
+  $1 == "file" && (path == "/etc/systemd/system/mote.service" || path == "/etc/init.d/mote") { inside = 1 }
+  $1 == "dir" { path = substr($0, 5); inside = index(path "/", prefix) == 1 || index(prefix, path "/") == 1 }
+  $1 == "file" || $1 == "dir" { if (!inside) { print path; exit } }' "$receipt")
+[ -z "$outside" ] ||
+  fail "$receipt is damaged: it names $outside, which is not below $prefix" "Restore it, or remove the files of mote below $prefix yourself."
 service=$(sed -n 's/^service //p' "$receipt" | head -n 1)
 # Without a service, the node's data is wherever its user has put it, and these folders belong to
 # another installation.
@@ -119,8 +133,8 @@ if [ "$service" = mote.service ]; then
   systemctl reset-failed mote.service >/dev/null 2>&1 || true
 fi
 
-# What mote upgrade keeps.
-rm -rf "$state/former" "$state/upgrade" "$state/upgrade.new"
+# What mote upgrade keeps, and what one that was killed has left.
+rm -rf "$state/former" "$state/upgrade" "$state/upgrade.new" "$state"/.mote-check.??????
 dirs=$(sed -n 's/^dir //p' "$receipt" | sort -ru)
 rm -f "$receipt" "$receipt.new"
 while IFS= read -r path; do

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use mote_tests::releases::{Release, keys, requirements, run};
+use mote_tests::releases::{Release, keys, requirements, run, sha256};
 use mote_tests::{free_address, is_long, is_root, mote_binary, skip, wait_for};
 
 const OLD: &str = "0.1.0";
@@ -226,6 +226,16 @@ fn bad_archives_are_refused() {
     check("a file that is there twice", &twice, "is there twice");
     let extra = packed(Release::new(NEW).with_entry("mote-0.2.0/bin/other", b'0', ""));
     check("a file without a sum", &extra, "bin/other is not in SHA256SUMS");
+    let joined = |script: &str| {
+        packed(Release::new(NEW));
+        run(Command::new("sh").current_dir(dir).args(["-c", script]));
+        dir.join("joined.tar.gz")
+    };
+    let more =
+        "gunzip -c mote-0.2.0.tar.gz >joined.tar; echo more >>joined.tar; gzip -f joined.tar";
+    check("data after the last entry", &joined(more), "has something after its last entry");
+    let again = "cat mote-0.2.0.tar.gz mote-0.2.0.tar.gz >joined.tar.gz";
+    check("a second archive behind it", &joined(again), "has something after its end");
     let after_sums = |change: fn(&mut Release)| Release::new(NEW).pack(dir, change);
     let other = |release: &mut Release| {
         *release = release.clone().with("bin/mote", "#!/bin/sh\nrm -r /x\n")
@@ -297,7 +307,7 @@ fn releases_that_do_not_fit_are_refused() {
         &["--yes"],
         "an installation that fails",
         Release::new(NEW).with("install.sh", "echo 'install: error: no' >&2; exit 1\n"),
-        "install.sh of mote 0.2.0 failed: install: error: no",
+        "install.sh of mote 0.2.0 failed: no",
     );
     let older = Release::new("0.0.9").pack(installed.dir.path(), |_| {});
     let older = older.to_str().expect("UTF-8");
@@ -391,10 +401,10 @@ fn places_that_cannot_be_upgraded_are_refused() {
     let archive = Release::new(NEW).pack(dir, |_| {});
     let archive = archive.to_str().expect("UTF-8");
     let words = ["--yes", "--unsigned", archive];
-    check_refused("no confirmation", &installed, "nobody can confirm the upgrade", || {
+    check_refused("no confirmation", &installed, "the upgrade must be confirmed", || {
         installed.upgrade(&["--unsigned", archive])
     });
-    check_refused("no archive", &installed, "no upgrade was interrupted", || {
+    check_refused("no archive", &installed, "no interrupted upgrade is there", || {
         installed.upgrade(&["--yes"])
     });
     check_refused("nothing to go back to", &installed, "there is no former version", || {
@@ -481,6 +491,67 @@ fn places_that_cannot_be_upgraded_are_refused() {
              {{ dd if=/dev/zero of={prefix}/fill 2>/dev/null; {upgrade}; }}"
         ))
     });
+}
+
+/// Somebody who can change an installation must not get root to run or remove something.
+#[test]
+fn an_installation_that_others_can_change_is_refused() {
+    if !is_root() {
+        return skip("owners", "only root can give files to others");
+    }
+    let installed = Installed::new(&[]);
+    let (dir, prefix) = (installed.dir.path(), &installed.prefix);
+    let archive = Release::new(NEW).pack(dir, |_| {});
+    let words = ["--yes", "--unsigned", archive.to_str().expect("UTF-8")];
+    let scripts = dir.join("mote-0.1.0");
+    let check = |name: &str, upgrade: &str, script: &str, uninstall: &str| {
+        check_refused(name, &installed, upgrade, || installed.upgrade(&words));
+        for (flags, expected) in [(&["--no-service"][..], script), (&["--uninstall"], uninstall)] {
+            if expected.is_empty() {
+                continue;
+            }
+            let before = installed.state();
+            let flags = [flags, &["--prefix", prefix.to_str().expect("UTF-8")]].concat();
+            check_refused_by_script(&scripts.join("install.sh"), &flags, expected);
+            assert_eq!(installed.state(), before, "{name}");
+        }
+    };
+    let give = |path: &Path, to| std::os::unix::fs::chown(path, Some(to), None).expect("chown");
+    let state = prefix.join("share/mote");
+    let belongs = "belongs to the user with the number 65534";
+    give(&state, 65_534);
+    check("a folder of somebody else", belongs, belongs, belongs);
+    give(&state, 0);
+    give(&prefix.join("share"), 65_534);
+    check("a folder above it", belongs, belongs, "");
+    give(&prefix.join("share"), 0);
+    let mode = |mode| {
+        std::fs::set_permissions(prefix, std::fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    mode(0o777);
+    check("everybody", "can be changed by everybody", "everybody may write to", "");
+    mode(0o755);
+    let receipt = state.join("receipt");
+    let honest = std::fs::read_to_string(&receipt).expect("the receipt");
+    let victim = dir.join("victim");
+    std::fs::write(&victim, "").expect("a file");
+    let line = format!("file {} {}\n", sha256(b""), victim.display());
+    std::fs::write(&receipt, format!("{honest}{line}")).expect("the receipt");
+    let outside = "which is not below";
+    check("a file elsewhere", outside, outside, outside);
+    let line = format!("file {} {}/../victim\n", sha256(b""), prefix.display());
+    std::fs::write(&receipt, format!("{honest}{line}")).expect("the receipt");
+    check("a path with ..", "receipt is damaged", outside, "it names a path with ..");
+    assert!(victim.exists());
+    std::fs::write(&receipt, honest).expect("the receipt");
+
+    // A link where a file is written first.
+    let link = prefix.join("bin/mote.mote-new");
+    std::os::unix::fs::symlink(&victim, &link).expect("a link");
+    let mut install = Command::new(scripts.join("install.sh"));
+    run(install.args(["--no-service", "--prefix"]).arg(prefix));
+    assert_eq!(std::fs::read(&victim).expect("the file"), b"");
+    installed.check(OLD, "after a link in the way");
 }
 
 #[test]

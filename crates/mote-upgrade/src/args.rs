@@ -18,7 +18,7 @@ pub(crate) struct Args {
     /// Go back to the former version, or undo an interrupted upgrade
     #[arg(
         long,
-        conflicts_with_all = ["archive", "public_key", "unsigned", "allow_downgrade"],
+        conflicts_with_all = ["archive", "check", "public_key", "unsigned", "allow_downgrade"],
     )]
     pub(crate) rollback: bool,
     /// Check the archive, this machine and the installation, and change nothing

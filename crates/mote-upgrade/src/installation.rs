@@ -1,6 +1,7 @@
 //! The installation that is to be replaced.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -41,7 +42,17 @@ impl Installation {
             return Err(Failure::new(UNFIT, text, hint));
         };
         let prefix = std::path::absolute(prefix).map_err(|error| Failure::file(prefix, &error))?;
+        refuse_others(&prefix)?;
         let receipt = Receipt::read(&receipt_of(&prefix))?;
+        if let Some(path) = receipt.outside(&prefix) {
+            let text = format!(
+                "{} is damaged: it names {}, which is not below {}",
+                receipt_of(&prefix).display(),
+                path.display(),
+                prefix.display()
+            );
+            return Err(Failure::new(UNFIT, text, "restore it, or install mote again"));
+        }
         if let Some(keeper) = receipt.other_service() {
             let text =
                 format!("the service mote is one of {keeper}, which mote upgrade cannot restart");
@@ -126,6 +137,28 @@ impl Installation {
 
 fn receipt_of(prefix: &Path) -> PathBuf {
     prefix.join("share/mote/receipt")
+}
+
+/// Refuses an installation that another user could change: this command runs programs of it.
+fn refuse_others(prefix: &Path) -> Result<(), Failure> {
+    let state = prefix.join("share/mote");
+    let own = rustix::process::geteuid().as_raw();
+    let folders = [prefix.to_owned(), prefix.join("bin"), prefix.join("share"), state.clone()];
+    let inner = ["receipt", "public-key", "upgrade", "upgrade.new", "former"];
+    for path in folders.into_iter().chain(inner.map(|name| state.join(name))) {
+        let Ok(meta) = std::fs::metadata(&path) else { continue };
+        let why = if ![0, own].contains(&meta.uid()) {
+            format!("belongs to the user with the number {}", meta.uid())
+        } else if meta.mode() & 0o1002 == 0o0002 {
+            "can be changed by everybody".to_owned()
+        } else {
+            continue;
+        };
+        let text = format!("{} {why}, who could change what is installed", path.display());
+        let hint = "run the same command as the user to whom the installation belongs";
+        return Err(Failure::new(UNFIT, text, hint));
+    }
+    Ok(())
 }
 
 /// A package manager must replace what it has installed.

@@ -32,7 +32,9 @@ impl Receipt {
         };
         match words.as_slice() {
             ["mote", version, "complete" | "incomplete"]
-                if lines.iter().all(is_known) && !text.contains("/../") =>
+                if lines.iter().all(is_known)
+                    && !text.contains("/../")
+                    && !lines.iter().any(|line| line.ends_with("/..")) =>
             {
                 Ok(Self { version: (*version).to_owned(), lines })
             }
@@ -46,6 +48,20 @@ impl Receipt {
     /// Sum and path of each file.
     pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &Path)> {
         self.lines.iter().filter_map(|line| file(line))
+    }
+
+    /// A file or folder that is not of an installation in this prefix. A folder may be above it.
+    pub(crate) fn outside(&self, prefix: &Path) -> Option<&Path> {
+        let units = ["/etc/systemd/system/mote.service", "/etc/init.d/mote"].map(Path::new);
+        let is_own = |path: &Path| path.starts_with(prefix) || units.contains(&path);
+        let file = self.files().map(|(_, path)| path).find(|path| !is_own(path));
+        let mut folders = self.lines.iter().filter_map(|line| line.strip_prefix("dir "));
+        file.or_else(|| {
+            let folder = folders.find(|folder| {
+                !Path::new(folder).starts_with(prefix) && !prefix.starts_with(folder)
+            });
+            folder.map(Path::new)
+        })
     }
 
     pub(crate) fn has_service(&self) -> bool {
@@ -88,6 +104,8 @@ impl Receipt {
         let mut text = format!("mote {} {state}\n", self.version);
         lines.iter().for_each(|line| text.extend([line, "\n"]));
         let new = PathBuf::from(format!("{}.new", path.display()));
+        // It is made anew, so that no link of somebody else is followed.
+        let _ = std::fs::remove_file(&new);
         std::fs::write(&new, text).map_err(|error| Failure::file(&new, &error))?;
         std::fs::rename(&new, path).map_err(|error| Failure::file(path, &error))
     }

@@ -9,7 +9,7 @@ use std::io::{Read, Seek as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use flate2::read::GzDecoder;
+use flate2::bufread::GzDecoder;
 use semver::Version;
 use sha2::{Digest as _, Sha256};
 use tar::EntryType;
@@ -26,7 +26,7 @@ const TEXT_BYTES_MAX: u64 = 1 << 20;
 const UNPACKED_BYTES_MAX: u64 = 1 << 30;
 const ENTRIES_MAX: usize = 10_000;
 const AGAIN: &str = "download the archive again, and name the file \
-                     mote-VERSION-MACHINE-linux-gnu.tar.gz";
+                     mote-VERSION-MACHINE-linux-musl.tar.gz, or linux-gnu for x86-64";
 
 /// A release whose files agree with its sums.
 #[derive(Debug)]
@@ -206,12 +206,23 @@ fn scan(file: &mut File, open: &mut Open) -> Result<Found, Failure> {
             return Err(hostile(&format!("{path:?}"), "is there twice"));
         }
     }
-    // The check sum of the compression follows the last entry.
+    // The check sum of the compression follows the last entry. Nothing else may: other programs would
+    // unpack what was not checked.
     let mut rest = archive.into_inner();
-    std::io::copy(&mut rest, &mut std::io::sink()).map_err(damaged)?;
+    loop {
+        let count = rest.read(&mut buffer).map_err(damaged)?;
+        let Some(part) = buffer.get(..count).filter(|part| !part.is_empty()) else { break };
+        if part.iter().any(|byte| *byte != 0) {
+            return Err(hostile("it", "has something after its last entry"));
+        }
+    }
     if rest.limit() == 0 {
         let text = format!("has more than {} MiB", UNPACKED_BYTES_MAX >> 20);
         return Err(hostile("it", &text));
+    }
+    let mut compressed = rest.into_inner().into_inner();
+    if compressed.read(&mut buffer).map_err(damaged)? > 0 {
+        return Err(hostile("it", "has something after its end"));
     }
     Ok(found)
 }

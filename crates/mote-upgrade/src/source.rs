@@ -25,6 +25,10 @@ pub(crate) fn open(archive: &str) -> Result<File, Failure> {
     if archive.starts_with("http://") || archive.starts_with("https://") {
         return download(archive);
     }
+    if let Some((scheme, _)) = archive.split_once("://") {
+        let text = format!("{archive} cannot be downloaded: {scheme} is not http or https");
+        return Err(Failure::new(ARCHIVE, text, "name a file, or a URL that begins with https://"));
+    }
     let file = File::open(archive).map_err(|error| Failure::file(archive, &error))?;
     let meta = file.metadata().map_err(|error| Failure::file(archive, &error))?;
     if !meta.is_file() {

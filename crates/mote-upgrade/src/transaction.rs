@@ -29,6 +29,8 @@ use crate::service;
 pub(crate) const TREE: &str = "tree";
 const TARGET: &str = "target";
 const FORMER: &str = "former";
+/// What the name of a folder begins with in which a release is tried for `--check`.
+pub(crate) const CHECK: &str = ".mote-check.";
 /// The key that `install.sh` keeps.
 const KEY: &str = "key";
 
@@ -71,8 +73,13 @@ impl Transaction {
         Ok(new)
     }
 
-    /// Removes what was prepared.
+    /// Removes what was prepared, and what a check that was killed has unpacked.
     pub(crate) fn discard(installation: &Installation) -> Result<(), Failure> {
+        for name in list(&installation.state)? {
+            if name.to_string_lossy().starts_with(CHECK) {
+                remove(&installation.state.join(name))?;
+            }
+        }
         remove(&new_folder(installation))
     }
 
@@ -166,10 +173,11 @@ impl Transaction {
         if output.status.success() {
             return Ok(());
         }
+        // Its error, or its last line. Its advice is for an installation, which this undoes.
         let said = String::from_utf8_lossy(&output.stderr);
-        let mut said: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
-        said.drain(..said.len().saturating_sub(6));
-        let text = format!("install.sh of mote {} failed: {}", self.to, said.join("\n"));
+        let error = said.lines().find_map(|line| line.strip_prefix("install: error: "));
+        let said = error.or_else(|| said.lines().last()).unwrap_or_default();
+        let text = format!("install.sh of mote {} failed: {said}", self.to);
         Err(Failure::new(UNFIT, text, "correct what it names, and repeat the upgrade"))
     }
 

@@ -1,10 +1,10 @@
 //! The order of an upgrade.
 
 use std::fs::File;
-use std::io::{BufRead as _, ErrorKind, IsTerminal as _, Write as _};
+use std::io::{BufRead as _, ErrorKind, IsTerminal as _, Read as _, Seek as _, Write as _};
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use mote_api::harmless;
 
@@ -14,11 +14,16 @@ use crate::failure::{ARCHIVE, Failure, UNFIT, USAGE, WENT_BACK};
 use crate::installation::Installation;
 use crate::release::Release;
 use crate::service::{self, NotReady, Service};
-use crate::transaction::{TREE, Transaction};
+use crate::transaction::{CHECK, TREE, Transaction};
 use crate::{machine, source, trust};
 
 /// Exit status of a node whose settings are not valid.
 const INVALID_SETTINGS: i32 = mote_api::exit::CONFIG as i32;
+
+/// How long the new program may take to say its version, and to check the settings.
+const TRY_PATIENCE: Duration = Duration::from_secs(60);
+/// What is read of its output.
+const OUTPUT_BYTES_MAX: u64 = 64 << 10;
 
 fn say(text: impl std::fmt::Display) {
     eprintln!("{}", harmless(&text.to_string()));
@@ -60,12 +65,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Some((release, mut file)) => install(&release, &mut file, &installation, args),
         None if args.rollback => roll_back(&installation, args),
         None => {
-            let hint = "name the archive: mote upgrade mote-VERSION-MACHINE-linux-gnu.tar.gz";
-            Err(Failure::new(
-                USAGE,
-                "no upgrade was interrupted, so there is nothing to complete",
-                hint,
-            ))
+            let hint = "name it: mote upgrade mote-VERSION-MACHINE-linux-musl.tar.gz";
+            let text = "no archive is named, and no interrupted upgrade is there to be completed";
+            Err(Failure::new(USAGE, text, hint))
         }
     }
 }
@@ -120,7 +122,7 @@ fn check_only(
     check_version(&release, installed, args)?;
     installation.check_space(&release)?;
     // Next to the installation, because programs in the folder for temporary files may not run.
-    let at_home = tempfile::tempdir_in(installation.prefix.join("share/mote"));
+    let at_home = tempfile::Builder::new().prefix(CHECK).tempdir_in(&installation.state);
     let tree = at_home
         .or_else(|_| tempfile::tempdir())
         .map_err(|error| Failure::file(std::env::temp_dir(), &error))?;
@@ -172,8 +174,12 @@ fn install(
 /// the settings may not be valid for them.
 fn try_programs(tree: &Path, version: &str, has_settings: bool) -> Result<(), Failure> {
     let program = tree.join("bin/mote");
-    let output = Command::new(&program).arg("version").output();
+    let output = output_within(Command::new(&program).arg("version"), TRY_PATIENCE);
     let output = output.map_err(|error| {
+        if error.kind() == ErrorKind::TimedOut {
+            let text = format!("the new program does not say its version within {TRY_PATIENCE:?}");
+            return Failure::new(ARCHIVE, text, "use an archive that the project has released");
+        }
         if error.kind() == ErrorKind::PermissionDenied {
             let folder = tree.parent().unwrap_or(tree).display();
             let text =
@@ -195,7 +201,8 @@ fn try_programs(tree: &Path, version: &str, has_settings: bool) -> Result<(), Fa
         return Err(Failure::new(ARCHIVE, text, "use an archive that the project has released"));
     }
     if has_settings {
-        let output = Command::new(&program).args(["config", "check"]).output();
+        let mut check = Command::new(&program);
+        let output = output_within(check.args(["config", "check"]), TRY_PATIENCE);
         let output = output.map_err(|error| Failure::file(&program, &error))?;
         if output.status.code() == Some(INVALID_SETTINGS) {
             let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
@@ -204,6 +211,33 @@ fn try_programs(tree: &Path, version: &str, has_settings: bool) -> Result<(), Fa
         }
     }
     Ok(())
+}
+
+/// Runs a program, and ends it after a time.
+fn output_within(command: &mut Command, patience: Duration) -> std::io::Result<Output> {
+    // Files, because a pipe can be full before the program ends.
+    let (out, err) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
+    let mut child = command.spawn()?;
+    let until = Instant::now() + patience;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if Instant::now() > until {
+            let _ = child.kill();
+            child.wait()?;
+            return Err(ErrorKind::TimedOut.into());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let text = |mut file: File| {
+        let mut text = Vec::new();
+        file.rewind()
+            .and_then(|()| file.take(OUTPUT_BYTES_MAX).read_to_end(&mut text))
+            .map(|_| text)
+    };
+    Ok(Output { status, stdout: text(out)?, stderr: text(err)? })
 }
 
 fn roll_back(installation: &Installation, args: &Args) -> Result<(), Failure> {
@@ -241,7 +275,8 @@ fn confirm(what: &str, restarts: bool, args: &Args) -> Result<(), Failure> {
         return Ok(());
     }
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::new(USAGE, "nobody can confirm the upgrade", "add --yes"));
+        let text = "the upgrade must be confirmed, and there is no terminal to ask on";
+        return Err(Failure::new(USAGE, text, "add --yes"));
     }
     eprint!("Continue? [y/N] ");
     let _ = std::io::stderr().flush();
@@ -304,7 +339,9 @@ fn complete(
     match (service, begun.restarts) {
         (Some(_), true) => say("the new version answers"),
         (Some(_), false) => say("the service was stopped, and was not started"),
-        (None, _) => say("a node that runs is still the former version: start it again"),
+        (None, _) => {
+            say("if a node runs, it is still the former version: stop it and start it again")
+        }
     }
     say("the former version is kept; go back with: mote upgrade --rollback");
     Ok(())
