@@ -1,5 +1,6 @@
 //! The receipt of an installation: the files and folders that `install.sh` made.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, UNFIT};
@@ -104,9 +105,11 @@ impl Receipt {
         let mut text = format!("mote {} {state}\n", self.version);
         lines.iter().for_each(|line| text.extend([line, "\n"]));
         let new = PathBuf::from(format!("{}.new", path.display()));
-        // It is made anew, so that no link of somebody else is followed.
+        // It must be new, so that no link of somebody else is followed.
         let _ = std::fs::remove_file(&new);
-        std::fs::write(&new, text).map_err(|error| Failure::file(&new, &error))?;
+        let made = std::fs::File::create_new(&new);
+        let written = made.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(|error| Failure::file(&new, &error))?;
         std::fs::rename(&new, path).map_err(|error| Failure::file(path, &error))
     }
 }

@@ -174,11 +174,14 @@ fn install(
 /// the settings may not be valid for them.
 fn try_programs(tree: &Path, version: &str, has_settings: bool) -> Result<(), Failure> {
     let program = tree.join("bin/mote");
+    let hangs = |verb: &str| {
+        let text = format!("the new program does not end within {TRY_PATIENCE:?} as: mote {verb}");
+        Failure::new(ARCHIVE, text, "use an archive that the project has released")
+    };
     let output = output_within(Command::new(&program).arg("version"), TRY_PATIENCE);
     let output = output.map_err(|error| {
         if error.kind() == ErrorKind::TimedOut {
-            let text = format!("the new program does not say its version within {TRY_PATIENCE:?}");
-            return Failure::new(ARCHIVE, text, "use an archive that the project has released");
+            return hangs("version");
         }
         if error.kind() == ErrorKind::PermissionDenied {
             let folder = tree.parent().unwrap_or(tree).display();
@@ -203,7 +206,10 @@ fn try_programs(tree: &Path, version: &str, has_settings: bool) -> Result<(), Fa
     if has_settings {
         let mut check = Command::new(&program);
         let output = output_within(check.args(["config", "check"]), TRY_PATIENCE);
-        let output = output.map_err(|error| Failure::file(&program, &error))?;
+        let output = output.map_err(|error| match error.kind() {
+            ErrorKind::TimedOut => hangs("config check"),
+            _ => Failure::file(&program, &error),
+        })?;
         if output.status.code() == Some(INVALID_SETTINGS) {
             let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             let text = format!("the settings are not valid for mote {version}: {why}");
@@ -213,7 +219,7 @@ fn try_programs(tree: &Path, version: &str, has_settings: bool) -> Result<(), Fa
     Ok(())
 }
 
-/// Runs a program, and ends it after a time.
+/// Runs a program. Blocks until it ends, or ends it after `patience` (`ErrorKind::TimedOut`).
 fn output_within(command: &mut Command, patience: Duration) -> std::io::Result<Output> {
     // Files, because a pipe can be full before the program ends.
     let (out, err) = (tempfile::tempfile()?, tempfile::tempfile()?);
