@@ -90,8 +90,9 @@ struct State {
     in_flight: u32,
     /// When an invocation last began or ended.
     last_ns: u64,
-    /// The wait for a request while none is in flight, and the wait for anything while some are.
+    /// Learns from waits that begin while no invocation is in flight.
     arrival: HaltPoll,
+    /// Learns from all other waits.
     answer: HaltPoll,
     asleep: bool,
     callees: Callees,
@@ -278,16 +279,15 @@ mod tests {
     use super::*;
 
     /// A thread for which nothing but the number of working instances forbids to poll.
-    fn poll(room: u32) -> Arc<BusyPoll> {
-        let poll = BusyPoll::new(true, 1);
-        let mut poll = Arc::into_inner(poll).unwrap();
-        poll.room = room;
-        Arc::new(poll)
+    fn poll() -> BusyPoll {
+        let mut poll = Arc::into_inner(BusyPoll::new(true, 1)).unwrap();
+        poll.room = 1;
+        poll
     }
 
     #[test]
     fn an_instance_counts_once_while_it_works() {
-        let poll = poll(1);
+        let poll = poll();
         let (one, other) = (poll.load(), poll.load());
         let room = || poll.has_room(&poll.threads[0]);
         let first = one.begin();
@@ -305,14 +305,8 @@ mod tests {
 
     #[test]
     fn several_invocations_are_awaited_only_with_a_processor_for_each_instance() {
-        let mut state = State {
-            in_flight: 0,
-            last_ns: 0,
-            arrival: HaltPoll::default(),
-            answer: HaltPoll::default(),
-            asleep: true,
-            callees: Callees::default(),
-        };
+        let poll = poll();
+        let mut state = poll.threads[0].state.lock();
         state.waited(10_000);
         assert!(state.window_ns(false) > 0, "the next one may come as soon");
         for (in_flight, now_ns) in [(1, 20_000), (2, 30_000)] {

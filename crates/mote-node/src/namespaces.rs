@@ -210,7 +210,7 @@ async fn empty(node: &Arc<Node>, name: &str, until: Instant) -> Result<(), Probl
     node.engine.forget(|function| function.namespace() == Some(name));
     // What was accepted before the functions were gone may have reached the disk since.
     forget_invocations(node, name, until).await?;
-    // Nothing of the namespace publishes any more. What it has published may still wait.
+    // The namespace publishes nothing from here on. Messages that it published before may still wait.
     let own = format!(".{name}");
     let published = || !node.publisher.has_messages_of(|owner| owner.ends_with(&own));
     wait(until, published, name, "MQTT messages").await?;
