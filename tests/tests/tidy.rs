@@ -5,13 +5,6 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// A file with more lines says at its head why it is a single file.
-const LINES_MAX: usize = 800;
-/// The beginning of that reason.
-const REASON: &str = "One file because";
-/// The sources of a crate have fewer lines than this, so that one person can know them all.
-const CRATE_LINES_MAX: usize = 8_000;
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -67,17 +60,6 @@ fn crates_use_what_the_map_says() {
     }
 }
 
-#[test]
-fn crates_are_small_enough_to_be_known() {
-    for folder in crates() {
-        let mut files = Vec::new();
-        sources(&folder.join("src"), &mut files);
-        let lines: usize = files.iter().map(|file| read(file).lines().count()).sum();
-        let shown = folder.display();
-        assert!(lines > 0 && lines < CRATE_LINES_MAX, "{shown}: {lines} lines are two crates");
-    }
-}
-
 /// Clippy reads only the nearest `clippy.toml`, so a crate's own file repeats the bans of the
 /// root's.
 #[test]
@@ -93,20 +75,6 @@ fn bans_of_the_root_hold_in_each_crate() {
         for ban in &bans {
             assert!(text.contains(ban), "{} does not repeat: {ban}", file.display());
         }
-    }
-}
-
-#[test]
-fn long_files_say_why() {
-    let mut files = Vec::new();
-    crates().iter().for_each(|folder| sources(&folder.join("src"), &mut files));
-    for file in files {
-        let text = read(&file);
-        let lines = text.lines().count();
-        let has_reason = text.lines().take(20).any(|line| line.contains(REASON));
-        let shown = file.display();
-        assert!(lines <= LINES_MAX || has_reason, "{shown}: {lines} lines, and no `{REASON} …`");
-        assert!(lines > LINES_MAX || !has_reason, "{shown}: {lines} lines need no reason");
     }
 }
 
