@@ -12,7 +12,7 @@ use mote_core::invocation::{Head, InvocationId, Trigger};
 use mote_core::spec::{Missed, Overlap, Schedule, When};
 use slab::Slab;
 
-use crate::look::{self, Since};
+use crate::look;
 use crate::times::{Times, TimesError, UnixMs, shown};
 
 /// The header field with the expression of the schedule.
@@ -33,7 +33,10 @@ struct Entry {
     jitter_ms: i64,
     handled: UnixMs,
     next: Option<UnixMs>,
-    since: Since,
+    /// The times up to this one passed while the node was off; `None` after the first look.
+    off_until: Option<UnixMs>,
+    /// The oldest time that the journal was offered and has not answered, and how many there are.
+    unanswered: Option<(UnixMs, u32)>,
     /// Only the newest item in the heap with this number counts.
     turn: u32,
     retry_ms: i64,
@@ -124,8 +127,23 @@ pub struct Book {
     functions: HashMap<Arc<str>, Vec<usize>>,
     heap: BinaryHeap<Reverse<(UnixMs, usize, u32)>>,
     turns: u32,
-    /// Schedules that make up for missed times.
-    making_up: usize,
+}
+
+/// Where new schedules begin.
+#[derive(Debug, Clone, Copy)]
+pub struct Begin {
+    /// Every time up to this one is handled.
+    pub handled: UnixMs,
+    /// When the node started, if it had these schedules before: earlier times were missed, and later
+    /// ones were not.
+    pub started: Option<UnixMs>,
+}
+
+impl Begin {
+    /// Schedules that did not exist before `now`.
+    pub fn new(now: UnixMs) -> Self {
+        Self { handled: now, started: None }
+    }
 }
 
 /// A hash that is the same in every build and on every machine (FNV-1a).
@@ -154,15 +172,15 @@ fn identity(when: &When, number: u64) -> u64 {
 
 impl Book {
     /// Replaces the schedules of a function. Those whose times stay the same keep what is known
-    /// about them; those of `known` go on where another node ended, and new ones begin at `handled`.
-    /// Returns the runs of `known` whose ends [`Book::ended`] must learn of. `seed` differs between nodes and functions. On a
-    /// mistake nothing changes.
+    /// about them; those of `known` go on where another node ended, and new ones begin at `begin`.
+    /// Returns the runs of `known` whose ends [`Book::ended`] must learn of. `seed` differs between
+    /// nodes and functions. On a mistake nothing changes.
     pub fn publish(
         &mut self,
         function: &str,
         schedules: &[Arc<Schedule>],
         seed: u64,
-        (handled, since): (UnixMs, Since),
+        begin: Begin,
         known: &[Known],
     ) -> Result<Vec<(Key, InvocationId)>, TimesError> {
         let function: Arc<str> = function.into();
@@ -171,12 +189,21 @@ impl Book {
         for schedule in schedules {
             let equal = entries.iter().filter(|one| one.schedule().when == schedule.when).count();
             let identity = identity(&schedule.when, equal as u64);
-            let (times, next) = Times::read(schedule.clone(), handled)?;
             let jitter = hash(&[&seed.to_le_bytes(), &identity.to_le_bytes()]);
             let jitter_ms = match schedule.jitter_ms {
                 0 => 0,
                 most => i64::try_from(jitter % most).unwrap_or(0),
             };
+            // A time whose jitter ends after the start is not missed.
+            let off_until = begin.started.map(|started| started.saturating_sub(jitter_ms));
+            let handled = match (off_until, schedule.missed) {
+                // No earlier time would run.
+                (Some(until), Missed::Skip) => {
+                    begin.handled.max(until.saturating_sub(look::LATE_MS_MAX))
+                }
+                _ => begin.handled,
+            };
+            let (times, next) = Times::read(schedule.clone(), handled)?;
             let function = function.clone();
             entries.push(Box::new(Entry {
                 function,
@@ -185,7 +212,8 @@ impl Book {
                 jitter_ms,
                 handled,
                 next,
-                since,
+                off_until,
+                unanswered: None,
                 turn: 0,
                 retry_ms: 0,
                 running: 0,
@@ -200,7 +228,8 @@ impl Book {
         for mut entry in entries {
             if let Some(at) = before.iter().position(|old| old.identity == entry.identity) {
                 let old = before.swap_remove(at);
-                (entry.handled, entry.next, entry.since) = (old.handled, old.next, old.since);
+                (entry.handled, entry.next) = (old.handled, old.next);
+                (entry.off_until, entry.unanswered) = (old.off_until, old.unanswered);
                 (entry.running, entry.left_out, entry.last) = (old.running, old.left_out, old.last);
             } else if let Some(known) = known.iter().find(|it| it.identity == entry.identity) {
                 entry.handled = known.handled;
@@ -211,7 +240,6 @@ impl Book {
                     running.extend(known.running.iter().map(|id| (key.clone(), *id)));
                 }
             }
-            self.making_up += usize::from(entry.schedule().missed != Missed::Skip);
             let index = self.entries.insert(entry);
             keys.push(index);
             self.wait(index, None);
@@ -232,9 +260,7 @@ impl Book {
     }
 
     fn take(&mut self, index: usize) -> Box<Entry> {
-        let entry = self.entries.remove(index);
-        self.making_up -= usize::from(entry.schedule().missed != Missed::Skip);
-        entry
+        self.entries.remove(index)
     }
 
     /// Drops items of the heap that no longer count, if they are the greater part.
@@ -250,11 +276,6 @@ impl Book {
     /// Whether there is no schedule.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
-    }
-
-    /// Whether any schedule makes up for times that passed while the node was off.
-    pub fn makes_up(&self) -> bool {
-        self.making_up > 0
     }
 
     /// Puts a schedule into the heap, at its next time or at `retry`.
@@ -285,6 +306,8 @@ impl Book {
         for index in all {
             let entry = &mut self.entries[index];
             let shifted = now.saturating_sub(entry.jitter_ms);
+            // What lies in the future now cannot have been missed.
+            entry.off_until = entry.off_until.map(|until| until.min(shifted));
             if entry.handled > shifted.saturating_add(look::STEP_MS_MAX) {
                 entry.handled = shifted;
                 entry.next = entry.times.next(shifted);
@@ -301,9 +324,9 @@ impl Book {
         let Some(Reverse((_, index, _))) = self.heap.pop() else { return Vec::new() };
         let entry = &mut self.entries[index];
         let missed = entry.schedule().missed;
-        let since = std::mem::replace(&mut entry.since, Since::Running);
+        let off_until = entry.off_until.take();
         let shifted = now.saturating_sub(entry.jitter_ms);
-        let seen = look::look(&entry.times, missed, entry.handled, shifted, since);
+        let seen = look::look(&entry.times, missed, entry.handled, shifted, off_until);
         (entry.handled, entry.next) = (seen.handled, seen.next);
         let mut runs = Vec::new();
         let is_counted = entry.schedule().overlap == Overlap::Skip;
@@ -315,6 +338,8 @@ impl Book {
                 continue;
             }
             entry.running += u32::from(is_counted);
+            let (oldest, count) = entry.unanswered.unwrap_or((due, 0));
+            entry.unanswered = Some((oldest, count + 1));
             let key = Key { function: entry.function.clone(), identity: entry.identity };
             runs.push(Run { key, due, is_counted, deferred: deferred(entry, due) });
         }
@@ -337,6 +362,10 @@ impl Book {
         let (key, due, is_counted) = run;
         let Some(index) = self.find(key) else { return false };
         let entry = &mut self.entries[index];
+        entry.unanswered = match entry.unanswered {
+            Some((oldest, count)) if count > 1 => Some((oldest, count - 1)),
+            _ => None,
+        };
         match answer {
             Ok(Accepted { id, .. }) => {
                 entry.retry_ms = 0;
@@ -372,10 +401,11 @@ impl Book {
 
     /// The time up to which everything is handled, to be kept for the next start of the node.
     pub fn mark(&self, now: UnixMs) -> UnixMs {
-        let handled = self.entries.iter().map(|(_, entry)| match entry.next {
+        let handled = self.entries.iter().map(|(_, entry)| {
             // A time that waits for its jitter, or for a journal that was full.
-            Some(next) if next <= now && entry.schedule().missed != Missed::Skip => next - 1,
-            _ => now,
+            let next = entry.next.filter(|next| *next <= now);
+            let oldest = next.into_iter().chain(entry.unanswered.map(|(oldest, _)| oldest)).min();
+            oldest.map_or(now, |oldest| oldest - 1)
         });
         handled.min().unwrap_or(now)
     }

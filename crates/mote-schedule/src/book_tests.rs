@@ -22,7 +22,7 @@ fn edited(schedule: &Schedule, edit: impl FnOnce(&mut Schedule)) -> Arc<Schedule
 
 fn book(schedules: &[Arc<Schedule>]) -> Book {
     let mut book = Book::default();
-    book.publish("f", schedules, 1, (START, Since::Running), &[]).unwrap();
+    book.publish("f", schedules, 1, Begin::new(START), &[]).unwrap();
     book
 }
 
@@ -108,11 +108,12 @@ fn overlap_decides_what_a_long_run_keeps_away() {
 
 #[test]
 fn a_restart_makes_up_for_missed_times_once() {
-    for (missed, expected) in [(Missed::Skip, 0), (Missed::RunOnce, 1), (Missed::RunAll, 5)] {
+    for (missed, expected) in [(Missed::Skip, 1), (Missed::RunOnce, 1), (Missed::RunAll, 5)] {
         let schedule = edited(&every(MINUTE), |one| one.missed = missed);
         let mut book = Book::default();
-        book.publish("f", from_ref(&schedule), 1, (START, Since::Off), &[]).unwrap();
         let now = START + 5 * MINUTE + 1;
+        let begin = Begin { handled: START, started: Some(now) };
+        book.publish("f", from_ref(&schedule), 1, begin, &[]).unwrap();
         let missed_runs = runs(&mut book, now);
         assert_eq!(missed_runs.len(), expected, "{missed:?}");
         for run in &missed_runs {
@@ -123,7 +124,7 @@ fn a_restart_makes_up_for_missed_times_once() {
         assert_eq!(runs(&mut book, START + 6 * MINUTE).len(), 1, "the usual run");
         // Nothing was kept since: the journal recognizes the keys.
         let mut again = Book::default();
-        again.publish("f", &[schedule], 1, (START, Since::Off), &[]).unwrap();
+        again.publish("f", &[schedule], 1, begin, &[]).unwrap();
         let keys =
             |runs: &[Run]| runs.iter().map(|run| run.deferred.key.clone()).collect::<Vec<_>>();
         assert_eq!(keys(&runs(&mut again, now)), keys(&missed_runs));
@@ -131,11 +132,49 @@ fn a_restart_makes_up_for_missed_times_once() {
 }
 
 #[test]
+fn a_start_before_the_clock_is_set_drops_nothing_that_comes() {
+    // The clock was two hours ahead when the node started; then it is set.
+    let mut book = Book::default();
+    let ahead = START + 2 * HOUR;
+    let begin = Begin { handled: ahead, started: Some(ahead) };
+    book.publish("f", &[Arc::new(every(HOUR))], 1, begin, &[]).unwrap();
+    book.clock_was_set(START);
+    assert_eq!(
+        runs(&mut book, ahead + HOUR).iter().map(|run| run.due).collect::<Vec<_>>(),
+        [ahead + HOUR]
+    );
+}
+
+#[test]
+fn a_time_that_waits_for_its_jitter_at_a_restart_runs() {
+    let schedule = edited(&every(HOUR), |one| one.jitter_ms = 600_000);
+    let mut book = book(from_ref(&schedule));
+    let wake = book.wake().unwrap();
+    assert!(wake > START + HOUR + 2, "this seed has jitter");
+    let started = wake - 1;
+    let mut again = Book::default();
+    let begin = Begin { handled: book.mark(START + HOUR + 1), started: Some(started) };
+    again.publish("f", &[schedule], 1, begin, &[]).unwrap();
+    assert_eq!(again.wake(), Some(wake));
+    assert_eq!(runs(&mut again, wake)[0].due, START + HOUR);
+}
+
+#[test]
+fn what_the_journal_has_not_answered_is_not_handled() {
+    let mut book = book(&[Arc::new(every(MINUTE))]);
+    let now = START + MINUTE + 5;
+    let run = runs(&mut book, now).remove(0);
+    assert_eq!(book.mark(now), START + MINUTE - 1);
+    done(&mut book, &run, now);
+    assert_eq!(book.mark(now), now);
+}
+
+#[test]
 fn jitter_is_a_constant_that_differs_between_nodes() {
     let schedule = edited(&every(HOUR), |one| one.jitter_ms = 30_000);
     let delay = |seed| {
         let mut book = Book::default();
-        book.publish("f", from_ref(&schedule), seed, (START, Since::Running), &[]).unwrap();
+        book.publish("f", from_ref(&schedule), seed, Begin::new(START), &[]).unwrap();
         let wake = book.wake().unwrap();
         let run = runs(&mut book, wake).remove(0);
         assert_eq!(run.due, START + HOUR, "the time itself is without jitter");
@@ -150,7 +189,7 @@ fn jitter_is_a_constant_that_differs_between_nodes() {
     // A time that waits for its jitter is not handled yet.
     let mut book = Book::default();
     let schedule = edited(&schedule, |one| one.missed = Missed::RunAll);
-    book.publish("f", &[schedule], 1, (START, Since::Running), &[]).unwrap();
+    book.publish("f", &[schedule], 1, Begin::new(START), &[]).unwrap();
     assert!(delay(1) > 0);
     assert_eq!(book.mark(START + HOUR), START + HOUR - 1);
 }
@@ -186,7 +225,7 @@ fn a_redeploy_keeps_what_stays_and_forgets_what_goes() {
     done(&mut book, &run, now);
     let changed = edited(&kept, |one| one.call.body = "new".into());
     let new = Arc::new(every(MINUTE));
-    book.publish("f", &[new, changed], 1, (now + 1, Since::Running), &[]).unwrap();
+    book.publish("f", &[new, changed], 1, Begin::new(now + 1), &[]).unwrap();
     let listed = book.list(Some("f"));
     let all: Vec<_> =
         listed.iter().map(|one| (expression(&one.schedule.when), one.last.is_some())).collect();
@@ -198,14 +237,14 @@ fn a_redeploy_keeps_what_stays_and_forgets_what_goes() {
     let before = before.iter().find(|one| one.deferred.order == run.deferred.order).unwrap();
     assert!(book.answered((&before.key, before.due, true), accepted(3), now + HOUR));
     let schedules: Vec<_> = listed.iter().map(|one| one.schedule.clone()).rev().collect();
-    book.publish("f", &schedules, 1, (now + HOUR, Since::Running), &[]).unwrap();
+    book.publish("f", &schedules, 1, Begin::new(now + HOUR), &[]).unwrap();
     book.ended(&before.key);
     let next = runs(&mut book, now + 2 * HOUR);
     assert!(next.iter().any(|one| one.deferred.order == run.deferred.order));
     // A mistake changes nothing.
     let (expression, timezone) = ("x".to_owned(), "UTC".to_owned());
     let wrong = Arc::new(Schedule::new(When::Cron { expression, timezone }));
-    book.publish("f", &[wrong], 1, (now, Since::Running), &[]).unwrap_err();
+    book.publish("f", &[wrong], 1, Begin::new(now), &[]).unwrap_err();
     assert_eq!(book.list(None).len(), 2);
     book.remove("f");
     assert!(book.is_empty() && book.wake().is_none() && book.list(None).is_empty());
@@ -225,7 +264,7 @@ fn equal_schedules_of_a_function_are_told_apart() {
 fn a_clock_that_was_a_year_ahead_does_not_stop_a_schedule() {
     let year = 365 * 24 * HOUR;
     let mut book = Book::default();
-    book.publish("f", &[Arc::new(every(MINUTE))], 1, (START + year, Since::Running), &[]).unwrap();
+    book.publish("f", &[Arc::new(every(MINUTE))], 1, Begin::new(START + year), &[]).unwrap();
     book.clock_was_set(START);
     assert_eq!(book.wake(), Some(START + MINUTE));
     assert_eq!(runs(&mut book, START + MINUTE).len(), 1);
@@ -235,8 +274,7 @@ fn a_clock_that_was_a_year_ahead_does_not_stop_a_schedule() {
 fn many_redeploys_leave_no_garbage() {
     let mut book = Book::default();
     for number in 0..10_000 {
-        book.publish("f", &[Arc::new(every(MINUTE))], 1, (START + number, Since::Running), &[])
-            .unwrap();
+        book.publish("f", &[Arc::new(every(MINUTE))], 1, Begin::new(START + number), &[]).unwrap();
     }
     assert!(book.heap.len() < 100, "{}", book.heap.len());
 }
@@ -249,7 +287,7 @@ fn a_node_goes_on_where_another_one_ended() {
     let after = |known: &Known, schedule: &Arc<Schedule>, late_ms: i64| {
         let now = first.due + late_ms;
         let mut book = Book::default();
-        let from = (now, Since::Running);
+        let from = Begin::new(now);
         let begun = book.publish("f", from_ref(schedule), 9, from, from_ref(known)).unwrap();
         let all = runs(&mut book, now);
         (begun, all.iter().map(|run| (run.due - first.due) / SECOND).collect::<Vec<_>>(), book)

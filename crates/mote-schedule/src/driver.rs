@@ -14,7 +14,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use mote_core::accept::{Accept, AcceptError, Accepted};
 use mote_core::invocation::InvocationId;
-use mote_core::spec::{Missed, Schedule};
+use mote_core::spec::Schedule;
 use parking_lot::Mutex;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
@@ -23,9 +23,9 @@ use rustix::time::{
 use tokio::net::unix::pipe::Receiver;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
-use crate::book::{Book, Key, Known, Listed};
-use crate::look::Since;
+use crate::book::{Begin, Book, Key, Known, Listed};
 use crate::times::{TimesError, UnixMs};
 
 /// Most runs that wait for the journal's answer at once. The journal writes many with one sync.
@@ -37,6 +37,10 @@ const MARK_EVERY_MS: i64 = 3_600_000;
 /// The mark is kept earlier after this many runs, because the journal recognizes a bounded number.
 /// Each of these runs was a write too.
 const MARK_EVERY_RUNS: u64 = 10_000;
+
+/// How long a stop waits for the journal. What it has not answered by then is offered again by the
+/// next start.
+const STOP_MAX: Duration = Duration::from_secs(5);
 
 /// Where the node keeps the time up to which everything is handled.
 pub trait Marks: Send + Sync + 'static {
@@ -58,6 +62,10 @@ struct Inner {
     life: Mutex<Life>,
     /// The mark that the node kept before it started.
     mark: Option<UnixMs>,
+    /// When the node started.
+    started: UnixMs,
+    /// The task, once it runs.
+    task: Mutex<Option<JoinHandle<()>>>,
     kept: Mutex<Option<UnixMs>>,
     /// Runs since then.
     runs: AtomicU64,
@@ -90,8 +98,21 @@ impl Schedules {
         let (book, changed, life) = (Mutex::default(), Notify::new(), Mutex::new(Life::Idle));
         let kept = Mutex::new(mark);
         let (runs, begun) = (AtomicU64::new(0), Mutex::default());
-        let inner = Inner { book, changed, accept, marks, runtime, life, mark, kept, runs, begun };
-        Self(Arc::new(inner))
+        let (started, task) = (now(), Mutex::default());
+        Self(Arc::new(Inner {
+            book,
+            changed,
+            accept,
+            marks,
+            runtime,
+            life,
+            mark,
+            started,
+            task,
+            kept,
+            runs,
+            begun,
+        }))
     }
 
     /// Adds the schedules of a function that the node had before it was started.
@@ -101,9 +122,11 @@ impl Schedules {
         schedules: &[Arc<Schedule>],
         seed: u64,
     ) -> Result<(), TimesError> {
-        let now = now();
-        let from = self.0.mark.map_or(now, |mark| mark.min(now));
-        self.publish_since(function, schedules, seed, (from, Since::Off), &[])
+        // The clock may have been set back since the start.
+        let started = self.0.started.min(now());
+        let handled = self.0.mark.map_or(started, |mark| mark.min(started));
+        let begin = Begin { handled, started: Some(started) };
+        self.publish_since(function, schedules, seed, begin, &[])
     }
 
     /// Replaces the schedules of a function that was deployed, or whose traffic moved.
@@ -113,10 +136,10 @@ impl Schedules {
         schedules: &[Arc<Schedule>],
         seed: u64,
     ) -> Result<(), TimesError> {
-        self.publish_since(function, schedules, seed, (now(), Since::Running), &[])?;
+        self.publish_since(function, schedules, seed, Begin::new(now()), &[])?;
         // A restart must not look for times of these schedules before this moment.
-        if schedules.iter().any(|one| one.missed != Missed::Skip) {
-            self.keep_mark();
+        if !schedules.is_empty() {
+            self.0.keep_mark(now());
         }
         Ok(())
     }
@@ -130,7 +153,7 @@ impl Schedules {
         seed: u64,
         known: &[Known],
     ) -> Result<(), TimesError> {
-        self.publish_since(function, schedules, seed, (now(), Since::Running), known)
+        self.publish_since(function, schedules, seed, Begin::new(now()), known)
     }
 
     fn publish_since(
@@ -138,14 +161,14 @@ impl Schedules {
         function: &str,
         schedules: &[Arc<Schedule>],
         seed: u64,
-        from: (UnixMs, Since),
+        begin: Begin,
         known: &[Known],
     ) -> Result<(), TimesError> {
         let mut book = self.0.book.lock();
         if schedules.is_empty() {
             book.remove(function);
         } else {
-            let begun = book.publish(function, schedules, seed, from, known)?;
+            let begun = book.publish(function, schedules, seed, begin, known)?;
             self.0.begun.lock().extend(begun);
         }
         let is_empty = book.is_empty();
@@ -153,7 +176,8 @@ impl Schedules {
         let mut life = self.0.life.lock();
         if *life == Life::Idle && !is_empty {
             *life = Life::Running;
-            self.0.runtime.spawn(mote_tasks::boxed(drive(self.0.clone())));
+            let task = self.0.runtime.spawn(mote_tasks::boxed(drive(self.0.clone())));
+            *self.0.task.lock() = Some(task);
         }
         self.0.changed.notify_one();
         Ok(())
@@ -170,17 +194,20 @@ impl Schedules {
         self.0.book.lock().list(function)
     }
 
-    /// Ends the task, and keeps the mark for the next start. Blocks for one write.
-    pub fn stop(&self) {
+    /// Ends the task once the journal has answered for what was due, at most after [`STOP_MAX`], and
+    /// keeps the mark for the next start.
+    pub async fn stop(&self) {
         let before = std::mem::replace(&mut *self.0.life.lock(), Life::Stopped);
         self.0.changed.notify_one();
-        if before == Life::Running && self.0.book.lock().makes_up() {
-            self.keep_mark();
+        if before != Life::Running {
+            return;
         }
-    }
-
-    fn keep_mark(&self) {
-        self.0.keep_mark(now());
+        let task = self.0.task.lock().take();
+        if let Some(task) = task {
+            let _ = tokio::time::timeout(STOP_MAX, task).await;
+        }
+        let inner = self.0.clone();
+        let _ = mote_tasks::blocking(move || inner.keep_mark(now())).await;
     }
 }
 
@@ -201,7 +228,7 @@ impl Inner {
         let age = self.kept.lock().map_or(i64::MAX, |kept| now.saturating_sub(kept));
         let many = self.runs.fetch_add(1, Ordering::Relaxed) >= MARK_EVERY_RUNS;
         // The clock was set back if the age is negative.
-        (many || !(0..MARK_EVERY_MS).contains(&age)) && self.book.lock().makes_up()
+        many || !(0..MARK_EVERY_MS).contains(&age)
     }
 }
 
@@ -220,6 +247,9 @@ async fn drive(inner: Arc<Inner>) {
     let mut running: FuturesUnordered<Soon<Key>> = FuturesUnordered::new();
     loop {
         if inner.is_stopped() {
+            while let Some((key, due, is_counted, answer)) = offered.next().await {
+                inner.book.lock().answered((&key, due, is_counted), answer, now());
+            }
             return;
         }
         for (key, id) in std::mem::take(&mut *inner.begun.lock()) {

@@ -2,7 +2,7 @@ use std::collections::{HashMap, HashSet};
 
 use mote_core::accept::{AcceptFuture, Deferred};
 use mote_core::invocation::InvocationId;
-use mote_core::spec::When;
+use mote_core::spec::{Missed, Overlap, When};
 use tokio::sync::{mpsc, oneshot};
 
 use super::*;
@@ -105,18 +105,50 @@ async fn what_was_missed_is_made_up_for_at_the_start() {
             count += usize::from(more.function == "f");
         }
         assert_eq!(count, expected, "{missed:?}");
-        all.stop();
+        all.stop().await;
         assert!(kept.0.lock().last().is_some_and(|kept| *kept > mark));
     }
 }
 
 #[tokio::test]
-async fn nothing_is_kept_for_schedules_that_make_up_for_nothing() {
-    let (all, _, kept, mut seen) = schedules(None);
-    all.publish("f", &[every(1_000, Missed::Skip)], 1).unwrap();
-    seen.recv().await.unwrap();
-    all.stop();
-    assert!(kept.0.lock().is_empty());
+async fn the_first_time_after_a_start_runs() {
+    for mark in [None, Some(now() - 10 * 3_600_000)] {
+        let (all, _, _, mut seen) = schedules(mark);
+        // No time of the schedule lies in the last minute, and the next one is a second away.
+        let period = now() + 1_000;
+        all.bring_back("f", &[every(period as u64, Missed::Skip)], 1).unwrap();
+        let next = all.list(Some("f"))[0].next;
+        assert_eq!(next, Some(period));
+        let run = seen.recv().await.unwrap();
+        assert!(run.key.unwrap().ends_with(&format!("/{period}")));
+        all.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_stop_waits_until_the_journal_has_what_was_due() {
+    for _ in 0..20 {
+        let (all, recorder, kept, _seen) = schedules(None);
+        let mut schedule = Schedule::new(When::Every { ms: 50 });
+        schedule.overlap = Overlap::Allow;
+        all.publish("f", &[Arc::new(schedule)], 1).unwrap();
+        let first = all.list(Some("f"))[0].next.unwrap();
+        while now() <= first {
+            tokio::task::yield_now().await;
+        }
+        all.stop().await;
+        let mark = kept.0.lock().last().copied().unwrap();
+        let has = |due: &UnixMs| {
+            let key = format!("/{due}");
+            recorder
+                .keys
+                .lock()
+                .iter()
+                .any(|(_, taken)| taken.as_deref().is_some_and(|it| it.ends_with(&key)))
+        };
+        let lost: Vec<UnixMs> = (first..=mark).step_by(50).filter(|due| !has(due)).collect();
+        assert!(lost.is_empty(), "{lost:?} are handled, and the journal does not have them");
+    }
 }
 
 #[tokio::test]
@@ -125,7 +157,7 @@ async fn a_node_without_schedules_has_no_task() {
     all.publish("f", &[], 1).unwrap();
     all.remove("f");
     assert!(*all.0.life.lock() == Life::Idle);
-    all.stop();
+    all.stop().await;
 }
 
 #[tokio::test]
@@ -138,5 +170,5 @@ async fn thousands_at_one_time_are_all_handed_over() {
     while functions.len() < 2_000 {
         functions.insert(seen.recv().await.unwrap().function);
     }
-    all.stop();
+    all.stop().await;
 }

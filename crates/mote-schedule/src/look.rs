@@ -8,8 +8,8 @@ use mote_core::spec::Missed;
 
 use crate::times::{Times, UnixMs};
 
-/// A time that is late by no more than this runs whatever `missed` says. The node was busy, or its
-/// clock was corrected by a small step.
+/// A time that is late by no more than this runs whatever `missed` says. The node was busy, its clock
+/// was corrected by a small step, or it was restarted: of the times in a restart, the newest runs.
 pub const LATE_MS_MAX: i64 = 60_000;
 /// The newest time runs even if it is late by this much, if the node was running: a step of the
 /// clock must not make a daily schedule lose its day. After a longer step forward the clock was
@@ -17,15 +17,6 @@ pub const LATE_MS_MAX: i64 = 60_000;
 pub const STEP_MS_MAX: i64 = 3 * 3_600_000;
 /// Most runs that make up for missed times.
 pub const RUNS_MAX: usize = 100;
-
-/// Why times may have passed unnoticed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Since {
-    /// The node has been running: its clock was stepped, it was suspended, or it was busy.
-    Running,
-    /// The node was off.
-    Off,
-}
 
 /// The result of a look at one schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,8 +29,15 @@ pub struct Look {
     pub next: Option<UnixMs>,
 }
 
-/// Decides which times in (`handled`, `now`] run.
-pub fn look(times: &Times, missed: Missed, handled: UnixMs, now: UnixMs, since: Since) -> Look {
+/// Decides which times in (`handled`, `now`] run. Times up to `off_until` passed while the node was
+/// off, so `missed` decides about them; every later time follows the rule of a node that was running.
+pub fn look(
+    times: &Times,
+    missed: Missed,
+    handled: UnixMs,
+    now: UnixMs,
+    off_until: Option<UnixMs>,
+) -> Look {
     if handled > now.saturating_add(STEP_MS_MAX) {
         // The clock was far ahead when these times were handled.
         return Look { runs: Vec::new(), handled: now, next: times.next(now) };
@@ -49,15 +47,19 @@ pub fn look(times: &Times, missed: Missed, handled: UnixMs, now: UnixMs, since: 
         return Look { runs, handled, next: times.next(handled) };
     };
     let late = |time: UnixMs| now.saturating_sub(time);
-    match (missed, since) {
-        (Missed::RunAll, _) => {}
-        (Missed::RunOnce, Since::Off) => runs = vec![newest],
-        (Missed::Skip, Since::Off) => runs.clear(),
-        (Missed::RunOnce | Missed::Skip, Since::Running) => {
-            let runs_late = late(newest) <= STEP_MS_MAX || missed == Missed::RunOnce;
-            runs.retain(|time| late(*time) <= LATE_MS_MAX || (*time == newest && runs_late));
+    let was_off = |time: UnixMs| off_until.is_some_and(|until| time <= until);
+    let newest_while_off = runs.iter().rev().copied().find(|time| was_off(*time));
+    runs.retain(|time| match missed {
+        Missed::RunAll => true,
+        Missed::RunOnce if was_off(*time) => newest_while_off == Some(*time),
+        Missed::Skip if was_off(*time) => {
+            newest_while_off == Some(*time) && late(*time) <= LATE_MS_MAX
         }
-    }
+        Missed::RunOnce => late(*time) <= LATE_MS_MAX || *time == newest,
+        Missed::Skip => {
+            late(*time) <= LATE_MS_MAX || (*time == newest && late(*time) <= STEP_MS_MAX)
+        }
+    });
     Look { runs, handled: newest, next: times.next(newest) }
 }
 
@@ -79,7 +81,7 @@ mod tests {
     #[test]
     fn a_time_runs_when_it_has_come() {
         let times = every(MINUTE);
-        let look = |handled, now| look(&times, Missed::Skip, handled, now, Since::Running);
+        let look = |handled, now| look(&times, Missed::Skip, handled, now, None);
         let nothing = Look { runs: vec![], handled: 0, next: Some(MINUTE) };
         assert_eq!(look(0, MINUTE - 1), nothing);
         let one = Look { runs: vec![MINUTE], handled: MINUTE, next: Some(2 * MINUTE) };
@@ -90,23 +92,45 @@ mod tests {
     #[test]
     fn what_was_due_while_the_node_was_off_follows_the_policy() {
         let times = every(MINUTE);
-        let runs = |missed, now| look(&times, missed, 0, now, Since::Off).runs;
-        assert!(runs(Missed::Skip, 10 * MINUTE).is_empty());
+        let runs = |missed, now| look(&times, missed, 0, now, Some(now)).runs;
+        assert!(runs(Missed::Skip, 11 * MINUTE - 1).len() == 1, "a restart in the last minute");
+        assert!(
+            look(&every(HOUR), Missed::Skip, 0, HOUR + MINUTE + 1, Some(HOUR + MINUTE))
+                .runs
+                .is_empty()
+        );
         assert_eq!(runs(Missed::RunOnce, 10 * MINUTE), [10 * MINUTE]);
         assert_eq!(runs(Missed::RunAll, 3 * MINUTE), [MINUTE, 2 * MINUTE, 3 * MINUTE]);
         let all = runs(Missed::RunAll, 1_000 * MINUTE);
         assert_eq!((all.len(), all[0], all[99]), (100, 901 * MINUTE, 1_000 * MINUTE));
         for missed in [Missed::Skip, Missed::RunOnce, Missed::RunAll] {
             assert!(runs(missed, MINUTE - 1).is_empty(), "nothing was due");
-            let after = look(&times, missed, 0, 10 * MINUTE, Since::Off);
+            let after = look(&times, missed, 0, 10 * MINUTE, Some(10 * MINUTE));
             assert_eq!((after.handled, after.next), (10 * MINUTE, Some(11 * MINUTE)));
         }
+    }
+
+    /// Only times up to the start count as missed, however late the first look is.
+    #[test]
+    fn the_first_time_after_a_start_runs() {
+        let times = every(MINUTE);
+        let start = 10 * MINUTE + 10_000;
+        for (missed, expected) in [
+            (Missed::Skip, vec![11 * MINUTE]),
+            (Missed::RunOnce, vec![10 * MINUTE, 11 * MINUTE]),
+            (Missed::RunAll, (1..=11).map(|minute| minute * MINUTE).collect()),
+        ] {
+            let seen = look(&times, missed, 0, 11 * MINUTE + 10_001, Some(start));
+            assert_eq!(seen.runs, expected, "{missed:?}");
+        }
+        let seen = look(&times, Missed::Skip, start, 11 * MINUTE, Some(start));
+        assert_eq!(seen.runs, [11 * MINUTE]);
     }
 
     #[test]
     fn a_step_forward_loses_no_daily_run_and_repeats_no_backlog() {
         let (daily, minutely) = (every(24 * HOUR), every(MINUTE));
-        let runs = |times, missed, now| look(times, missed, 0, now, Since::Running).runs;
+        let runs = |times, missed, now| look(times, missed, 0, now, None).runs;
         assert_eq!(runs(&daily, Missed::Skip, 24 * HOUR + 2 * HOUR), [24 * HOUR]);
         assert!(runs(&daily, Missed::Skip, 24 * HOUR + 4 * HOUR).is_empty(), "years, perhaps");
         assert_eq!(runs(&daily, Missed::RunOnce, 24 * HOUR + 4 * HOUR), [24 * HOUR]);
@@ -121,12 +145,12 @@ mod tests {
     #[test]
     fn a_step_backward_repeats_nothing() {
         let times = every(MINUTE);
-        let back = look(&times, Missed::RunAll, 2 * HOUR, HOUR, Since::Running);
+        let back = look(&times, Missed::RunAll, 2 * HOUR, HOUR, None);
         let waits = Look { runs: vec![], handled: 2 * HOUR, next: Some(2 * HOUR + MINUTE) };
         assert_eq!(back, waits);
         // The clock was a year ahead. Waiting for it would stop the schedule for a year.
         let ahead = 365 * 24 * HOUR;
-        let back = look(&times, Missed::RunAll, ahead, HOUR, Since::Running);
+        let back = look(&times, Missed::RunAll, ahead, HOUR, None);
         assert_eq!(back, Look { runs: vec![], handled: HOUR, next: Some(HOUR + MINUTE) });
     }
 
@@ -163,7 +187,7 @@ mod tests {
                     }
                     now = now.max(most - STEP_MS_MAX);
                     most = most.max(now);
-                    let seen = look(times, Missed::Skip, handled, now, Since::Running);
+                    let seen = look(times, Missed::Skip, handled, now, None);
                     ran.extend(&seen.runs);
                     handled = seen.handled;
                     assert!(handled <= most && seen.next.is_none_or(|next| next > handled));
@@ -187,7 +211,7 @@ mod tests {
                 now += random(&mut state) % (5 * HOUR) - 2 * HOUR;
                 now = now.max(most - STEP_MS_MAX);
                 most = most.max(now);
-                let seen = look(&times, Missed::Skip, handled, now, Since::Running);
+                let seen = look(&times, Missed::Skip, handled, now, None);
                 if now > handled + 30 * MINUTE {
                     assert_eq!(seen.runs.last(), times.newest(handled, now, 1).last());
                 }
