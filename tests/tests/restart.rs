@@ -123,6 +123,56 @@ fn the_next_start_removes_what_kill_9_left() {
     assert_eq!(node.get("/f").text(), "here");
 }
 
+/// A file with accepted calls or state that is gone or damaged is no reason not to start, and no
+/// reason to be silent.
+#[test]
+fn lost_databases_are_said_and_the_node_goes_on() {
+    let code = "def handle(event, ctx):\n    return str(ctx.kv.increment('n'))\n";
+    let mut node = Node::start();
+    node.deploy_ok("f", &[("app.py", code)]);
+    let data = node.dir.path().join("data");
+    type Damage = fn(&std::path::Path);
+    let damages: [(Damage, &str); 4] = [
+        (|path| std::fs::remove_file(path).unwrap(), "is missing or empty"),
+        (|path| std::fs::write(path, "").unwrap(), "is missing or empty"),
+        (
+            |path| {
+                // The log has whole pages, from which SQLite would restore the file.
+                let _ = std::fs::remove_file(path.with_extension("db-wal"));
+                std::fs::File::options().write(true).open(path).unwrap().set_len(4_096).unwrap();
+            },
+            "is damaged (it has ",
+        ),
+        (
+            |path| std::fs::write(path, vec![b'x'; 9_000]).unwrap(),
+            "is damaged (it is not a database)",
+        ),
+    ];
+    for (damage, expected) in damages {
+        // Both files are made anew; the node has forgotten nothing silently.
+        assert_eq!(node.get("/f").text(), "1");
+        let accepted = node.call("POST", "/f", &[("prefer", "respond-async")], b"");
+        assert_eq!(accepted.status, 202, "{}", accepted.text());
+        wait_for("the accepted call", || (node.get("/f").text() != "2").then_some(()));
+        node = node.restart_after(false, || {
+            for name in ["journal.db", "state.db"] {
+                damage(&data.join(name));
+            }
+        });
+        let (log, doctor) = (node.log(), node.doctor(&[]));
+        for name in ["journal.db", "state.db"] {
+            assert!(log.contains(&format!("{name} {expected}")), "{log}");
+            assert!(doctor.contains(name), "{doctor}");
+        }
+    }
+    assert!(data.join("state.db.damaged-2").exists() && data.join("journal.db.damaged-2").exists());
+    // A file that nobody touched is no finding.
+    assert_eq!(node.get("/f").text(), "1");
+    let node = node.crash_and_restart();
+    assert_eq!(node.get("/f").text(), "2");
+    assert!(!node.doctor(&[]).contains("state.db"));
+}
+
 #[test]
 fn a_second_node_on_the_same_data_is_refused() {
     let node = Node::start();

@@ -12,6 +12,12 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
     let mut checks = of_sandbox(node.config.uid_base);
     checks.extend(of_interpreters(&node.interpreters));
     checks.extend(of_programs());
+    checks.extend(node.lost_files.iter().map(|lost| Check {
+        name: lost.name.clone(),
+        state: CheckState::Warn,
+        detail: format!("when the node started, {lost}"),
+        hint: Some("stop the node and restore the file from a backup".to_owned()),
+    }));
     checks.push(budget(node));
     checks.push(Check {
         name: "reach".into(),

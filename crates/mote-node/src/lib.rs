@@ -133,6 +133,8 @@ pub(crate) struct Node {
     pub(crate) cores: u32,
     /// Bodies of calls that arrived through other platforms' APIs, by function.
     pub(crate) gathering: Gathering<String>,
+    /// Databases that were missing or damaged when the node started.
+    pub(crate) lost_files: Vec<mote_store::LostFile>,
     /// The schedules of the live revisions.
     pub(crate) schedules: mote_schedule::Schedules,
     /// Code and packages in use.

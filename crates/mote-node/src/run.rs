@@ -30,7 +30,7 @@ use mote_ports::Ports;
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
 use mote_service_manager::ServiceManager;
 use mote_services::{NodeServices, Runs};
-use mote_store::{Store, StoredFunction, StoredRevision};
+use mote_store::{LostFile, Store, StoredFunction, StoredRevision};
 use mote_tls::handover::Handover;
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle};
@@ -62,9 +62,14 @@ const SLOW_STOP: Duration = Duration::from_secs(2);
 /// Most functions that such a line names.
 const SLOW_STOP_NAMES_MAX: usize = 8;
 
-/// The share of the budget for prewarmed interpreters, unless the configuration sets it. On a board
-/// with 2 GiB it is enough for one Python and one Node.
+/// The share of the budget for prewarmed interpreters, unless the configuration sets it.
 const PREWARM_SHARE: u64 = 16;
+/// Small nodes give more of their budget, up to this share, for one Python and one Node
+/// ([`PREWARM_FIRST_BYTES`]): a start of Node without it takes a hundred times as long. Prewarmed
+/// interpreters are evicted before any instance.
+const PREWARM_SHARE_SMALL: u64 = 4;
+/// What one prewarmed Python and one prewarmed Node count as.
+const PREWARM_FIRST_BYTES: u64 = 80 << 20;
 /// Instances that may start at once on the whole node, per core. A start is mostly processor work,
 /// so more of them delay each other. The limit is twice that of one function, so that one function
 /// cannot block all others.
@@ -97,6 +102,31 @@ pub(crate) fn run(
     Ok(code)
 }
 
+/// The memory for prewarmed interpreters on a node with this budget.
+fn prewarm_bytes(budget_bytes: u64) -> u64 {
+    let first = PREWARM_FIRST_BYTES.min(budget_bytes / PREWARM_SHARE_SMALL);
+    first.max(budget_bytes / PREWARM_SHARE)
+}
+
+/// Says which of the databases next to the store are missing or damaged, and moves damaged ones aside.
+/// The journal of a node whose log is elsewhere is made again from that log.
+fn lost_files(store: &Store, journal_is_elsewhere: bool) -> Result<Vec<LostFile>> {
+    let mut all = Vec::new();
+    for name in [accepted::FILE_NAME, STATE_FILE] {
+        if name == accepted::FILE_NAME && journal_is_elsewhere {
+            continue;
+        }
+        if let Some(lost) = store.check_file(name)? {
+            tracing::error!(
+                "{lost}. The node makes a new one; to keep what it held, stop the node and restore \
+                 the file from a backup"
+            );
+            all.push(lost);
+        }
+    }
+    Ok(all)
+}
+
 async fn serve(
     mut config: Config,
     deploy: &[PathBuf],
@@ -115,13 +145,14 @@ async fn serve(
         mote_journal::records::refuse_newer(&data_dir.join(accepted::FILE_NAME))?;
         mote_state::FileState::refuse_newer(&data_dir.join(STATE_FILE))?;
         let store = Store::open(&data_dir)?;
+        let lost_files = lost_files(&store, settings.journal_name.is_some())?;
         let shims = mote_shims::unpack(store.root())
             .with_context(|| format!("cannot write the shims below {}", data_dir.display()))?;
         let secrets = secrets::open(&settings, &store)?;
-        Ok((store, shims, secrets))
+        Ok((store, shims, secrets, lost_files))
     });
     let (found, opened) = tokio::join!(interpreters::find(), opening);
-    let (store, shims_dir, secrets) = opened.context("cannot open the store")??;
+    let (store, shims_dir, secrets, lost_files) = opened.context("cannot open the store")??;
     let store = Arc::new(store);
     interpreters::compile_shims(&found, &shims_dir, management);
     let mut sandbox = SandboxConfig::default();
@@ -135,13 +166,13 @@ async fn serve(
         memory_bytes: config.memory.of(mote_memory::machine_bytes()),
         starts_max: STARTS_PER_CORE.saturating_mul(cores_max),
     };
-    let prewarm_bytes = config.prewarm_bytes.unwrap_or(budget.memory_bytes / PREWARM_SHARE);
+    let for_prewarmed = config.prewarm_bytes.unwrap_or_else(|| prewarm_bytes(budget.memory_bytes));
     let engine_config = EngineConfig {
         instances_max_default: cores_max,
         budget,
         interpreters: interpreters::for_engine(&found),
         busy_poll: config.polling && cores > 1,
-        prewarm_bytes,
+        prewarm_bytes: for_prewarmed,
         timeout_factor: config.timeout_factor,
         access_default: config.access,
         closed_networks: config.closed_networks.clone(),
@@ -270,6 +301,7 @@ async fn serve(
         guard: guard.clone(),
         key_turn: Default::default(),
         store: store.clone(),
+        lost_files,
         journals: journals.clone(),
         runs: Runs::new(journals.clone()),
         schedules: schedules.clone(),
@@ -465,7 +497,7 @@ async fn serve(
         stopper.stop();
         let _ = stop_coap.send(true);
         // What is due from here on is missed.
-        let _ = mote_tasks::blocking(move || schedules.stop()).await;
+        schedules.stop().await;
         let all_served = async {
             let all_served = async { while fronts.join_next().await.is_some() {} };
             let guests = async {
@@ -753,4 +785,17 @@ fn announce(node: &Node) {
     // node.
     let _ = std::io::stdout().write_all(text.as_bytes());
     let _ = std::io::stdout().flush();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_node_has_room_for_one_prewarmed_interpreter_of_each_kind() {
+        const MIB: u64 = 1 << 20;
+        for (budget, expected) in [(128, 32), (320, 80), (768, 80), (1_280, 80), (8_192, 512)] {
+            assert_eq!(prewarm_bytes(budget * MIB), expected * MIB, "{budget} MiB");
+        }
+    }
 }

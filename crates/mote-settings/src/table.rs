@@ -160,7 +160,7 @@ pub const SETTINGS: [Setting; 53] = [
     },
     Setting {
         key: "prewarm",
-        default: "`auto`: a 16th of `memory`",
+        default: "`auto`: a 16th of `memory`; on a small node up to a quarter, for one Python and one Node",
         text: "Memory for prewarmed interpreters, which shorten cold starts: a size such as `64MiB`, or `off`. A prewarmed Python counts as 16 MiB, a prewarmed Node as 64 MiB. The node keeps one of each kind that deployed functions need, and more after bursts. This memory is part of `memory`, and is freed first when instances need it.",
     },
     Setting {

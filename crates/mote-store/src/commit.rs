@@ -15,6 +15,7 @@
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{JoinHandle, ThreadId};
 
@@ -22,6 +23,7 @@ use rusqlite::ffi::{SQLITE_IOERR_DIR_FSYNC, SQLITE_IOERR_FSYNC};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::StoreError;
+use crate::files;
 use crate::schema;
 
 /// Most jobs of one transaction. It bounds the memory of the answers that wait for the commit, and
@@ -43,6 +45,8 @@ pub struct Committer {
     thread: Option<JoinHandle<()>>,
     /// The thread of the follower.
     answering: Option<ThreadId>,
+    /// Whether the log has a line that the file is damaged.
+    damage_said: Arc<AtomicBool>,
 }
 
 /// Runs in the transaction, or learns why there is none, and returns what answers the caller after
@@ -80,6 +84,10 @@ struct Job {
 
 /// Refuses a file that a newer version or another program made, and writes nothing. Blocks.
 pub fn refuse_newer(path: &Path, steps: Steps) -> Result<(), StoreError> {
+    if path.exists() && !files::begins_like_a_database(path) {
+        // `Store::check_file` says so and moves it aside.
+        return Ok(());
+    }
     schema::refuse_newer(path, steps.len() as u32)
 }
 
@@ -115,7 +123,13 @@ impl Committer {
             .name(thread_name.to_owned())
             .spawn(move || file.serve(&received))
             .map_err(|error| StoreError::io(path, error))?;
-        Ok(Self { path: path.to_owned(), jobs: Some(jobs), thread: Some(thread), answering })
+        Ok(Self {
+            path: path.to_owned(),
+            jobs: Some(jobs),
+            thread: Some(thread),
+            answering,
+            damage_said: Arc::default(),
+        })
     }
 
     /// The database file.
@@ -153,9 +167,16 @@ impl Committer {
         work: impl FnOnce(&Connection, &Path) -> Result<T, CommitError> + Send + 'static,
         done: impl FnOnce(Result<T, CommitError>) + Send + 'static,
     ) {
-        let path = self.path.clone();
+        let (path, said) = (self.path.clone(), self.damage_said.clone());
         let work: Work = Box::new(move |connection| {
             let worked = connection.and_then(|connection| work(connection, &path));
+            if let Err(error) = &worked
+                && matches!(**error, StoreError::Damaged(_))
+                && !said.swap(true, Ordering::Relaxed)
+            {
+                let file = path.display();
+                tracing::error!(%error, "{file} is damaged; restart the node, which moves it aside and says what is lost");
+            }
             Box::new(move |failed| match failed {
                 Some(error) => done(Err(error.clone())),
                 None => done(worked),

@@ -27,6 +27,14 @@ impl Store {
             Ok(())
         })
     }
+
+    /// Forgets the value under a name.
+    pub(crate) fn forget_mark(&self, name: &str) -> Result<(), StoreError> {
+        self.change(|change| {
+            change.execute("DELETE FROM marks WHERE name = ?1", [name])?;
+            Ok(())
+        })
+    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::StoreError;
+use crate::files;
 
 /// Version of the tables; each change raises it and adds one migration.
 pub(crate) const VERSION: u32 = 1 + MIGRATIONS.len() as u32;
@@ -121,12 +122,12 @@ fn refuse_lost(path: &Path, tree: &Path) -> Result<(), StoreError> {
     Err(StoreError::Lost { path: path.to_owned(), tree: tree.to_owned() })
 }
 
-fn number(header: &[u8; 100], at: usize) -> u32 {
+pub(crate) fn number(header: &[u8; 100], at: usize) -> u32 {
     u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
 }
 
 /// The first bytes of the file; `None` if it is shorter.
-fn header(path: &Path) -> Result<Option<[u8; 100]>, StoreError> {
+pub(crate) fn header(path: &Path) -> Result<Option<[u8; 100]>, StoreError> {
     let mut header = [0; 100];
     let mut file = match File::open(path) {
         Ok(file) => file,
@@ -170,6 +171,9 @@ pub(crate) fn open_file(path: &Path, steps: &[&str]) -> Result<Connection, Store
     let sql = |error| sql(path, error);
     let version = pragma(&connection, "user_version").map_err(sql)?;
     refuse(path, version, pragma(&connection, "application_id").map_err(sql)?, known)?;
+    if version == 0 {
+        files::note_made(path)?;
+    }
     for name in [path.to_owned(), beside(path, "-wal"), beside(path, "-shm")] {
         if name.exists() {
             std::fs::set_permissions(&name, Permissions::from_mode(0o600))
@@ -183,13 +187,13 @@ pub(crate) fn open_file(path: &Path, steps: &[&str]) -> Result<Connection, Store
     Ok(connection)
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
-fn connect(path: &Path) -> Result<Connection, StoreError> {
+pub(crate) fn connect(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
@@ -362,7 +366,7 @@ fn check_whole(path: &Path, connection: &Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<u32> {
+pub(crate) fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<u32> {
     connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))
 }
 
