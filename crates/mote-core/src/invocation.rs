@@ -393,10 +393,18 @@ pub const CALLER_FIELD: &[u8] = b"mote-caller";
 /// The field with the parameters of a route, as a query: `id=17&path=a/b`.
 pub const PARAMETERS_FIELD: &[u8] = b"mote-params";
 
-/// Whether only the node itself may set a field of this name: what it says about a schedule, about
-/// the source of a result, about an attempt, about the caller, or about its route. A caller's field
-/// of this name is left out. Any other sign is as good as a hyphen, because programs receive all of them as the same variable.
+/// How the fields begin that a front or trigger adds to an invocation, apart from those of `mote-`:
+/// what an MQTT message says besides its payload, and options of CoAP that HTTP does not have.
+const TRIGGER_FIELDS: [&[u8]; 2] = [b"mqtt-", b"coap-"];
+
+/// Whether only the node itself may set a field of this name: what it says about a schedule, about a
+/// message or an option of CoAP, about the source of a result, about an attempt, about the caller, or
+/// about its route. A caller's field of this name is left out, so a function may believe it. Any other
+/// sign is as good as a hyphen, because programs receive all of them as the same variable.
 pub fn is_set_by_node(name: &[u8]) -> bool {
+    if TRIGGER_FIELDS.iter().any(|start| without(name, start).is_some()) {
+        return true;
+    }
     let Some(rest) = without(name, b"mote-") else { return false };
     let begins = |with: &[u8]| without(rest, with).is_some();
     let is = |other: &[u8]| rest.len() == other.len() && begins(other);

@@ -15,10 +15,22 @@ fn fields_of_the_node_are_known_by_their_names() {
         "mote.caller",
         "mote~caller",
         "mote'source.status",
+        "mqtt-topic",
+        "MQTT_User-x-mqtt-sender",
+        "Coap-Content-Format",
     ] {
         assert!(is_set_by_node(name.as_bytes()), "{name}");
     }
-    for name in ["", "mote", "mote-", "mote-order-key", "mote-attempts", "x-mote-source"] {
+    for name in [
+        "",
+        "mote",
+        "mote-",
+        "mote-order-key",
+        "mote-attempts",
+        "x-mote-source",
+        "mqtt",
+        "x-mqtt-topic",
+    ] {
         assert!(!is_set_by_node(name.as_bytes()), "{name}");
     }
 }

@@ -284,4 +284,18 @@ mod tests {
         assert_eq!(after_fault(&Fault::StartFailed { message: String::new() }), Next::Pause);
         assert_eq!(after_fault(&Fault::HandlerError { message: String::new() }), Next::Retry);
     }
+
+    #[test]
+    fn callers_of_other_fronts_cannot_send_what_a_message_says() {
+        let mut message = Publish { topic: "a".into(), ..Publish::default() };
+        message.user.push(("x-mqtt-sender".into(), "lamp".into()));
+        message.response_topic = Some("r".into());
+        message.correlation = Some(Bytes::from_static(b"c"));
+        let head = head(&message);
+        let all = fields(&head);
+        assert!(all.iter().any(|(name, _)| name == "mqtt-user-x-mqtt-sender"));
+        for (name, _) in all {
+            assert!(mote_core::invocation::is_set_by_node(name.as_bytes()), "{name}");
+        }
+    }
 }

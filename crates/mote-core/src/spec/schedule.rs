@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::SpecError;
+use crate::invocation::is_set_by_node;
 
 /// Most schedules of one function.
 pub const SCHEDULES_MAX: usize = 100;
@@ -173,11 +174,12 @@ impl Schedule {
                 && headers.iter().all(|(name, value)| {
                     is_token(name)
                         && !name.starts_with("mote-")
+                        && !is_set_by_node(name.as_bytes())
                         && value.len() <= 4_096
                         && !value.chars().any(char::is_control)
                 }),
             "trigger.headers",
-            "at most 32 fields; names do not begin with mote-",
+            "at most 32 fields; names do not begin with mote-, mqtt- or coap-",
         );
         check(body.len() <= SCHEDULE_BODY_BYTES_MAX, "trigger.body", "at most 64KiB");
         errors
