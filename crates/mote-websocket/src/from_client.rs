@@ -122,7 +122,13 @@ impl FromClient {
         let long = long.iter().fold(0, |length, byte| length << 8 | u64::from(*byte));
         let left = if length_bytes == 0 { u64::from(short) } else { long };
         let mask = [mask[0], mask[1], mask[2], mask[3]];
-        if left >> 63 != 0 {
+        // The shortest form of a length is required (RFC 6455, 5.2).
+        let least = match length_bytes {
+            0 => 0,
+            2 => 126,
+            _ => 1 << 16,
+        };
+        if left >> 63 != 0 || left < least {
             return wrong;
         }
         self.head_bytes = 0;
@@ -392,6 +398,9 @@ mod tests {
         check(&frame(0x80, b"hi"), PROTOCOL_ERROR);
         check(&frame(0x09, b"hi"), PROTOCOL_ERROR);
         check(&frame(0x89, &[0; 126]), PROTOCOL_ERROR);
+        // Lengths in a longer form than they need.
+        check(b"\x82\xfe\x00\x7d\0\0\0\0", PROTOCOL_ERROR);
+        check(b"\x82\xff\0\0\0\0\0\0\xff\xff\0\0\0\0", PROTOCOL_ERROR);
         check(&[frame(0x01, b"a"), frame(0x81, b"b")].concat(), PROTOCOL_ERROR);
         check(&frame(0x88, b"\x03"), PROTOCOL_ERROR);
         for code in [0_u16, 999, 1004, 1005, 1006, 1015, 2000, 5000] {

@@ -8,6 +8,10 @@ use crate::refusal::Refusal;
 const EXTENSION_BYTES_MAX: usize = 256;
 /// Bytes of the trailer section at most.
 const TRAILER_BYTES_MAX: usize = 8 << 10;
+/// Smaller pieces are copied together, so that a body in chunks of one byte costs little.
+const SMALL_BYTES: usize = 1 << 10;
+/// Bytes of such a copy at most.
+const GATHERED_BYTES_MAX: usize = 16 << 10;
 /// Hexadecimal digits of a chunk size at most.
 const SIZE_DIGITS_MAX: usize = 16;
 
@@ -46,35 +50,68 @@ impl Default for Chunked {
 }
 
 impl Chunked {
-    /// Takes the next piece off `input`.
+    /// Takes the next piece off `input`. Small pieces that have arrived together are one.
     pub fn step(&mut self, input: &mut BytesMut) -> Result<ChunkEvent, Refusal> {
+        let mut gathered = BytesMut::new();
+        loop {
+            let event = self.piece(input, &mut gathered)?;
+            match event {
+                Some(event) if gathered.is_empty() => return Ok(event),
+                // The state of the decoder gives the same event again.
+                Some(ChunkEvent::NeedMore | ChunkEvent::End) => {
+                    return Ok(ChunkEvent::Data(gathered.freeze()));
+                }
+                Some(ChunkEvent::Data(_)) => unreachable!("it is left in the input"),
+                None if gathered.len() >= GATHERED_BYTES_MAX => {
+                    return Ok(ChunkEvent::Data(gathered.freeze()));
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// The same for one piece; a small one goes into `gathered`. A large one stays in the input until
+    /// `gathered` is empty.
+    fn piece(
+        &mut self,
+        input: &mut BytesMut,
+        gathered: &mut BytesMut,
+    ) -> Result<Option<ChunkEvent>, Refusal> {
         loop {
             match self.state {
                 State::Size => {
-                    let Some(line) = line(input, SIZE_DIGITS_MAX + EXTENSION_BYTES_MAX + 2)
+                    let Some(end) = line(input, SIZE_DIGITS_MAX + EXTENSION_BYTES_MAX + 2)
                         .map_err(|()| self.malformed())?
                     else {
-                        return Ok(ChunkEvent::NeedMore);
+                        return Ok(Some(ChunkEvent::NeedMore));
                     };
-                    let size = self.size(&line)?;
+                    let size = self.size(&input[..end])?;
+                    input.advance(end + 2);
                     self.state = if size == 0 { State::Trailer(0) } else { State::Data(size) };
                 }
                 State::Data(left) => {
                     if input.is_empty() {
-                        return Ok(ChunkEvent::NeedMore);
+                        return Ok(Some(ChunkEvent::NeedMore));
                     }
                     let take = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
-                    let data = input.split_to(take).freeze();
+                    if take >= SMALL_BYTES && !gathered.is_empty() {
+                        return Ok(Some(ChunkEvent::NeedMore));
+                    }
                     let left = left - take as u64;
                     self.state = if left == 0 { State::DataEnd } else { State::Data(left) };
-                    return Ok(ChunkEvent::Data(data));
+                    if take >= SMALL_BYTES {
+                        return Ok(Some(ChunkEvent::Data(input.split_to(take).freeze())));
+                    }
+                    gathered.extend_from_slice(&input[..take]);
+                    input.advance(take);
+                    return Ok(None);
                 }
                 State::DataEnd => {
                     if input.len() < 2 {
                         if input.first().is_some_and(|byte| *byte != b'\r') {
                             return Err(self.malformed());
                         }
-                        return Ok(ChunkEvent::NeedMore);
+                        return Ok(Some(ChunkEvent::NeedMore));
                     }
                     if &input[..2] != b"\r\n" {
                         return Err(self.malformed());
@@ -85,12 +122,14 @@ impl Chunked {
                 }
                 State::Trailer(seen) => {
                     let left = TRAILER_BYTES_MAX.saturating_sub(seen);
-                    let Some(line) = line(input, left).map_err(|()| self.malformed())? else {
-                        return Ok(ChunkEvent::NeedMore);
+                    let Some(end) = line(input, left).map_err(|()| self.malformed())? else {
+                        return Ok(Some(ChunkEvent::NeedMore));
                     };
+                    let line = input.split_to(end + 2);
+                    let line = &line[..end];
                     if line.is_empty() {
                         self.state = State::Done;
-                        return Ok(ChunkEvent::End);
+                        return Ok(Some(ChunkEvent::End));
                     }
                     // Trailer fields are only checked for their form and dropped: no function needs
                     // them, and as headers they could contradict values that were checked before.
@@ -100,7 +139,7 @@ impl Chunked {
                     }
                     self.state = State::Trailer(seen + line.len() + 2);
                 }
-                State::Done => return Ok(ChunkEvent::End),
+                State::Done => return Ok(Some(ChunkEvent::End)),
             }
         }
     }
@@ -130,8 +169,9 @@ impl Chunked {
     }
 }
 
-/// Takes a line that ends in CR LF. Fails if the line is longer than `max` or ends in a bare LF.
-fn line(input: &mut BytesMut, max: usize) -> Result<Option<BytesMut>, ()> {
+/// The length of the first line of the input without its CR LF, if it is there. Fails if the line is
+/// longer than `max` or ends in a bare LF.
+fn line(input: &[u8], max: usize) -> Result<Option<usize>, ()> {
     match memchr::memchr(b'\n', input) {
         None if input.len() > max => Err(()),
         None => Ok(None),
@@ -139,9 +179,8 @@ fn line(input: &mut BytesMut, max: usize) -> Result<Option<BytesMut>, ()> {
             if at > max || at == 0 || input[at - 1] != b'\r' {
                 return Err(());
             }
-            let mut line = input.split_to(at + 1);
-            line.truncate(at - 1);
-            if memchr::memchr(b'\r', &line).is_some() { Err(()) } else { Ok(Some(line)) }
+            let end = at - 1;
+            if memchr::memchr(b'\r', &input[..end]).is_some() { Err(()) } else { Ok(Some(end)) }
         }
     }
 }
@@ -189,6 +228,21 @@ mod tests {
         }
         let long = format!("1;{}\r\na\r\n0\r\n\r\n", "e".repeat(300));
         assert_eq!(decode(long.as_bytes()), err("chunk 1 is malformed"));
+    }
+
+    #[test]
+    fn small_chunks_that_arrive_together_are_one_piece() {
+        let body: String = (0..40_000).map(|_| "1\r\nx\r\n").collect();
+        let mut input = BytesMut::from(body.as_str());
+        input.extend_from_slice(format!("{:x}\r\n", 3_000).as_bytes());
+        input.extend_from_slice(&[b'y'; 3_000]);
+        input.extend_from_slice(b"\r\n2\r\nzz\r\n0\r\n\r\n");
+        let (mut decoder, mut lengths) = (Chunked::default(), Vec::new());
+        while let ChunkEvent::Data(data) = decoder.step(&mut input).unwrap() {
+            lengths.push(data.len());
+        }
+        assert_eq!(lengths, [16_384, 16_384, 7_232, 3_000, 2]);
+        assert!(decoder.step(&mut input).unwrap() == ChunkEvent::End && input.is_empty());
     }
 
     #[test]
