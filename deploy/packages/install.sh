@@ -35,14 +35,30 @@ usage() {
   sed -n '4,10s/^# \{0,1\}//p' "$0"
 }
 # owner_problem PATH: why somebody else could change what is installed there; nothing if nobody can.
-# Only the owner, root, and in a folder everybody if it is not sticky, can replace what is in it.
+# Only the owner, root, members of its group and, if it is not sticky, everybody can replace what is in
+# it. Debian gives /usr/local to the group staff, which usually has no members.
 owner_problem() {
   [ -e "$1" ] || return 0
   if [ -d "$1" ]; then set -- "$1" "$1/."; else set -- "$1" "$1"; fi
   # shellcheck disable=SC2012 # POSIX has no stat
-  ls -ldn "$2" | awk -v path="$1" -v me="$(id -u)" '{
+  ls -ldn "$2" | awk -v path="$1" -v me="$(id -u)" '
+  function member(group,   line, user, names, count, id, found) {
+    while ((getline line < "/etc/passwd") > 0) {
+      split(line, user, ":"); id[user[1]] = user[3]
+      if (user[4] == group && user[3] != 0 && user[3] != me) found = user[1]
+    }
+    while (found == "" && (getline line < "/etc/group") > 0) {
+      split(line, user, ":")
+      if (user[3] != group) continue
+      count = split(user[4], names, ",")
+      for (i = 1; i <= count; i++) if (names[i] != "" && id[names[i]] != "0" && id[names[i]] != me) found = names[i]
+    }
+    return found
+  }
+  {
     if ($3 != 0 && $3 != me) printf "%s belongs to the user with the number %s, who could change what is installed", path, $3
     else if (substr($1, 9, 1) == "w" && tolower(substr($1, 10, 1)) != "t") printf "everybody may write to %s, and could change what is installed", path
+    else if (substr($1, 6, 1) == "w" && $4 != 0 && tolower(substr($1, 10, 1)) != "t" && (who = member($4)) != "") printf "%s, a member of its group, may write to %s, and could change what is installed", who, path
   }'
 }
 # named_outside RECEIPT: a path in it that this script does not write, because it is not below the prefix.
@@ -91,6 +107,12 @@ if [ $uninstall = yes ]; then
 fi
 state=$prefix/share/mote
 receipt=$state/receipt
+
+# `mote upgrade` and the other script change the same files; it holds this lock when it runs this script.
+if [ $upgrade = no ] && [ -d "$state" ] && command -v flock >/dev/null 2>&1; then
+  exec 9<"$state"
+  flock -n 9 || fail "another installation, removal or upgrade of $prefix is running" "Wait until it has ended."
+fi
 
 # --- What can be wrong, before the first change -------------------------------------------------
 
@@ -346,7 +368,7 @@ case $service-$upgrade in
     ;;
   openrc-no)
     rc-update --quiet add mote default
-    rc-service --quiet mote restart ||
+    rc-service --quiet mote restart 9<&- ||
       fail "the service mote did not start" "Read why in /var/log/mote.log. Then run: rc-service mote start"
     ;;
   procd-no)

@@ -88,6 +88,11 @@ fi
 if [ -n "$service" ] && [ "$(id -u)" != 0 ]; then
   fail "root installed mote with a service, and only root can remove it" "Run uninstall.sh with sudo."
 fi
+# `mote upgrade` and the other script change the same files.
+if [ -d "$state" ] && command -v flock >/dev/null 2>&1; then
+  exec 9<"$state"
+  flock -n 9 || fail "another installation, removal or upgrade of $prefix is running" "Wait until it has ended."
+fi
 [ -w "$state" ] || fail "you may not write to $state" "Run uninstall.sh with sudo."
 [ $purge = no ] || [ "$(id -u)" = 0 ] || fail "only root can remove /var/lib/mote" "Run uninstall.sh with sudo, or leave out --purge."
 

@@ -530,6 +530,15 @@ fn an_installation_that_others_can_change_is_refused() {
     };
     mode(0o777);
     check("everybody", "can be changed by everybody", "everybody may write to", "");
+    // The group of an ordinary user of every system: nobody is a member of its own group.
+    std::os::unix::fs::chown(prefix, None, Some(65_534)).expect("chown");
+    mode(0o775);
+    check("a group", "a member of its group", "a member of its group", "");
+    // A group without members is no danger.
+    std::os::unix::fs::chown(prefix, None, Some(4_000_123)).expect("chown");
+    let mut install = Command::new(scripts.join("install.sh"));
+    run(install.args(["--no-service", "--prefix"]).arg(prefix));
+    std::os::unix::fs::chown(prefix, None, Some(0)).expect("chown");
     mode(0o755);
     let receipt = state.join("receipt");
     let honest = std::fs::read_to_string(&receipt).expect("the receipt");

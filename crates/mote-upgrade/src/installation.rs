@@ -151,6 +151,8 @@ fn refuse_others(prefix: &Path) -> Result<(), Failure> {
             format!("belongs to the user with the number {}", meta.uid())
         } else if meta.mode() & 0o1002 == 0o0002 {
             "can be changed by everybody".to_owned()
+        } else if let Some(member) = other_member(&meta, own) {
+            format!("can be changed by {member}, a member of its group")
         } else {
             continue;
         };
@@ -159,6 +161,37 @@ fn refuse_others(prefix: &Path) -> Result<(), Failure> {
         return Err(Failure::new(UNFIT, text, hint));
     }
     Ok(())
+}
+
+/// A user, neither root nor `own`, who may write as a member of the file's group. Debian gives
+/// /usr/local to the group staff, which usually has no members.
+fn other_member(meta: &std::fs::Metadata, own: u32) -> Option<String> {
+    if meta.mode() & 0o1020 != 0o0020 || meta.gid() == 0 {
+        return None;
+    }
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let (users, groups) = (read("/etc/passwd"), read("/etc/group"));
+    member_of(meta.gid(), own, &users, &groups)
+}
+
+/// The same from the texts of /etc/passwd and /etc/group.
+fn member_of(group: u32, own: u32, users: &str, groups: &str) -> Option<String> {
+    let fields = |line: &str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
+    let is = |field: Option<&String>, number: u32| {
+        field.and_then(|field| field.parse::<u32>().ok()) == Some(number)
+    };
+    let is_trusted = |user: &[String]| is(user.get(2), 0) || is(user.get(2), own);
+    let users: Vec<Vec<String>> = users.lines().map(fields).collect();
+    let primary = users.iter().find(|user| is(user.get(3), group) && !is_trusted(user));
+    if let Some(user) = primary {
+        return user.first().cloned();
+    }
+    let line = groups.lines().map(fields).find(|line| is(line.get(2), group))?;
+    let members = line.get(3)?.split(',').filter(|name| !name.is_empty());
+    let trusted = |name: &&str| {
+        users.iter().any(|user| user.first().is_some_and(|own| own == name) && is_trusted(user))
+    };
+    members.filter(|name| !trusted(name)).map(str::to_owned).next()
 }
 
 /// A package manager must replace what it has installed.
@@ -179,4 +212,23 @@ fn refuse_packages() -> Result<(), Failure> {
         return refusal("RPM package", "sudo dnf install ./mote-VERSION-1.MACHINE.rpm");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_counts_by_its_members() {
+        let users =
+            "root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/:/bin/sh\nbob:x:1001:50::/:/bin/sh\n";
+        let groups = "root:x:0:\nstaff:x:50:\nann:x:1000:\nwheel:x:7:root,ann\nops:x:8:bob,ann\n";
+        let of = |group, own| member_of(group, own, users, groups);
+        assert_eq!(of(50, 0).as_deref(), Some("bob"), "it is bob's own group");
+        assert_eq!(of(1000, 1000), None, "the group of the user who runs the command");
+        assert_eq!(of(7, 0).as_deref(), Some("ann"));
+        assert_eq!(of(7, 1000), None);
+        assert_eq!(of(8, 1000).as_deref(), Some("bob"));
+        assert_eq!(of(9, 0), None, "a group that nothing names");
+    }
 }

@@ -31,6 +31,14 @@ fn say(text: impl std::fmt::Display) {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let installation = Installation::find(args.prefix.as_deref())?;
+    if let Some(archive) = args.archive.as_ref().filter(|archive| archive.starts_with("http://"))
+        && args.unsigned
+    {
+        say(format_args!(
+            "warning: {archive} comes without a signature over a connection that anybody on the way \
+             can change; use https:// or a signed archive"
+        ));
+    }
     let checked = match &args.archive {
         Some(archive) => Some(check_archive(archive, &installation, args)?),
         None => None,
