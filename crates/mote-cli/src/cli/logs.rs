@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::args::{Format, Logs};
 use super::failure::Failure;
-use super::output::{Output, escaped, harmless};
+use super::output::{Output, escaped, harmless, yaml};
 
 /// Lines waiting to be printed; a slow terminal slows the streams down.
 const WAITING_LINES_MAX: usize = 256;
@@ -79,7 +79,7 @@ fn print(line: &LogLine, output: &Output) -> Result<(), Failure> {
     let text = match output.format {
         Format::Json | Format::Jsonl => escaped(&serde_json::to_string(line).unwrap_or_default()),
         Format::Yaml => {
-            let yaml = yaml_serde::to_string(line).unwrap_or_default();
+            let yaml = yaml(line).unwrap_or_default();
             format!("---\n{}", yaml.trim_end())
         }
         Format::Name => line.function.clone(),

@@ -70,7 +70,7 @@ impl Output {
             Format::Jsonl => {
                 escaped(&serde_json::to_string(value).map_err(|error| bad(&error))?) + "\n"
             }
-            Format::Yaml => yaml_serde::to_string(value).map_err(|error| bad(&error))?,
+            Format::Yaml => yaml(value).map_err(|error| bad(&error))?,
             Format::Name => names.iter().map(|name| format!("{name}\n")).collect(),
         };
         self.print(text.as_bytes())
@@ -192,6 +192,16 @@ pub(super) fn escaped(json: &str) -> String {
     json.chars().map(escape).collect()
 }
 
+/// A value as YAML. YAML has no escapes outside of quotes, so text with characters that control the
+/// terminal is written as JSON, which is YAML too.
+pub(super) fn yaml(value: &impl Serialize) -> Result<String, Box<dyn std::error::Error>> {
+    let text = yaml_serde::to_string(value)?;
+    if text.lines().all(|line| harmless(line) == line) {
+        return Ok(text);
+    }
+    Ok(escaped(&serde_json::to_string_pretty(value)?) + "\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,6 +215,14 @@ mod tests {
             ("\u{202e}evil\u{2069}", "?evil?"),
         ] {
             assert_eq!(harmless(text), expected);
+        }
+        for text in ["a\u{9b}31m", "\u{202e}evil", "x\u{2066}y\n", "\u{85}"] {
+            let value = std::collections::BTreeMap::from([("text", text), ("fine", "\u{e9}")]);
+            let yaml = yaml(&value).unwrap();
+            assert!(yaml.lines().all(|line| harmless(line) == line), "{yaml:?}");
+            let back: std::collections::BTreeMap<String, String> =
+                yaml_serde::from_str(&yaml).unwrap();
+            assert_eq!(back["text"], text);
         }
         let json = serde_json::to_string("\x1b \u{9b} \u{202e} \u{e9}").unwrap();
         assert_eq!(escaped(&json), "\"\\u001b \\u009b \\u202e \u{e9}\"");
