@@ -204,6 +204,52 @@ fn requirement_numbers_are_found() {
     assert_eq!(found.into_iter().collect::<Vec<_>>(), [1, 2, 4, 160]);
 }
 
+/// The page of requirements counts its own rows rightly, and the tests, crates and files that its rows
+/// name exist.
+#[test]
+fn requirements_name_what_exists() {
+    const PAGE: &str = "docs/reference/requirements.md";
+    let page = read(PAGE);
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| <a id=\"r")).collect();
+    let count = |state: &str| rows.iter().filter(|row| cells(row)[3] == state).count();
+    let said =
+        format!("{} are met, {} partly, {} not.", count("met"), count("partly"), count("no"));
+    assert!(page.contains(&said), "{PAGE}: its rows say: {said}");
+    assert_eq!(rows.len(), count("met") + count("partly") + count("no"));
+    let mut checked = 0;
+    for row in rows {
+        let shown = cells(row)[4];
+        // `e2e` and `lab` hold for the names between backquotes that follow.
+        let mut folder = None;
+        for (number, part) in shown.split('`').enumerate() {
+            if number % 2 == 0 {
+                if part.trim_end().ends_with("e2e") {
+                    folder = Some("tests/tests");
+                } else if part.trim_end().ends_with("lab") {
+                    folder = Some("crates/mote-lab/tests");
+                } else if part.trim() != "," {
+                    folder = None;
+                }
+                continue;
+            }
+            let path = match folder {
+                Some(folder) => format!("{folder}/{part}.rs"),
+                None if part.contains('/')
+                    && !part.contains([' ', '<'])
+                    && !part.starts_with('/') =>
+                {
+                    part.to_owned()
+                }
+                None => continue,
+            };
+            let exists = root().join(&path).exists();
+            assert!(exists, "{PAGE}: {path} does not exist: {row}");
+            checked += 1;
+        }
+    }
+    assert!(checked > 100, "only {checked} names were found");
+}
+
 #[test]
 fn every_cited_requirement_is_published() {
     const PAGE: &str = "docs/reference/requirements.md";
