@@ -3,35 +3,98 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import shutil
 import sys
 import time
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from motelab import catalog, environment, figures, results
-from motelab.catalog import PROFILES, ROOT
+from motelab import catalog, environment
+from motelab.catalog import PROFILES, ROOT, TARGETS, Workload, cache_folder
 from motelab.experiments import EXPERIMENTS
 from motelab.experiments.base import Experiment
 from motelab.papers import PAPERS, cited
 from motelab.processes import Failed
-from motelab.session import TARGETS, Lab, cache_folder
+
+# `./lab list` needs none of the packages that measure and draw.
+if TYPE_CHECKING:
+    from motelab.results import Stored
+    from motelab.session import Lab
 
 PUBLISHED = ROOT / "bench" / "results" / "lab"
 #: Tables larger than this stay where they were measured.
 PUBLISHED_BYTES_MAX = 600_000
+#: Longest list of workloads in the name of a folder.
+ONLY_CHARS_MAX = 80
+#: Share of the machine that other programs may use before a run is warned of.
+BUSY_MAX = 0.1
+
+
+def name_of(
+    experiment: str,
+    profile: str,
+    targets: list[str],
+    runtime: str = "python",
+    only: list[Workload] | None = None,
+) -> str:
+    """The folder of a run below the folder of results: another choice is another folder."""
+    parts = [experiment, profile, *targets]
+    if runtime != "python":
+        parts.append(runtime)
+    if only:
+        chosen = "+".join(workload.name for workload in only)
+        if len(chosen) > ONLY_CHARS_MAX:
+            digest = hashlib.sha256(chosen.encode()).hexdigest()[:8]
+            chosen = f"{len(only)}-workloads-{digest}"
+        parts += ["only", chosen]
+    return "-".join(parts)
 
 
 def folder_of(lab: Lab, experiment: str) -> str:
     """Where a run lies below the folder of results."""
-    parts = [experiment, lab.profile, *lab.target_names]
-    return "-".join(parts if lab.runtime == "python" else [*parts, lab.runtime])
+    return name_of(experiment, lab.profile, lab.target_names, lab.runtime, lab.only)
 
 
-def run_one(lab: Lab, experiment: Experiment, into: Path) -> results.Stored:
+def earlier(folders: list[Path], name: str) -> float | None:
+    """How many seconds a run of this name took before."""
+    for folder in folders:
+        try:
+            summary = json.loads((folder / name / "summary.json").read_text())
+            return float(summary["seconds"])
+        except (OSError, ValueError, KeyError):
+            continue
+    return None
+
+
+def spoken(seconds: float) -> str:
+    """A duration for people."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
+def estimate(folders: list[Path], names: list[str]) -> str:
+    """How long runs will take, as far as earlier runs of the same kind tell."""
+    known = {name: seconds for name in names if (seconds := earlier(folders, name)) is not None}
+    if not known:
+        return "no estimate: no run of this kind is stored yet"
+    text = f"about {spoken(sum(known.values()))}, as long as before"
+    if len(known) < len(names):
+        text += f", and {len(names) - len(known)} of {len(names)} experiments without an estimate"
+    return text
+
+
+def run_one(lab: Lab, experiment: Experiment, into: Path) -> Stored:
     """Runs, stores and draws. A run that fails leaves its reason where its results would lie."""
+    from motelab import figures, results
+
     folder = into / folder_of(lab, experiment.name)
     head = head_of(lab, experiment)
+    warn_if_busy(head["environment"])
     begun = time.monotonic()
     try:
         outcome = experiment.run(lab)
@@ -49,7 +112,19 @@ def reason(error: Exception) -> str:
     return str(error) if isinstance(error, Failed) else f"{type(error).__name__}: {error}"
 
 
-def head_of(lab: Lab, experiment: Experiment) -> dict[str, object]:
+def warn_if_busy(machine: dict[str, Any]) -> None:
+    """Says that other programs use the machine, before the time is spent."""
+    busy = machine["busy_before"]
+    if busy > BUSY_MAX:
+        print(
+            f"  WARNING: other programs use {busy:.0%} of the processors; the results will show "
+            "them too. End these programs, or compare only ratios of alternated measurements.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def head_of(lab: Lab, experiment: Experiment) -> dict[str, Any]:
     """What identifies a run."""
     return {
         "experiment": experiment.name,
@@ -59,6 +134,7 @@ def head_of(lab: Lab, experiment: Experiment) -> dict[str, object]:
         "profile": lab.profile,
         "runtime": lab.runtime,
         "targets": lab.target_names,
+        "only": [workload.name for workload in lab.only or ()],
         "at": environment.now(),
         "environment": environment.record(lab.mote),
     }
@@ -70,7 +146,15 @@ def run(args: argparse.Namespace) -> int:
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown or not names:
         raise Failed(f"no experiment {', '.join(unknown)}: ./lab list shows all of them")
+    from motelab.report import lines
+    from motelab.session import Lab
+
     only = catalog.named(args.only.split(",")) if args.only else None
+    folders = {}
+    for name in names:
+        targets = args.target.split(",") if args.target else list(EXPERIMENTS[name].targets)
+        folders[name] = name_of(name, args.profile, targets, args.runtime, only)
+    print(estimate([args.results, PUBLISHED], list(folders.values())), flush=True)
     failed = []
     for name in names:
         experiment = EXPERIMENTS[name]
@@ -88,6 +172,8 @@ def run(args: argparse.Namespace) -> int:
             continue
         for line in stored.summary["missing"]:
             print(f"  MISSING: {line}", flush=True)
+        for line in lines(stored.summary["table"], stored.summary.get("unit", "s")):
+            print(f"  {line}", flush=True)
         print(f"  {stored.summary['seconds']} s, in {stored.folder}", flush=True)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
@@ -111,6 +197,8 @@ def listing(_: argparse.Namespace) -> int:
 
 def draw(args: argparse.Namespace) -> int:
     """`lab draw`."""
+    from motelab import figures, results
+
     for stored in results.stored(args.results):
         figures.save(stored, EXPERIMENTS[stored.experiment].figures(stored))
     return 0

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from motelab.assembly import Manifest, assemble
-from motelab.catalog import Workload
+from motelab.catalog import CLUSTERS, Workload
 from motelab.cluster import NODE_ADDRESS, Cluster, Controller, images, until
 from motelab.platforms import Deployed, Function, Mote, NotOffered, Wish
 from motelab.processes import Failed
@@ -33,7 +33,7 @@ SERVE = """#!/bin/sh
 export HOME=/tmp LANG=C.UTF-8 PYTHONDONTWRITEBYTECODE=1
 exec python3 -u /server/standalone/serve.py /server/function.json
 """
-NAMES = ("mote-cluster", "mote-pod", "kubernetes", "kubernetes-hpa")
+NAMES = CLUSTERS
 
 
 def need_no_packages(workload: Workload, wish: Wish) -> None:

@@ -45,6 +45,8 @@ def text_of(value: Any) -> str:
 TIMES = {"mean", "median", "p95", "minimum", "maximum", "std", "low", "high", "total"}
 TIMES |= {"serial_mean", "start_mean", "response_mean", "warm_mean", "hist5", "handover over HTTP"}
 TIMES |= {"t1-t2", "t2-t3", "t3-t4"}
+#: Units of columns that are neither times nor end in their unit.
+OTHERS = {"rate": "1/s", "rate_sd": "1/s", "instance_seconds": "s", "success": "share"}
 UNITS = {"_ms": "ms", "_mib": "MiB", "_s": "s"}
 
 
@@ -52,12 +54,32 @@ def heading(name: str, time_unit: str) -> str:
     """A column's name with its unit, where it has one."""
     if name in TIMES:
         return f"{name} ({time_unit})".replace("_", " ")
-    if name in ("rate", "rate_sd"):
-        return f"{name} (1/s)".replace("_", " ")
+    if name in OTHERS:
+        return f"{name} ({OTHERS[name]})".replace("_", " ")
     for suffix, unit in UNITS.items():
         if name.endswith(suffix):
             return f"{name.removesuffix(suffix)} ({unit})".replace("_", " ")
+    # `inner_s_low`: a time of one side.
+    first, middle, side = name.partition("_s_")
+    if middle and side != "ratio":
+        return f"{first} {side} (s)".replace("_", " ")
     return name.replace("_", " ")
+
+
+def lines(rows: list[dict[str, Any]], time_unit: str = "s", most: int = 40) -> list[str]:
+    """A table for a terminal, whose head has the units."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [[heading(name, time_unit) for name in columns]]
+    cells += [[text_of(row.get(name)) for name in columns] for row in rows[:most]]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
+    found = [
+        "  ".join(
+            text.ljust(width) if at == 0 else text.rjust(width)
+            for at, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+    return found if len(rows) <= most else [*found, f"{len(rows) - most} more rows in the file"]
 
 
 def table(rows: list[dict[str, Any]], time_unit: str = "s") -> str:

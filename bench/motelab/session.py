@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from motelab import kubernetes
-from motelab.catalog import ROOT, Workload
+from motelab.catalog import ROOT, TARGETS, Workload, cache_folder
 from motelab.client import Call, Load, bench, call, required
 from motelab.cluster import Cluster
 from motelab.node import Node
@@ -17,13 +17,7 @@ from motelab.platforms import Function, Mote, Native, Remote, Target, Wish
 from motelab.processes import Failed
 from motelab.services import Services
 
-TARGETS = ("mote", "native", "openfaas", "http", *kubernetes.NAMES)
 PROFILE_SIZES = {"smoke": 0, "edge": 1, "paper": 2}
-
-
-def cache_folder() -> Path:
-    """What is kept from run to run; MOTE_LAB_CACHE names another folder."""
-    return Path(os.environ.get("MOTE_LAB_CACHE", ROOT / ".cache" / "lab"))
 
 
 def binary_folder() -> Path:

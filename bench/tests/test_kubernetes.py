@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from motelab import kubernetes
-from motelab.catalog import workloads
+from motelab.catalog import TARGETS, workloads
 from motelab.experiments import scaling
 from motelab.platforms import NotOffered, Wish
 from motelab.processes import Failed
-from motelab.session import TARGETS, Lab
+from motelab.session import Lab
 
 
 def test_an_image_has_the_base_and_the_code_under_their_digests(tmp_path: Path) -> None:

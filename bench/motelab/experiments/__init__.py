@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from motelab.experiments import breakdown, calls, overhead, scaling, sweeps
-from motelab.experiments.base import Experiment
-from motelab.figures import calls as draw_calls
-from motelab.figures import scaling as draw_scaling
-from motelab.figures import sweeps as draw_sweeps
+from motelab.experiments.base import Experiment, later
 
 MOTE = ("mote",)
 
 
 def _scaling(name: str, title: str, paper: str, about: str) -> Experiment:
-    run = partial(scaling.run, name=name)
-    return Experiment(name, title, paper, run, draw_scaling.scaling, about, MOTE)
+    run = later("experiments.scaling.run", name=name)
+    return Experiment(name, title, paper, run, later("figures.scaling.scaling"), about, MOTE)
 
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -25,8 +19,8 @@ EXPERIMENTS: dict[str, Experiment] = {
             "cold-start",
             "Cold starts",
             "000 4.1",
-            calls.cold_start,
-            draw_calls.cold_start,
+            later("experiments.calls.cold_start"),
+            later("figures.calls.cold_start"),
             "Scales to zero, waits until the instance is gone, sends one request.",
             MOTE,
         ),
@@ -34,16 +28,16 @@ EXPERIMENTS: dict[str, Experiment] = {
             "serial",
             "Serial executions",
             "000 4.2",
-            calls.serial,
-            draw_calls.serial,
+            later("experiments.calls.serial"),
+            later("figures.calls.serial"),
             "One client sends the next request after each answer.",
         ),
         Experiment(
             "parallel-20",
             "20 requests at once",
             "000 4.3",
-            calls.parallel,
-            draw_calls.parallel,
+            later("experiments.calls.parallel"),
+            later("figures.calls.parallel"),
             "Threads of one process compared with processes.",
         ),
         _scaling(
@@ -80,48 +74,48 @@ EXPERIMENTS: dict[str, Experiment] = {
             "closed-sweep",
             "Closed sweep",
             "002 IV",
-            sweeps.closed_sweep,
-            draw_sweeps.closed_sweep,
+            later("experiments.sweeps.closed_sweep"),
+            later("figures.sweeps.closed_sweep"),
             "Each client sends the next request after the answer; sieve to 1000.",
         ),
         Experiment(
             "hello-sweep",
             "Hello at several concurrencies",
             "003",
-            sweeps.hello_sweep,
-            draw_sweeps.sweep,
+            later("experiments.sweeps.hello_sweep"),
+            later("figures.sweeps.sweep"),
             "Five bytes of text; one instance.",
         ),
         Experiment(
             "http-sweep",
             "A fetched page at several concurrencies",
             "004 IV-B1",
-            sweeps.http_sweep,
-            draw_sweeps.sweep,
+            later("experiments.sweeps.http_sweep"),
+            later("figures.sweeps.sweep"),
             "A page of 4 bytes; one instance.",
         ),
         Experiment(
             "http-sizes",
             "Fetched pages by size",
             "003",
-            sweeps.http_sizes,
-            draw_sweeps.sizes,
+            later("experiments.sweeps.http_sizes"),
+            later("figures.sweeps.sizes"),
             "Pages of several sizes at one concurrency.",
         ),
         Experiment(
             "workers-sweep",
             "Workers per function",
             "003",
-            sweeps.workers_sweep,
-            draw_sweeps.workers,
+            later("experiments.sweeps.workers_sweep"),
+            later("figures.sweeps.workers"),
             "Threads of one instance compared with instances.",
         ),
         Experiment(
             "process-modes",
             "Kept process or one per request",
             "004 III-B2",
-            sweeps.process_modes,
-            draw_sweeps.modes,
+            later("experiments.sweeps.process_modes"),
+            later("figures.sweeps.modes"),
             "Both answer with the same text.",
             MOTE,
         ),
@@ -129,16 +123,16 @@ EXPERIMENTS: dict[str, Experiment] = {
             "export-modes",
             "Directly and through the gateway",
             "004 III-C",
-            sweeps.export_modes,
-            draw_sweeps.exports,
+            later("experiments.sweeps.export_modes"),
+            later("figures.sweeps.exports"),
             "The same server on both paths.",
         ),
         Experiment(
             "latency-breakdown",
             "Where the time of a call goes",
             "004 IV-B2",
-            breakdown.breakdown,
-            draw_calls.breakdown,
+            later("experiments.breakdown.breakdown"),
+            later("figures.calls.breakdown"),
             "Single calls to an idle warm instance.",
             MOTE,
         ),
@@ -179,8 +173,8 @@ EXPERIMENTS: dict[str, Experiment] = {
             "overhead",
             "The platform's share of a workload's time",
             "ours",
-            overhead.overhead,
-            draw_calls.overhead,
+            later("experiments.overhead.overhead"),
+            later("figures.calls.overhead"),
             "The same code on the platform and in its baseline, in alternated pairs; each round"
             " restarts both.",
         ),

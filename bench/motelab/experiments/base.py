@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
+# The list of experiments is shown without the packages that measure and draw.
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-from motelab import style
-from motelab.results import Outcome, Stored
-from motelab.session import Lab
-from motelab.statistics import summary
+    from motelab.results import Outcome, Stored
+    from motelab.session import Lab
+
+
+def later(path: str, **fixed: Any) -> Callable[..., Any]:
+    """The function at a path below `motelab`; its module is imported when it is first called."""
+    module, _, name = path.rpartition(".")
+
+    def call(*args: Any) -> Any:
+        return getattr(importlib.import_module(f"motelab.{module}"), name)(*args, **fixed)
+
+    return call
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,8 @@ class Experiment:
     def figures(self, stored: Stored) -> dict[str, Figure]:
         """Its figures, or one that says why there is nothing to draw."""
         if not stored.summary["table"]:
+            from motelab import style
+
             return {
                 "nothing": style.nothing("not measured: " + "; ".join(stored.summary["missing"]))
             }
@@ -40,6 +53,8 @@ class Experiment:
 
 def group_rows(rows: Any, keys: list[str], column: str = "response_s") -> list[dict[str, Any]]:
     """A summary per group, as a table."""
+    from motelab.statistics import summary
+
     if rows.empty:
         return []
     found = []
