@@ -67,11 +67,32 @@ for (const [how, code, entry] of [
   ['of a bundle', '"use strict"; var lib = (() => { exports.main = () => ({ x: 1 }); })(); // end'],
   ['under another name', 'const go = async () => ({ x: 1 }); module.exports = { go };', 'fn.js:go'],
   ['exported and declared', 'function main() { return { x: 2 }; } exports.main = () => ({ x: 1 });'],
+  ['at a path of the exports', 'exports.a = { b: () => ({ x: 1 }) };', 'fn.js:a.b'],
+  ['at a path of a variable', 'const a = { b: () => ({ x: 1 }) };', 'fn.js:a.b'],
 ]) {
   withAdapter(`OpenWhisk: an action ${how}`, 'openwhisk', code, async (engine) => {
     check(await engine.invoke('/', ''), { x: 1 });
   }, entry ? { entry } : {});
 }
+
+withAdapter('OpenWhisk: an exception is told to callers of the API only', 'openwhisk', `
+  class Own extends Error { constructor(text) { super(text); this.code = 7; } }
+  function main(params) {
+    if (params.sync) throw new Own('no');
+    return Promise.reject(new Own('later'));
+  }
+`, async (engine) => {
+  const headers = [['x-mote-activation', 'one']];
+  check(await engine.invoke('/', '{"sync":1}', { headers }), { error: 'An error has occurred: Error: no' }, 502);
+  const frame = await engine.invoke('/', '{}', { headers });
+  const { error } = JSON.parse(frame.body);
+  assert.deepEqual([frame.status, error.name, error.message, error.code], [502, 'Error', 'later', 7]);
+  assert.equal((await engine.invoke('/', '{"sync":1}')).kind, 'ERROR');
+});
+
+withAdapter('OpenWhisk: JSON that is no object', 'openwhisk', 'const main = (params) => ({ got: params.__ow_body });', async (engine) => {
+  check(await engine.invoke('/', '[1]', { headers: FIELDS }), { got: [1] });
+});
 
 // As bundlers write it: everything in a function, the action left in the global object.
 withAdapter('OpenWhisk: an action in the global object', 'openwhisk',

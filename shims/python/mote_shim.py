@@ -26,6 +26,7 @@ from mote_worker.adapters import (  # noqa: F401 (adapters find them here)
     header_block,
     parts_of_head,
     request_of,
+    with_arguments,
 )
 from mote_worker.wire import BadReply, Cancelled, checked_status, now_ns  # noqa: F401
 from mote_worker.worker import Worker, channel

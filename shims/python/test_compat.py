@@ -12,11 +12,14 @@ FIELDS = [["host", "here"], ["x-two", "1"], ["x-two", "2"], ["content-type", "ap
 
 
 class Case(unittest.TestCase):
-    def engine(self, compat, code, entry="fn", **more):
+    def engine(self, compat, code, entry="fn", files=(), **more):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        with open(os.path.join(folder.name, "fn.py"), "w", encoding="utf-8") as file:
-            file.write(textwrap.dedent(code))
+        for name, text in {"fn.py": code, **dict(files)}.items():
+            path = os.path.join(folder.name, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(textwrap.dedent(text))
         engine = Engine(folder.name, entry, compat=compat, **more)
         self.addCleanup(engine.__exit__)
         self.assertEqual(engine.ready["kind"], "READY", engine.ready)
@@ -33,6 +36,44 @@ class Case(unittest.TestCase):
         """Calls with equal fields: what the first does to its dict is not seen by the second."""
         for _ in range(2):
             self.check(engine.invoke("/", b'{"a":1}', headers=FIELDS), wanted)
+
+
+class Imports(Case):
+    """Which module a function gets when it has a file with the name of one of the standard library."""
+
+    OWN = {"queue.py": "OWN = True\n", "secrets.py": "OWN = True\n", "logger.py": "OWN = True\n", "sub/deep.py": "VALUE = 3\n"}
+    SEEN = """
+        import logger, queue, concurrent.futures, secrets
+        SEEN = [hasattr(module, "OWN") for module in (queue, secrets, logger)]
+        """
+
+    def check_seen(self, compat, entry, code, wanted, **more):
+        engine = self.engine(compat, textwrap.dedent(self.SEEN) + code, entry, files=self.OWN, **more)
+        self.check(engine.invoke("/"), wanted)
+
+    def test_openfaas_finds_own_files_in_the_package_function_and_last_by_their_name(self):
+        code = (
+            "from .secrets import OWN\nfrom function.queue import OWN as again\nfrom .sub.deep import VALUE\n"
+            "def handle(event, context):\n    return {'body': [SEEN, OWN, again, VALUE]}\n"
+        )
+        self.check_seen("openfaas", "fn:handle", code, [[False, False, True], True, True, 3], template="python3-http")
+
+    def test_fission_finds_own_files_last(self):
+        self.check_seen("fission", "fn:main", "def main():\n    return {'seen': SEEN}\n", {"seen": [False, False, True]})
+
+    def test_fission_loads_a_single_file_from_its_path(self):
+        code = "import queue\ndef main():\n    return {'standard': hasattr(queue, 'Queue')}\n"
+        engine = self.engine("fission", "", "queue:main", files={"queue.py": code})
+        self.check(engine.invoke("/"), {"standard": True})
+
+    def test_platforms_whose_program_lies_beside_the_function_find_own_files_first(self):
+        for compat, entry, code in (
+            ("nuclio", "fn:handler", "def handler(context, event):\n    return SEEN\n"),
+            ("kubeless", "fn:handler", "def handler(event, context):\n    return SEEN\n"),
+            ("openwhisk", "fn:main", "def main(args):\n    return SEEN\n"),
+        ):
+            with self.subTest(compat):
+                self.check_seen(compat, entry, code, [True, True, True])
 
 
 class FieldsOfACall(Case):
@@ -98,10 +139,20 @@ class OpenWhisk(Case):
         for name in ("one", "two"):
             self.check(engine.invoke("/", b'{"a":1}', headers=[["x-mote-activation", name]]), {"a": 1, "id": name})
 
+    def test_an_exception_is_told_to_callers_of_the_platforms_api_only(self):
+        engine = self.engine("openwhisk", "def main(args):\n    raise ValueError('no ' + args['a'])\n", "fn:main")
+        frame = engine.invoke("/", b'{"a":"b"}', headers=[["x-mote-activation", "one"]])
+        self.check(frame, {"error": "no b"}, 502)
+        self.assertEqual(engine.invoke("/", b'{"a":"b"}')["kind"], "ERROR")
+
+    def test_a_function_at_a_path_with_dots(self):
+        code = "class Actions:\n    @staticmethod\n    def one(args):\n        return {'x': 1}\n"
+        self.check(self.engine("openwhisk", code, "fn:Actions.one").invoke("/"), {"x": 1})
+
     def test_bodies(self):
         engine = self.engine("openwhisk", "def main(args):\n    return {'got': args.get('__ow_body', args.get('a'))}\n", "fn:main")
         for kind, body, wanted in (
-            ("application/json", b'{"a":2}', 2), ("text/plain", b"x", "x"), ("image/png", b"\xff", "/w=="),
+            ("application/json", b'{"a":2}', 2), ("application/json", b'[1]', [1]), ("text/plain", b"x", "x"), ("image/png", b"\xff", "/w=="),
             ("application/x-www-form-urlencoded", b"a=3", "3"), ("", b'{"a":4}', 4),
         ):
             with self.subTest(kind):
@@ -199,6 +250,27 @@ class Nuclio(Case):
         ):
             with self.subTest(path):
                 self.check(engine.invoke(path), body, status, type_)
+
+
+    def test_handlers_with_another_number_of_parameters(self):
+        for parameters, wanted in (
+            ("", []), ("context", ["Context"]), ("context, event, more=7", ["Context", "Incoming", 7]), ("*args", ["Context", "Incoming"]),
+        ):  # fmt: skip
+            for start in ("def", "async def"):
+                with self.subTest(parameters + start):
+                    body = "return [x if x == 7 else type(x).__name__ for x in (args if 'args' in locals() else locals().values())]"
+                    engine = self.engine("nuclio", "%s handler(%s):\n    %s\n" % (start, parameters, body), "fn:handler")
+                    self.check(engine.invoke("/"), wanted)
+
+    def test_a_handler_with_a_third_parameter_that_nothing_fills_is_refused(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        with open(os.path.join(folder.name, "fn.py"), "w", encoding="utf-8") as file:
+            file.write("def handler(context, event, more):\n    return 1\n")
+        engine = Engine(folder.name, "fn:handler", compat="nuclio")
+        self.addCleanup(engine.__exit__)
+        self.assertEqual(engine.ready["kind"], "ERROR", engine.ready)
+        self.assertIn("takes 3 arguments, at most 2 are given", str(engine.ready))
 
 
 class Kubeless(Case):

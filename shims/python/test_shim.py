@@ -263,6 +263,16 @@ class Loading(Case):
             self.assertEqual(json.loads(frame["body"]), [["fn", None, "C", True, "packaged"]])
             self.assertEqual([(log["stream"], log["text"]) for log in engine.logs], [(0, "initialised")])
 
+    def test_packages_do_not_replace_the_standard_library(self):
+        packages = tempfile.TemporaryDirectory()
+        self.addCleanup(packages.cleanup)
+        for name in ("colorsys", "ours"):
+            with open(os.path.join(packages.name, name + ".py"), "w") as file:
+                file.write("OWN = True\n")
+        code = "import colorsys, ours\ndef handle(event, ctx):\n    return [hasattr(colorsys, 'OWN'), ours.OWN]\n"
+        engine = self.engine(code, packages_dir=packages.name)
+        self.assertEqual(json.loads(engine.invoke("/")["body"]), [False, True])
+
     def test_entries(self):
         body = "def {0}(event, ctx): return '{0}'\n"
         for entry, name in (("fn", "handle"), ("fn.py", "handle"), ("fn:other", "other"), ("fn.py:other", "other")):

@@ -17,15 +17,19 @@ const isText = (type) => /^(text\/|application\/(json|javascript|xml))|\+(json|x
 async function actionOf(file, name) {
   const source = fs.readFileSync(file, 'utf8');
   const isModule = file.endsWith('.mjs') || /^\s*export\s/m.test(source);
-  if (isModule) return functionOf(await exportsOf(file), name, file);
-  if (!/^[\w$]+$/.test(name)) return functionOf(createRequire(file)(file), name, file);
+  if (isModule) return functionOf(atPath(await exportsOf(file), name), '', file);
+  if (!/^[\w$]+([.][\w$]+)*$/.test(name)) return functionOf(createRequire(file)(file), name, file);
   const made = new module.Module(file, null);
   made.filename = file;
   made.paths = module.Module._nodeModulePaths(file.slice(0, file.lastIndexOf('/')));
-  const found = `typeof ${name} === 'function' ? ${name} : undefined`;
-  made._compile(`${source}\n;module.moteAction = module.exports?.${name} ?? (${found});`, file);
+  const [first] = name.split('.');
+  const found = `typeof ${first} === 'undefined' ? undefined : ${name}`;
+  made._compile(`${source}\n;module.moteAction = module.exports?.${name.replaceAll('.', '?.')} ?? (${found});`, file);
   return typeof made.moteAction === 'function' ? made.moteAction : functionOf(made.exports, name, file);
 }
+
+/** The member of an object that a name with dots means. */
+const atPath = (object, name) => name.split('.').reduce((part, key) => part?.[key], object);
 
 export async function load(file, exported, spec) {
   const action = await actionOf(file, exported ?? 'main');
@@ -52,11 +56,24 @@ export async function load(file, exported, spec) {
     }
     const finish = activation ? plain : answer;
     let result;
-    try { result = action(params); } catch (error) { result = failed(error); }
+    try { result = action(params); } catch (error) { result = activation ? thrown(error) : failed(error); }
     return typeof result?.then === 'function'
-      ? result.then((value) => finish(value ?? {}), (error) => finish(failed(error)))
+      ? result.then((value) => finish(value ?? {}), (error) => finish(activation ? rejected(error) : failed(error)))
       : finish(result ?? {});
   };
+}
+
+/** What the platform's API tells of an exception. The log has its trace too. */
+function thrown(error) {
+  console.error(error);
+  return { error: `An error has occurred: ${error}` };
+}
+
+/** What it tells of a rejected promise: an error as an object. */
+function rejected(error) {
+  if (!(error instanceof Error)) return { error: error ?? {} };
+  console.error(error);
+  return { error: { ...error, name: error.name, message: error.message, stack: error.stack } };
 }
 
 /** A rejected promise that is no exception is an application error; the caller sees it. */
@@ -90,6 +107,7 @@ function argumentsOf(event, defaults, head) {
     let value = null;
     try { value = event.json(); } catch (error) { if (type) throw error; }
     if (value !== null && typeof value === 'object' && !Array.isArray(value)) return Object.assign(params, value);
+    if (type) return Object.assign(params, { __ow_body: value });
   }
   if (type === 'application/x-www-form-urlencoded') return Object.assign(params, parameters(event.text()));
   params.__ow_body = isText(type) ? event.text() : event.body.toString('base64');

@@ -2,20 +2,22 @@
 with the request of FastAPI, plain or async.
 """
 
+import importlib.util
+import os
 import sys
 
 import mote_shim
-from mote_compat import HTML_BLOCK, flask_app, flask_value, nothing_to_call
+from mote_compat import HTML_BLOCK, flask_app, flask_value, import_own_files_last, nothing_to_call
 
 METHODS = ["GET", "POST", "PUT", "HEAD", "OPTIONS", "DELETE"]
 
 
 def adapt(worker):
+    import_own_files_last(worker)
     if worker.spec.get("template") == "fastapi":
-        _, function, _ = mote_shim.find_entry(worker.spec["entry"])
-        return nothing_to_call(), fastapi_app(function), "app"
+        return nothing_to_call(), fastapi_app(load(worker)), "app"
     try:
-        _, function, _ = mote_shim.find_entry(worker.spec["entry"])
+        function = load(worker)
     except ModuleNotFoundError as error:
         if error.name == "flask":
             error.msg += " (Fission's environment brings Flask along: name it in requirements.txt)"
@@ -29,6 +31,19 @@ def adapt(worker):
         return flask_value(function())
 
     return nothing_to_call(), handle, "handle"
+
+
+def load(worker):
+    """The function. A single file is loaded from its path, also if Python has a module of its name."""
+    name, _, function = worker.spec["entry"].partition(":")
+    file = os.path.join(worker.spec["code_dir"], name + ".py")
+    known = None if "." in name else importlib.util.find_spec(name)
+    if known is None or known.origin == file or not os.path.isfile(file):
+        return mote_shim.find_entry(worker.spec["entry"])[1]
+    found = importlib.util.spec_from_file_location("mod", file)
+    module = sys.modules["mod"] = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return getattr(module, function or "main")
 
 
 def fastapi_app(function):

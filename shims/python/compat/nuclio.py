@@ -263,7 +263,9 @@ def adapt(worker):
     context = Context(worker)
     init_context = getattr(module, "init_context", None)
     init = (lambda _: init_context(context)) if init_context else None
-    if inspect.iscoroutinefunction(handler):
+    is_async = inspect.iscoroutinefunction(handler)
+    handler = mote_shim.with_arguments(handler, 2)
+    if is_async:
 
         async def handle(event):
             return answer(await handler(context, Incoming(event)))

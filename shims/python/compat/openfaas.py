@@ -23,6 +23,7 @@ from mote_compat import (
     Query,
     flask_app,
     flask_value,
+    import_own_files_last,
     nothing_to_call,
     title,
 )
@@ -62,6 +63,7 @@ class Context:
 
 def adapt(worker):
     entry = worker.spec["entry"].partition(":")
+    import_own_files_last(worker)
     # Handlers import what lies beside them from the package `function`.
     package = types.ModuleType("function")
     folder = os.getcwd()

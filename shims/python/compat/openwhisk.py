@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+import traceback
 
 import mote_shim
 from mote_compat import Known, Query, content_type, nothing_to_call, plain_fields, typed_block
@@ -24,7 +25,9 @@ def adapt(worker):
     # An archive's parts import each other; its start is `__main__`, which here is the shim.
     entry, _, name = worker.spec["entry"].partition(":")
     module = load_main() if entry == "__main__" else mote_shim.find_entry(entry + ":" + (name or "main"))[0]
-    action = getattr(module, name or "main")
+    action = module
+    for part in (name or "main").split("."):
+        action = getattr(action, part)
     defaults = json.loads(os.environ.get("OPENWHISK_PARAMETERS") or "{}")
     os.environ["__OW_ACTION_NAME"] = "/_/" + worker.spec["function"]
     os.environ["__OW_ACTION_VERSION"] = "0.0.%d" % worker.spec["revision"]
@@ -63,7 +66,11 @@ def adapt(worker):
         if known is None:
             given = json.loads(body) if body else {}
             # In a sequence the result before may be an array.
-            return plain(action(given if isinstance(given, list) else {**defaults, **given}))
+            try:
+                return plain(action(given if isinstance(given, list) else {**defaults, **given}))
+            except Exception as error:
+                traceback.print_exc()
+                return {"error": str(error)}, 502
         args, fields = known
         args = args.copy()
         args["__ow_headers"] = fields.copy()
@@ -122,6 +129,9 @@ def add_body(args, event, body):
             value = None
         if isinstance(value, dict):
             args.update(value)
+            return
+        if kind:
+            args["__ow_body"] = value
             return
     if kind == "application/x-www-form-urlencoded":
         args.update(Query(event.text))

@@ -16,7 +16,7 @@ are for handlers that read the same parts in every call: they keep nothing in th
 """
 
 from mote_worker.event import Headers
-from mote_worker.loading import find_entry
+from mote_worker.loading import find_entry, with_arguments
 from mote_worker.wire import INVOKE_LENGTHS, header_block
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "header_block",  # the checked header block of a mapping or pairs; some microseconds for each field
     "parts_of_head",
     "request_of",
+    "with_arguments",  # (function, count): it, called with as many of `count` arguments as it takes
 ]
 
 HEAD_AT = 29  # of an INVOKE payload: lengths of the parts of the head, which follow at byte 40

@@ -73,8 +73,12 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
         spec = self.spec
         os.environ.update(spec["env"])
         os.chdir(spec["code_dir"])
-        # First the code, then its packages, before everything of the host.
-        sys.path[:0] = [spec["code_dir"]] + ([spec["packages_dir"]] if spec["packages_dir"] else [])
+        # As for any program: its own folder, the standard library, and then its packages. A backport
+        # on an old list of packages (`enum34`, `asyncio`) must not replace what Python brings.
+        sys.path.insert(0, spec["code_dir"])
+        if spec["packages_dir"]:
+            hosts = (at for at, folder in enumerate(sys.path) if folder.endswith(("site-packages", "dist-packages")))
+            sys.path.insert(next(hosts, len(sys.path)), spec["packages_dir"])
         if sys.version_info < (3, 10):
             import asyncio
 
