@@ -128,13 +128,23 @@ fn actions_that_fail() {
     client.action("fails", "def main(args):\n    if 'throw' in args:\n        raise ValueError('secret')\n    if 'words' in args:\n        return 'words'\n    return {'error': 'no such sensor'}\n", json!({}));
     let answer = client.invoke("fails", &json!({}));
     assert_eq!((answer.status, answer.json()), (502, json!({ "error": "no such sensor" })));
+    // The platform tells its callers what an exception says; the function's own address does not.
     let whole = client.send("POST", "actions/fails?blocking=true", &json!({ "throw": 1 }));
-    let record = whole.json();
-    assert_eq!(
-        (whole.status, &record["response"]["status"]),
-        (502, &"action developer error".into())
-    );
-    assert!(!whole.text().contains("\"error\":\"secret"), "{record}");
+    let response = whole.json()["response"].clone();
+    assert_eq!((whole.status, &response["status"]), (502, &"application error".into()));
+    assert_eq!(response["result"], json!({ "error": "secret" }));
+    let answer = node.post("/fails?throw=1", b"");
+    assert!(answer.status == 500 && !answer.text().contains("secret"), "{}", answer.text());
+    let log = node.ok(&["logs", "fails"]);
+    assert!(log.contains("ValueError: secret"), "{log}");
+    let code = "function main(p) { if (p.late) return Promise.reject(new TypeError('late')); throw new Error('now'); }";
+    client.action("throws", code, json!({}));
+    let whole = client.send("POST", "actions/throws?blocking=true", &json!({}));
+    let response = whole.json()["response"].clone();
+    assert_eq!(response["status"], "action developer error");
+    assert_eq!(response["result"], json!({ "error": "An error has occurred: Error: now" }));
+    let error = client.invoke("throws", &json!({ "late": 1 })).json()["error"].clone();
+    assert_eq!((&error["name"], &error["message"]), (&"TypeError".into(), &"late".into()));
     let whole = client.send("POST", "actions/fails?blocking=true", &json!({ "words": 1 }));
     assert_eq!(whole.json()["response"]["statusCode"], 2);
     let slow = "function main() { return new Promise(() => {}); }";
@@ -176,6 +186,13 @@ fn sequences_and_packages() {
     assert_eq!(client.activation(&parts[1])["cause"], whole["activationId"]);
     let failed = client.invoke("both", &json!({ "n": 91 }));
     assert_eq!((failed.status, failed.json()), (502, json!({ "error": "too much" })));
+    assert_eq!(
+        client.get("actions/both")["exec"]["components"],
+        json!(["/guest/tools/add", "/guest/double", "/guest/tools/add"])
+    );
+    let own = json!({ "exec": { "kind": "sequence", "components": ["/whisk.system/utils/echo"] } });
+    let shown = client.ok("PUT", "actions/echoes", &own);
+    assert_eq!(shown["exec"]["components"], own["exec"]["components"]);
     let missing = json!({ "exec": { "kind": "sequence", "components": ["/_/none"] } });
     assert_eq!(client.send("PUT", "actions/other", &missing).status, 404);
     client.ok("PUT", "packages/mine", &json!({ "binding": { "namespace": "_", "name": "tools" }, "parameters": [{ "key": "step", "value": 5 }] }));
@@ -330,6 +347,20 @@ fn web_actions() {
     );
     let answer = client.web("GET", "_/default/page.json/deep/n?page=1", &[], b"");
     assert_eq!(answer.text(), "1");
+    let asks = [("origin", "http://shop.example"), ("access-control-request-headers", "x-mine")];
+    let answer = client.web("OPTIONS", "_/default/page", &asks, b"");
+    let allowed = |name: &str| answer.header(&format!("access-control-allow-{name}"));
+    assert_eq!(
+        (answer.status, allowed("origin"), allowed("headers")),
+        (200, Some("*"), Some("x-mine"))
+    );
+    assert!(allowed("methods").is_some_and(|methods| methods.contains("PATCH")));
+    let answer = client.web("GET", "_/default/page", &[], b"");
+    assert_eq!(answer.header("access-control-allow-origin"), Some("*"));
+    client.action("own", code, web(&[("web-custom-options", true.into())]));
+    let answer = client.web("OPTIONS", "_/default/own", &[], b"");
+    assert_eq!((answer.status, answer.json()["method"].as_str()), (201, Some("options")));
+    assert_eq!(answer.header("access-control-allow-origin"), None);
     client.action("closed", code, json!({}));
     assert_eq!(client.web("GET", "_/default/closed", &[], b"").status, 404);
     client.action(

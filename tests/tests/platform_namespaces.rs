@@ -179,6 +179,7 @@ fn openfaas_asks_for_the_scope_of_a_token() {
         &[
             ("POST", "/system/alert"),
             ("POST", "/system/namespace/plant"),
+            ("POST", "/system/namespace/"),
             ("DELETE", "/system/namespace/plant"),
             ("PUT", "/system/namespace/orchard"),
         ],

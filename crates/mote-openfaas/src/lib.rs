@@ -91,6 +91,8 @@ fn routes(context: &Context, open: Rule) -> Router {
         .route("/system/secrets", secrets)
         .route("/system/namespaces", get(|part: Part| async move { Json(part.namespaces()) }))
         .route("/system/namespace/{name}", any(namespace))
+        // faas-cli creates one at this path, with its name in the body.
+        .route("/system/namespace/", any(nameless))
         .route("/system/alert", post(|| async { StatusCode::OK }))
         .with(|router| {
             let router = limited(router, DefaultBodyLimit::max(MANAGEMENT_BYTES_MAX));
@@ -123,10 +125,19 @@ async fn info() -> Response {
     Json(info).into_response()
 }
 
+/// Requests that would change namespaces.
+fn not_managed_here() -> Response {
+    let text = "namespaces are managed with mote namespace create, update and delete\n";
+    (StatusCode::NOT_IMPLEMENTED, text).into_response()
+}
+
+async fn nameless(method: Method) -> Response {
+    if method == Method::GET { StatusCode::NOT_FOUND.into_response() } else { not_managed_here() }
+}
+
 async fn namespace(Path(name): Path<String>, method: Method, part: Part) -> Response {
     if method != Method::GET {
-        let text = "namespaces are managed with mote namespace create, update and delete\n";
-        return (StatusCode::NOT_IMPLEMENTED, text).into_response();
+        return not_managed_here();
     }
     if let Err(problem) = part.of(Some(&name)) {
         return Refused::from(problem).into_response();

@@ -112,6 +112,11 @@ pub fn arguments(
                 put_given(&mut args, given).map_err(|Reserved| reserved())?;
                 return Ok(args);
             }
+            // The platform hands over any other JSON as it is.
+            Ok(other) if !media.is_empty() => {
+                args.insert("__ow_body".into(), other);
+                return Ok(args);
+            }
             Err(_) if !media.is_empty() => return Err(malformed()),
             _ => {}
         }

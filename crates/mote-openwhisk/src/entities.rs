@@ -120,8 +120,10 @@ impl Entity {
                 shown.insert("limits".into(), limits.clone());
             }
             What::Sequence { components, limits } => {
-                let components: Vec<_> =
-                    components.iter().map(|one| format!("/{NAMESPACE}/{one}")).collect();
+                let components: Vec<_> = components
+                    .iter()
+                    .map(|one| format!("/{}", super::run::path(NAMESPACE, one)))
+                    .collect();
                 let exec = json!({ "kind": "sequence", "components": components, "binary": false });
                 shown.insert("exec".into(), exec);
                 shown.insert("limits".into(), limits.clone());
@@ -131,9 +133,9 @@ impl Entity {
             }
             What::Rule { trigger, action, active } => {
                 let reference = |name: &str| {
-                    let (package, own) = name.rsplit_once('/').unwrap_or(("", name));
-                    let path = format!("{NAMESPACE}/{package}");
-                    json!({ "name": own, "path": path.trim_end_matches('/') })
+                    let full = super::run::path(NAMESPACE, name);
+                    let (path, own) = full.rsplit_once('/').unwrap_or(("", &full));
+                    json!({ "name": own, "path": path })
                 };
                 shown.insert("trigger".into(), reference(trigger));
                 shown.insert("action".into(), reference(action));

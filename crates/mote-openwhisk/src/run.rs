@@ -237,8 +237,8 @@ fn built_in(own: &str, arguments: &Value, now: &str) -> Value {
     if too_long(&result) { json!({"error": "the result is longer than 1 MiB"}) } else { result }
 }
 
-/// The full name of an action.
-fn path(namespace: &str, name: &str) -> String {
+/// The full name of an action. Those of the platform's own packages are stored with their namespace.
+pub(super) fn path(namespace: &str, name: &str) -> String {
     name.strip_prefix('/').map_or_else(|| format!("{namespace}/{name}"), str::to_owned)
 }
 
@@ -319,9 +319,12 @@ async fn action(
     Ok(match (status, serde_json::from_slice::<Value>(&bytes)) {
         (200, Ok(result)) => response(0, result),
         (502, Ok(result)) if result.get("error").is_some() => {
-            // A program that returned no valid result produces an error of the same form.
-            let none = result["error"] == "The action did not return a dictionary or array.";
-            response(if none { 2 } else { 1 }, result)
+            // An action that returned no valid result, or ended with an exception, produces an error
+            // of the same form.
+            let text = result["error"].as_str().unwrap_or_default();
+            let is_failure = text == "The action did not return a dictionary or array."
+                || text.starts_with("An error has occurred: ");
+            response(if is_failure { 2 } else { 1 }, result)
         }
         _ => failed("The action did not return a dictionary or array.".to_owned()),
     })

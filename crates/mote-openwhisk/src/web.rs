@@ -4,7 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::body::Body as HttpBody;
 use axum::extract::{ConnectInfo, Path, Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_REQUEST_HEADERS,
+};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use mote_compat::call::{self, NotTaken, append, expect};
@@ -29,7 +34,7 @@ pub(super) async fn run(
     ConnectInfo(from): ConnectInfo<SocketAddr>,
     request: Request,
 ) -> Result<Response, Refused> {
-    let (mut head, body) = request.into_parts();
+    let (head, body) = request.into_parts();
     let part = |name: &str| {
         let found = parts.iter().find(|(key, _)| key == name);
         found.map_or("", |(_, value)| value.as_str())
@@ -60,20 +65,62 @@ pub(super) async fn run(
     if !exported {
         return Err(Refused::not_found());
     }
-    let keyed = authenticated(&whisk, &found, from, &head.headers)?;
-    whisk.gate.without_tokens(&mut head.headers);
-    let (caller, _places) = match callers::admit(&whisk, &found, &mut head.headers, from.ip()) {
-        Ok(admitted) => admitted,
-        Err(fault) => return Ok(callers::denied(&fault, &name)),
-    };
-    let length = call::declared_length(&head.headers);
-    let (body, _room) = received(&whisk, body, length, from).await?;
     let path = match part("path") {
         "" => String::new(),
         path => format!("/{path}"),
     };
+    if found.entity.annotation("web-custom-options") == Some(&Value::Bool(true)) {
+        return invoked(&whisk, found, (head, body), from, (ending, &path)).await;
+    }
+    // Without this annotation, the platform lets scripts of every page call the action, and answers
+    // their preliminary requests itself.
+    let fields = cors(&head.headers);
+    let mut response = if head.method == Method::OPTIONS {
+        StatusCode::OK.into_response()
+    } else {
+        let answered = invoked(&whisk, found, (head, body), from, (ending, &path)).await;
+        answered.unwrap_or_else(IntoResponse::into_response)
+    };
+    for (name, value) in fields {
+        // A browser takes no answer in which a field stands twice.
+        response.headers_mut().entry(name).or_insert(value);
+    }
+    Ok(response)
+}
+
+/// The fields that let scripts of other origins read an answer.
+fn cors(request: &HeaderMap) -> [(HeaderName, HeaderValue); 3] {
+    let asked = request.get(ACCESS_CONTROL_REQUEST_HEADERS).cloned();
+    let usual = HeaderValue::from_static(
+        "Authorization, Origin, X-Requested-With, Content-Type, Accept, User-Agent",
+    );
+    let methods = HeaderValue::from_static("OPTIONS, GET, DELETE, POST, PUT, HEAD, PATCH");
+    [
+        (ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*")),
+        (ACCESS_CONTROL_ALLOW_METHODS, methods),
+        (ACCESS_CONTROL_ALLOW_HEADERS, asked.unwrap_or(usual)),
+    ]
+}
+
+/// Invokes the action and returns its answer.
+async fn invoked(
+    whisk: &Whisk,
+    found: Found,
+    (mut head, body): (Parts, HttpBody),
+    from: SocketAddr,
+    (ending, path): (&str, &str),
+) -> Result<Response, Refused> {
+    let space = found.space.clone();
+    let keyed = authenticated(whisk, &found, from, &head.headers)?;
+    whisk.gate.without_tokens(&mut head.headers);
+    let (caller, _places) = match callers::admit(whisk, &found, &mut head.headers, from.ip()) {
+        Ok(admitted) => admitted,
+        Err(fault) => return Ok(callers::denied(&fault, &found.name)),
+    };
+    let length = call::declared_length(&head.headers);
+    let (body, _room) = received(whisk, body, length, from).await?;
     let query = head.uri.query().unwrap_or("");
-    let payload = arguments(&found, head.method.as_str(), &path, query, &head.headers, &body)?;
+    let payload = arguments(&found, head.method.as_str(), path, query, &head.headers, &body)?;
     let limits = whisk.limits.of(space.as_ref());
     let _place = if keyed {
         limits.invocation()?;
@@ -83,10 +130,10 @@ pub(super) async fn run(
         limits.keyless_place()?
     };
     let payload = Value::Object(payload);
-    let id = run::new_id(&whisk);
+    let id = run::new_id(whisk);
     let activation = Activation { id, found, payload, cause: None, caller };
-    let ended = run::activate(&whisk, &activation, Patience::Refused).await?;
-    let mut response = answer(ended.result(), ended.code(), ending, &path)?;
+    let ended = run::activate(whisk, &activation, Patience::Refused).await?;
+    let mut response = answer(ended.result(), ended.code(), ending, path)?;
     call::set(&mut response, "x-openwhisk-activation-id", &ended.id.to_string());
     Ok(response)
 }
