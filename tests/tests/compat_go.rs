@@ -189,6 +189,7 @@ fn contracts() {
     check_knative(&node);
     check_others(&node);
     check_own(&node);
+    check_vendored(&node);
     check_mistakes(&node);
 }
 
@@ -205,6 +206,35 @@ fn check_own(node: &Node) {
     let said = String::from_utf8_lossy(&again.stderr).into_owned();
     assert!(said.contains("from cache"), "{said}");
     assert_eq!(node.json(&["describe", "own", "-o", "json"])["runtime"], "go");
+}
+
+/// No module of these exists anywhere, so a build that asks a proxy fails.
+fn check_vendored(node: &Node) {
+    let greeting = (
+        "vendor/words.invalid/greeting/greeting.go",
+        "package greeting\n\nfunc Of(name string) string { return \"hello \" + name }\n",
+    );
+    let list = "# words.invalid/greeting v1.0.0\n## explicit\nwords.invalid/greeting\n";
+    let handler = (
+        "main.go",
+        "package main\n\nimport (\n\t\"github.com/nuclio/nuclio-sdk-go\"\n\t\"words.invalid/greeting\"\n)\n\n\
+         func Handler(context *nuclio.Context, event nuclio.Event) (interface{}, error) {\n\t\
+         context.Logger.Info(\"called\")\n\treturn greeting.Of(string(event.GetBody())), nil\n}\n",
+    );
+    let go_mod = "module own\n\ngo 1.21\n\nrequire words.invalid/greeting v1.0.0\n";
+    let with_sdk = format!("{go_mod}\nrequire github.com/nuclio/nuclio-sdk-go v0.2.0\n");
+    for (name, files) in [
+        ("bare-vendor", &[handler, greeting][..]),
+        ("listed-vendor", &[handler, greeting, ("vendor/modules.txt", list)]),
+        (
+            "vendor-without-sdk",
+            &[handler, greeting, ("vendor/modules.txt", list), ("go.mod", go_mod)],
+        ),
+        ("sdk-required", &[handler, greeting, ("vendor/modules.txt", list), ("go.mod", &with_sdk)]),
+    ] {
+        node.deploy_ok(name, files);
+        assert_eq!(node.post(&format!("/{name}"), b"you").text(), "hello you", "{name}");
+    }
 }
 
 fn check_mistakes(node: &Node) {

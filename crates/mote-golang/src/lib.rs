@@ -3,6 +3,8 @@
 
 #![forbid(unsafe_code)]
 
+mod vendor;
+
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -11,6 +13,9 @@ use mote_core::FunctionSpec;
 use mote_core::spec::{Platform, Runtime};
 use mote_shims::Files;
 use sha2::{Digest, Sha256};
+
+use self::vendor::Vendor;
+pub use self::vendor::is_vendored;
 
 /// The files of the worker, a package next to the function's own.
 const WORKER: [&str; 8] = [
@@ -286,16 +291,30 @@ fn module(
     };
     // Modules that the function brings itself stay unchanged, because a vendor folder has to agree
     // with go.mod.
+    let vendor = Vendor::of(code);
     let brings = |name: &str| {
         let replaced = text.lines().any(|line| {
             let line = line.trim().trim_start_matches("replace").trim_start();
             line.split_whitespace().next() == Some(name) && line.contains("=>")
         });
-        replaced || name == module
+        replaced || name == module || vendor.as_ref().is_some_and(|vendor| vendor.has(name))
     };
-    let vendored = code.join("vendor/modules.txt").is_file();
-    let wanted: Vec<&Provided> =
-        provided(spec).iter().filter(|one| !vendored && !brings(one.module)).collect();
+    let wanted: Vec<&Provided> = provided(spec).iter().filter(|one| !brings(one.module)).collect();
+    if let Some(vendor) = vendor {
+        let mut list = vendor.list(&text);
+        for one in &wanted {
+            for (name, text) in texts_of(one, texts) {
+                put(&format!("vendor/{}/{name}", one.module), text)?;
+            }
+            let files = one.files.iter().map(|(name, _)| *name);
+            list.push_str(&vendor::entry(one.module, files, &text));
+        }
+        put("vendor/modules.txt", &list)?;
+        if !code.join("go.mod").is_file() {
+            put("go.mod", &text)?;
+        }
+        return Ok(module);
+    }
     for (at, one) in wanted.iter().enumerate() {
         let folder = format!("{PROVIDED_FOLDER}/{at}");
         let _ = write!(text, "\nreplace {} => ./{folder}\n", one.module);
