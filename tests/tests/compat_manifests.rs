@@ -353,6 +353,12 @@ fn fission_functions_in_node_are_told_by_their_parameters() {
 #[test]
 fn packages_of_the_platforms_images_are_there_and_those_of_the_machine_are_not() {
     let node = Node::start();
+    // A template of OpenFaaS serves with Flask.
+    let code = "from flask import jsonify\ndef handle(event, context):\n    return jsonify(a=1)\n";
+    let said = node.deploy("json", &[("handler.py", code)]);
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("installed flask, because openfaas provides it"), "{said}");
+    assert_eq!(node.get("/json").json()["a"], 1);
     // Fission's environment contains Flask.
     let code = "from flask import request\ndef main():\n    return request.get_data()\n";
     let said = node.deploy("form", &[("main.py", code)]);

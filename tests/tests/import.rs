@@ -205,3 +205,24 @@ fn functions_of_a_cluster_become_projects() {
         }
     }
 }
+
+#[test]
+fn an_import_writes_nothing_outside_of_the_project() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (project, outside) = (dir.path().join("project"), dir.path().join("outside"));
+    for folder in [&project, &outside] {
+        std::fs::create_dir(folder).expect("a folder");
+    }
+    let code = "def handle(event, context):\n    return 1\n";
+    std::fs::write(outside.join("handler.py"), code).expect("a file");
+    let stack = "provider: {name: openfaas}\nfunctions:\n  a: {lang: python3-http, handler: ../outside}\n";
+    std::fs::write(project.join("stack.yml"), stack).expect("a file");
+    let output = Command::new(mote_binary())
+        .arg("import")
+        .arg(&project)
+        .output()
+        .expect("the binary starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("`../outside` is outside of"), "{said}");
+    assert!(!output.status.success() && !outside.join("mote.toml").exists());
+}

@@ -241,6 +241,22 @@ fn what_cannot_be_built_says_why() {
             }),
             "without the node's token cannot name secret db.password",
         ),
+        (
+            with(&|d| {
+                let source =
+                    format!("# @nuclio.configure\n# function.yaml:\n#   spec: {{}}\n{HELLO}");
+                d["spec"]["build"]["functionSourceCode"] = base64(source.as_bytes()).into();
+            }),
+            "a block @nuclio.configure in the source is not supported",
+        ),
+        (
+            with(&|d| d["spec"]["build"]["commands"] = json!(["apk add curl"])),
+            "build.commands: `apk add curl` is not supported",
+        ),
+        (
+            with(&|d| d["spec"]["build"]["requirements"] = json!(["mote-no-such-package==1"])),
+            "mote-no-such-package",
+        ),
         (with(&|d| d["spec"]["build"] = json!({})), "functionSourceCode"),
         (with(&|d| d["spec"]["build"]["functionSourceCode"] = "%%".into()), "base64"),
     ] {

@@ -70,9 +70,11 @@ fn pack(
     before: Option<Callers>,
 ) -> Result<Vec<u8>, Problem> {
     let Deploy { name, code, manifest, annotations, secrets, may_name_secrets, .. } = deploy;
-    let (manifest, files) = understood(manifest)?;
+    let (manifest, files, packages) = understood(manifest)?;
     let says_access = manifest.access.is_some();
     let folder = Folder::of(code, files, on_node.as_ref().map(|(_, path)| path.as_path()))?;
+    let is_there = matches!(folder, Folder::There(_));
+    let folder = folder.with_packages(&packages)?;
     let mut named_before = BTreeSet::new();
     if let Some((spec, _)) = &on_node {
         named_before.extend(spec.secret_names().into_iter().map(str::to_owned));
@@ -124,7 +126,7 @@ fn pack(
     let json = mote_spec_json::to_json(&spec).into_bytes();
     // OpenWhisk installs no packages, because an archive contains its modules. Code that is already
     // on the node is packed unchanged.
-    let whole = matches!(folder, Folder::There(_)) || spec.compat == Some(Platform::OpenWhisk);
+    let whole = is_there || spec.compat == Some(Platform::OpenWhisk);
     let pack = if whole { mote_store::pack::pack_whole } else { mote_store::pack::pack };
     let packed = pack(folder.path(), Some((mote_api::SPEC_ENTRY, &json)));
     let packed = packed.map_err(|error| unpackable(&name, &error))?;
@@ -139,10 +141,12 @@ fn pack(
 type Files = Vec<(String, Vec<u8>)>;
 
 /// Translates the description of a function into our manifest, together with files that came with
-/// it.
-fn understood(manifest: Manifest) -> Result<(FunctionManifest, Option<Files>), Problem> {
+/// it, and packages that it asks for.
+fn understood(
+    manifest: Manifest,
+) -> Result<(FunctionManifest, Option<Files>, foreign::Packages), Problem> {
     match manifest {
-        Manifest::Keys(manifest) => Ok((*manifest, None)),
+        Manifest::Keys(manifest) => Ok((*manifest, None, foreign::Packages::default())),
         Manifest::Document(platform, document) => {
             let described = match platform {
                 Platform::Nuclio => foreign::nuclio_document(&document),
@@ -164,7 +168,7 @@ fn understood(manifest: Manifest) -> Result<(FunctionManifest, Option<Files>), P
                 | foreign::Source::Files(_)
                 | foreign::Source::Zip(..) => None,
             };
-            Ok((described.function, files))
+            Ok((described.function, files, described.packages))
         }
     }
 }
@@ -201,6 +205,24 @@ impl Folder {
                 write(made.path(), files)?;
             }
         }
+        Ok(Folder::Made(made))
+    }
+
+    /// The same code with more packages in its lists; the code on the node stays unchanged.
+    fn with_packages(self, packages: &foreign::Packages) -> Result<Self, Problem> {
+        if packages.is_empty() {
+            return Ok(self);
+        }
+        let made = match self {
+            Folder::Made(made) => made,
+            Folder::There(path) => {
+                let made =
+                    tempfile::Builder::new().prefix("mote-code").tempdir().map_err(unwritable)?;
+                mote_project::copy_code(&path, made.path()).map_err(unwritable)?;
+                made
+            }
+        };
+        packages.add_to(made.path()).map_err(unwritable)?;
         Ok(Folder::Made(made))
     }
 

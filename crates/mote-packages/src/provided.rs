@@ -17,61 +17,148 @@ const SOURCE_BYTES_MAX: u64 = 1 << 20;
 /// A module as a function imports it, and the package that contains it.
 type Provided = (&'static str, &'static str);
 
+// Packages whose later versions changed what they export are named with the version of the image: a
+// later `serialize-error` cannot be loaded with `require`, and a later `redis` has another interface.
+
 /// Python modules of OpenWhisk's images.
-const OPENWHISK_PYTHON: [Provided; 10] = [
+const OPENWHISK_PYTHON: &[Provided] = &[
     ("bs4", "beautifulsoup4"),
     ("dateutil", "python-dateutil"),
     ("flask", "flask"),
+    ("gevent", "gevent"),
     ("httplib2", "httplib2"),
     ("kafka", "kafka-python"),
     ("lxml", "lxml"),
+    ("netifaces", "netifaces"),
+    ("pkg_resources", "setuptools<81"),
     ("requests", "requests"),
+    ("scrapy", "scrapy"),
+    ("setuptools", "setuptools<81"),
     ("simplejson", "simplejson"),
     ("twisted", "twisted"),
+    ("virtualenv", "virtualenv"),
     ("werkzeug", "werkzeug"),
 ];
 /// Python modules of Fission's environments.
-const FISSION_PYTHON: [Provided; 4] = [
+const FISSION_PYTHON: &[Provided] = &[
+    ("certifi", "certifi"),
+    ("chardet", "chardet"),
+    ("dateutil", "python-dateutil"),
     ("fastapi", "fastapi"),
     ("flask", "flask"),
+    ("gevent", "gevent"),
+    ("httplib2", "httplib2"),
+    ("jinja2", "jinja2"),
+    ("redis", "redis"),
     ("requests", "requests"),
+    ("sentry_sdk", "sentry-sdk"),
+    ("six", "six"),
     ("starlette", "fastapi"),
+    ("urllib3", "urllib3"),
+    ("werkzeug", "werkzeug"),
 ];
-/// Python modules of Nuclio's images.
-const NUCLIO_PYTHON: [Provided; 2] = [("nuclio_sdk", "nuclio-sdk"), ("msgpack", "msgpack")];
-/// Python modules of Knative's templates.
-const KNATIVE_PYTHON: [Provided; 2] =
-    [("parliament", "parliament-functions"), ("cloudevents", "cloudevents")];
-/// Node packages of OpenWhisk's images.
-const OPENWHISK_NODE: [Provided; 11] = [
-    ("async", "async"),
-    ("cheerio", "cheerio"),
-    ("lodash", "lodash"),
-    ("moment", "moment"),
-    ("needle", "needle"),
-    ("openwhisk", "openwhisk@3"),
+/// Node packages of Fission's environments.
+const FISSION_NODE: &[Provided] = &[
+    ("co", "co@4"),
+    ("express", "express@4"),
+    ("minimist", "minimist"),
+    ("morgan", "morgan"),
+    ("mz", "mz@2"),
     ("request", "request"),
+    ("request-promise-native", "request-promise-native"),
     ("underscore", "underscore"),
-    ("uuid", "uuid"),
+    ("ws", "ws@7"),
+];
+/// Python modules of Kubeless's images.
+const KUBELESS_PYTHON: &[Provided] =
+    &[("bottle", "bottle"), ("cherrypy", "cherrypy"), ("prometheus_client", "prometheus-client")];
+/// Python modules of Nuclio's images.
+const NUCLIO_PYTHON: &[Provided] = &[("nuclio_sdk", "nuclio-sdk"), ("msgpack", "msgpack")];
+/// Python modules of Knative's templates.
+const KNATIVE_PYTHON: &[Provided] =
+    &[("parliament", "parliament-functions"), ("cloudevents", "cloudevents")];
+/// Python modules of OpenFaaS's templates over HTTP. The oldest template has none.
+const OPENFAAS_PYTHON: &[Provided] = &[
+    ("click", "click"),
+    ("flask", "flask"),
+    ("itsdangerous", "itsdangerous"),
+    ("jinja2", "jinja2"),
+    ("markupsafe", "markupsafe"),
+    ("waitress", "waitress"),
+    ("werkzeug", "werkzeug"),
+];
+/// Node packages of OpenFaaS's templates.
+const OPENFAAS_NODE: &[Provided] = &[("body-parser", "body-parser@1"), ("express", "express@4")];
+/// Node packages of OpenWhisk's images, from `nodejs:6` to `nodejs:20`.
+const OPENWHISK_NODE: &[Provided] = &[
+    ("async", "async"),
+    ("body-parser", "body-parser@1"),
+    ("btoa", "btoa"),
+    ("cheerio", "cheerio@0.22"),
+    ("commander", "commander@2"),
+    ("cookie-parser", "cookie-parser"),
+    ("express", "express@4"),
+    ("glob", "glob@7"),
+    ("iconv-lite", "iconv-lite@0.4"),
+    ("lodash", "lodash"),
+    ("log4js", "log4js"),
+    ("marked", "marked@0.8"),
+    ("merge", "merge@1"),
+    ("moment", "moment"),
+    ("mongodb", "mongodb@2"),
+    ("mustache", "mustache@2"),
+    ("nano", "nano@6"),
+    ("needle", "needle"),
+    ("node-uuid", "node-uuid"),
+    ("nodemailer", "nodemailer"),
+    ("openwhisk", "openwhisk@3"),
+    ("pug", "pug@2"),
+    ("redis", "redis@2"),
+    ("request", "request"),
+    ("request-promise", "request-promise"),
+    ("rimraf", "rimraf@2"),
+    ("semver", "semver"),
+    ("serialize-error", "serialize-error@3"),
+    ("superagent", "superagent"),
+    ("tmp", "tmp"),
+    ("twilio", "twilio@2"),
+    ("underscore", "underscore"),
+    ("uuid", "uuid@3"),
     ("validator", "validator"),
+    ("when", "when"),
+    ("winston", "winston@2"),
+    ("ws", "ws@7"),
     ("xml2js", "xml2js"),
+    ("xmlhttprequest", "xmlhttprequest"),
+    ("yauzl", "yauzl"),
 ];
 
-fn table(compat: Platform, runtime: Runtime) -> &'static [Provided] {
+fn table(compat: Platform, runtime: Runtime, template: Option<&str>) -> &'static [Provided] {
     match (compat, runtime) {
-        (Platform::OpenWhisk, Runtime::Python) => &OPENWHISK_PYTHON,
-        (Platform::OpenWhisk, Runtime::Node) => &OPENWHISK_NODE,
-        (Platform::Fission, Runtime::Python) => &FISSION_PYTHON,
-        (Platform::Nuclio, Runtime::Python) => &NUCLIO_PYTHON,
-        (Platform::Knative, Runtime::Python) => &KNATIVE_PYTHON,
+        (Platform::OpenWhisk, Runtime::Python) => OPENWHISK_PYTHON,
+        (Platform::OpenWhisk, Runtime::Node) => OPENWHISK_NODE,
+        // Its handlers run under a watchdog, without a framework.
+        (Platform::OpenFaas, _) if matches!(template, Some("python3" | "node")) => &[],
+        (Platform::OpenFaas, Runtime::Python) => OPENFAAS_PYTHON,
+        (Platform::OpenFaas, Runtime::Node) => OPENFAAS_NODE,
+        (Platform::Fission, Runtime::Python) => FISSION_PYTHON,
+        (Platform::Fission, Runtime::Node) => FISSION_NODE,
+        (Platform::Kubeless, Runtime::Python) => KUBELESS_PYTHON,
+        (Platform::Nuclio, Runtime::Python) => NUCLIO_PYTHON,
+        (Platform::Knative, Runtime::Python) => KNATIVE_PYTHON,
         _ => &[],
     }
+}
+
+/// The name of a package without its version.
+fn name_of(package: &str) -> &str {
+    package.split(['@', '<', '=']).next().unwrap_or(package)
 }
 
 /// The packages that a function imports, has not named, and would have on its own platform.
 pub fn packages(spec: &FunctionSpec, code: &Path) -> Vec<String> {
     let Some(compat) = spec.compat else { return Vec::new() };
-    let known = table(compat, spec.runtime);
+    let known = table(compat, spec.runtime, spec.template.as_deref());
     if known.is_empty() {
         return Vec::new();
     }
@@ -100,7 +187,7 @@ pub fn packages(spec: &FunctionSpec, code: &Path) -> Vec<String> {
     let is_own =
         |module: &str| code.join(module).exists() || code.join(format!("{module}.py")).exists();
     let is_named = |package: &str| {
-        let name = package.split('@').next().unwrap_or(package);
+        let name = name_of(package);
         if is_python { requirements_name(&named, name) } else { depends_on(&named, name) }
     };
     // A framework defines this contract, so the package is needed whether or not the code imports
@@ -195,8 +282,11 @@ fn imports_in_python(source: &str, module: &str) -> bool {
 
 fn requires(source: &str, module: &str) -> bool {
     ['\'', '"'].iter().any(|quote| {
-        source.contains(&format!("require({quote}{module}{quote})"))
-            || source.contains(&format!("from {quote}{module}{quote}"))
+        // A part of a package is required by its path: `uuid/v4`.
+        [*quote, '/'].iter().any(|end| {
+            source.contains(&format!("require({quote}{module}{end}"))
+                || source.contains(&format!("from {quote}{module}{end}"))
+        })
     })
 }
 
@@ -205,6 +295,16 @@ mod tests {
     use super::*;
 
     fn check(compat: Platform, runtime: Runtime, files: &[(&str, &str)], expected: &[&str]) {
+        check_template(compat, runtime, None, files, expected);
+    }
+
+    fn check_template(
+        compat: Platform,
+        runtime: Runtime,
+        template: Option<&str>,
+        files: &[(&str, &str)],
+        expected: &[&str],
+    ) {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in files {
             let path = folder.path().join(name);
@@ -214,6 +314,7 @@ mod tests {
         let name = mote_core::FunctionName::new("f").unwrap();
         let mut spec = FunctionSpec::with_defaults(name, runtime, "x");
         spec.compat = Some(compat);
+        spec.template = template.map(str::to_owned);
         assert_eq!(packages(&spec, folder.path()), expected, "{files:?}");
     }
 
@@ -256,7 +357,47 @@ mod tests {
             ("package.json", r#"{"description":"async","devDependencies":{"asynckit":"1"}}"#),
         ];
         check(OpenWhisk, Node, &others, &["async"]);
+        let parts =
+            "const v4 = require('uuid/v4'), { serializeError } = require('serialize-error');";
+        check(OpenWhisk, Node, &[("index.js", parts)], &["serialize-error@3", "uuid@3"]);
         let hashed = [("main.py", flask), ("requirements.txt", "x==1 --hash=sha256:00\n")];
         check(Fission, Python, &hashed, &[]);
+    }
+
+    #[test]
+    fn templates_of_openfaas_provide_what_they_serve_with() {
+        use Platform::OpenFaas;
+        let flask = [("handler.py", "from flask import jsonify\nimport requests\n")];
+        for (template, expected) in [
+            (Some("python3-http"), &["flask"][..]),
+            (Some("python3-flask"), &["flask"]),
+            (Some("python3"), &[]),
+            (None, &["flask"]),
+        ] {
+            check_template(OpenFaas, Runtime::Python, template, &flask, expected);
+        }
+        let express = [("handler.js", "const express = require('express');")];
+        check(OpenFaas, Runtime::Node, &express, &["express@4"]);
+        check_template(OpenFaas, Runtime::Node, Some("node"), &express, &[]);
+    }
+
+    #[test]
+    fn the_guides_name_what_each_platform_provides() {
+        for (guide, tables) in [
+            ("openfaas", &[OPENFAAS_PYTHON, OPENFAAS_NODE][..]),
+            ("openwhisk", &[OPENWHISK_PYTHON, OPENWHISK_NODE]),
+            ("fission", &[FISSION_PYTHON, FISSION_NODE]),
+            ("kubeless", &[KUBELESS_PYTHON]),
+            ("nuclio", &[NUCLIO_PYTHON]),
+            ("knative", &[KNATIVE_PYTHON]),
+        ] {
+            let path = format!("../../docs/guides/moving-from-{guide}.md");
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+            let text = std::fs::read_to_string(&path).unwrap().to_lowercase();
+            for (_, package) in tables.iter().copied().flatten() {
+                let name = format!("`{}`", name_of(package));
+                assert!(text.contains(&name), "{}: no {name}", path.display());
+            }
+        }
     }
 }

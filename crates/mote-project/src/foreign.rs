@@ -510,7 +510,20 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
     // chart.
     let found =
         documents.iter().enumerate().find_map(|(at, one)| Some((at, document_of(&shown, one)?)));
-    let Some((at, kind)) = found else { return Ok(None) };
+    let Some((at, kind)) = found else {
+        let describes = |one: &Value| {
+            ["apiVersion", "kind", "metadata", "spec", "runtime"]
+                .iter()
+                .any(|key| !one[key].is_null())
+        };
+        if shown.starts_with("function.") && documents.iter().any(describes) {
+            let text = format!("{shown}: not a function of a supported platform");
+            let hint = "name the platform: apiVersion: nuclio.io/v1, kubeless.io/v1beta1 or \
+                        fission.io/v1; or write a mote.toml, which is then read instead";
+            return Err(mistake("M0301", text, Some(hint.to_owned())));
+        }
+        return Ok(None);
+    };
     if matches!(kind, Document::OpenFaas) {
         openfaas::as_written(&source, &mut documents[at]);
     }
@@ -533,7 +546,18 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
         Document::Func => {
             let source = fs::read_to_string(folder.join("func.py")).unwrap_or_default();
             let lookup = |name: &str| std::env::var(name).ok();
-            knative::func(&shown, first, contract::is_of_parliament(&source), lookup)?
+            // The first versions of `func` had one contract for Python, whose function has this name.
+            let is_first = first["specVersion"].is_null()
+                && contract::python_parameters(&source, "main")
+                    .is_some_and(|names| names.len() == 1);
+            let is_of_parliament = is_first || contract::is_of_parliament(&source);
+            knative::func(&shown, first, is_of_parliament, lookup)?
+        }
+        Document::Fn => {
+            let name = text(&first["name"]).unwrap_or_default();
+            let hint = "its handlers are called by the package fdk: deploy them as a function of mote, or \
+                        build the program and deploy it with runtime = \"server\" in a mote.toml";
+            return Err(not_offered(&shown, &name, "func.yaml of Fn (Oracle Functions)", hint));
         }
         Document::OpenWhisk => openwhisk::read(&shown, first, folder)?,
     };
@@ -558,6 +582,8 @@ enum Document {
     OpenFaas,
     Serverless,
     Func,
+    /// The Fn project, which has a file of the same name as Knative.
+    Fn,
     OpenWhisk,
 }
 
@@ -566,13 +592,20 @@ fn document_of(file: &str, document: &Value) -> Option<Document> {
     Some(match (group(document), provider) {
         _ if document["document"]["dsl"].is_string() => Document::Chain,
         ("nuclio.io", _) => Document::Nuclio,
-        _ if nuclio::is_export(document) => Document::Nuclio,
+        _ if nuclio::is_export(document) || nuclio::is_bare(file, document) => Document::Nuclio,
         ("kubeless.io", _) => Document::Kubeless,
         _ if kubeless::is_old(document) => Document::Kubeless,
         ("serving.knative.dev", _) => Document::Service,
         ("fission.io", _) => Document::Fission,
         (_, "openfaas" | "faas") => Document::OpenFaas,
         (_, "kubeless" | "openwhisk") => Document::Serverless,
+        _ if file.starts_with("func.")
+            && ["schema_version", "entrypoint", "build_image", "run_image"]
+                .iter()
+                .any(|key| !document[key].is_null()) =>
+        {
+            Document::Fn
+        }
         _ if document["runtime"].is_string()
             && (document["specVersion"].is_string()
                 || document["builder"].is_string()
@@ -586,6 +619,36 @@ fn document_of(file: &str, document: &Value) -> Option<Document> {
         }
         _ => return None,
     })
+}
+
+/// A path in a manifest, which must lead to something in the manifest's project: its folder, or the
+/// repository that contains the folder. A manifest from elsewhere could otherwise have any file of the
+/// user deployed, and files written anywhere.
+fn inside(file: &str, name: &str, folder: &Path, path: &str) -> Result<PathBuf, Mistakes> {
+    let joined = folder.join(path);
+    let start = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let Ok(own) = fs::canonicalize(start) else { return Ok(joined) };
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let is_root = |at: &&Path| Some(*at) != home.as_deref() && at.join(".git").exists();
+    let root = own.ancestors().find(is_root).unwrap_or(&own);
+    // What is not there is found missing later, but its place counts.
+    let real = joined.ancestors().find_map(|at| {
+        let rest = joined.strip_prefix(at).ok()?;
+        let at = if at.as_os_str().is_empty() { Path::new(".") } else { at };
+        Some(fs::canonicalize(at).ok()?.join(rest))
+    });
+    let climbs =
+        |real: &Path| real.components().any(|part| part == std::path::Component::ParentDir);
+    match real {
+        Some(real) if real.starts_with(root) && !climbs(&real) => Ok(joined),
+        _ => {
+            let text =
+                format!("{file}: {name}: `{}` is outside of {}", escaped(path), root.display());
+            let hint = "a manifest can name only files of its own folder or repository: deploy the other \
+                        folder by itself, or copy what the function needs";
+            Err(mistake("M0303", text, Some(hint.to_owned())))
+        }
+    }
 }
 
 /// The group of a Kubernetes object.

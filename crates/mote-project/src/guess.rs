@@ -75,6 +75,7 @@ pub(super) fn runtime(
                         .to_owned(),
                 ),
             )),
+            [] if folder.has("index.html") => Err(only_pages(folder)),
             [] => Err(mistake(
                 "M0110",
                 format!(
@@ -90,6 +91,40 @@ pub(super) fn runtime(
             )),
         },
     }
+}
+
+/// The error about a folder of pages without a function.
+fn only_pages(folder: &Folder) -> Mistakes {
+    let hint = "a function serves pages beside its code: move them into a folder such as public, write \
+                [static] folder = \"public\" in mote.toml, and add a handler for all other paths, e.g. \
+                app.py";
+    let text = format!("{}: index.html, and no code", folder.stem());
+    mistake("M0110", text, Some(hint.to_owned()))
+}
+
+/// What to do with a Node project that is no function, as far as its `package.json` tells: a site
+/// that a tool builds, or a server that is started by a script.
+fn node_project(folder: &Folder) -> Option<String> {
+    let package: serde_json::Value = serde_json::from_str(&folder.source("package.json")).ok()?;
+    let script = |name: &str| package["scripts"][name].as_str();
+    let builds_site = script("build").is_some()
+        && (folder.has("index.html")
+            || folder.names().any(|name| name.starts_with("vite.config.")));
+    if builds_site {
+        return Some(
+            "to serve what npm run build makes: write [build] command = \"npm ci && npm run build\" and \
+             [static] folder = \"dist\" in mote.toml, an empty .moteignore if .gitignore names dist, \
+             and a handler for all other paths in index.mjs"
+                .to_owned(),
+        );
+    }
+    let start = script("start")?;
+    let words: Vec<String> = start.split_whitespace().map(|word| format!("{word:?}")).collect();
+    Some(format!(
+        "to run its start script as a server: runtime = \"server\" and command = [{}] in mote.toml; it has \
+         to listen on $PORT",
+        words.join(", ")
+    ))
 }
 
 fn sign(folder: &Folder, files: &[&str], endings: &[&str]) -> Option<String> {
@@ -262,21 +297,27 @@ fn node_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
         }
         let built = package["scripts"]["build"].is_string();
         let hint = if built {
-            "build it first: npm install, npm run build; or name another file in main"
+            "build it first: npm install, npm run build; or name another file in main".to_owned()
         } else {
-            "name the function's file in main, or in entry = \"file.js\" in mote.toml"
+            node_project(folder).unwrap_or_else(|| {
+                "name the function's file in main, or in entry = \"file.js\" in mote.toml"
+                    .to_owned()
+            })
         };
         return Err(mistake(
             "M0113",
             format!("package.json: main `{}` is not part of the function", escaped(main)),
-            Some(hint.to_owned()),
+            Some(hint),
         ));
     }
     let Some(file) = candidate(folder, &NODE_FIRST, &NODE, name) else {
         return Err(mistake(
             "M0112",
             format!("{}: found none of index.mjs, index.js, main.mjs", folder.stem()),
-            Some("write entry = \"file.mjs\" in mote.toml".to_owned()),
+            Some(
+                node_project(folder)
+                    .unwrap_or_else(|| "write entry = \"file.mjs\" in mote.toml".to_owned()),
+            ),
         ));
     };
     let source = folder.source(file);
@@ -285,10 +326,10 @@ fn node_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
         return Err(mistake(
             "M0112",
             format!("{file} exports nothing"),
-            Some(
+            Some(node_project(folder).unwrap_or_else(|| {
                 "add: export default { async fetch(request) { return new Response(\"ok\") } }"
-                    .to_owned(),
-            ),
+                    .to_owned()
+            })),
         ));
     }
     Ok(file.to_owned())

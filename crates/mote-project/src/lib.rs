@@ -22,6 +22,7 @@ mod golang;
 mod guess;
 mod http;
 mod isolation;
+mod memory;
 mod mistakes;
 mod network;
 mod plan;
@@ -35,7 +36,8 @@ pub use self::foreign::packages::write_anew;
 use self::foreign::{LeftOut, matches_filter};
 pub use self::network::allow;
 pub use self::plan::{changed, lay_out, load_manifest, planned, read, read_own};
-pub use self::program::check_code;
+pub use self::probe::copy as copy_code;
+pub use self::program::{check_code, named_files};
 pub use self::render::mote_toml;
 
 /// The content of a folder that was read.

@@ -51,10 +51,32 @@ pub fn load_manifest(path: &Path) -> Result<Option<Manifest>, Mistakes> {
 /// Reads the functions of a folder or file, also those that a manifest of another platform
 /// describes. Such a manifest may name files outside of the folder.
 pub fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> {
+    if names_image(path) {
+        let hint = "mote runs code, not images: deploy the folder of the program, with runtime = \
+                    \"server\" and command in a mote.toml if it is an HTTP server";
+        let text = format!("{}: container images are not supported", escaped_path(path));
+        return Err(mistake("M0111", text, Some(hint.to_owned())));
+    }
     match foreign::read(path)? {
         Some(found) => read_foreign(path, found, options),
         None => read_own(path, options),
     }
+}
+
+/// Whether something that is no file has the form of an image's name: `nginx:alpine`,
+/// `ghcr.io/owner/name`.
+fn names_image(path: &Path) -> bool {
+    let Some(text) = path.to_str().filter(|_| !path.exists()) else { return false };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
+    let (host, below) = text.split_once('/').unwrap_or(("", text));
+    let has_tag =
+        below.split_once([':', '@']).is_some_and(|(name, tag)| !name.is_empty() && !tag.is_empty());
+    let has_registry = host.contains('.') && !host.starts_with('.') && !below.is_empty();
+    text.chars().all(plain) && !text.starts_with(['/', '.']) && (has_tag || has_registry)
+}
+
+fn escaped_path(path: &Path) -> String {
+    escaped(&path.display().to_string())
 }
 
 /// Reads the functions of a folder or file, and no manifest of another platform. Programs that
@@ -415,6 +437,11 @@ fn plan_described(
         (Some(Platform::OpenFaas), Runtime::Go) => golang::check_open_faas(folder, &spec)?,
         (Some(Platform::Nuclio), Runtime::Go) => golang::check_nuclio(folder, &spec)?,
         _ => {}
+    }
+    if function.limits.memory_bytes.is_none() {
+        let (bytes, reason) = super::memory::default_bytes(folder, &spec);
+        spec.limits.memory_bytes = bytes;
+        guesses.extend(reason.map(|reason| format!("memory {} MiB, {reason}", bytes >> 20)));
     }
     apply(&mut spec, function)?;
     super::http::check_files(function, folder.root())?;

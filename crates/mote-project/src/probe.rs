@@ -17,7 +17,10 @@ const SOURCE_BYTES_MAX: u64 = 1 << 20;
 const COPIED_ENTRIES_MAX: usize = 50_000;
 
 /// Copies a folder, or one file, into an empty folder. Links stay links.
-pub(super) fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+///
+/// # Errors
+/// A file cannot be read or written, or there are too many.
+pub fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     if from.is_file() {
         let name = from.file_name().ok_or(std::io::ErrorKind::InvalidInput)?;
         return fs::copy(from, to.join(name)).map(|_| ());

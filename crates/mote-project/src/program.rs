@@ -20,6 +20,33 @@ pub fn check_code(path: &Path, spec: &FunctionSpec) -> Result<(), Mistakes> {
     }
 }
 
+/// The files and folders of a function that its spec names and that are in `code`: the file of its
+/// entry, words of its command, and its static files.
+pub fn named_files(code: &Path, spec: &FunctionSpec) -> Vec<(&'static str, String)> {
+    let mut named: Vec<(&'static str, String)> = Vec::new();
+    let entry = spec.entry.split(':').next().unwrap_or_default().trim_start_matches("./");
+    match spec.runtime {
+        Runtime::Python => {
+            let path = entry.trim_end_matches(".py").replace('.', "/");
+            named.extend([".py", "/__init__.py"].map(|end| ("entry", format!("{path}{end}"))));
+        }
+        Runtime::Node | Runtime::Chain => named.push(("entry", entry.to_owned())),
+        Runtime::Exec | Runtime::Server => named.extend(
+            spec.command.iter().map(|word| ("command", word.trim_start_matches("./").to_owned())),
+        ),
+        Runtime::Go => {}
+    }
+    let http = spec.http.as_ref();
+    named.extend(
+        http.and_then(|http| http.files.as_ref())
+            .map(|files| ("static.folder", files.folder.clone())),
+    );
+    let is_there =
+        |path: &str| !path.is_empty() && !path.starts_with(['/', '-']) && code.join(path).exists();
+    named.retain(|(_, path)| is_there(path));
+    named
+}
+
 pub(super) fn check_program(
     folder: &Folder,
     command: &mut [String],

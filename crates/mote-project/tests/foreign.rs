@@ -161,6 +161,50 @@ fn templates_that_have_no_adapter_are_refused_by_name() {
 }
 
 #[test]
+fn a_template_of_another_name_runs_only_if_its_handler_shows_a_known_contract() {
+    let stack = |lang: &str| {
+        format!("provider: {{name: openfaas}}\nfunctions:\n  a: {{lang: {lang}, handler: ./a}}\n")
+    };
+    for (lang, file, code, template) in [
+        (
+            "python3-http-es",
+            "a/handler.py",
+            "def handle(event, context):\n    return 1\n",
+            "python3-http",
+        ),
+        ("node-own", "a/handler.js", "module.exports = (context, callback) => {};\n", "node"),
+    ] {
+        let project = read_files(&[("stack.yml", &stack(lang)), (file, code)]).unwrap();
+        let function = &project.functions[0];
+        assert_eq!(function.spec.template.as_deref(), Some(template));
+        let said = function.warnings.join(" ");
+        assert!(said.contains(&format!("lang {lang}: not an official template")), "{said}");
+    }
+    for (lang, file, code, nearest) in [
+        ("python3-fastapi", "a/handler.py", "def handle(req):\n    return req\n", "python3-http"),
+        (
+            "node-armhf-multiarch",
+            "a/handler.js",
+            "module.exports = async (context) => 1;\n",
+            "node22",
+        ),
+        (
+            "golang-es",
+            "a/handler.go",
+            "package function\n\nfunc Handler(ctx context.Context) error { return nil }\n",
+            "golang-middleware",
+        ),
+    ] {
+        let wrong = read_files(&[("stack.yml", &stack(lang)), (file, code)]).err();
+        let wrong = wrong.expect("it is refused").0.remove(0);
+        let said = format!("stack.yml: a: lang {lang:?} is not supported");
+        assert_eq!((wrong.code, &*wrong.text), ("M0305", &*said));
+        let hint = wrong.hint.unwrap_or_default();
+        assert!(hint.contains(&format!("write lang: {nearest}")), "{hint}");
+    }
+}
+
+#[test]
 fn a_fission_function_is_read_from_the_spec_beside_its_code() {
     let spec = "apiVersion: fission.io/v1\nkind: Package\nmetadata: {name: hello-pkg}\n---\n\
                 apiVersion: fission.io/v1\nkind: Function\nmetadata: {name: hello}\nspec:\n  \
@@ -188,12 +232,135 @@ fn a_function_of_parliament_is_known_by_its_import() {
 }
 
 #[test]
+fn a_func_yaml_without_a_version_is_read_by_its_function() {
+    let manifest = "name: old\nruntime: python\n";
+    for (code, template, entry) in [
+        ("def main(context):\n    return 'x', 200\n", Some("parliament"), "func:main"),
+        ("def new():\n    return Function()\n", None, "func:new"),
+    ] {
+        let project = read_files(&[("func.yaml", manifest), ("func.py", code)]).unwrap();
+        let spec = &project.functions[0].spec;
+        assert_eq!((spec.compat, spec.template.as_deref()), (Some(Platform::Knative), template));
+        assert_eq!(&*spec.entry, entry);
+    }
+    let oracle = "schema_version: 20180708\nname: old\nversion: 0.0.1\nruntime: python\n\
+                  entrypoint: /python/bin/fdk /function/func.py handler\nmemory: 256\n";
+    let code = "import fdk\ndef handler(ctx, data):\n    return 1\n";
+    let wrong = read_files(&[("func.yaml", oracle), ("func.py", code)]).err();
+    let wrong = wrong.expect("it is refused").0.remove(0);
+    let said = "func.yaml: old: func.yaml of Fn (Oracle Functions) is not supported";
+    assert_eq!((wrong.code, &*wrong.text), ("M0305", said));
+}
+
+#[test]
 fn a_nuclio_block_without_a_runtime_is_of_its_files_language() {
     let code = "# @nuclio.configure\n#\n# function.yaml:\n#   spec:\n#     handler: greet:run\n\n\
                 def run(context, event):\n    return 'hello'\n";
     let project = read_files(&[("greet.py", code)]).unwrap();
     let spec = &project.functions[0].spec;
     assert_eq!((spec.runtime, &*spec.entry), (Runtime::Python, "greet:run"));
+}
+
+#[test]
+fn a_nuclio_block_without_a_handler_means_the_handler_of_its_file() {
+    let block = |mark: &str| {
+        format!(
+            "{mark} @nuclio.configure\n{mark}\n{mark} function.yaml:\n{mark}   spec:\n\
+             {mark}     env: [{{name: A, value: b}}]\n\n"
+        )
+    };
+    let python = block("#") + "def handler(context, event):\n    return 'hello'\n";
+    let node = block("//") + "exports.handler = (context, event) => context.callback('hello');\n";
+    for (file, code, entry) in
+        [("abc.py", &python, "abc:handler"), ("abc.js", &node, "abc.js:handler")]
+    {
+        let project = read_files(&[(file, code)]).unwrap();
+        let spec = &project.functions[0].spec;
+        assert_eq!((&*spec.entry, spec.env["A"].as_str()), (entry, "b"));
+    }
+}
+
+#[test]
+fn a_function_yaml_is_read_or_refused_by_name() {
+    let code = ("abc.py", "def run(context, event):\n    return 'hello'\n");
+    let manifest = "metadata: {name: a}\nspec:\n  handler: abc:run\n  env: [{name: A, value: b}]\n";
+    let project = read_files(&[("function.yaml", manifest), code]).unwrap();
+    let spec = &project.functions[0].spec;
+    assert_eq!((spec.compat, &*spec.entry), (Some(Platform::Nuclio), "abc:run"));
+    assert_eq!((spec.runtime, spec.env["A"].as_str()), (Runtime::Python, "b"));
+    for unknown in ["kind: Function\nspec: {x: y}\n", "spec: {template: {}}\n"] {
+        let wrong = read_files(&[("function.yaml", unknown), code]).err();
+        let wrong = wrong.expect("it is refused").0.remove(0);
+        assert_eq!(
+            (wrong.code, &*wrong.text),
+            ("M0301", "function.yaml: not a function of a supported platform")
+        );
+    }
+}
+
+#[test]
+fn packages_that_a_nuclio_function_names_are_added_to_its_lists() {
+    let manifest = "apiVersion: nuclio.io/v1\nmetadata: {name: a}\nspec:\n  runtime: python\n  \
+                    handler: abc:run\n  build:\n    requirements: [numpy==1.26.4]\n    \
+                    dependencies: [requests]\n    commands: [pip install msgpack]\n";
+    let code = ("abc.py", "def run(context, event):\n    return 'hello'\n");
+    let project = read_files(&[("function.yaml", manifest), code]).unwrap();
+    let function = &project.functions[0];
+    let path = function.code.as_ref().expect("a copy").path();
+    let list = std::fs::read_to_string(path.join("requirements.txt")).unwrap();
+    assert_eq!(list, "msgpack\nnumpy==1.26.4\nrequests\n");
+    assert_eq!(function.warnings, [""; 0]);
+}
+
+#[test]
+fn a_manifest_names_only_files_of_its_project() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |path: &str| dir.path().join(path);
+    for folder in ["outside", "repo/deploy", "repo/code", "alone"] {
+        std::fs::create_dir_all(at(folder)).unwrap();
+    }
+    let code = "def handle(event, context):\n    return 1\n";
+    for folder in ["outside", "repo/code"] {
+        std::fs::write(at(folder).join("handler.py"), code).unwrap();
+        std::fs::write(at(folder).join("main.py"), "def main(args):\n    return {}\n").unwrap();
+        std::fs::write(at(folder).join("x.yml"), "environment: {A: b}\n").unwrap();
+    }
+    std::os::unix::fs::symlink(at("outside"), at("alone/link")).unwrap();
+    let openfaas = |more: &str| {
+        format!("provider: {{name: openfaas}}\nfunctions:\n  a: {{lang: python3-http, {more}}}\n")
+    };
+    let nuclio = |path: &str| {
+        format!(
+            "apiVersion: nuclio.io/v1\nmetadata: {{name: a}}\nspec: {{runtime: python, handler: \
+             handler:handle, build: {{path: {path}}}}}\n"
+        )
+    };
+    let whisk = |path: &str| {
+        format!("packages: {{p: {{actions: {{a: {{function: {path}, runtime: python}}}}}}}}\n")
+    };
+    let check = |folder: &str, name: &str, manifest: &str, is_refused: bool| {
+        let file = at(folder).join(name);
+        std::fs::write(&file, manifest).unwrap();
+        let read = mote_project::read(&file, Options::default());
+        let said =
+            read.as_ref().err().map(|mistakes| mistakes.0[0].text.clone()).unwrap_or_default();
+        assert_eq!(said.contains("is outside of"), is_refused, "{manifest}: {said}");
+    };
+    for path in ["../../outside", "../outside", "/etc", "link"] {
+        check("alone", "stack.yml", &openfaas(&format!("handler: {path}")), true);
+        check("alone", "function.yaml", &nuclio(path), true);
+        check("alone", "manifest.yaml", &whisk(&format!("{path}/main.py")), true);
+        check("alone", "manifest.yaml", &whisk(&format!("{path}/main.zip")), true);
+        let files = format!("handler: ., environment_file: [{path}/x.yml]");
+        check("alone", "stack.yml", &openfaas(&files), true);
+    }
+    // The folder above belongs to the same repository once there is one.
+    check("repo/deploy", "stack.yml", &openfaas("handler: ../code"), true);
+    std::fs::create_dir(at("repo/.git")).unwrap();
+    check("repo/deploy", "stack.yml", &openfaas("handler: ../code"), false);
+    check("repo/deploy", "function.yaml", &nuclio("../code"), false);
+    check("repo/deploy", "manifest.yaml", &whisk("../code/main.py"), false);
+    check("repo/deploy", "stack.yml", &openfaas("handler: ../../outside"), true);
 }
 
 #[test]

@@ -226,6 +226,8 @@ fn files(
             }
         }
         for path in matches {
+            let below = path.strip_prefix(root).unwrap_or(&path).to_string_lossy();
+            super::inside(FOLDER, name, root, &below)?;
             if !found.contains(&path) {
                 found.push(path);
             }

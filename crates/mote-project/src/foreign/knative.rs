@@ -195,8 +195,7 @@ pub(super) fn func(
         }
     };
     let mut to = Described::new(&name, PlatformName::Knative);
-    let is_first = document["specVersion"].is_null();
-    if runtime == RuntimeName::Python && (is_of_parliament || is_first) {
+    if runtime == RuntimeName::Python && is_of_parliament {
         set(&mut to.function.template, "parliament".to_owned());
         to.note("template", "main(context) of the package parliament");
         set(&mut to.function.entry, "func:main".to_owned());

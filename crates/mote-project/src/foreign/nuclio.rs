@@ -19,7 +19,7 @@ pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Foreign, 
     let mut found = Foreign::default();
     for document in all {
         let kind = document["kind"].as_str();
-        let ours = group(document) == "nuclio.io" || is_export(document);
+        let ours = group(document) == "nuclio.io" || is_export(document) || is_bare(file, document);
         if ours && kind.is_none_or(|kind| kind.contains("Function")) {
             found.add(&shown_name(document, folder), function(file, document, folder));
         } else if !super::routes::is_read(document) {
@@ -36,6 +36,15 @@ pub(super) fn is_export(document: &Value) -> bool {
         && document["metadata"]["name"].is_string()
         && spec["runtime"].is_string()
         && spec["handler"].is_string()
+}
+
+/// Whether this is the platform's `function.yaml` without `apiVersion`, which it does not need.
+pub(super) fn is_bare(file: &str, document: &Value) -> bool {
+    let keys = ["runtime", "handler", "build", "triggers"];
+    matches!(file, "function.yaml" | "function.yml")
+        && document["apiVersion"].is_null()
+        && document["kind"].as_str().is_none_or(|kind| kind == "NuclioFunction")
+        && keys.iter().any(|key| !document["spec"][key].is_null())
 }
 
 /// The functions of a document with several, which nuctl printed by name or for a project.
@@ -57,6 +66,20 @@ pub(super) fn sent(document: &Value) -> Result<Described, Mistakes> {
     if elsewhere || spec["build"]["path"].is_string() || !plain(module) {
         let hint = "send the code in build.functionSourceCode, as base64";
         return Err(not_offered("function", &name, "code at another address", hint));
+    }
+    let code = spec["build"]["functionSourceCode"].as_str().and_then(super::kubeless::decoded);
+    if code.is_some_and(|code| block(&String::from_utf8_lossy(&code)).is_some()) {
+        // A node reads no YAML.
+        let hint = format!(
+            "put what the block says into spec and leave the line with {MARK} out, or deploy the \
+             file with mote deploy, which reads the block"
+        );
+        return Err(not_offered(
+            "function",
+            &name,
+            &format!("a block {MARK} in the source"),
+            &hint,
+        ));
     }
     function("function", document, Path::new("/nonexistent"))
 }
@@ -84,15 +107,16 @@ pub(super) fn inline(path: &Path) -> Result<Option<Foreign>, Mistakes> {
     {
         document["spec"]["runtime"] = runtime.into();
     }
+    let handler = text(&document["spec"]["handler"]).unwrap_or_default();
+    if handler.is_empty()
+        && let Some(handler) = handler_in(path)
+    {
+        document["spec"]["handler"] = handler.into();
+    }
     let document = &document;
     let mut described = function(&shown, document, folder)?;
     if document["metadata"]["name"].is_null() {
         described.function.name = None;
-    }
-    if described.function.entry.is_none()
-        && described.function.runtime.as_ref().is_some_and(|r| r.value == RuntimeName::Python)
-    {
-        set(&mut described.function.entry, format!("{}:handler", shown.trim_end_matches(".py")));
     }
     described.source = Source::At(path.to_owned());
     let file = format!("{shown} ({MARK})");
@@ -110,6 +134,23 @@ fn runtime_of_file(path: &Path) -> Option<&'static str> {
         "sh" => Some("shell"),
         _ => None,
     }
+}
+
+/// The handler in a file where nobody names one: the platform's default is the file's own name. A
+/// function in Go is found by its arguments.
+fn handler_in(file: &Path) -> Option<String> {
+    match runtime_of_file(file)? {
+        "python" | "nodejs" => Some(format!("{}:handler", file.file_stem()?.to_str()?)),
+        "shell" => Some(file.file_name()?.to_str()?.to_owned()),
+        _ => None,
+    }
+}
+
+/// The only source file of a folder.
+fn only_source(folder: &Path) -> Option<std::path::PathBuf> {
+    let entries = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    let mut sources = entries.filter(|path| path.is_file() && runtime_of_file(path).is_some());
+    sources.next().filter(|_| sources.next().is_none())
 }
 
 /// The block of the only source file of a folder that has one.
@@ -201,10 +242,31 @@ fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mi
             return Err(not_offered(file, &name, &what, hint));
         }
     }
+    for key in ["requirements", "dependencies"] {
+        for package in spec["build"][key].as_array().into_iter().flatten() {
+            let package = text(package).unwrap_or_default();
+            let runtime = to.function.runtime.as_ref().map(|runtime| runtime.value);
+            let added = match runtime {
+                Some(RuntimeName::Python) => {
+                    to.packages.add_command(&format!("pip install {package}"))
+                }
+                Some(RuntimeName::Node) => {
+                    to.packages.add_command(&format!("npm install {package}"))
+                }
+                _ => Err(()),
+            };
+            if added.is_err() {
+                let hint = "write the name of a package, with or without a version";
+                let what = format!("build.{key}: `{}`", super::escaped(&package));
+                return Err(not_offered(file, &name, &what, hint));
+            }
+        }
+    }
     if !to.packages.is_empty() {
         to.note("packages", "spec.build.commands");
     }
-    to.ignore_rest(&spec["build"], &["commands", "path", "functionSourceCode"], "build.");
+    let known = ["commands", "requirements", "dependencies", "path", "functionSourceCode"];
+    to.ignore_rest(&spec["build"], &known, "build.");
     let known = [
         "handler",
         "runtime",
@@ -231,16 +293,28 @@ fn runtime(
     spec: &Value,
     folder: &Path,
 ) -> Result<(), Mistakes> {
-    let written = text(&spec["runtime"]).unwrap_or_default();
-    let handler = text(&spec["handler"]).unwrap_or_default();
+    let beside = match spec["build"]["path"].as_str() {
+        Some(path) => super::inside(file, name, folder, path)?,
+        None => folder.to_owned(),
+    };
+    let mut written = text(&spec["runtime"]).unwrap_or_default();
+    let mut handler = text(&spec["handler"]).unwrap_or_default();
+    // Without one of them, the platform looks at the source.
+    if written.is_empty() || handler.is_empty() {
+        let only = if beside.is_file() { Some(beside.clone()) } else { only_source(&beside) };
+        if let Some(only) = only {
+            if written.is_empty() {
+                written = runtime_of_file(&only).unwrap_or_default().to_owned();
+            }
+            if handler.is_empty() {
+                handler = handler_in(&only).unwrap_or_default();
+            }
+        }
+    }
     let (module, function) = handler.split_once(':').unwrap_or((&handler, "handler"));
     to.note("runtime", format!("spec.runtime: {written}"));
     to.note("entry", format!("spec.handler: {handler}"));
     let stem = module.trim_end_matches(".py").trim_end_matches(".js");
-    let beside = match spec["build"]["path"].as_str() {
-        Some(path) => folder.join(path),
-        None => folder.to_owned(),
-    };
     if spec["build"]["path"].is_string() {
         to.source = Source::At(beside.clone());
     }

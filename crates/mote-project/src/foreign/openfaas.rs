@@ -5,13 +5,17 @@ use std::path::Path;
 
 use mote_api::manifest::{PlatformName, PolicyName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
-use mote_core::spec::{Platform, TEMPLATE_GO_CLASSIC};
+use mote_core::spec::Platform;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::super::contract;
 use super::super::mistakes::mistake;
 use super::{Described, Foreign, Source, count, not_offered, quantity, set, text};
+
+mod templates;
+
+use templates::{Named, Template};
 
 const KNOWN: [&str; 12] = [
     "lang",
@@ -116,8 +120,14 @@ pub(super) fn function(
     folder: &Path,
 ) -> Result<Described, Mistakes> {
     let mut to = Described::new(name, PlatformName::OpenFaas);
+    for path in entry["environment_file"].as_array().into_iter().flatten().filter_map(text) {
+        super::inside(file, name, folder, &path)?;
+    }
+    if let Some(handler) = entry["handler"].as_str() {
+        super::inside(file, name, folder, handler)?;
+    }
     environment(&mut to, entry, folder);
-    language(&mut to, file, name, entry)?;
+    language(&mut to, file, name, entry, folder)?;
     own_template(&mut to, entry, folder);
     let Some(handler) = entry["handler"].as_str() else {
         let hint = "mote runs code, not images: name the code's folder in handler";
@@ -213,7 +223,13 @@ fn variables(to: &mut Described, table: &Value) {
 
 /// Determines how the function runs: by the template of a language, or as a program under a
 /// watchdog.
-fn language(to: &mut Described, file: &str, name: &str, entry: &Value) -> Result<(), Mistakes> {
+fn language(
+    to: &mut Described,
+    file: &str,
+    name: &str,
+    entry: &Value,
+    folder: &Path,
+) -> Result<(), Mistakes> {
     let lang = entry["lang"].as_str().unwrap_or("").to_lowercase();
     let known = to.function.env.clone();
     let env = |key: &str| known.get(key).cloned();
@@ -222,51 +238,41 @@ fn language(to: &mut Described, file: &str, name: &str, entry: &Value) -> Result
     let (mode, upstream) = (env("mode"), env("upstream_url"));
     watchdog_limits(to);
     to.note("compat", format!("lang: {lang}"));
-    if lang.starts_with("python") && !lang.starts_with("python2") {
-        let kind = if lang.contains("http") {
-            "python3-http"
-        } else if lang.contains("flask") {
-            "python3-flask"
-        } else {
-            "python3"
-        };
-        set(&mut to.function.runtime, RuntimeName::Python);
-        set(&mut to.function.template, kind.to_owned());
-        set(&mut to.function.entry, "handler:handle".to_owned());
-        to.note("template", format!("lang: {lang}"));
-        return Ok(());
-    }
-    if lang == TEMPLATE_GO_CLASSIC || lang.starts_with("go-") {
-        set(&mut to.function.runtime, RuntimeName::Go);
-        set(&mut to.function.template, TEMPLATE_GO_CLASSIC.to_owned());
-        set(&mut to.function.entry, "Handle".to_owned());
-        to.note("template", format!("lang: {lang}"));
-        return Ok(());
-    }
-    if lang.starts_with("golang-") {
-        set(&mut to.function.runtime, RuntimeName::Go);
-        set(&mut to.function.entry, "Handle".to_owned());
-        to.note("runtime", format!("lang: {lang}"));
-        return Ok(());
-    }
-    if lang.starts_with("node") && lang.ends_with("-service") {
-        let hint = "its handler receives a whole Express app: use a template whose handlers are \
-                    called with (event, context), or listen on $PORT with runtime = \"server\" in \
-                    mote.toml";
-        return Err(not_offered(file, name, &format!("lang {lang:?}"), hint));
-    }
-    if lang.starts_with("node") {
-        set(&mut to.function.runtime, RuntimeName::Node);
-        if lang == "node" {
-            // The oldest template, whose handlers take (context, callback).
-            set(&mut to.function.template, lang.clone());
-            to.note("template", format!("lang: {lang}"));
+    let handler = folder.join(entry["handler"].as_str().unwrap_or_default());
+    match templates::named(&lang) {
+        Named::Official(template) => {
+            use_template(to, template, &format!("lang: {lang}"));
+            return Ok(());
         }
-        return Ok(());
+        Named::Service => {
+            let hint = "its handler receives a whole Express app: use a template whose handlers are \
+                        called with (event, context), or listen on $PORT with runtime = \"server\" in \
+                        mote.toml";
+            return Err(not_offered(file, name, &format!("lang {lang:?}"), hint));
+        }
+        // A program needs no template.
+        Named::Own(_) if process.is_some() => {}
+        Named::Own(nearest) => {
+            let Some((template, why)) = templates::by_handler(&handler) else {
+                let hint = format!(
+                    "mote has no template of this name: if the handler has the arguments of \
+                     {nearest}, write lang: {nearest}; a program that listens on $PORT runs with \
+                     runtime = \"server\" in mote.toml"
+                );
+                return Err(not_offered(file, name, &format!("lang {lang:?}"), &hint));
+            };
+            use_template(to, template, &why);
+            to.warn(format!(
+                "lang {lang}: not an official template; mote runs the handler by its arguments ({why})"
+            ));
+            return Ok(());
+        }
+        Named::Other => {}
     }
     let Some(process) = process else {
-        let hint = "supported: python3, python3-http, python3-flask, node*, go, golang-*, and any lang with \
-                    fprocess whose program is in the handler's folder";
+        let hint = "supported: python3, python3-http, python3-flask, node, node12 to node26, go, \
+                    golang-http, golang-middleware, and any lang with fprocess whose program is in \
+                    the handler's folder";
         return Err(not_offered(file, name, &format!("lang {lang:?}"), hint));
     };
     // Splits the command as a shell would. Programs of the user's own need no quotes.
@@ -282,6 +288,24 @@ fn language(to: &mut Described, file: &str, name: &str, entry: &Value) -> Result
         to.note("port", format!("upstream_url: {url}"));
     }
     Ok(())
+}
+
+/// The handler runs as this template runs it; `from` is the reason.
+fn use_template(to: &mut Described, template: Template, from: &str) {
+    set(&mut to.function.runtime, template.runtime);
+    match template.runtime {
+        RuntimeName::Python => set(&mut to.function.entry, "handler:handle".to_owned()),
+        RuntimeName::Go => set(&mut to.function.entry, "Handle".to_owned()),
+        _ => {}
+    }
+    match template.name {
+        Some(name) => {
+            set(&mut to.function.template, name.to_owned());
+            to.note("template", from);
+        }
+        None if template.runtime == RuntimeName::Go => to.note("runtime", from),
+        None => {}
+    }
 }
 
 /// Uses a template that lies next to the file, in place of the one with its name. Its packages are

@@ -258,9 +258,9 @@ fn function(
         let hint = "name a source file, a folder or a zip archive in function";
         return Err(not_offered(file, name, &format!("function {path:?}"), hint));
     } else if is_archive(path) {
-        to.source = Source::Zip(archive(&folder.join(path))?, Vec::new());
+        to.source = Source::Zip(archive(&super::inside(file, name, folder, path)?)?, Vec::new());
     } else {
-        to.source = Source::At(folder.join(path));
+        to.source = Source::At(super::inside(file, name, folder, path)?);
     }
     match runtime {
         RuntimeName::Go if main == "main" => set(&mut to.function.entry, "Main".to_owned()),
