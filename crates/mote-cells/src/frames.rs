@@ -19,6 +19,7 @@ use mote_core::elsewhere::{HEAD_BYTES_MAX, Load, Places, RevisionKey};
 use mote_core::fault::RateOf;
 use mote_core::invocation::{Head, headers};
 use mote_core::name::FunctionName;
+use mote_core::spec::Platform;
 use mote_core::{Fault, Invocation, InvocationId, Phases, Reply, Trigger};
 
 /// The version of this protocol. Cells of different versions do not forward to each other.
@@ -481,7 +482,9 @@ pub(crate) fn put_fault(out: &mut Vec<u8>, stream: u32, fault: &Fault) {
         Fault::HandlerError { message } => (11, 0, 0, message.as_str()),
         Fault::StartFailed { message } => (12, 0, 0, message.as_str()),
         Fault::WorkerKilled { signal, attempt } => (13, *attempt, *signal as u64, ""),
-        Fault::OutOfMemory { limit_bytes } => (14, 0, *limit_bytes, ""),
+        Fault::OutOfMemory { limit_bytes, platform } => {
+            (14, 0, *limit_bytes, platform.map_or("", Platform::as_str))
+        }
         Fault::WorkerExited { status, attempt } => (15, *attempt, *status as u64, ""),
         Fault::BadReply { message } => (16, 0, 0, message.as_str()),
         Fault::AnswerTooLarge { limit_bytes } => (17, 0, *limit_bytes, ""),
@@ -539,7 +542,10 @@ pub(crate) fn read_fault(payload: Bytes) -> Result<Fault, Malformed> {
         11 => Fault::HandlerError { message },
         12 => Fault::StartFailed { message },
         13 => Fault::WorkerKilled { signal: number as i32, attempt },
-        14 => Fault::OutOfMemory { limit_bytes: number },
+        14 => Fault::OutOfMemory {
+            limit_bytes: number,
+            platform: Platform::ALL.into_iter().find(|known| known.as_str() == message),
+        },
         15 => Fault::WorkerExited { status: number as i32, attempt },
         16 => Fault::BadReply { message },
         17 => Fault::AnswerTooLarge { limit_bytes: number },

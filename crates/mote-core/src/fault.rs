@@ -117,6 +117,8 @@ pub enum Fault {
     OutOfMemory {
         /// The limit in bytes.
         limit_bytes: u64,
+        /// The platform whose files may set the limit.
+        platform: Option<Platform>,
     },
     /// The worker exited while it held the invocation.
     WorkerExited {
@@ -370,10 +372,15 @@ impl Fault {
             Fault::WorkerKilled { signal, attempt } => {
                 format!("{function}: worker was killed by signal {signal}{}", at(*attempt))
             }
-            Fault::OutOfMemory { limit_bytes } => format!(
-                "{function} was stopped by the kernel: limit {}; raise it: [limits] memory",
-                bytes_text(*limit_bytes)
-            ),
+            Fault::OutOfMemory { limit_bytes, platform } => {
+                let limit = bytes_text(*limit_bytes);
+                let own = platform.and_then(Platform::memory_key);
+                let own = own.map_or_else(String::new, |key| format!(", or {key}"));
+                format!(
+                    "{function} was stopped by the kernel: limit {limit}; raise it: [limits] memory \
+                     in mote.toml{own}"
+                )
+            }
             Fault::WorkerExited { status, attempt } => {
                 format!("{function}: worker exited {status} without an answer{}", at(*attempt))
             }

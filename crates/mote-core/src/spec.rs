@@ -136,6 +136,22 @@ impl Platform {
         }
     }
 
+    /// Where the platform's own files set the memory of a function.
+    pub fn memory_key(self) -> Option<&'static str> {
+        match self {
+            // Its uploads have no limits.
+            Platform::TinyFaas => None,
+            Platform::OpenFaas => Some("limits.memory of the function in stack.yml"),
+            Platform::Nuclio => Some("spec.resources.limits.memory in function.yaml"),
+            Platform::Kubeless => Some("resources.limits.memory of the function's container"),
+            Platform::OpenWhisk => Some("limits.memorySize in manifest.yaml, or wsk's --memory"),
+            Platform::Knative => {
+                Some("resources.limits.memory of the service, below deploy.options in func.yaml")
+            }
+            Platform::Fission => Some("spec.resources.limits.memory of the Function"),
+        }
+    }
+
     /// Whether an adapter for this runtime exists. A server does not need one, because it speaks
     /// HTTP.
     pub fn is_offered(self, runtime: Runtime) -> bool {

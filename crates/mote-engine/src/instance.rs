@@ -129,9 +129,8 @@ async fn ready(
     )));
     let doors = egress::serve(revision, instance, egress);
     let limit = Duration::from_millis(init_timeout_ms);
-    let memory_bytes = revision.spec.limits.memory_bytes;
     let ended = |exit: Exit| {
-        let text = fault_of_exit(&exit, memory_bytes).public_text("worker");
+        let text = fault_of_exit(&exit, &revision.spec).public_text("worker");
         if prewarmed && exit.signal.is_some() && !exit.out_of_memory {
             return StartFailure::DiedPrewarmed(text);
         }
@@ -161,7 +160,7 @@ async fn ready(
             tokio::spawn(mote_tasks::boxed(async move {
                 let exit = exited.await;
                 drop(doors);
-                end(&revision, key, fault_of_exit(&exit, revision.spec.limits.memory_bytes));
+                end(&revision, key, fault_of_exit(&exit, &revision.spec));
             }));
         }
         Launch::Shim { .. } | Launch::Worker { .. } | Launch::PerInvocation { .. } => {
@@ -407,7 +406,7 @@ async fn fault_of_end(
     };
     match link_end {
         LinkEnd::Protocol(error) => Fault::BadReply { message: error.to_string() },
-        _ => fault_of_exit(&exit, revision.spec.limits.memory_bytes),
+        _ => fault_of_exit(&exit, &revision.spec),
     }
 }
 

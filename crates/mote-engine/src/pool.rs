@@ -16,7 +16,7 @@ use mote_core::backend::{Exit, InstanceControl};
 use mote_core::body::{Body, BodyError};
 use mote_core::chain::Chain;
 use mote_core::wire::{self, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, WINDOW_BYTES};
-use mote_core::{Fault, Invocation, InvocationId, Phases, Trigger};
+use mote_core::{Fault, FunctionSpec, Invocation, InvocationId, Phases, Trigger};
 use mote_pool::admission::Background;
 use mote_pool::autoscale::Bounds;
 use mote_pool::{
@@ -632,9 +632,9 @@ fn begin(
 }
 
 /// The fault of invocations that a dead worker held.
-pub(crate) fn fault_of_exit(exit: &Exit, memory_bytes: u64) -> Fault {
+pub(crate) fn fault_of_exit(exit: &Exit, spec: &FunctionSpec) -> Fault {
     if exit.out_of_memory {
-        Fault::OutOfMemory { limit_bytes: memory_bytes }
+        Fault::OutOfMemory { limit_bytes: spec.limits.memory_bytes, platform: spec.compat }
     } else if let Some(signal) = exit.signal {
         Fault::WorkerKilled { signal, attempt: 1 }
     } else {

@@ -91,7 +91,7 @@ pub(crate) async fn build(
         packages::failed(&format!("cannot build: {}", mote_core::fault::error_chain(&error)))
     })?;
     if !outcome.succeeded() {
-        return Err(packages::explain(spec, "go build", &outcome, &registries));
+        return Err(packages::explain(spec, "go build", &outcome, &registries, node.memory_bytes));
     }
     mote_store::remove_tree(&staging.path().join(GENERATED))
         .map_err(|error| packages::failed(&format!("cannot remove {GENERATED}: {error}")))?;
@@ -140,8 +140,13 @@ async fn request(
         }
     }
     // Without a vendor folder, `go` looks up missing sums and requirements.
-    let vendored = staged.path.join("vendor/modules.txt").is_file();
-    let flags = if vendored { "-buildvcs=false" } else { "-buildvcs=false -mod=mod" };
+    let code = staged.path.to_path_buf();
+    let vendored = blocking(move || mote_golang::is_vendored(&code)).await;
+    let flags = if vendored.unwrap_or_default() {
+        "-buildvcs=false -mod=vendor"
+    } else {
+        "-buildvcs=false -mod=mod"
+    };
     let fixed = [
         ("CGO_ENABLED", "0"),
         ("GOCACHE", "/cache/build"),

@@ -21,8 +21,14 @@ use super::{Node, namespaces};
 
 /// An installation that takes longer is stopped.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
-/// Memory that an installation may use: compiling a wheel takes memory and processes.
-const INSTALL_MEMORY_BYTES: u64 = 1 << 30;
+/// Memory that an installation may use: half of the machine's, because compiling a wheel takes memory
+/// and processes. Below the first number few packages can be installed; no package needs more than
+/// the second.
+const INSTALL_MEMORY_BYTES_MIN: u64 = 1 << 30;
+const INSTALL_MEMORY_BYTES_MAX: u64 = 8 << 30;
+/// The folder for the client's temporary files. In `/tmp`, which is memory, the archives of large
+/// frameworks would need more than the installation itself.
+const TEMPORARY: &str = ".mote-tmp";
 const INSTALL_PIDS: u32 = 512;
 const INSTALL_TMP_BYTES: u64 = 1 << 30;
 /// Bytes that one function's packages may take; frameworks for machine learning need most of it.
@@ -97,10 +103,12 @@ pub(crate) async fn install(
     if !outcome.succeeded() {
         let client = wanted.argv.iter().find(|word| *word == "pip" || *word == "npm");
         let client = client.map_or("installer", String::as_str);
-        return Err(explain(spec, client, &outcome, &wanted.registries));
+        return Err(explain(spec, client, &outcome, &wanted.registries, node.memory_bytes));
     }
-    mote_store::remove_tree(&staging.path().join(INPUTS))
-        .map_err(|error| failed(&format!("cannot remove {INPUTS}: {error}")))?;
+    for made in [INPUTS, TEMPORARY] {
+        mote_store::remove_tree(&staging.path().join(made))
+            .map_err(|error| failed(&format!("cannot remove {made}: {error}")))?;
+    }
     let store = node.store.clone();
     let stored = blocking(move || store.commit_packages(staging))
         .await
@@ -126,7 +134,12 @@ async fn run(
         folder
     };
     let request = request(node, spec, &shown, staging, &wanted.registries).await?;
-    let request = BuildRequest { argv: wanted.argv.clone(), ..request };
+    // The user of the installation makes the folder, so that it belongs to this user.
+    let start = "mkdir -p \"$TMPDIR\" && exec \"$@\"";
+    let argv = ["sh", "-c", start, "install"].map(str::to_owned).into_iter();
+    let argv = argv.chain(wanted.argv.iter().cloned()).collect();
+    let mut request = BuildRequest { argv, ..request };
+    request.env.push(("TMPDIR".to_owned(), format!("/packages/{TEMPORARY}")));
     let registries = wanted.registries.clone();
     node.backend
         .run_build(request, |listeners| registries.serve(listeners))
@@ -200,13 +213,19 @@ pub(super) async fn request(
         packages_bytes_max,
         free_bytes_min,
         limits: InstanceLimits {
-            memory_bytes: INSTALL_MEMORY_BYTES.min(node.memory_bytes),
+            memory_bytes: install_memory_bytes(mote_memory::machine_bytes(), node.memory_bytes),
             cpu_millis: None,
             pids: INSTALL_PIDS,
             disk_bytes: INSTALL_TMP_BYTES,
         },
         timeout: INSTALL_TIMEOUT,
     })
+}
+
+/// The memory of an installation on a machine with `machine` bytes, of which instances may use
+/// `budget`.
+fn install_memory_bytes(machine: u64, budget: u64) -> u64 {
+    (machine / 2).clamp(INSTALL_MEMORY_BYTES_MIN, INSTALL_MEMORY_BYTES_MAX).min(budget)
 }
 
 /// Explains a failed installation with the errors that the client printed and the end of its
@@ -216,6 +235,7 @@ pub(super) fn explain(
     client: &str,
     outcome: &BuildOutcome,
     registries: &Registries,
+    budget: u64,
 ) -> Problem {
     let how = if outcome.too_large {
         let most = mote_core::fault::bytes_text(INSTALL_BYTES_MAX);
@@ -227,10 +247,11 @@ pub(super) fn explain(
     } else if outcome.timed_out {
         format!("took longer than {} s", INSTALL_TIMEOUT.as_secs())
     } else if outcome.exit.out_of_memory {
-        let most = mote_core::fault::bytes_text(INSTALL_MEMORY_BYTES);
+        let most = install_memory_bytes(mote_memory::machine_bytes(), budget);
         format!(
-            "ran out of memory (an installation may use {most}, and no more than the node's \
-             setting memory)"
+            "ran out of memory (an installation may use {}: half of the machine's memory, and no \
+             more than the node's setting memory)",
+            mote_core::fault::bytes_text(most)
         )
     } else {
         match outcome.exit.status {

@@ -60,7 +60,9 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
             mote_core::fault::bytes_text(spec.limits.memory_bytes),
             mote_core::fault::bytes_text(node.memory_bytes)
         );
-        return Err(Problem::new(422, "M0303", text).with_field("limits.memory"));
+        let hint = "set [limits] memory, or the limit in the file of the function's platform, to less; \
+                    or raise the node's setting memory";
+        return Err(Problem::new(422, "M0303", text).with_field("limits.memory").with_hint(hint));
     }
     for (key, recipient) in recipients(spec) {
         if let Recipient::Url(url) = recipient
