@@ -137,7 +137,7 @@ def handle(event, ctx):
 CALLER = """import socket
 
 def handle(event, ctx):
-    with socket.create_connection(("127.77.0.2", PORT), 5) as one:
+    with socket.create_connection(("localhost", PORT), 5) as one:
         return one.recv(100)
 """
 
@@ -192,7 +192,7 @@ def caller(bench: Bench) -> None:
 
 def dialer(bench: Bench) -> None:
     caller(bench)
-    addresses = [("127.77.0.2", port) for port in bench.egress]
+    addresses = [("127.0.0.1", port) for port in bench.egress]
     hosts = [f"127.0.0.1:{port}" for port in bench.egress]
     code = f"ADDRESSES = {addresses}\n{DIALER}"
     bench.deploy("dialer", {"app.py": code}, SHORT + allowed(hosts))

@@ -22,8 +22,8 @@ from motelab.processes import Failed, Program, cargo_profile, wait_for
 
 STORE = ROOT / ".cache" / "lab-tools" / "bin" / "s3s-fs"
 BUCKETS = ("input", "output")
-#: Where a sandbox finds the first destination that its manifest names.
-INSIDE = "127.77.0.2"
+#: Where a sandbox finds a service of this machine that its manifest names.
+INSIDE = "127.0.0.1"
 #: Number of the system call, the same on every architecture; Python has no name for it.
 PIDFD_GETFD = 438
 

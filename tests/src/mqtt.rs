@@ -276,8 +276,8 @@ pub struct Effects {
     lines: Arc<Mutex<Vec<String>>>,
 }
 
-/// Python code with a function `effect(text)`, which returns when the effect is recorded. A sandbox
-/// reaches the first destination of its manifest at this address; `PORT` stands for the port.
+/// Python code with a function `effect(text)`, which returns when the effect is recorded.
+/// `PORT` stands for the port, which the manifest must permit.
 pub const EFFECT_CODE: &str = "
 import socket
 peer = None
@@ -285,7 +285,7 @@ peer = None
 def effect(text):
     global peer
     if peer is None:
-        peer = socket.create_connection(('127.77.0.2', PORT), 30)
+        peer = socket.create_connection(('127.0.0.1', PORT), 30)
     peer.sendall(text.encode() + b'\\n')
     assert peer.recv(1) == b'k'
 ";

@@ -1,16 +1,16 @@
-//! The destinations that functions may reach, and the behaviour of their connections: ends, resets,
-//! back-pressure, limits, bulk.
+//! The destinations that functions may reach, and the behaviour of their connections and datagrams:
+//! ends, resets, back-pressure, limits, bulk.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use mote_tests::{Node, free_port};
 
-/// The address inside of the first destination in a manifest.
-const DOOR: &str = "127.77.0.2";
+/// The destination of most tests, inside and outside.
+const DOOR: &str = "127.0.0.1";
 
 /// A server outside that accepts this number of connections, each on a thread.
 fn outside<T: Send + 'static>(
@@ -53,9 +53,8 @@ fn deploy(node: &Node, name: &str, port: u16, body: &str) {
         "import errno, os, socket\ndef connect():\n    return socket.create_connection(('{DOOR}', {port}), 60)\n"
     );
     // What goes through is measured, and not how long it takes on a busy machine.
-    let manifest = format!(
-        "version = 1\n[limits]\ntimeout = \"60s\"\n[allow]\nnet = [\"127.0.0.1:{port}\"]\n"
-    );
+    let manifest =
+        format!("version = 1\n[limits]\ntimeout = \"60s\"\n[allow]\nnet = [\"{DOOR}:{port}\"]\n");
     node.deploy_ok(name, &[("app.py", &(head + body)), ("mote.toml", &manifest)]);
 }
 
@@ -87,7 +86,7 @@ fn egress_is_closed_unless_the_manifest_opens_it() {
     assert_eq!(node.get("/names").status, 500, "no resolver inside");
     let manifest = format!("version = 1\n[allow]\nnet = [\"localhost:{port}\"]\n");
     let code = format!(
-        "import socket\ndef handle(event, ctx):\n    hosts = open('/etc/hosts').read()\n    ip = [line.split()[0] for line in hosts.splitlines() if line.startswith('127.77.')][0]\n    return socket.create_connection((ip, {port}), 60).recv(100)\n"
+        "import socket\ndef handle(event, ctx):\n    return socket.create_connection(('localhost', {port}), 60).recv(100)\n"
     );
     node.deploy_ok("open", &[("app.py", &code), ("mote.toml", &manifest)]);
     assert_eq!(node.get("/open").text(), "from outside");
@@ -443,7 +442,7 @@ fn closed_networks_are_reached_only_by_name_and_not_by_any_host() {
     mote_tests::wait_for("the reason in the log", || {
         node.ok(&["logs", "any"]).contains("in a network that * does not open").then_some(())
     });
-    assert_eq!(ask("named", &format!("{own}:{port}"), DOOR), "from outside");
+    assert_eq!(ask("named", &format!("{own}:{port}"), &own.to_string()), "from outside");
 }
 
 #[test]
@@ -457,4 +456,264 @@ fn a_failed_look_up_is_logged_with_the_cure() {
     mote_tests::wait_for("the cure in the log", || {
         node.ok(&["logs", "f"]).contains("add this one to [allow] net").then_some(())
     });
+}
+
+/// A function that sends `event.text` to an address, `HOST PORT TEXT`, over UDP or TCP, and returns
+/// the answer.
+const CALLER: &str = "import socket
+def handle(event, ctx):
+    kind, host, port, text = event.text.split(' ')
+    family = socket.AF_INET6 if ':' in host else socket.AF_INET
+    kind = socket.SOCK_DGRAM if kind == 'udp' else socket.SOCK_STREAM
+    try:
+        with socket.socket(family, kind) as s:
+            s.settimeout(20)
+            s.connect((host, int(port)))
+            s.sendall(text.encode())
+            return s.recv(2000)
+    except OSError as error:
+        return 'failed: %s' % error
+";
+
+fn deploy_caller(node: &Node, name: &str, net: &[String]) {
+    let net: Vec<_> = net.iter().map(|to| format!("\"{to}\"")).collect();
+    let manifest =
+        format!("version = 1\n[limits]\ntimeout = \"60s\"\n[allow]\nnet = [{}]\n", net.join(", "));
+    node.deploy_ok(name, &[("app.py", CALLER), ("mote.toml", &manifest)]);
+}
+
+fn call(node: &Node, name: &str, text: &str) -> String {
+    node.post(&format!("/{name}"), text.as_bytes()).text()
+}
+
+/// A server for connections and one for datagrams at an address, each of which answers what it
+/// received, in brackets. Returns their ports.
+fn echo(address: impl Into<std::net::IpAddr>) -> (u16, u16) {
+    let address = address.into();
+    let listener = TcpListener::bind((address, 0)).unwrap();
+    let tcp = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut piece = [0; 2000];
+            let length = stream.read(&mut piece).unwrap_or(0);
+            let _ = stream.write_all(&[b"[", &piece[..length], b"]"].concat());
+        }
+    });
+    let socket = UdpSocket::bind((address, 0)).unwrap();
+    let udp = socket.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let mut piece = [0; 70_000];
+        while let Ok((length, from)) = socket.recv_from(&mut piece) {
+            let _ = socket.send_to(&[b"[", &piece[..length], b"]"].concat(), from);
+        }
+    });
+    (tcp, udp)
+}
+
+#[test]
+fn an_address_in_the_manifest_is_reached_as_code_expects() {
+    let node = Node::start();
+    let mut hosts = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+    hosts.extend(own_address().map(|own| own.to_string()));
+    if TcpListener::bind("[::1]:0").is_ok() {
+        hosts.push("::1".to_owned());
+    }
+    for (at, host) in hosts.iter().enumerate() {
+        let address = if host == "localhost" { "127.0.0.1" } else { host };
+        let (tcp, udp) = echo(address.parse::<std::net::IpAddr>().unwrap());
+        let shown = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+        let name = format!("f{at}");
+        deploy_caller(&node, &name, &[format!("{shown}:{tcp}"), format!("udp://{shown}:{udp}")]);
+        assert_eq!(call(&node, &name, &format!("tcp {host} {tcp} one")), "[one]", "{host}");
+        assert_eq!(call(&node, &name, &format!("udp {host} {udp} two")), "[two]", "{host}");
+        // Neither the other protocol nor another port is open.
+        let closed = call(&node, &name, &format!("tcp {host} {udp} x"));
+        assert!(closed.starts_with("failed"), "{closed}");
+        let closed = call(&node, &name, &format!("udp {host} {tcp} x"));
+        assert!(closed.starts_with("failed"), "{closed}");
+    }
+}
+
+#[test]
+fn datagrams_find_the_socket_that_asked() {
+    let (_, port) = echo(std::net::Ipv4Addr::LOCALHOST);
+    let node = Node::start();
+    let code = "import socket
+def handle(event, ctx):
+    size = int(event.text)
+    every = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(100)]
+    for at, s in enumerate(every):
+        s.settimeout(20)
+        s.connect(('127.0.0.1', PORT))
+        # More sockets than a destination has places; the oldest idle one gives way.
+        s.send(b'%03d' % at * size)
+        assert s.recv(70_000) == b'[' + b'%03d' % at * size + b']', at
+    # The others are still there.
+    for at in range(60, 100):
+        every[at].send(b'again %d' % at)
+    for at in range(60, 100):
+        assert every[at].recv(100) == b'[again %d]' % at
+    return 'all'
+";
+    let manifest = format!("version = 1\n[allow]\nnet = [\"udp://localhost:{port}\"]\n");
+    let code = code.replace("PORT", &port.to_string());
+    node.deploy_ok("f", &[("app.py", &code), ("mote.toml", &manifest)]);
+    assert_eq!(node.post("/f", b"1").text(), "all");
+    // The longest datagrams that IPv4 has room for with the brackets of the answer.
+    assert_eq!(node.post("/f", b"21835").text(), "all");
+}
+
+#[test]
+fn datagrams_that_an_instance_sent_before_its_end_arrive() {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+    let node = Node::start();
+    let code = format!(
+        "import os, socket\ndef handle(event, ctx):\n    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n    for at in range(5):\n        s.sendto(b'last %d' % at, ('localhost', {port}))\n    os._exit(0)\n"
+    );
+    let manifest = format!("version = 1\n[allow]\nnet = [\"udp://localhost:{port}\"]\n");
+    node.deploy_ok("f", &[("app.py", &code), ("mote.toml", &manifest)]);
+    assert_eq!(node.get("/f").status, 502);
+    let mut piece = [0; 100];
+    for at in 0..5 {
+        let length = socket.recv(&mut piece).unwrap();
+        assert_eq!(piece[..length], *format!("last {at}").as_bytes());
+    }
+}
+
+/// A name of this machine's hosts file that leads to loopback and is not `localhost`.
+fn name_of_loopback() -> Option<String> {
+    let hosts = std::fs::read_to_string("/etc/hosts").ok()?;
+    let lines = hosts.lines().filter(|line| line.starts_with("127."));
+    let mut names = lines.flat_map(|line| line.split_whitespace().skip(1));
+    names.find(|name| !name.starts_with("localhost")).map(str::to_owned)
+}
+
+#[test]
+fn destinations_that_are_refused_are_in_the_log_over_both_protocols() {
+    let node = Node::start();
+    let (tcp, udp) = echo(std::net::Ipv4Addr::LOCALHOST);
+    let log_says = |name: &str, texts: [String; 2]| {
+        mote_tests::wait_for("both reasons in the log", || {
+            let log = node.ok(&["logs", name]);
+            texts.iter().all(|text| log.contains(text)).then_some(())
+        });
+    };
+    // An answer would come within the time; a refused datagram has none.
+    let ask = |name: &str, host: &str| {
+        let quick = CALLER.replace("settimeout(20)", "settimeout(1)");
+        let net = format!("[\"{host}:{tcp}\", \"udp://{host}:{udp}\"]");
+        let manifest = format!("version = 1\n[allow]\nnet = {net}\n");
+        node.deploy_ok(name, &[("app.py", &quick), ("mote.toml", &manifest)]);
+        for (kind, port) in [("tcp", tcp), ("udp", udp)] {
+            let answer = call(&node, name, &format!("{kind} {host} {port} x"));
+            assert!(answer.is_empty() || answer.starts_with("failed"), "{host}: {answer}");
+        }
+    };
+    if let Some(host) = name_of_loopback() {
+        ask("rebound", &host);
+        let reason = "is the node itself: functions can reach it only if [allow] net names";
+        log_says(
+            "rebound",
+            [
+                format!("egress {host}:{tcp}: 127.0.0.1 {reason}"),
+                format!("egress udp://{host}:{udp}: 127.0.0.1 {reason}"),
+            ],
+        );
+    }
+    ask("link", "169.254.169.254");
+    let reason = "is a link-local address, which functions cannot reach";
+    log_says(
+        "link",
+        [
+            format!("egress 169.254.169.254:{tcp}: 169.254.169.254 {reason}"),
+            format!("egress udp://169.254.169.254:{udp}: 169.254.169.254 {reason}"),
+        ],
+    );
+    ask("unknown", "no-such-name.invalid");
+    log_says(
+        "unknown",
+        [
+            format!("egress no-such-name.invalid:{tcp}: "),
+            format!("egress udp://no-such-name.invalid:{udp}: "),
+        ],
+    );
+}
+
+#[test]
+fn addresses_that_are_no_hosts_are_refused_at_the_deploy() {
+    let node = Node::start();
+    for (net, says) in [
+        ("udp://224.0.1.187:5683", "multicast"),
+        ("0.0.0.0:80", "multicast"),
+        ("[ff02::fd]:80", "multicast"),
+        ("udp://*:53", "host:port"),
+    ] {
+        let manifest = format!("version = 1\n[allow]\nnet = [\"{net}\"]\n");
+        let deployed = node.deploy("f", &[("app.py", CALLER), ("mote.toml", &manifest)]);
+        let said = String::from_utf8_lossy(&deployed.stderr).into_owned();
+        assert!(!deployed.status.success() && said.contains(says), "{net}: {said}");
+    }
+}
+
+/// A program that others wrote, inside a function, speaks CoAP with a device.
+#[test]
+fn coap_clients_inside_functions_reach_a_device() {
+    let (node, device) = (Node::start(), Node::start());
+    let lamp = "state = 'off'
+def handle(event, ctx):
+    global state
+    if event.method == 'PUT':
+        state = event.text
+    return 'lamp ' + state
+";
+    device.deploy_ok("lamp", &[("app.py", lamp)]);
+    let port = device.coap.port();
+    let manifest = |rest: &str| {
+        format!(
+            "version = 1\n{rest}[limits]\nmemory = \"128MiB\"\ntimeout = \"60s\"\n[allow]\n\
+             net = [\"udp://127.0.0.1:{port}\"]\n"
+        )
+    };
+    match mote_tests::coap_client() {
+        None => mote_tests::skip("libcoap in a function", "coap-client is not installed"),
+        Some(client) => {
+            let run = format!(
+                "#!/bin/sh\n{client} -B 30 -m put -e on coap://127.0.0.1:{port}/lamp && \
+                 {client} -B 30 -m get coap://127.0.0.1:{port}/lamp\n"
+            );
+            let manifest = manifest("runtime = \"exec\"\ncommand = [\"sh\", \"run.sh\"]\n");
+            node.deploy_ok("libcoap", &[("run.sh", &run), ("mote.toml", &manifest)]);
+            let said = node.get("/libcoap").text();
+            assert!(said.matches("lamp on").count() == 2, "{said}");
+        }
+    }
+    let venv = mote_tests::repository().join(".cache/test-venv/lib");
+    let pythons = std::fs::read_dir(venv).into_iter().flatten().flatten();
+    let found = pythons.map(|one| one.path().join("site-packages/aiocoap")).find(|at| at.is_dir());
+    let Some(aiocoap) = found else {
+        let why = "aiocoap is not in .cache/test-venv: scripts/setup.sh test";
+        return mote_tests::skip("aiocoap in a function", why);
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let copied =
+        std::process::Command::new("cp").arg("-r").args([&aiocoap, folder.path()]).status();
+    assert!(copied.unwrap().success());
+    let code = format!(
+        "import aiocoap
+async def handle(event, ctx):
+    client = await aiocoap.Context.create_client_context(transports=['simple6'])
+    uri = 'coap://127.0.0.1:{port}/lamp'
+    put = await client.request(aiocoap.Message(code=aiocoap.PUT, uri=uri, payload=b'dim')).response
+    got = await client.request(aiocoap.Message(code=aiocoap.GET, uri=uri)).response
+    await client.shutdown()
+    return put.payload + b', ' + got.payload
+"
+    );
+    std::fs::write(folder.path().join("app.py"), code).unwrap();
+    std::fs::write(folder.path().join("mote.toml"), manifest("name = \"aiocoap\"\n")).unwrap();
+    node.ok(&["deploy", folder.path().to_str().unwrap()]);
+    assert_eq!(node.get("/aiocoap").text(), "lamp dim, lamp dim");
 }

@@ -62,7 +62,7 @@ impl Reports {
                      path=event.path, query=event.query, body=event.text,\n        \
                      schedule=event.headers.get('mote-schedule'),\n        \
                      due=event.headers.get('mote-schedule-due'), x=event.headers.get('x-a'))\n    \
-                 with socket.create_connection(('127.77.0.2', {port}), 10) as s:\n        \
+                 with socket.create_connection(('127.0.0.1', {port}), 10) as s:\n        \
                      s.sendall((json.dumps(report) + '\\n').encode())\n"
         );
         let manifest = format!("version = 1\n[allow]\nnet = [\"127.0.0.1:{port}\"]\n{triggers}");

@@ -178,7 +178,7 @@ pub struct FunctionManifest {
     /// `mqtt = "filter"` of each such trigger.
     pub mqtt: Vec<MqttManifest>,
     /// `[allow] net`.
-    pub egress: Vec<(String, u16)>,
+    pub egress: Vec<Destination>,
     /// `[async]`.
     pub background: AsyncManifest,
     /// `[mqtt]`.
@@ -882,10 +882,40 @@ fn is_env_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Reads `host:port`, `[IPv6]:port`, `*:port` or `*` as host and port; the port of `*` is 0.
-pub fn destination(text: &str) -> Option<(String, u16)> {
-    if text == "*" {
-        return Some((text.to_owned(), 0));
+/// A host and port that a function may reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination {
+    /// Whether it is reached with datagrams, and not with connections.
+    pub is_udp: bool,
+    /// A name, an address, or `*` for any host.
+    pub host: String,
+    /// The port; 0 for the usual ones of any host.
+    pub port: u16,
+}
+
+/// As manifests write it.
+impl std::fmt::Display for Destination {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let scheme = if self.is_udp { "udp://" } else { "" };
+        match (self.host.as_str(), self.port) {
+            ("*", 0) => f.write_str("*"),
+            (host, port) if host.contains(':') => write!(f, "{scheme}[{host}]:{port}"),
+            (host, port) => write!(f, "{scheme}{host}:{port}"),
+        }
+    }
+}
+
+/// Reads `host:port`, `[IPv6]:port`, `*:port` or `*`; the port of `*` is 0. Before a host there may
+/// be `tcp://` or `udp://`.
+pub fn destination(text: &str) -> Option<Destination> {
+    let (is_udp, text) = match text.split_once("://") {
+        None => (false, text),
+        Some(("tcp", rest)) => (false, rest),
+        Some(("udp", rest)) => (true, rest),
+        Some(_) => return None,
+    };
+    if text == "*" && !is_udp {
+        return Some(Destination { is_udp, host: text.to_owned(), port: 0 });
     }
     let (host, port) = text.rsplit_once(':')?;
     // Brackets separate the colons of an IPv6 address from the colon before the port.
@@ -899,10 +929,11 @@ pub fn destination(text: &str) -> Option<(String, u16)> {
             .bytes()
             .all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b) || (colons && b == b':'));
     let port = port.parse::<u16>().ok().filter(|port| *port != 0)?;
-    (plain || host == "*").then(|| (host.to_owned(), port))
+    let is_any = host == "*" && !is_udp;
+    (plain || is_any).then(|| Destination { is_udp, host: host.to_owned(), port })
 }
 
-fn read_egress(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Vec<(String, u16)> {
+fn read_egress(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Vec<Destination> {
     let wanted = "an array of host:port, e.g. [\"influx.local:8086\"]";
     let Some(list) = reader.strings(at, "net", wanted) else {
         return Vec::new();
@@ -910,12 +941,12 @@ fn read_egress(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Vec<(String, u1
     let mut egress = Vec::new();
     for text in &list.value {
         match destination(text) {
-            Some(pair) => egress.push(pair),
+            Some(destination) => egress.push(destination),
             None => {
                 let shown: String = text.chars().take(64).flat_map(char::escape_debug).collect();
                 let text = format!(
-                    "net: host:port, e.g. \"influx.local:8086\", or *:port for any host; found \
-                     \"{shown}\""
+                    "net: host:port, e.g. \"influx.local:8086\", udp://host:port, or *:port for any \
+                     host over TCP; found \"{shown}\""
                 );
                 reader.mistake("M0303", list.line, &text, None);
             }
@@ -1197,7 +1228,7 @@ reply = "sensors/{1}/alert"
 [[trigger]]
 mqtt = "a"
 [allow]
-net = ["influx.local:8086", "[::1]:80"]
+net = ["influx.local:8086", "[::1]:80", "udp://192.0.2.7:5683"]
 [build]
 command = "make"
 "#;
@@ -1214,8 +1245,10 @@ command = "make"
         assert_eq!(function.secrets, ["api-key", "db.password"]);
         assert_eq!(function.env["UNIT"], "C");
         assert_eq!((function.env.len(), function.secret_env["TOKEN"].as_str()), (1, "api-key"));
-        assert_eq!(function.egress[0], ("influx.local".to_owned(), 8086));
-        assert_eq!(function.egress[1], ("::1".to_owned(), 80));
+        let to = |is_udp, host: &str, port| Destination { is_udp, host: host.to_owned(), port };
+        let expected =
+            [to(false, "influx.local", 8086), to(false, "::1", 80), to(true, "192.0.2.7", 5683)];
+        assert_eq!(function.egress, expected);
         let coap = &function.coap.as_ref().unwrap().value;
         assert_eq!(coap.content_format, Some(50));
         assert_eq!(coap.title.as_deref(), Some("Thermometer"));

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use mote_api::pods::PodPlace;
 use mote_core::FunctionSpec;
-use mote_core::spec::PodKind;
+use mote_core::spec::{PodKind, Transport};
 use serde::{Deserialize, Serialize};
 
 /// The label with [`PodKind::shape`].
@@ -49,24 +49,32 @@ pub(crate) struct PodNeeds {
     /// Thousandths of a core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cpu_millis: Option<u32>,
-    /// Hosts and ports that it may reach.
+    /// Hosts and ports that it may reach over TCP.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) net: Vec<(String, u16)>,
+    /// Hosts and ports that it may reach over UDP.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) net_udp: Vec<(String, u16)>,
 }
 
 impl PodNeeds {
     /// What `spec` needs, if its instances are pods.
     pub(crate) fn of(spec: &FunctionSpec) -> Option<Self> {
         let PodKind { shape, function } = spec.pod_kind()?;
-        let mut net: Vec<_> = spec.egress.iter().map(|to| (to.host.clone(), to.port)).collect();
-        net.sort();
+        let net_of = |transport| {
+            let all = spec.egress.iter().filter(|to| to.transport == transport);
+            let mut net: Vec<_> = all.map(|to| (to.host.clone(), to.port)).collect();
+            net.sort();
+            net
+        };
         Some(Self {
             shape,
             function,
             runtime: spec.runtime.as_str().to_owned(),
             memory_bytes: spec.limits.memory_bytes,
             cpu_millis: spec.limits.cpu_millis,
-            net,
+            net: net_of(Transport::Tcp),
+            net_udp: net_of(Transport::Udp),
         })
     }
 

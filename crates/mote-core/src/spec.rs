@@ -3,11 +3,14 @@
 //! Every default is a named constant with its reason. Units are at the end of each name.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::FunctionName;
+use crate::destination::is_link_local;
 use crate::policy::{Balance, Policy};
 use crate::state::{QUOTA_BYTES_DEFAULT, QUOTA_BYTES_MAX, SHARED_MAX};
 
@@ -32,7 +35,7 @@ pub use background::{
     AGE_MS_MAX_DEFAULT, ATTEMPTS_DEFAULT, ATTEMPTS_MAX, AsyncRules, BACKOFF_MS_DEFAULT,
     BACKOFF_MS_MAX_DEFAULT, FUNCTION_PART, Recipient, RetryOn, Topic,
 };
-pub use doors::{OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT};
+pub use doors::{OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, SERVER_PORT};
 pub use http::{CORS_AGE_S_MAX, Cors, HttpRules, StaticFiles, is_below, is_origin};
 pub use isolation::{Isolation, PodKind};
 pub use protocol::Protocol;
@@ -258,13 +261,69 @@ impl StartPolicy {
     }
 }
 
-/// One destination that a function may reach: `host:port`.
+/// The protocol in which a destination is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// Connections.
+    #[default]
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
+impl Transport {
+    /// Whether it is TCP, which manifests and stored specs leave out.
+    pub fn is_tcp(&self) -> bool {
+        *self == Transport::Tcp
+    }
+}
+
+/// One destination that a function may reach: `host:port` or `udp://host:port`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Egress {
-    /// Host name or address as written in the manifest, or [`ANY_HOST`].
+    /// The protocol.
+    pub transport: Transport,
+    /// Host name or address as written in the manifest, or [`ANY_HOST`], which is for TCP alone.
     pub host: String,
-    /// TCP port. With [`ANY_HOST`], 0 stands for all of [`USUAL_PORTS`].
+    /// The port. With [`ANY_HOST`], 0 stands for all of [`USUAL_PORTS`].
     pub port: u16,
+}
+
+impl Egress {
+    /// A destination over TCP.
+    pub fn tcp(host: impl Into<String>, port: u16) -> Self {
+        Self { transport: Transport::Tcp, host: host.into(), port }
+    }
+
+    /// The address at which code inside a sandbox finds this destination, if the manifest names it
+    /// by an address: the address itself. An address that stands for no single host has none.
+    pub fn literal(&self) -> Option<IpAddr> {
+        let address = match self.host.as_str() {
+            "localhost" => Ipv4Addr::LOCALHOST.into(),
+            host => host.parse::<IpAddr>().ok()?.to_canonical(),
+        };
+        let names_no_host = address.is_unspecified()
+            || address.is_multicast()
+            // It means another host on each link. One of IPv4 leads to the node, which refuses it.
+            || (address.is_ipv6() && is_link_local(address))
+            || address == IpAddr::V4(Ipv4Addr::BROADCAST);
+        (!names_no_host).then_some(address)
+    }
+}
+
+/// As manifests write it.
+impl fmt::Display for Egress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.transport == Transport::Udp {
+            f.write_str("udp://")?;
+        }
+        match (self.host.as_str(), self.port) {
+            (ANY_HOST, 0) => f.write_str(ANY_HOST),
+            (host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            (host, port) => write!(f, "{host}:{port}"),
+        }
+    }
 }
 
 /// The host that stands for every host.
@@ -641,7 +700,7 @@ impl FunctionSpec {
             self.egress.len() <= 32
                 && self.egress.iter().all(|to| {
                     if to.host == ANY_HOST {
-                        return true;
+                        return to.transport.is_tcp();
                     }
                     to.port > 0
                         && !to.host.is_empty()
@@ -650,7 +709,7 @@ impl FunctionSpec {
                         })
                 }),
             "allow.net",
-            "at most 32 of host:port, *:port or *",
+            "at most 32 of host:port, udp://host:port, *:port or *",
         );
         for (ok, field, problem) in self.door_rules().into_iter().chain(self.isolation_rules()) {
             check(ok, field, problem);
@@ -773,7 +832,7 @@ mod tests {
         check("env", &|spec| drop(spec.env.insert("A".into(), "\0".into())));
         check("methods", &|spec| spec.methods = vec!["get".into()]);
         check("allow.net", &|spec| {
-            spec.egress = vec![Egress { host: "a b".into(), port: 80 }];
+            spec.egress = vec![Egress::tcp("a b", 80)];
         });
         check("trigger.mqtt", &|spec| spec.mqtt = vec![mqtt::MqttTrigger::new("a+")]);
         check("trigger.mqtt", &|spec| spec.mqtt = vec![mqtt::MqttTrigger::new("a"); 2]);

@@ -18,8 +18,8 @@ fn spec(runtime: Runtime, edit: impl FnOnce(&mut FunctionSpec)) -> FunctionSpec 
 fn only_programs_that_need_the_services_have_a_listener_for_them() {
     let check = |runtime, edit: fn(&mut FunctionSpec), expected| {
         let spec = spec(runtime, edit);
-        let door = Egress { host: "mote.internal".into(), port: 6685 };
-        assert_eq!(spec.doors(None).contains(&door), expected, "{spec:?}");
+        let door = Egress::tcp("mote.internal", 6685);
+        assert_eq!(spec.doors().contains(&door), expected, "{spec:?}");
     };
     for runtime in [Runtime::Exec, Runtime::Server] {
         check(runtime, |_| {}, false);

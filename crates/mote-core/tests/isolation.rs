@@ -20,7 +20,7 @@ fn a_kind_has_runtime_limits_and_the_function_that_reaches_hosts() {
     assert_eq!(kind(pod(Runtime::Python, |_| {})).unwrap(), "python-67108864 ");
     let busy = pod(Runtime::Node, |spec| {
         spec.limits.cpu_millis = Some(500);
-        spec.egress = vec![Egress { host: "example.com".into(), port: 443 }];
+        spec.egress = vec![Egress::tcp("example.com", 443)];
     });
     assert_eq!(kind(busy).unwrap(), "node-134217728-500 f");
     assert_eq!(kind(pod(Runtime::Python, |spec| spec.isolation = Isolation::Sandbox)), None);
@@ -39,7 +39,7 @@ fn what_pods_cannot_do_is_refused() {
     );
     assert_eq!(
         fields(pod(Runtime::Node, |spec| {
-            spec.egress = vec![Egress { host: "mote.internal".into(), port: 80 }];
+            spec.egress = vec![Egress::tcp("mote.internal", 80)];
         })),
         ["allow.net"]
     );

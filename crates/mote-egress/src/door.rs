@@ -17,18 +17,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
 use crate::lookups::look_up;
-use crate::shares::{CONNECTIONS_MAX, Place, Room, Rooms};
+use crate::shares::{CONNECTIONS_MAX, Place, Rooms};
 use crate::{Instance, relay};
 
 /// Time to connect outward.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the bytes that an instance sent before it ended may still be carried.
 const LAST_WORDS: Duration = Duration::from_secs(30);
 /// Pause when the node has no descriptors or memory left; connections wait in the listener
 /// meanwhile.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
-/// One listener of one instance.
+/// One listener of one instance, or one socket for datagrams (`datagrams.rs`).
 pub struct Door<I> {
     /// The instance.
     pub inside: Arc<I>,
@@ -82,12 +82,12 @@ impl<I: Instance> Door<I> {
         }
     }
 
-    fn rooms(&self) -> &Rooms {
+    pub(crate) fn rooms(&self) -> &Rooms {
         self.inside.shares().get()
     }
 
     /// Room for one connection of this instance and of its function, if there is some now.
-    fn try_share(&self) -> Option<[Place; 2]> {
+    pub(crate) fn try_share(&self) -> Option<[Place; 2]> {
         let instance = self.rooms().instances.try_take(self.inside.instance())?;
         Some([instance, self.rooms().functions.try_take(self.inside.function())?])
     }
@@ -99,7 +99,6 @@ impl<I: Instance> Door<I> {
     }
 
     async fn pass(&self, inside: TcpStream, mut closed: watch::Receiver<()>) {
-        let lookups = (&self.rooms().lookups, self.inside.function());
         let connected = if self.to.host == ANY_HOST {
             // The sandbox delivers every address to this listener, so the local address of the
             // connection is the destination that the function asked for.
@@ -108,7 +107,7 @@ impl<I: Instance> Door<I> {
                 Err(error) => Err(error),
             }
         } else if self.inside.is_confined() {
-            self.connect_away(lookups).await
+            self.connect().await
         } else if let Some(own) = self.inside.own_api(&self.to) {
             TcpStream::connect(own).await
         } else if is_gateway(&self.to) {
@@ -120,7 +119,7 @@ impl<I: Instance> Door<I> {
                  (--http off)"
             )))
         } else {
-            connect(&self.to, lookups).await
+            self.connect().await
         };
         let outside = match connected {
             Ok(outside) => outside,
@@ -143,23 +142,44 @@ impl<I: Instance> Door<I> {
         }
     }
 
-    /// Connects for a function of a namespace, which reaches no address of this machine, whatever its
-    /// manifest says.
-    async fn connect_away(&self, lookups: (&Arc<Room>, u64)) -> io::Result<TcpStream> {
+    /// The addresses of the named destination that this function may reach, at least one.
+    pub(crate) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        let lookups = (&self.rooms().lookups, self.inside.function());
+        let (mut permitted, mut refusal) = (Vec::new(), None);
+        for address in look_up(&self.to, lookups).await? {
+            match self.refusal(address) {
+                Some(error) => refusal = Some(error),
+                None => permitted.push(address),
+            }
+        }
+        if permitted.is_empty() {
+            let none = || io::Error::other("the name has no address");
+            return Err(refusal.unwrap_or_else(none));
+        }
+        Ok(permitted)
+    }
+
+    /// Why this function may not reach an address to which its destination leads. A function of a
+    /// namespace reaches no address of this machine, whatever its manifest says.
+    fn refusal(&self, address: SocketAddr) -> Option<io::Error> {
+        if self.inside.is_confined() {
+            let is_here = is_of_this_machine(address).unwrap_or(true);
+            return is_here.then(|| of_this_machine(address.ip()));
+        }
+        (!is_allowed(&self.to.host, address.ip())).then(|| refused(address.ip()))
+    }
+
+    /// Connects to the named destination.
+    async fn connect(&self) -> io::Result<TcpStream> {
         let connecting = async {
-            let mut last = io::Error::other("no address answered");
-            for address in look_up(&self.to, lookups).await? {
-                if is_of_this_machine(address).unwrap_or(true) {
-                    last = of_this_machine(address.ip());
-                } else if let Ok(stream) = TcpStream::connect(address).await {
+            for address in self.addresses().await? {
+                if let Ok(stream) = TcpStream::connect(address).await {
                     return Ok(stream);
                 }
             }
-            Err(last)
+            Err(io::Error::other("no address answered"))
         };
-        tokio::time::timeout(CONNECT_TIMEOUT, connecting)
-            .await
-            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+        within(CONNECT_TIMEOUT, connecting).await
     }
 
     /// Connects to an address that the function itself chose.
@@ -176,15 +196,22 @@ impl<I: Instance> Door<I> {
                 wanted.ip()
             )));
         }
-        tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(wanted))
-            .await
-            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+        within(CONNECT_TIMEOUT, TcpStream::connect(wanted)).await
     }
 
-    fn warn(&self, error: &dyn std::fmt::Display) {
-        let text = format!("egress {}:{}: {error}", self.to.host, self.to.port);
-        self.inside.warn(&text);
+    pub(crate) fn warn(&self, error: &dyn std::fmt::Display) {
+        self.inside.warn(&format!("egress {}: {error}", self.to));
     }
+}
+
+/// The result of an attempt, or an error after this time.
+pub(crate) async fn within<T>(
+    patience: Duration,
+    attempt: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    tokio::time::timeout(patience, attempt)
+        .await
+        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
 /// The listener of a sandbox, for this runtime.
@@ -199,28 +226,6 @@ fn is_shortage(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
-}
-
-async fn connect(destination: &Egress, lookups: (&Arc<Room>, u64)) -> io::Result<TcpStream> {
-    let connecting = async {
-        let mut refused_address = None;
-        for address in look_up(destination, lookups).await? {
-            if !is_allowed(&destination.host, address.ip()) {
-                refused_address = Some(address);
-                continue;
-            }
-            if let Ok(stream) = TcpStream::connect(address).await {
-                return Ok(stream);
-            }
-        }
-        Err(match refused_address {
-            Some(address) => refused(address.ip()),
-            None => io::Error::other("no address answered"),
-        })
-    };
-    tokio::time::timeout(CONNECT_TIMEOUT, connecting)
-        .await
-        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
 /// The hint for an error of a function that may be caused by a destination it may not reach. Such
@@ -239,7 +244,7 @@ pub fn hint(spec: &FunctionSpec, error: &str) -> Option<&'static str> {
     let unreached = !spec.reaches_any_host() && signs.iter().any(|sign| error.contains(sign));
     unreached.then_some(
         "the function can reach only the destinations in its manifest: add this one to \
-         [allow] net as HOST:PORT, or \"*\" for any host",
+         [allow] net as HOST:PORT (udp://HOST:PORT for UDP), or \"*\" for any host over TCP",
     )
 }
 
@@ -283,10 +288,11 @@ fn of_this_machine(address: IpAddr) -> io::Error {
 }
 
 /// A name must not lead to the node itself or to its link. A manifest that needs one of those
-/// addresses names it literally; link-local addresses (cloud metadata) are refused even then.
+/// addresses names it literally; link-local addresses (cloud metadata) and groups are refused even
+/// then.
 fn is_allowed(host: &str, ip: IpAddr) -> bool {
     if host.parse::<IpAddr>().is_ok() || host == "localhost" {
-        return !is_link_local(ip);
+        return !is_link_local(ip) && !ip.to_canonical().is_multicast();
     }
     !is_local(ip)
 }
@@ -317,6 +323,8 @@ mod tests {
         check("127.0.0.1", "127.0.0.1", true);
         check("localhost", "127.0.0.1", true);
         check("169.254.169.254", "169.254.169.254", false);
+        check("224.0.1.187", "224.0.1.187", false);
+        check("ff02::fd", "ff02::fd", false);
     }
 
     #[test]
@@ -344,7 +352,7 @@ mod tests {
         let error = "TypeError: fetch failed\n  cause: getaddrinfo EAI_AGAIN api.example";
         assert!(hint(&spec, error).is_some_and(|hint| hint.contains("[allow] net")));
         assert_eq!(hint(&spec, "ValueError: 3"), None);
-        spec.egress.push(Egress { host: ANY_HOST.to_owned(), port: 0 });
+        spec.egress.push(Egress::tcp(ANY_HOST, 0));
         assert_eq!(hint(&spec, error), None);
     }
 }

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod datagrams;
 mod door;
 mod lookups;
 mod names;

@@ -15,7 +15,7 @@ pub(crate) async fn addresses_of(
     name: &str,
     lookups: (&Arc<Room>, u64),
 ) -> io::Result<Vec<Ipv4Addr>> {
-    let destination = Egress { host: name.to_owned(), port: 0 };
+    let destination = Egress::tcp(name, 0);
     let found = look_up(&destination, lookups).await?;
     let mut addresses = Vec::new();
     for address in found {

@@ -21,7 +21,7 @@ const PIECE_BYTES: usize = 128 << 10;
 
 thread_local! {
     /// The bytes that are being carried, between two system calls.
-    static PIECE: RefCell<Box<[u8]>> = RefCell::new(vec![0; PIECE_BYTES].into_boxed_slice());
+    pub(crate) static PIECE: RefCell<Box<[u8]>> = RefCell::new(vec![0; PIECE_BYTES].into_boxed_slice());
 }
 
 /// The thread that carries bytes. It is started when it is first needed and ends when this is

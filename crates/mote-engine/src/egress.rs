@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use mote_core::FunctionName;
 use mote_core::services::SERVICES_PORT;
-use mote_core::spec::{Egress, OWN_FRONT};
+use mote_core::spec::{Egress, OWN_FRONT, Transport};
 use mote_egress::{Door, EgressShares, Instance, Names};
 use tokio::sync::watch;
 
@@ -23,7 +23,7 @@ pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<Owne
     let (open, closed) = watch::channel(());
     let shared = &revision.shared;
     let runtime = || shared.carrier.runtime(&shared.runtime);
-    let doors = revision.spec.doors(crate::launch::own_port(&revision.spec));
+    let doors = revision.spec.doors();
     let mut listeners = listeners.into_iter();
     let inside = Arc::new(Inside { revision: revision.clone(), instance });
     for to in doors {
@@ -35,7 +35,13 @@ pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<Owne
             continue;
         }
         let door = Arc::new(Door { inside: inside.clone(), to });
-        runtime().spawn(mote_tasks::boxed(door.accept(listener, closed.clone())));
+        let closed = closed.clone();
+        match door.to.transport {
+            Transport::Tcp => runtime().spawn(mote_tasks::boxed(door.accept(listener, closed))),
+            Transport::Udp => {
+                runtime().spawn(mote_tasks::boxed(door.carry_datagrams(listener, closed)))
+            }
+        };
     }
     // If any host may be reached, the socket for looking up names follows them.
     if let Some(socket) = listeners.next() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mote_core::FunctionSpec;
 use mote_core::backend::{InstanceLimits, InstanceRequest, Launch};
 use mote_core::name::kept;
-use mote_core::spec::{Platform, Runtime};
+use mote_core::spec::{Platform, Runtime, SERVER_PORT};
 use mote_seal::SecretError;
 
 use crate::revision::Revision;
@@ -28,8 +28,6 @@ const CHAIN_PROGRAM: &str = "/mote/chain/mote-chain";
 const SECRETS_DIR: &str = "/secrets";
 /// The path at which OpenFaaS has the secrets; a link leads from there to [`SECRETS_DIR`].
 const SECRETS_LINK: &str = "/var/openfaas/secrets";
-/// The port on which servers should listen, unless their manifest sets another one.
-const SERVER_PORT: u16 = 8080;
 /// Without these variables, glibc returns or keeps freed memory depending on what happens to lie
 /// above it: the same work then causes thousands of page faults in every call, or none. The values
 /// are the highest that glibc chooses by itself. Other C libraries ignore them.
@@ -126,7 +124,7 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
         // The network of a pod is the business of its cluster.
         egress: match spec.pod_kind() {
             Some(_) => Vec::new(),
-            None => spec.doors(own_port(spec)),
+            None => spec.doors(),
         },
         pod: spec.pod_kind(),
         links,
@@ -140,11 +138,6 @@ pub(crate) fn program(spec: &FunctionSpec) -> Vec<String> {
         Runtime::Go => vec![GO_PROGRAM.to_owned()],
         _ => spec.command.clone(),
     }
-}
-
-/// The port at which the function itself listens inside its sandbox, if it does.
-pub(crate) fn own_port(spec: &FunctionSpec) -> Option<u16> {
-    (spec.runtime == Runtime::Server).then(|| spec.port.unwrap_or(SERVER_PORT))
 }
 
 /// The secrets of a function as files, with their current values.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use mote_core::FunctionSpec;
-use mote_core::spec::{ANY_HOST, Missed, Overlap, Protocol};
+use mote_core::spec::{ANY_HOST, Egress, Missed, Overlap, Protocol};
 use serde_json::{Value, json};
 
 use crate::image::{PORT, USER};
@@ -283,8 +283,9 @@ fn egress(spec: &FunctionSpec) -> Value {
     if spec.egress.iter().any(|to| to.host == ANY_HOST && to.port == 0) {
         return json!([{}]);
     }
-    let ports: BTreeSet<u16> = spec.egress.iter().map(|to| to.port).collect();
+    let protocol = |to: &Egress| if to.transport.is_tcp() { "TCP" } else { "UDP" };
+    let ports: BTreeSet<_> = spec.egress.iter().map(|to| (to.port, protocol(to))).collect();
     let ports: Vec<Value> =
-        ports.iter().map(|port| json!({"port": port, "protocol": "TCP"})).collect();
+        ports.iter().map(|(port, protocol)| json!({"port": port, "protocol": protocol})).collect();
     json!([dns, {"ports": ports}])
 }

@@ -132,8 +132,8 @@ fn is_here(address: SocketAddr) -> bool {
 
 fn leads_to_the_node(spec: &FunctionSpec, to: &Egress) -> Problem {
     let text = format!(
-        "{}: {}:{} is the machine of the node, which functions of a namespace cannot reach",
-        spec.name, to.host, to.port
+        "{}: {to} is the machine of the node, which functions of a namespace cannot reach",
+        spec.name
     );
     Problem::new(422, "M0425", text)
         .with_field("allow.net")

@@ -106,12 +106,12 @@ impl Listeners {
         let mut apis = HashMap::new();
         if let Some(address) = http {
             let (host, port) = OWN_FRONT;
-            apis.insert(Egress { host: host.to_owned(), port }, reached(address));
+            apis.insert(Egress::tcp(host, port), reached(address));
         }
         if let Some(bound) = &self.openfaas {
             for host in OPENFAAS_GATEWAYS {
-                let (host, port) = (host.to_owned(), OPENFAAS_GATEWAY_PORT);
-                apis.insert(Egress { host, port }, reached(bound.address()));
+                let gateway = Egress::tcp(host, OPENFAAS_GATEWAY_PORT);
+                apis.insert(gateway, reached(bound.address()));
             }
         }
         apis

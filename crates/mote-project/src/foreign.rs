@@ -315,7 +315,9 @@ impl Described {
         for text in list.split([',', ' ']).filter(|text| !text.is_empty()) {
             match manifest::destination(text) {
                 Some(destination) => self.function.egress.push(destination),
-                None => self.warn(format!("{ALLOW_NET}: `{text}` is not HOST:PORT, *:PORT or *")),
+                None => self.warn(format!(
+                    "{ALLOW_NET}: `{text}` is not HOST:PORT, udp://HOST:PORT, *:PORT or *"
+                )),
             }
         }
         self.note("net", format!("annotation {ALLOW_NET}"));

@@ -34,7 +34,7 @@ mod yaml;
 
 pub use self::foreign::packages::write_anew;
 use self::foreign::{LeftOut, matches_filter};
-pub use self::network::allow;
+pub use self::network::{allow, egress};
 pub use self::plan::{changed, lay_out, load_manifest, planned, read, read_own};
 pub use self::probe::copy as copy_code;
 pub use self::program::{check_code, named_files};

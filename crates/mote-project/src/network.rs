@@ -4,9 +4,10 @@
 //! reach everything. So a deploy warns when code seems to need the network and the manifest permits
 //! no destination.
 
+use mote_api::manifest::Destination;
 use mote_core::FunctionSpec;
 use mote_core::spec::{
-    Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, Platform, Runtime,
+    Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, Platform, Runtime, Transport,
 };
 
 use super::Planned;
@@ -178,7 +179,7 @@ pub(super) fn allow_gateway(folder: &Folder, spec: &mut FunctionSpec) -> Option<
 fn add_gateways(spec: &mut FunctionSpec, hosts: &[&str]) -> Vec<String> {
     let mut added = Vec::new();
     for host in hosts {
-        let to = Egress { host: (*host).to_owned(), port: OPENFAAS_GATEWAY_PORT };
+        let to = Egress::tcp(*host, OPENFAAS_GATEWAY_PORT);
         if !spec.egress.contains(&to) {
             added.push(format!("{host}:{OPENFAAS_GATEWAY_PORT}"));
             spec.egress.push(to);
@@ -197,6 +198,12 @@ fn names_gateway(text: &str, host: &str, is_value: bool) -> bool {
         left.chars().next_back().map_or(is_value, before)
             && right.chars().next().map_or(is_value, after)
     })
+}
+
+/// A destination of a manifest.
+pub fn egress(to: &Destination) -> Egress {
+    let transport = if to.is_udp { Transport::Udp } else { Transport::Tcp };
+    Egress { transport, host: to.host.clone(), port: to.port }
 }
 
 /// Adds destinations that a function may reach. Warns of a function that seems to need the network
@@ -239,7 +246,7 @@ pub(super) fn allow_own_front(folder: &Folder, spec: &mut FunctionSpec) -> Optio
         return None;
     }
     let (host, port) = OWN_FRONT;
-    let to = Egress { host: host.to_owned(), port };
+    let to = Egress::tcp(host, port);
     if spec.egress.contains(&to) {
         return None;
     }

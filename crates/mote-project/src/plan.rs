@@ -16,7 +16,7 @@ use mote_core::spec::mqtt::{
     self, Acknowledge, Connection, MqttOrder, MqttSession, MqttTrigger, MqttVersion, Publishing,
 };
 use mote_core::spec::{AsyncRules, Recipient, RetryOn, Topic};
-use mote_core::spec::{CoapResource, Egress, Platform, Protocol, Rate, Runtime, StartPolicy};
+use mote_core::spec::{CoapResource, Platform, Protocol, Rate, Runtime, StartPolicy};
 use mote_core::{FunctionName, FunctionSpec};
 use mote_store::ArchiveLimits;
 
@@ -568,11 +568,7 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     spec.secret_env.clone_from(&function.secret_env);
     spec.methods = function.methods.clone().unwrap_or_default();
     spec.http = crate::http::rules(function, spec.name.as_str())?;
-    spec.egress = function
-        .egress
-        .iter()
-        .map(|(host, port)| Egress { host: host.clone(), port: *port })
-        .collect();
+    spec.egress = function.egress.iter().map(crate::network::egress).collect();
     apply_background(&mut spec.background, &function.background)?;
     apply_publishing(&mut spec.publishing, function)?;
     spec.schedules = schedules::of(function)?;

@@ -72,12 +72,7 @@ pub fn mote_toml(file: &str, described: &Described) -> String {
     }
     if !function.egress.is_empty() {
         out.section("allow");
-        let destination = |(host, port): &(String, u16)| match (host.as_str(), port) {
-            ("*", 0) => quoted("*"),
-            (host, port) if host.contains(':') => quoted(&format!("[{host}]:{port}")),
-            (host, port) => quoted(&format!("{host}:{port}")),
-        };
-        let all: Vec<String> = function.egress.iter().map(destination).collect();
+        let all: Vec<String> = function.egress.iter().map(|to| quoted(&to.to_string())).collect();
         out.key("net", &format!("[{}]", all.join(", ")), note("net"));
     }
     if !(function.env.is_empty() && function.secret_env.is_empty()) {

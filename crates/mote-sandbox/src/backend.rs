@@ -2,7 +2,7 @@
 //! result.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use mote_core::backend::{
     Backend, BoxFuture, InstanceLimits, InstanceRequest, Launch, Prewarmed, StartError, Started,
 };
-use mote_core::spec::{ANY_HOST, Egress};
+use mote_core::spec::{ANY_HOST, Egress, Transport};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
@@ -21,7 +21,7 @@ use crate::cleanup::Unstarted;
 use crate::config::{HostFacts, Layer, SandboxConfig};
 use crate::identity::INSIDE_ID;
 use crate::loopback::{EGRESS_MAX, egress_address};
-use crate::plan::{Assignment, Bind, Plan, Preparation, Program, RootPlan};
+use crate::plan::{Assignment, Bind, Listen, Plan, Preparation, Program, RootPlan};
 use crate::prepared::{Pool, PreparedChild, has_died};
 use crate::prewarmed::PrewarmedPool;
 use crate::proc_files::{self, Machine};
@@ -164,9 +164,13 @@ impl ProcessBackend {
         } else {
             request.code_dir.clone()
         };
-        let (egress, hosts) = egress_plan(&request.egress);
+        let own_port = match request.launch {
+            Launch::Server { port, .. } => Some(port),
+            _ => None,
+        };
+        let (egress, hosts) = egress_plan(&request.egress, own_port);
         let mut root = self.base_root(hosts, request.limits.disk_bytes);
-        if egress.iter().any(|address| address.ip().is_unspecified()) {
+        if egress.iter().any(Listen::is_for_any_host) {
             let text = format!("nameserver {}\n", open_network::NAME_SERVER.ip());
             root.files.push((PathBuf::from("/etc/resolv.conf"), text));
         }
@@ -261,7 +265,10 @@ impl ProcessBackend {
         let slot = self.inner.slots.take()?;
         let inner = &*self.inner;
         let host_ids = self.host_ids(slot.number());
-        let (_, hosts) = egress_plan(&[]);
+        let (_, hosts) = egress_plan(&[], None);
+        let tcp =
+            |address: SocketAddrV4| Listen { address: address.into(), transport: Transport::Tcp };
+        let egress = egress.into_iter().map(tcp).collect();
         let base = self.base_root(hosts, limits.disk_bytes);
         let (root, argv, env) = make(base, host_ids)
             .map_err(|source| sandbox_error(label, "prepare the packages folder", source))?;
@@ -527,32 +534,57 @@ fn bind(source: PathBuf, target: &str, writable: bool) -> Bind {
     Bind { source, target: PathBuf::from(target), writable }
 }
 
-/// Listeners and /etc/hosts: each distinct host has one loopback address, so that a client that
-/// looks up its name finds all of its ports there.
-fn egress_plan(egress: &[Egress]) -> (Vec<SocketAddrV4>, String) {
-    let mut hosts = "127.0.0.1 localhost function\n::1 localhost\n".to_owned();
+/// The sockets for destinations, and /etc/hosts. A destination that is an address has its socket
+/// there. Each distinct name has one loopback address, so that a client that looks it up finds all
+/// of its ports there.
+fn egress_plan(egress: &[Egress], own_port: Option<u16>) -> (Vec<Listen>, String) {
+    let names_localhost = egress.iter().any(|to| to.host == "localhost");
+    let mut hosts = "127.0.0.1 localhost function\n".to_owned();
+    if !names_localhost {
+        // A client that tries ::1 first and nothing else would not find the listener.
+        hosts.push_str("::1 localhost\n");
+    }
     let mut plan = Vec::with_capacity(egress.len());
     let named = || egress.iter().filter(|destination| destination.host != ANY_HOST);
     let mut at = 0;
     for destination in egress {
+        let mut add = |ip: IpAddr| {
+            let address = SocketAddr::new(ip, destination.port);
+            plan.push(Listen { address, transport: destination.transport });
+        };
         if destination.host == ANY_HOST {
-            plan.push(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, destination.port));
+            add(Ipv4Addr::UNSPECIFIED.into());
             continue;
         }
         let number = named().position(|other| other.host == destination.host).unwrap_or(at);
-        let plain = destination.host.bytes().all(|byte| {
-            byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-' || byte == b'_'
-        });
-        // An address cannot be redirected by name; a function that needs it can use the loopback
-        // address.
-        let is_address = destination.host.parse::<std::net::IpAddr>().is_ok();
-        if number == at && plain && !is_address {
-            hosts.push_str(&format!("{} {}\n", egress_address(number as u8), destination.host));
+        let own = egress_address(number as u8);
+        match destination.literal().filter(|ip| can_stand_inside(*ip)) {
+            // The server of the function is there.
+            Some(ip) if ip.is_loopback() && own_port == Some(destination.port) => add(own.into()),
+            Some(ip) => add(ip),
+            None => {
+                let plain = destination.host.bytes().all(|byte| {
+                    byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-' || byte == b'_'
+                });
+                let is_address = destination.host.parse::<IpAddr>().is_ok();
+                if number == at && plain && !is_address {
+                    hosts.push_str(&format!("{own} {}\n", destination.host));
+                }
+                add(own.into());
+            }
         }
-        plan.push(SocketAddrV4::new(egress_address(number as u8), destination.port));
         at += 1;
     }
     (plan, hosts)
+}
+
+/// Whether a sandbox can have a socket at this address: not among those that stand for names, and
+/// not an IPv6 address if the kernel has no IPv6.
+fn can_stand_inside(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.octets()[..2] != egress_address(0).octets()[..2],
+        IpAddr::V6(_) => Path::new("/proc/net/if_inet6").exists(),
+    }
 }
 
 /// A watched status socket, and the end of it for the child.

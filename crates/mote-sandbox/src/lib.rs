@@ -34,6 +34,7 @@ mod identity;
 mod init;
 mod installation;
 mod landlock_rules;
+mod local_routes;
 mod log_lines;
 mod loopback;
 mod message;

@@ -1,16 +1,19 @@
-//! The network of a sandbox: loopback, and one listener per permitted destination.
+//! The network of a sandbox: loopback, and one socket per permitted destination.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use mote_core::spec::Transport;
+
+use crate::plan::Listen;
 use crate::step::{Failure, StepName};
-use crate::{open_network, sys};
+use crate::{local_routes, open_network, sys};
 
 /// Destinations of one instance at most; more would not fit into one message with descriptors.
 pub(crate) const EGRESS_MAX: usize = crate::message::FDS_MAX;
 
-/// The loopback address on which host number `number` is offered.
+/// The loopback address on which host number `number` is offered, if the manifest names it by a name.
 pub(crate) fn egress_address(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 77, 0, number.saturating_add(2))
 }
@@ -52,30 +55,79 @@ pub(crate) fn bring_up() -> io::Result<()> {
     Ok(())
 }
 
-/// Listens at each of these loopback addresses. Where one is the unspecified address, it listens at
-/// that port of every address, and the last descriptor is the socket for names (see
-/// `open_network.rs`). Runs with privileges, so ports below 1024 work. A destination that is named
-/// twice gets a second descriptor of the same listener.
-pub(crate) fn egress_listeners(destinations: &[SocketAddrV4]) -> Result<Vec<OwnedFd>, Failure> {
-    let is_open = destinations.iter().any(|address| address.ip().is_unspecified());
-    let mut listeners: Vec<OwnedFd> = Vec::with_capacity(destinations.len() + usize::from(is_open));
-    for (at, destination) in destinations.iter().enumerate() {
-        if let Some(first) = destinations[..at].iter().position(|other| other == destination) {
-            let again = listeners[first].try_clone().step("repeat an egress listener")?;
-            listeners.push(again);
+/// Opens a socket at each of these addresses, which then lead to this sandbox. Where one is the
+/// unspecified address, it listens at that port of every address, and the last descriptor is the
+/// socket for names (see `open_network.rs`). Runs with privileges, so ports below 1024 work. A
+/// destination that is named twice gets a second descriptor of the same socket.
+pub(crate) fn egress_listeners(sockets: &[Listen]) -> Result<Vec<OwnedFd>, Failure> {
+    let is_open = sockets.iter().any(Listen::is_for_any_host);
+    let mut opened: Vec<OwnedFd> = Vec::with_capacity(sockets.len() + usize::from(is_open));
+    for (at, socket) in sockets.iter().enumerate() {
+        let address = socket.address;
+        if let Some(first) = sockets[..at].iter().position(|other| other == socket) {
+            let again = opened[first].try_clone().step("repeat an egress listener")?;
+            opened.push(again);
             continue;
         }
-        let bound = if is_open {
-            open_network::listen(*destination)
-        } else {
-            TcpListener::bind(destination)
+        if !address.ip().is_loopback() && !address.ip().is_unspecified() {
+            if address.is_ipv6() {
+                // New namespaces inherit the switch from the host. If this fails, so does the route.
+                let _ = std::fs::write("/proc/sys/net/ipv6/conf/lo/disable_ipv6", "0");
+            }
+            local_routes::deliver(Some(address.ip()))
+                .step(format_args!("deliver {} to the sandbox", address.ip()))?;
+        }
+        let bound = match (address, socket.transport) {
+            (SocketAddr::V6(v6), transport) => listen_v6(v6, transport),
+            (SocketAddr::V4(v4), Transport::Tcp) if is_open => {
+                open_network::listen(v4).map(OwnedFd::from)
+            }
+            (SocketAddr::V4(v4), Transport::Tcp) => TcpListener::bind(v4).map(OwnedFd::from),
+            (SocketAddr::V4(v4), Transport::Udp) => UdpSocket::bind(v4).map(OwnedFd::from),
         };
-        let listener = bound.step(format_args!("listen for egress on {destination}"))?;
-        listener.set_nonblocking(true).step("make an egress listener non-blocking")?;
-        listeners.push(OwnedFd::from(listener));
+        let bound = bound.step(format_args!("listen for egress on {address}"))?;
+        sys::set_nonblocking(bound.as_fd()).step("make an egress listener non-blocking")?;
+        opened.push(bound);
     }
     if is_open {
-        listeners.push(open_network::open()?);
+        opened.push(open_network::open()?);
     }
-    Ok(listeners)
+    Ok(opened)
+}
+
+/// Listens at an address that leads here although no interface has it. IPv4 permits that wherever
+/// there is a route; IPv6 has to be asked for it.
+fn listen_v6(address: SocketAddrV6, transport: Transport) -> io::Result<OwnedFd> {
+    /// `IPV6_FREEBIND` of Linux.
+    const FREE_BIND: libc::c_int = 78;
+    let name = libc::sockaddr_in6 {
+        sin6_family: libc::AF_INET6 as libc::sa_family_t,
+        sin6_port: address.port().to_be(),
+        sin6_flowinfo: 0,
+        sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
+        sin6_scope_id: 0,
+    };
+    let yes: libc::c_int = 1;
+    let kind = match transport {
+        Transport::Tcp => libc::SOCK_STREAM,
+        Transport::Udp => libc::SOCK_DGRAM,
+    };
+    // SAFETY: the option and the name outlive the calls, with their true lengths; the descriptor is
+    // ours.
+    unsafe {
+        let socket = libc::socket(libc::AF_INET6, kind | libc::SOCK_CLOEXEC, 0);
+        sys::check(libc::c_long::from(socket))?;
+        let socket = OwnedFd::from_raw_fd(socket);
+        let fd = socket.as_raw_fd();
+        let length = size_of_val(&yes) as libc::socklen_t;
+        let option = (&raw const yes).cast();
+        let set = libc::setsockopt(fd, libc::IPPROTO_IPV6, FREE_BIND, option, length);
+        sys::check(libc::c_long::from(set))?;
+        let length = size_of_val(&name) as libc::socklen_t;
+        sys::check(libc::c_long::from(libc::bind(fd, (&raw const name).cast(), length)))?;
+        if transport == Transport::Tcp {
+            sys::check(libc::c_long::from(libc::listen(fd, open_network::BACKLOG)))?;
+        }
+        Ok(socket)
+    }
 }

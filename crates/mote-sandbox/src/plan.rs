@@ -5,9 +5,10 @@
 //! behind a fixed prefix that the zygote itself reads, and a [`Plan`] when an instance is needed.
 
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use mote_core::spec::Transport;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Layer;
@@ -122,8 +123,24 @@ pub(crate) struct Plan {
     /// kernel has copied the parent. This limit refuses before the copy, which is the expensive
     /// part of a fork bomb.
     pub(crate) processes: u64,
-    /// Where to listen for egress: loopback addresses inside.
-    pub(crate) egress: Vec<SocketAddrV4>,
+    /// The sockets inside for connections and datagrams to other hosts.
+    pub(crate) egress: Vec<Listen>,
+}
+
+/// A socket inside that stands for a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Listen {
+    /// A loopback address, the destination's own, or the unspecified one for every host.
+    pub(crate) address: SocketAddr,
+    /// The protocol.
+    pub(crate) transport: Transport,
+}
+
+impl Listen {
+    /// Whether it stands for every host.
+    pub(crate) fn is_for_any_host(&self) -> bool {
+        self.address.ip().is_unspecified()
+    }
 }
 
 impl Plan {

@@ -234,10 +234,17 @@ fn main() {
     canary.write("canary", "secret");
     let listen = |address: &str| std::net::TcpListener::bind(address).ok();
     let listeners = [listen("127.0.0.1:0"), listen("0.0.0.0:0"), listen("[::1]:0")];
-    let ports: Vec<_> = listeners
+    let mut ports: Vec<_> = listeners
         .iter()
         .map(|one| one.as_ref().map_or(0, |one| one.local_addr().unwrap().port()).to_string())
         .collect();
+    let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    ports.push(datagrams.local_addr().unwrap().port().to_string());
+    std::thread::spawn(move || {
+        while let Ok((_, from)) = datagrams.recv_from(&mut [0; 8]) {
+            let _ = datagrams.send_to(b"answer", from);
+        }
+    });
     let name = format!("mote-escape-{}", std::process::id());
     let address = SocketAddr::from_abstract_name(&name).unwrap();
     let _abstract = UnixListener::bind_addr(&address).unwrap();

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use mote_core::backend::{Backend, Launch, Prewarmed, StartError};
 use mote_core::invocation::Head;
-use mote_core::spec::Egress;
+use mote_core::spec::{Egress, Transport};
 use mote_core::wire::{self, FrameHeader, FrameKind, Load, Ready, ResultHead, WorkerError};
 use mote_sandbox::{BuildRequest, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle};
 use support::{
@@ -500,7 +500,7 @@ while True:
     code.write("server.py", script);
     let argv = vec![python, "server.py".to_owned()];
     let mut asked = request(30, &code.0, Launch::Server { argv, port: 8080 });
-    let egress = |host: &str, port| Egress { host: host.to_owned(), port };
+    let egress = |host: &str, port| Egress::tcp(host, port);
     asked.egress = vec![
         egress("broker.example", 1883),
         egress("broker.example", 443),
@@ -541,6 +541,62 @@ while True:
 
 /// A program that is up before it is asked for becomes an instance of one function: it sees that
 /// function's files and gets that function's limits, and nothing else changes.
+/// Destinations that are addresses are reached at those, over both protocols, and no others are.
+async fn literal_egress(backend: &ProcessBackend) {
+    let Some((python, _)) = python() else {
+        return println!("SKIPPED: no python3");
+    };
+    let code = Folder::new("literal");
+    let script = "import errno, socket
+def ask(kind, host, port):
+    family = socket.AF_INET6 if ':' in host else socket.AF_INET
+    with socket.socket(family, kind) as s:
+        s.settimeout(20)
+        try:
+            s.connect((host, port)); s.send(b'to ' + host.encode()); return s.recv(100).decode()
+        except OSError as error:
+            return errno.errorcode[error.errno]
+for host in ['203.0.113.80', '2001:db8::80', '127.0.0.1', '203.0.113.81', '2001:db8::81']:
+    print(host, ask(socket.SOCK_STREAM, host, 80), ask(socket.SOCK_DGRAM, host, 80), flush=True)
+";
+    code.write("ask.py", script);
+    let argv = vec![python, "ask.py".to_owned()];
+    let mut asked = request(33, &code.0, Launch::Shim { argv });
+    let hosts = ["203.0.113.80", "2001:db8::80", "localhost"];
+    for host in hosts {
+        for transport in [Transport::Tcp, Transport::Udp] {
+            asked.egress.push(Egress { transport, ..Egress::tcp(host, 80) });
+        }
+    }
+    // The same once more, and in another form; one that is no host stays closed and is no failure.
+    asked.egress.push(Egress::tcp("::ffff:203.0.113.80", 80));
+    asked.egress.push(Egress::tcp("224.0.1.187", 80));
+    let started = backend.start(asked).await.unwrap();
+    assert_eq!(started.egress.len(), 8);
+    let mut sockets = started.egress.into_iter();
+    for _ in hosts {
+        let listener = std::net::TcpListener::from(sockets.next().unwrap());
+        let datagrams = std::net::UdpSocket::from(sockets.next().unwrap());
+        listener.set_nonblocking(false).unwrap();
+        datagrams.set_nonblocking(false).unwrap();
+        std::thread::spawn(move || {
+            let mut piece = [0; 100];
+            let (mut stream, _) = listener.accept().unwrap();
+            let length = stream.read(&mut piece).unwrap();
+            stream.write_all(&piece[..length]).unwrap();
+            let (length, from) = datagrams.recv_from(&mut piece).unwrap();
+            datagrams.send_to(&piece[..length], from).unwrap();
+        });
+    }
+    let text = support::output_of(started.output).await;
+    let expected = "203.0.113.80 to 203.0.113.80 to 203.0.113.80\n\
+        2001:db8::80 to 2001:db8::80 to 2001:db8::80\n\
+        127.0.0.1 to 127.0.0.1 to 127.0.0.1\n\
+        203.0.113.81 ENETUNREACH ENETUNREACH\n\
+        2001:db8::81 ENETUNREACH ENETUNREACH\n";
+    assert_eq!(text.replace("EADDRNOTAVAIL", "ENETUNREACH"), expected);
+}
+
 async fn waiting(backend: &ProcessBackend) {
     if !is_root_with_memory(backend) {
         return println!("SKIPPED: prewarmed programs need root and a memory controller");
@@ -936,7 +992,7 @@ fn main() {
                 $name(&backend).await;
             }
         )* } }
-        run!(failed_execution failed_preparation shell facts_of_the_machine runtimes limits socket_buffers per_invocation server_and_egress installation
-            installation_network            waiting paused nothing_is_left daemon_death start_times);
+        run!(failed_execution failed_preparation shell facts_of_the_machine runtimes limits socket_buffers per_invocation server_and_egress literal_egress
+            installation installation_network waiting paused nothing_is_left daemon_death start_times);
     });
 }

@@ -15,7 +15,7 @@ use mote_core::spec::mqtt::{MqttTrigger, Publishing};
 use mote_core::spec::{
     Access, AsyncRules, CertificateRules, CoapResource, Egress, FunctionSpec, HttpRules, Isolation,
     Limits, Missed, Overlap, Platform, Protocol, Rates, Runtime, STREAM_IDLE_MS_DEFAULT, Scale,
-    Schedule, ScheduledCall, StartPolicy, StateRules, TokenRules, WebhookRules, When,
+    Schedule, ScheduledCall, StartPolicy, StateRules, TokenRules, Transport, WebhookRules, When,
 };
 use mote_core::state::QUOTA_BYTES_DEFAULT;
 use serde::{Deserialize, Serialize};
@@ -192,6 +192,8 @@ struct ScaleV1 {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EgressV1 {
+    #[serde(default, skip_serializing_if = "Transport::is_tcp")]
+    transport: Transport,
     host: String,
     port: u16,
 }
@@ -242,7 +244,7 @@ convert! {
     ScaleV1 <=> Scale {
         min, max, idle_timeout_ms, queue, policy, start, balance, pause_ms, spare
     }
-    EgressV1 <=> Egress { host, port }
+    EgressV1 <=> Egress { transport, host, port }
     StateV1 <=> StateRules { shared, quota_bytes }
     CoapV1 <=> CoapResource { title, resource_type, content_format }
     ScheduleV1 <=> Schedule { when, missed, jitter_ms, overlap, call }

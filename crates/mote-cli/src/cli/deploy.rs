@@ -13,7 +13,6 @@ use mote_api::quantity::size_text;
 use mote_api::toml_reader::Mistakes;
 use mote_api::types::{DeployResult, InvokeRequest, Urls};
 use mote_core::FunctionSpec;
-use mote_core::spec::Egress;
 use mote_project::foreign::LeftOut;
 use mote_project::{Options, Planned};
 
@@ -50,11 +49,12 @@ pub(super) fn read<'a>(
     }
     let mut allowed = Vec::new();
     for text in &args.allow_net {
-        let Some((host, port)) = manifest::destination(text) else {
+        let Some(to) = manifest::destination(text) else {
             let text = format!("--allow-net: `{}` is not a destination", text.escape_debug());
-            return Err(Failure::new("M0101", text).with_hint("write HOST:PORT, *:PORT or *"));
+            return Err(Failure::new("M0101", text)
+                .with_hint("write HOST:PORT, udp://HOST:PORT, *:PORT or *"));
         };
-        allowed.push(Egress { host, port });
+        allowed.push(mote_project::egress(&to));
     }
     let mut all = Projects { plans: Vec::new(), manifests: Vec::new(), left_out: Vec::new() };
     for path in &args.paths {

@@ -153,14 +153,26 @@ pub(super) fn secret(pod: &Pod, secret: &str) -> Secret {
     .expect("it is a Secret")
 }
 
+/// A destination that the pods of a function may reach.
+pub(super) struct Opening<'a> {
+    /// A name, an address, or [`ANY_HOST`].
+    pub(super) host: String,
+    /// The port; 0 for every port.
+    pub(super) port: u16,
+    /// `TCP` or `UDP`.
+    pub(super) protocol: &'a str,
+    /// The addresses that the host has now.
+    pub(super) addresses: Vec<IpAddr>,
+}
+
 /// What the pods of a function may reach: the hosts of its manifest, each with the addresses that
 /// its name has now. Everything else is closed by the policy of the namespace.
-pub(super) fn policy(function: &str, net: &[(String, u16, Vec<IpAddr>)]) -> NetworkPolicy {
+pub(super) fn policy(function: &str, net: &[Opening<'_>]) -> NetworkPolicy {
     let mut rules: Vec<Value> = Vec::new();
-    for (host, port, addresses) in net {
+    for Opening { host, port, protocol, addresses } in net {
         let ports = match port {
-            0 => json!([{"protocol": "TCP"}]),
-            port => json!([{"protocol": "TCP", "port": port}]),
+            0 => json!([{"protocol": protocol}]),
+            port => json!([{"protocol": protocol, "port": port}]),
         };
         let to: Vec<Value> = if host == ANY_HOST {
             vec![
@@ -176,7 +188,7 @@ pub(super) fn policy(function: &str, net: &[(String, u16, Vec<IpAddr>)]) -> Netw
         }
     }
     // Names have to be looked up, but by nobody who reaches only addresses.
-    if net.iter().any(|(host, ..)| host.parse::<IpAddr>().is_err()) {
+    if net.iter().any(|Opening { host, .. }| host.parse::<IpAddr>().is_err()) {
         rules.push(json!({
             "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}],
             "ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}],
@@ -220,6 +232,7 @@ mod tests {
             memory_bytes: 64 << 20,
             cpu_millis: Some(500),
             net: Vec::new(),
+            net_udp: Vec::new(),
         }
     }
 
@@ -249,27 +262,29 @@ mod tests {
 
     #[test]
     fn a_policy_opens_what_the_manifest_names() {
-        let rules = |net: &[(&str, u16, &[&str])]| {
+        let rules = |net: &[(&str, u16, &'static str, &[&str])]| {
             let net: Vec<_> = net
                 .iter()
-                .map(|(host, port, addresses)| {
+                .map(|(host, port, protocol, addresses)| {
                     let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-                    ((*host).to_owned(), *port, addresses)
+                    Opening { host: (*host).to_owned(), port: *port, protocol, addresses }
                 })
                 .collect();
             serde_json::to_value(policy("f", &net)).unwrap()["spec"]["egress"].clone()
         };
-        let address = rules(&[("192.0.2.1", 443, &["192.0.2.1"])]);
+        let address = rules(&[("192.0.2.1", 443, "TCP", &["192.0.2.1"])]);
         let expected = json!([{
             "to": [{"ipBlock": {"cidr": "192.0.2.1/32"}}],
             "ports": [{"protocol": "TCP", "port": 443}],
         }]);
         assert_eq!(address, expected);
+        let lamp = rules(&[("192.0.2.7", 5683, "UDP", &["192.0.2.7"])]);
+        assert_eq!(lamp[0]["ports"], json!([{"protocol": "UDP", "port": 5683}]));
         // A name that leads nowhere opens nothing but the look-up.
-        let none = rules(&[("db.example", 5432, &[])]);
+        let none = rules(&[("db.example", 5432, "TCP", &[])]);
         assert_eq!(none.as_array().unwrap().len(), 1);
         assert_eq!(none[0]["ports"][0]["port"], 53);
-        let any = rules(&[("*", 0, &[])]);
+        let any = rules(&[("*", 0, "TCP", &[])]);
         assert_eq!(any[0]["ports"], json!([{"protocol": "TCP"}]));
         assert!(any[0]["to"][0]["ipBlock"]["except"].to_string().contains("10.0.0.0/8"));
     }

@@ -26,7 +26,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use super::Controller;
-use super::pod_objects::{self, Template};
+use super::pod_objects::{self, Opening, Template};
 use crate::keys;
 use crate::mirror::{Mirror, follow};
 use crate::pods::{
@@ -258,9 +258,12 @@ impl Pools {
                 .or_insert_with(|| Needed { pod: needs.clone(), functions: BTreeSet::new() });
             held.functions.insert(name);
             // Two revisions of a function share the rules of both while both serve.
-            held.pod.net.extend(needs.net);
-            held.pod.net.sort();
-            held.pod.net.dedup();
+            let also = [(&mut held.pod.net, needs.net), (&mut held.pod.net_udp, needs.net_udp)];
+            for (held, more) in also {
+                held.extend(more);
+                held.sort();
+                held.dedup();
+            }
         }
         all
     }
@@ -350,14 +353,17 @@ impl Pools {
         needs: &BTreeMap<PodKind, Needed>,
         refused: &mut Refused,
     ) -> Result<(), kube::Error> {
-        let mut wanted: BTreeMap<&str, BTreeSet<&(String, u16)>> = BTreeMap::new();
+        let mut wanted: BTreeMap<&str, BTreeSet<(&(String, u16), &str)>> = BTreeMap::new();
         for Needed { pod, .. } in needs.values().filter(|it| !it.pod.function.is_empty()) {
-            wanted.entry(&pod.function).or_default().extend(&pod.net);
+            let net = wanted.entry(&pod.function).or_default();
+            net.extend(pod.net.iter().map(|to| (to, "TCP")));
+            net.extend(pod.net_udp.iter().map(|to| (to, "UDP")));
         }
         for (function, net) in &wanted {
             let mut resolved = Vec::new();
-            for (host, port) in net {
-                resolved.push((host.clone(), *port, addresses(host).await));
+            for ((host, port), protocol) in net {
+                let addresses = addresses(host).await;
+                resolved.push(Opening { host: host.clone(), port: *port, protocol, addresses });
             }
             let policy = pod_objects::policy(function, &resolved);
             let there = self.policies.get(&policy.name_any());

@@ -1,7 +1,12 @@
 //! The listeners in a function's sandbox, and which functions have one for the services of the node.
 
+use std::net::IpAddr;
+
 use super::{ANY_HOST, Egress, FunctionSpec, Runtime, StateRules, USUAL_PORTS};
 use crate::services::SERVICES_PORT;
+
+/// The port on which servers should listen, unless their manifest sets another one.
+pub const SERVER_PORT: u16 = 8080;
 
 /// The name and port by which a function calls the others of its node, `http://mote.internal/NAME`.
 pub const OWN_FRONT: (&str, u16) = ("mote.internal", 80);
@@ -14,14 +19,14 @@ pub const OPENFAAS_GATEWAY_PORT: u16 = 8080;
 
 impl FunctionSpec {
     /// The destinations that an instance has a listener for: those of the manifest, with a port
-    /// each. `own_port` is the port on which the function itself listens; [`ANY_HOST`] does not
-    /// open it.
-    pub fn doors(&self, own_port: Option<u16>) -> Vec<Egress> {
+    /// each. [`ANY_HOST`] does not open the port on which the function itself listens.
+    pub fn doors(&self) -> Vec<Egress> {
+        let own_port = self.server_port();
         let mut doors: Vec<Egress> = Vec::new();
         for to in &self.egress {
             let usual: &[u16] = if to.port == 0 { &USUAL_PORTS } else { &[to.port] };
             for port in usual.iter().copied() {
-                let door = Egress { host: to.host.clone(), port };
+                let door = Egress { port, ..to.clone() };
                 let is_any = door.host == ANY_HOST;
                 if is_any && (own_port == Some(port) || doors.contains(&door)) {
                     continue;
@@ -30,10 +35,14 @@ impl FunctionSpec {
             }
         }
         if self.has_services_door() {
-            let (host, port) = (OWN_FRONT.0.to_owned(), SERVICES_PORT);
-            doors.push(Egress { host, port });
+            doors.push(Egress::tcp(OWN_FRONT.0, SERVICES_PORT));
         }
         doors
+    }
+
+    /// The port at which the function itself listens inside its sandbox, if it does.
+    pub fn server_port(&self) -> Option<u16> {
+        (self.answered_by() == Runtime::Server).then(|| self.port.unwrap_or(SERVER_PORT))
     }
 
     /// Whether its programs reach the services of the node over HTTP. Only those have a listener for
@@ -47,10 +56,18 @@ impl FunctionSpec {
     }
 
     /// What must hold for the services to be reached: whether it does, the setting, and the problem.
-    pub(super) fn door_rules(&self) -> [(bool, &'static str, &'static str); 2] {
+    pub(super) fn door_rules(&self) -> [(bool, &'static str, &'static str); 4] {
         let speaks_http = matches!(self.runtime, Runtime::Exec | Runtime::Server)
             || self.answered_by() == Runtime::Exec;
         let own_port = self.runtime == Runtime::Server && self.port == Some(SERVICES_PORT);
+        let is_group = |to: &Egress| {
+            to.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_multicast() || ip.is_unspecified())
+        };
+        let is_itself = |to: &Egress| {
+            to.transport.is_tcp()
+                && self.server_port() == Some(to.port)
+                && to.literal().is_some_and(|ip| ip.is_loopback())
+        };
         [
             (
                 !self.services || speaks_http,
@@ -62,6 +79,16 @@ impl FunctionSpec {
                 !own_port || !self.has_services_door(),
                 "port",
                 "not 6685, at which the function reaches the services of the node",
+            ),
+            (
+                !self.egress.iter().any(is_group),
+                "allow.net",
+                "0.0.0.0, :: and multicast addresses are no hosts: name the host itself",
+            ),
+            (
+                !self.egress.iter().any(is_itself),
+                "allow.net",
+                "inside the sandbox this loopback address is the server itself: set another `port`",
             ),
         ]
     }

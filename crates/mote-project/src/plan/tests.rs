@@ -318,7 +318,7 @@ fn the_widest_manifest_is_a_valid_spec() {
          [allow]\nnet = [\"[::1]:80\", \"influx.local:8086\"]\n";
     let planned = read_files(&[("mote.toml", manifest), ("app.py", HANDLE)]).unwrap();
     assert_eq!(planned[0].spec.check(), []);
-    assert_eq!(planned[0].spec.egress[0], Egress { host: "::1".into(), port: 80 });
+    assert_eq!(planned[0].spec.egress[0], Egress::tcp("::1", 80));
 }
 
 #[test]

@@ -20,8 +20,9 @@ pub(crate) struct Facts {
     pub(crate) canary: String,
     /// A process of the host.
     pub(crate) victim: i32,
-    /// A TCP listener on the host's loopback, one on all addresses, one on IPv6 loopback.
-    pub(crate) ports: [u16; 3],
+    /// A TCP listener on the host's loopback, one on all addresses, one on IPv6 loopback, and a
+    /// socket on loopback that answers datagrams.
+    pub(crate) ports: [u16; 4],
     /// An abstract socket on the host.
     pub(crate) abstract_name: String,
     /// A System V shared memory segment of the host, open to all.
@@ -43,11 +44,11 @@ impl Facts {
         let get = |name: &str| std::env::var(name).unwrap_or_default();
         let mut ports =
             get("T_PORTS").split(',').map(|port| port.parse().unwrap_or(0)).collect::<Vec<_>>();
-        ports.resize(3, 0);
+        ports.resize(4, 0);
         Self {
             canary: get("T_CANARY"),
             victim: get("T_VICTIM").parse().unwrap_or(0),
-            ports: [ports[0], ports[1], ports[2]],
+            ports: [ports[0], ports[1], ports[2], ports[3]],
             abstract_name: get("T_ABSTRACT"),
             shared_memory_key: get("T_SHM").parse().unwrap_or(0),
             namespaces: get("T_NAMESPACES"),
@@ -144,6 +145,34 @@ fn connects(address: &str) -> bool {
 
 fn udp_route(address: &str) -> bool {
     std::net::UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.connect(address)).is_ok()
+}
+
+/// Whether a datagram to this address is answered.
+fn answers(address: &str) -> bool {
+    let ask = || {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+        socket.set_read_timeout(Some(std::time::Duration::from_secs(5)))?;
+        socket.connect(address)?;
+        socket.send(b"ask")?;
+        socket.recv(&mut [0; 8])
+    };
+    ask().is_ok()
+}
+
+/// Whether datagrams may be sent from addresses that belong to another host.
+fn has_transparent_socket() -> bool {
+    let yes: c_int = 1;
+    unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0);
+        let length = size_of_val(&yes) as libc::socklen_t;
+        libc::setsockopt(
+            socket,
+            libc::SOL_IP,
+            libc::IP_TRANSPARENT,
+            (&raw const yes).cast(),
+            length,
+        ) == 0
+    }
 }
 
 fn same_namespace(facts: &Facts, kind: &str) -> bool {
@@ -504,6 +533,8 @@ attempts! {
     9 host_loopback: |f| connects(&format!("127.0.0.1:{}", f.ports[0]));
     9 host_any_address: |f| connects(&format!("127.0.0.1:{}", f.ports[1]));
     9 host_loopback_v6 [|| missing("/proc/net/if_inet6")]: |f| connects(&format!("[::1]:{}", f.ports[2]));
+    9 host_datagrams: |f| answers(&format!("127.0.0.1:{}", f.ports[3]));
+    9 send_from_foreign_address: |_| has_transparent_socket();
     9 host_abstract_socket: |f| SocketAddr::from_abstract_name(&f.abstract_name).is_ok_and(|address| UnixStream::connect_addr(&address).is_ok());
     9 link_local_metadata: |_| udp_route("169.254.169.254:80");
     9 outside_world: |_| udp_route("192.0.2.1:53");

@@ -23,7 +23,7 @@ pub(in crate::cli) struct Deploy {
     /// Send no traffic to the new revision; NAME@TAG reaches it
     #[arg(long, value_name = "TAG")]
     pub(in crate::cli) tag: Option<String>,
-    /// Let the functions reach these destinations too: HOST:PORT, *:PORT, or * for any host
+    /// Let the functions reach these destinations too: HOST:PORT, udp://HOST:PORT, *:PORT, or * for any host
     ///
     /// For functions of other platforms, whose manifests have no such setting. A mote.toml has it in
     /// [allow] net.
