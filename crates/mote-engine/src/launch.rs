@@ -49,8 +49,11 @@ pub(crate) enum LaunchError {
 pub(crate) fn kind(
     (revision, comes): (&Arc<Revision>, bool),
 ) -> Option<(InstanceRequest, Runtime, bool)> {
-    // Pods are prewarmed by their cluster.
-    if !revision.spec.secret_names().is_empty() || revision.spec.pod_kind().is_some() {
+    // Pods are prewarmed by their cluster. An interpreter that reads variables of the function at
+    // its start may need the function's files there.
+    let spec = &revision.spec;
+    let must_start_fresh = spec.env.keys().any(|name| is_read_at_start(spec.answered_by(), name));
+    if !spec.secret_names().is_empty() || spec.pod_kind().is_some() || must_start_fresh {
         return None;
     }
     Some((request(revision, 0).ok()?, revision.spec.answered_by(), comes))
@@ -70,19 +73,26 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
             Launch::Server { argv: spec.command.clone(), port: spec.port.unwrap_or(SERVER_PORT) }
         }
     };
-    let base = [("PATH", interpreters.path.as_str()), ("HOME", "/tmp"), ("LANG", "C.UTF-8")];
-    let mut env: Vec<(String, String)> = base
-        .into_iter()
-        .chain(KEEPS_MEMORY.into_iter().filter(|(key, _)| !spec.env.contains_key(*key)))
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .collect();
     // Other programs receive the variables with LOAD; a Go package reads its variables before its
     // worker runs.
-    if matches!(launch, Launch::Server { .. } | Launch::Worker { .. }) {
+    let is_started_with_all = matches!(launch, Launch::Server { .. } | Launch::Worker { .. });
+    let runtime = spec.answered_by();
+    let mut own: Vec<(String, String)> =
+        spec.env.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+    own.extend(secret_env(revision)?);
+    own.retain(|(key, _)| is_started_with_all || is_read_at_start(runtime, key));
+    let base = [("PATH", interpreters.path.as_str()), ("HOME", "/tmp"), ("LANG", "C.UTF-8")];
+    // A program that finds a variable twice takes the first.
+    let mut env: Vec<(String, String)> = base
+        .into_iter()
+        .chain(KEEPS_MEMORY)
+        .filter(|(key, _)| !own.iter().any(|(other, _)| other == key))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect();
+    if is_started_with_all {
         env.push(("MOTE_FUNCTION".into(), spec.name.to_string()));
-        env.extend(spec.env.iter().map(|(key, value)| (key.clone(), value.clone())));
-        env.extend(secret_env(revision)?);
     }
+    env.extend(own);
     if spec.runtime == Runtime::Go
         && matches!(launch, Launch::Worker { .. })
         && !spec.env.contains_key("GOMEMLIMIT")
@@ -130,6 +140,28 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
         links,
         files,
     })
+}
+
+/// Whether the interpreter of a runtime reads a variable only when it starts, so that it has no
+/// effect on one that already runs. The workers apply `PYTHONPATH`, `NODE_PATH` and `TZ` when they
+/// load a function, and always do what `PYTHONUNBUFFERED` and `PYTHONDONTWRITEBYTECODE` ask for.
+fn is_read_at_start(runtime: Runtime, name: &str) -> bool {
+    const APPLIED: [&str; 6] = [
+        "PYTHONPATH",
+        "PYTHONUNBUFFERED",
+        "PYTHONDONTWRITEBYTECODE",
+        "NODE_PATH",
+        "NODE_ENV",
+        "NODE_TLS_REJECT_UNAUTHORIZED",
+    ];
+    const OF_LIBRARIES: [&str; 6] = ["LD_", "LC_", "MALLOC_", "GLIBC_", "OPENSSL_", "SSL_CERT_"];
+    let prefixes: &[&str] = match runtime {
+        Runtime::Python => &["PYTHON"],
+        Runtime::Node => &["NODE_", "UV_"],
+        Runtime::Go | Runtime::Exec | Runtime::Server | Runtime::Chain => return false,
+    };
+    let begins = |all: &[&str]| all.iter().any(|prefix| name.starts_with(prefix));
+    (name == "LANG" || begins(prefixes) || begins(&OF_LIBRARIES)) && !APPLIED.contains(&name)
 }
 
 /// The program that runs once per call: the command of the manifest, or the program that was built.

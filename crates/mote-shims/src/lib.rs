@@ -11,10 +11,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// What Python gets before the path of its shim: -s and -E ignore a user's site folder and PYTHON*
-/// variables, -S starts without `site`, -u turns output buffering off, and -B writes no bytecode,
-/// because the code folder is read-only.
-pub const PYTHON_OPTIONS: &str = "-sSEuB";
+/// What Python gets before the path of its shim: -s ignores a user's site folder, -S starts without
+/// `site`, -u turns output buffering off, and -B writes no bytecode, because the code folder is
+/// read-only. PYTHON* variables count: an interpreter is started with those of its function alone.
+pub const PYTHON_OPTIONS: &str = "-sSuB";
 /// The path of Python's shim in the folder of the shims.
 pub const PYTHON_SHIM: &str = "python/mote_shim.py";
 /// Names the interpreter that has compiled Python's shim, see [`compile_python`].

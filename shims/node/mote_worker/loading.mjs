@@ -30,6 +30,12 @@ function findFile(directory, entry) {
   throw new Error(`no such file: ${entry}`);
 }
 
+/** Variables that Node itself reads take effect; setting TZ already does that. */
+function applyVariables(variables) {
+  Object.assign(process.env, variables);
+  if (variables.NODE_PATH !== undefined) nodeModule.Module._initPaths();
+}
+
 /** Makes packages outside the code's own folder importable. */
 function usePackages(directory) {
   const root = path.basename(directory) === 'node_modules' ? path.dirname(directory) : directory;
@@ -79,7 +85,7 @@ async function importCode(file) {
 
 export async function loadFunction(worker) {
   const { spec } = worker;
-  Object.assign(process.env, spec.env ?? {});
+  applyVariables(spec.env ?? {});
   if (spec.packages_dir) usePackages(spec.packages_dir);
   const [file, exported] = findFile(spec.code_dir, spec.entry);
   if (/\.[mc]?ts$/.test(file) && !process.features.typescript) {

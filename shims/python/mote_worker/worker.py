@@ -73,12 +73,18 @@ class Worker(FrameWriter, FrameReader, LineCapture, Blocking, Threads, Loop, Asg
         spec = self.spec
         os.environ.update(spec["env"])
         os.chdir(spec["code_dir"])
-        # As for any program: its own folder, the standard library, and then its packages. A backport
-        # on an old list of packages (`enum34`, `asyncio`) must not replace what Python brings.
-        sys.path.insert(0, spec["code_dir"])
+        if "TZ" in spec["env"]:
+            import time
+
+            time.tzset()
+        # As for any program: its own folder and PYTHONPATH, the standard library, and then its packages.
+        # A backport on an old list of packages (`enum34`, `asyncio`) must not replace what Python brings.
+        first = [spec["code_dir"], *filter(None, spec["env"].get("PYTHONPATH", "").split(os.pathsep))]
+        rest = [folder for folder in sys.path if folder not in first]
         if spec["packages_dir"]:
-            hosts = (at for at, folder in enumerate(sys.path) if folder.endswith(("site-packages", "dist-packages")))
-            sys.path.insert(next(hosts, len(sys.path)), spec["packages_dir"])
+            hosts = (at for at, folder in enumerate(rest) if folder.endswith(("site-packages", "dist-packages")))
+            rest.insert(next(hosts, len(rest)), spec["packages_dir"])
+        sys.path[:] = first + rest
         if sys.version_info < (3, 10):
             import asyncio
 
