@@ -153,6 +153,14 @@ pub fn free_address() -> SocketAddr {
     ([127, 0, 0, 1], free_port()).into()
 }
 
+/// A folder that sandboxes can read, which they do as another user.
+fn readable_folder() -> tempfile::TempDir {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::Builder::new().prefix("mote-test").tempdir().expect("temp folder");
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("mode");
+    dir
+}
+
 impl Node {
     /// Starts a node on an empty data folder.
     pub fn start() -> Self {
@@ -166,10 +174,7 @@ impl Node {
 
     /// Starts a node with more flags, and with these variables changed.
     pub fn start_with_env(flags: &[&str], env: &[(&str, &str)]) -> Self {
-        let dir = tempfile::Builder::new().prefix("mote-test").tempdir().expect("temp folder");
-        // Sandboxes read the code as another user.
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("mode");
+        let dir = readable_folder();
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         Self::start_in_env(dir, flags, env.iter().map(owned).collect())
     }
@@ -179,10 +184,26 @@ impl Node {
         Self::start_in_env(dir, flags, Vec::new())
     }
 
+    /// Starts a node whose log is a pipe that nobody reads any more.
+    pub fn start_unheard(flags: &[&str]) -> Self {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        Self::start_to(readable_folder(), flags, Vec::new(), writer.into())
+    }
+
     fn start_in_env(dir: tempfile::TempDir, flags: &[&str], env: Vec<(String, String)>) -> Self {
+        let err = std::fs::File::create(dir.path().join("up.err")).expect("log file");
+        Self::start_to(dir, flags, env, err.into())
+    }
+
+    fn start_to(
+        dir: tempfile::TempDir,
+        flags: &[&str],
+        env: Vec<(String, String)>,
+        err: Stdio,
+    ) -> Self {
         let (http, coap) = (free_address(), free_address());
         let out = std::fs::File::create(dir.path().join("up.out")).expect("log file");
-        let err = std::fs::File::create(dir.path().join("up.err")).expect("log file");
         // What other machines reach is reached at loopback, too.
         let is_open = flags.contains(&"--lan");
         let listen = |at: SocketAddr| {

@@ -244,3 +244,76 @@ fn followed_logs_arrive_as_they_are_written() {
     follower.kill().unwrap();
     follower.wait().unwrap();
 }
+
+#[test]
+fn a_log_that_nobody_reads_changes_no_outcome() {
+    let node = Node::start_unheard(&[]);
+    let code = "import os
+def handle(event, ctx):
+    print('a line')
+    return os._exit(3) if event.text == 'end' else 'alive'
+";
+    for _ in 0..2 {
+        node.deploy_ok("f", &[("app.py", code)]);
+        assert_eq!(node.get("/f").text(), "alive");
+    }
+    let refused = node.deploy("bad", &[("app.py", "import nothing_of_that_name\n")]);
+    assert!(!refused.status.success());
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("nothing_of_that_name"), "{said}");
+    assert_eq!(node.post("/f", b"end").status, 502);
+    assert_eq!(node.get("/f").text(), "alive");
+    node.ok(&["remove", "--yes", "f"]);
+    assert_eq!(node.get("/f").status, 404);
+}
+
+#[test]
+fn variables_that_interpreters_read_at_their_start_have_their_effect() {
+    let node = Node::start();
+    let python = "import sys, time
+import vendored
+BORN = time.localtime(0).tm_hour
+def handle(event, ctx):
+    return f'{BORN} {time.localtime(0).tm_hour} {sys.flags.optimize} {vendored.NAME} {hash(\"abc\")}'
+";
+    let js = "exports.handle = () => [
+  new Date(0).getHours(), require('extra'), globalThis.early ?? 'late', process.env.NODE_ENV,
+].join(' ');
+";
+    let manifest = |env: &str| {
+        format!("version = 1\n[limits]\nmemory = \"128MiB\"\n[env]\nTZ = \"Asia/Tokyo\"\n{env}")
+    };
+    // Those that a running interpreter applies, and those that need one of their own.
+    let applied =
+        "PYTHONPATH = \"/function/lib\"\nNODE_PATH = \"/function/node\"\nNODE_ENV = \"test\"\n";
+    let early = "PYTHONHASHSEED = \"0\"\nPYTHONOPTIMIZE = \"1\"\n\
+                 NODE_OPTIONS = \"--require /function/early.cjs\"\n";
+    let both = manifest(&format!("{applied}{early}"));
+    for (name, manifest) in [("some", manifest(applied)), ("all", both)] {
+        let files =
+            [("app.py", python), ("lib/vendored.py", "NAME = 'found'\n"), ("mote.toml", &manifest)];
+        node.deploy_ok(&format!("p-{name}"), &files);
+        let files = [
+            ("index.cjs", js),
+            ("early.cjs", "globalThis.early = 'early';\n"),
+            ("node/extra.js", "module.exports = 'found';\n"),
+            ("mote.toml", &manifest),
+        ];
+        node.deploy_ok(&format!("j-{name}"), &files);
+    }
+    let mut seeded = String::new();
+    for _ in 0..2 {
+        let some = node.get("/p-some").text();
+        assert!(some.starts_with("9 9 0 found "), "{some}");
+        let all = node.get("/p-all").text();
+        assert!(all.starts_with("9 9 1 found "), "{all}");
+        // Without the variable, each interpreter has another hash.
+        assert!(seeded.is_empty() || seeded == all, "{seeded}, then {all}");
+        seeded = all;
+        assert_eq!(node.get("/j-some").text(), "9 found late test");
+        assert_eq!(node.get("/j-all").text(), "9 found early test");
+        for name in ["p-some", "p-all", "j-some", "j-all"] {
+            node.ok(&["scale", name, "0"]);
+        }
+    }
+}

@@ -81,7 +81,9 @@ fn main() -> ExitCode {
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(false)
-        .without_time();
+        .without_time()
+        // A line that nobody reads must not end anything else.
+        .log_internal_errors(false);
     tracing_subscriber::registry().with(lines.with_target(false)).with(levels).init();
     // Both parts wait for the network most of the time.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {

@@ -52,7 +52,9 @@ pub fn log_to_node(target: &'static str, others: LevelFilter) {
         .with_writer(io::stderr)
         .with_ansi(false)
         .with_target(false)
-        .without_time();
+        .without_time()
+        // Where the node has ended, a line that cannot be written must not end anything else.
+        .log_internal_errors(false);
     tracing_subscriber::registry().with(lines).with(levels).init();
 }
 

@@ -28,14 +28,14 @@ pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
     let manager = match given {
         Ok(manager) => manager,
         Err(error) => {
-            eprintln!("error[M0211]: {error}");
+            tell(format_args!("error[M0211]: {error}"));
             return ExitCode::from(exit::CONFIG);
         }
     };
     let zygote = match mote_sandbox::Zygote::fork() {
         Ok(zygote) => zygote,
         Err(error) => {
-            eprintln!("error: cannot start the zygote: {error}");
+            tell(format_args!("error: cannot start the zygote: {error}"));
             return ExitCode::from(exit::FAILED);
         }
     };
@@ -44,10 +44,16 @@ pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             let (text, code) = explain(&error);
-            eprintln!("{text}");
+            tell(format_args!("{text}"));
             ExitCode::from(code)
         }
     }
+}
+
+/// Writes a line to stderr, if there is still someone to read it.
+fn tell(text: std::fmt::Arguments<'_>) {
+    use io::Write as _;
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// Raises the soft limit of open files to the hard one, which needs no privilege.
@@ -65,11 +71,16 @@ fn raise_open_files() {
 }
 
 /// The node's own log goes to stderr: as text on a terminal, as JSON lines otherwise.
+///
+/// If nothing reads it any more, its lines are lost and nothing else happens. The subscriber would
+/// otherwise print that it cannot print, and so end whatever had a line to log.
 fn start_log() {
     use std::io::IsTerminal as _;
     use tracing_subscriber::filter::LevelFilter;
-    let builder =
-        tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(LevelFilter::INFO);
+    let builder = tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_max_level(LevelFilter::INFO)
+        .log_internal_errors(false);
     if io::stderr().is_terminal() {
         builder.init();
     } else {

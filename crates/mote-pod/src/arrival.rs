@@ -28,7 +28,7 @@ pub(crate) async fn take(
     match read(&mut connection, settings).await {
         Ok(label) => Ok(Some((connection, label))),
         Err(error) => {
-            eprintln!("mote-pod: {error}");
+            crate::log(format_args!("{error}"));
             let mut answer = Vec::new();
             put(&mut answer, RecordKind::Failed, error.to_string().as_bytes());
             connection.stream.write_all(&answer).await?;

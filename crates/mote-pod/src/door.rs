@@ -25,7 +25,7 @@ pub(crate) async fn open(
     let key = pod_key(secret)?;
     let acceptor = key.acceptor(settings.cells)?;
     let listener = TcpListener::bind(settings.listen).await?;
-    eprintln!("mote-pod: waits at {} with the key {}", listener.local_addr()?, key.public());
+    crate::log(format_args!("waits at {} with the key {}", listener.local_addr()?, key.public()));
     drop(key);
     let mut shaking = JoinSet::new();
     loop {

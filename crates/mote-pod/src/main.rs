@@ -22,16 +22,22 @@ mod service;
 mod settings;
 mod worker;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use settings::{Settings, take_secret};
 use tokio::signal::unix::{SignalKind, signal};
 
+/// Writes a line to stderr, if there is still someone to read it.
+fn log(text: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "mote-pod: {text}");
+}
+
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("mote-pod: {error}");
+            log(format_args!("{error}"));
             ExitCode::FAILURE
         }
     }
@@ -70,6 +76,6 @@ async fn live(
     let Some((connection, label)) = arrival::take(stream, settings).await? else {
         return Ok(());
     };
-    eprintln!("mote-pod: claimed for {label}");
+    log(format_args!("claimed for {label}"));
     service::run(connection, worker, settings).await
 }
