@@ -319,6 +319,77 @@ fn a_client_that_goes_away_cancels_its_invocation() {
 }
 
 #[test]
+fn a_client_that_ends_its_side_still_gets_its_answer() {
+    let server = Server::start(Config::default());
+    let body = "x".repeat(300_000);
+    let chunked: String =
+        body.as_bytes().chunks(1_000).map(|_| format!("3e8\r\n{}\r\n", &body[..1_000])).collect();
+    let head = "Host: a\r\n";
+    for (n, request) in [
+        format!("GET /slow HTTP/1.1\r\n{head}\r\n"),
+        format!("GET /slow HTTP/1.1\r\n{head}Connection: close\r\n\r\n"),
+        "GET /slow HTTP/1.0\r\n\r\n".to_owned(),
+        // Bodies that are whole at once, that are read while they arrive, and that wait to be read.
+        format!("POST /slow HTTP/1.1\r\n{head}Content-Length: 3\r\n\r\nabc"),
+        format!("POST /sink HTTP/1.1\r\n{head}Content-Length: 300000\r\n\r\n{body}"),
+        format!(
+            "POST /sink HTTP/1.1\r\n{head}Transfer-Encoding: chunked\r\n\r\n{chunked}0\r\n\r\n"
+        ),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let n = n as u64 + 1;
+        let mut client = server.client();
+        client.send(request);
+        client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        server.fake.wait("the invocation", |state| state.calls.load(Ordering::SeqCst) == n);
+        server.fake.permits.add_permits(1);
+        let mut answer = client.answer(false).expect("an answer");
+        if answer.status == 100 {
+            answer = client
+                .answer(false)
+                .unwrap_or_else(|| panic!("an answer after the interim one, {n}"));
+        }
+        let expected =
+            if request.contains("/sink") { "300000".into() } else { format!("slow {n}") };
+        assert_eq!((answer.status, answer.text()), (200, expected), "{n}");
+        assert!(client.is_over(), "{n}");
+    }
+    assert_eq!(server.fake.state.cancelled.load(Ordering::SeqCst), 0);
+    // A long answer whose client ended its side first is sent to its end.
+    let mut client = server.client();
+    client.send("GET /stream?n=20000000 HTTP/1.1\r\nHost: a\r\n\r\n");
+    client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = client.answer(false).expect("an answer");
+    if answer.status == 100 {
+        answer = client.answer(false).expect("an answer after the interim one");
+    }
+    assert_eq!(answer.body.len(), 20_000_000);
+}
+
+#[test]
+fn an_answer_to_a_body_that_nobody_reads_arrives_whole() {
+    let server = Server::start(Config::default());
+    for framing in ["Content-Length: 3000000", "Transfer-Encoding: chunked"] {
+        let mut client = server.client();
+        let mut sender = client.stream.try_clone().unwrap();
+        client.send(format!("POST /big?n=2000000 HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n"));
+        let is_chunked = framing.contains("chunked");
+        let sending = std::thread::spawn(move || {
+            use std::io::Write;
+            let piece = [&b"186a0\r\n"[..], &[b'x'; 100_000], b"\r\n"].concat();
+            let piece = if is_chunked { &piece[..] } else { &piece[7..100_007] };
+            (0..30).all(|_| sender.write_all(piece).is_ok())
+        });
+        let answer = client.answer(false).expect("an answer");
+        assert_eq!((answer.status, answer.body.len()), (200, 2_000_000), "{framing}");
+        assert!(sending.join().unwrap(), "the rest is read");
+        assert!(client.is_over(), "{framing}");
+    }
+}
+
+#[test]
 fn two_thousand_idle_connections_are_closed_by_the_clock() {
     let config = Config { keep_alive_timeout: Duration::from_secs(2), ..quick() };
     let server = Server::start(config);

@@ -25,7 +25,7 @@ enum State {
 }
 
 /// Decodes one chunked body from a buffer that is filled from outside.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Chunked {
     state: State,
     /// Number of the chunk being read, from 1; for error texts.
@@ -140,6 +140,18 @@ impl Chunked {
                     self.state = State::Trailer(seen + line.len() + 2);
                 }
                 State::Done => return Ok(Some(ChunkEvent::End)),
+            }
+        }
+    }
+
+    /// Whether the body ends in these bytes, which are left as they are.
+    pub fn ends_in(&self, input: &BytesMut) -> bool {
+        let (mut decoder, mut ahead) = (self.clone(), input.clone());
+        loop {
+            match decoder.step(&mut ahead) {
+                Ok(ChunkEvent::Data(_)) => {}
+                Ok(ChunkEvent::End) => return true,
+                Ok(ChunkEvent::NeedMore) | Err(_) => return false,
             }
         }
     }

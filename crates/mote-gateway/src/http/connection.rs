@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::gathering::NotGathered;
 use bytes::{Buf, BytesMut};
@@ -21,11 +21,11 @@ use super::client::TlsClient;
 use super::compress::Choice;
 use super::front::HttpFront;
 use super::head::{self, Framing, RequestHead};
-use super::input::{Input, ReadEnd, or_gone, poll_gone};
+use super::input::{Input, ReadEnd, Until, gone, or_ended, or_gone};
 use super::logged::Logged;
 use super::proxies::Proxies;
 use super::request_body::Fed;
-use super::route::{Asked, LINGER_BYTES_MAX, REFUSALS_IN_A_ROW_MAX, find_route};
+use super::route::{Asked, REFUSALS_IN_A_ROW_MAX, find_route};
 use super::socket::{Reader, Socket, Writer};
 use super::{files, h2, request_body, silence, websocket, websocket_messages};
 use crate::added::Added;
@@ -35,6 +35,11 @@ use crate::refusal::Refusal;
 /// Items of a turn that a request uses: parsing it and answering it take about twice as long as a
 /// frame.
 const REQUEST_ITEMS: u32 = 2;
+/// Bytes of a request that nobody reads, and the time for them, which are taken after an answer.
+const DROPPED_BYTES_MAX: usize = 16 << 20;
+const DROP_PATIENCE: Duration = Duration::from_secs(10);
+/// The longest pause of a client meanwhile, and all of the time while the node stops.
+const STOPPING_PATIENCE: Duration = Duration::from_secs(1);
 /// How long the mark of a proper end may wait for the client.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -98,16 +103,32 @@ pub(crate) async fn serve<I: Invoker>(
     // With TLS, this waits for a client that takes nothing.
     let _ = tokio::time::timeout(END_TIMEOUT, writer.shutdown()).await;
     if linger {
-        // Bytes that the client has sent and the node has not read would make the kernel reset the
-        // connection, and the client would lose the answer. So some of them are read first, even
-        // during a stop.
-        input.arriving = false;
-        input.set_deadline(Duration::from_secs(1));
-        let mut seen = 0;
-        while seen < LINGER_BYTES_MAX && input.fill(&mut reader).await.is_ok() {
-            seen += input.bytes.len();
-            input.bytes.clear();
+        drop_the_rest(&mut input, &mut reader, front).await;
+    }
+}
+
+/// Reads and drops what the client still sends, until it ends. Bytes that the node has not read would
+/// make the kernel reset the connection, and the client would lose the answer (RFC 9112, 9.6). A node
+/// that stops waits less long.
+async fn drop_the_rest<I: Invoker>(
+    input: &mut Input,
+    reader: &mut Reader<'_>,
+    front: &HttpFront<I>,
+) {
+    input.arriving = false;
+    let begun = Instant::now();
+    let mut seen = 0;
+    while seen < DROPPED_BYTES_MAX {
+        let patience = if front.stopper.is_stopping() { STOPPING_PATIENCE } else { DROP_PATIENCE };
+        let left = patience.saturating_sub(begun.elapsed());
+        input.set_deadline(left.min(STOPPING_PATIENCE));
+        if left.is_zero() || input.fill(reader).await.is_err() {
+            return;
         }
+        let length = input.bytes.len();
+        input.bytes.clear();
+        input.charge(1, length).await;
+        seen += length;
     }
 }
 
@@ -399,13 +420,16 @@ impl<I: Invoker> Exchange<'_, I> {
         let result = match self.count_again(&mut invocation.head) {
             Ok(()) => {
                 let work = pin!(self.front.invoker.invoke(&self.route, invocation));
-                let Some(result) = or_gone(work, input, reader).await else { return After::Close };
+                let until = Until::Answered { http10: self.request.http10 };
+                let Some(result) = or_gone(work, input, reader, until).await else {
+                    return After::Close;
+                };
                 result
             }
             Err(fault) => Err(fault),
         };
         let work = pin!(self.answer(result, id, writer, self.request.keep_alive));
-        or_gone(work, input, reader).await.unwrap_or(After::Close)
+        or_gone(work, input, reader, Until::Written).await.unwrap_or(After::Close)
     }
 
     /// Runs an invocation that asks the function for a WebSocket. With `accept`, the front answers the
@@ -433,7 +457,7 @@ impl<I: Invoker> Exchange<'_, I> {
         let invocation = self.invocation(body);
         let id = invocation.id;
         let work = pin!(self.front.invoker.invoke(&self.route, invocation));
-        let Some(result) = or_gone(work, input, reader).await else { return After::Close };
+        let Some(result) = or_ended(work, input, reader).await else { return After::Close };
         let reply = match result {
             Ok(reply) if accept.is_none() && reply.status == 101 => reply,
             Ok(reply) if accept.is_some() && websocket_messages::is_accepted(&reply) => reply,
@@ -487,16 +511,18 @@ impl<I: Invoker> Exchange<'_, I> {
         });
         let mut invocation = self.invocation(body);
         let id = invocation.id;
-        let complete = AtomicBool::new(false);
+        let (complete, has_begun) = (AtomicBool::new(false), AtomicBool::new(false));
         // Ends early only if the invocation must end: with `None` if the client has gone.
         let mut intake = pin!(async {
             let framing = self.request.framing;
             let config = &self.front.config;
-            match request_body::feed(sender, framing, limit, input, reader, config).await {
+            let until = Until::Either { http10: self.request.http10, has_begun: &has_begun };
+            let fed = request_body::feed(sender, framing, limit, input, reader, config, until);
+            match fed.await {
                 Ok(fed) => complete.store(fed == Fed::Complete, Ordering::Relaxed),
                 Err(refusal) => return Some(refusal),
             }
-            std::future::poll_fn(|cx| poll_gone(input, reader, cx)).await;
+            gone(input, reader, until).await;
             None
         });
         let work = async {
@@ -539,6 +565,7 @@ impl<I: Invoker> Exchange<'_, I> {
             }
             Err(None) => return After::Close,
         };
+        has_begun.store(true, Ordering::Relaxed);
         // Bytes after a body that is not read to its end cannot be distinguished from it.
         let keep_alive = self.request.keep_alive && complete.load(Ordering::Relaxed);
         let after = tokio::select! {

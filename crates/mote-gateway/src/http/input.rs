@@ -7,12 +7,13 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use mote_core::turn::Turn;
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::{AsyncRead, Interest, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::front::{Config, Stopped};
@@ -22,6 +23,8 @@ use crate::refusal::Refusal;
 
 /// Bytes read at once.
 const SCRATCH_BYTES: usize = 64 << 10;
+/// How long an answer may be silent for a client that has ended its side in the middle of it.
+const SILENCE_AFTER_END: Duration = Duration::from_secs(3);
 /// Bytes of following requests kept while one is served.
 const AHEAD_BYTES_MAX: usize = 64 << 10;
 
@@ -32,8 +35,10 @@ thread_local! {
 /// Why reading ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadEnd {
-    /// The client closed, or the socket failed.
+    /// The connection failed.
     Gone,
+    /// The client sends nothing more. It may still read.
+    Ended,
     /// The phase took too long.
     TimedOut,
     /// The node is stopping, and the connection is idle or its grace period has passed.
@@ -57,6 +62,8 @@ pub(crate) struct Input {
     begin_by: Option<Instant>,
     /// How much this connection may still do before it lets others run.
     turn: Turn,
+    /// The client ended its side of the connection before its answer began, to wait for that.
+    waits_for_answer: bool,
     /// Requests since the last invocation; see [`super::REFUSALS_IN_A_ROW_MAX`].
     pub(crate) refusals: u32,
 }
@@ -75,6 +82,7 @@ impl Input {
             last_request_grace: config.last_request_grace,
             begin_by: None,
             turn: Turn::new(),
+            waits_for_answer: false,
             refusals: 0,
         }
     }
@@ -189,13 +197,14 @@ fn poll_read_with<T>(
             Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
                 Poll::Ready(Ok(take(buffer.filled())))
             }
-            Poll::Ready(_) => Poll::Ready(Err(ReadEnd::Gone)),
+            Poll::Ready(Ok(())) => Poll::Ready(Err(ReadEnd::Ended)),
+            Poll::Ready(Err(_)) => Poll::Ready(Err(ReadEnd::Gone)),
         }
     })
 }
 
-/// Waits for `work`; returns `None` if the client closes the connection first.
-pub(crate) async fn or_gone<T>(
+/// Waits for `work`; returns `None` if the client sends nothing more, or its connection fails.
+pub(crate) async fn or_ended<T>(
     mut work: Pin<&mut impl Future<Output = T>>,
     input: &mut Input,
     reader: &mut Reader<'_>,
@@ -204,23 +213,91 @@ pub(crate) async fn or_gone<T>(
         if let Poll::Ready(result) = work.as_mut().poll(cx) {
             return Poll::Ready(Some(result));
         }
-        poll_gone(input, reader, cx).map(|()| None)
+        poll_end(input, reader, cx).map(|_| None)
     })
     .await
 }
 
-/// Ready when the client has closed the connection. Bytes of following requests are kept, up to a
-/// limit.
-pub(crate) fn poll_gone(
+/// Waits for `work`; returns `None` if the client is [`gone`] first.
+pub(crate) async fn or_gone<T>(
+    mut work: Pin<&mut impl Future<Output = T>>,
     input: &mut Input,
     reader: &mut Reader<'_>,
-    cx: &mut Context<'_>,
-) -> Poll<()> {
+    until: Until<'_>,
+) -> Option<T> {
+    let end = std::future::poll_fn(|cx| {
+        if let Poll::Ready(result) = work.as_mut().poll(cx) {
+            return Poll::Ready(Ok(result));
+        }
+        poll_end(input, reader, cx).map(Err)
+    });
+    match end.await {
+        Ok(result) => Some(result),
+        Err(end) => tokio::select! {
+            biased;
+            result = work => Some(result),
+            () = gone_after(end, input, reader, until) => None,
+        },
+    }
+}
+
+/// What is under way while a client may go away.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Until<'a> {
+    /// An invocation, before any byte of its answer was sent. The client takes interim answers
+    /// unless it is one of HTTP/1.0.
+    Answered { http10: bool },
+    /// An answer, whose writes find out whether the client is there.
+    Written,
+    /// The first, and once this is true, the second.
+    Either { http10: bool, has_begun: &'a AtomicBool },
+}
+
+/// Resolves when the client has gone. Bytes of following requests are kept, up to a limit.
+pub(crate) async fn gone(input: &mut Input, reader: &mut Reader<'_>, until: Until<'_>) {
+    let end = std::future::poll_fn(|cx| poll_end(input, reader, cx)).await;
+    gone_after(end, input, reader, until).await;
+}
+
+/// Resolves when a client that sends nothing more takes nothing either.
+///
+/// The end of what a client sends looks the same whether it has closed the connection or still waits
+/// for the answer (RFC 9112, 9.6). Only writing shows the difference: a connection that was closed
+/// refuses what arrives. An interim answer, which a client of HTTP/1.1 drops (RFC 9110, 15.2), asks
+/// for that before the answer begins.
+async fn gone_after(end: ReadEnd, input: &mut Input, reader: &Reader<'_>, until: Until<'_>) {
+    // A client that ends TLS takes nothing more: no known one waits for an answer then.
+    let (ReadEnd::Ended, Some(stream)) = (end, reader.plain()) else { return };
+    let (http10, has_begun) = match until {
+        Until::Answered { http10 } => (http10, false),
+        Until::Written => (false, true),
+        Until::Either { http10, has_begun } => (http10, has_begun.load(Ordering::Relaxed)),
+    };
+    if !has_begun && !std::mem::replace(&mut input.waits_for_answer, true) && !http10 {
+        // What the kernel does not take at once is lost, and with it only this question.
+        let _ = stream.try_write(b"HTTP/1.1 100 Continue\r\n\r\n");
+    }
+    let refused = async {
+        // An error here would be one of this process.
+        if stream.ready(Interest::ERROR).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    if input.waits_for_answer {
+        return refused.await;
+    }
+    // It has gone in the middle of the answer, as nearly all do that end then; if not, the next write
+    // shows that. An answer may be silent for long.
+    let _ = tokio::time::timeout(SILENCE_AFTER_END, refused).await;
+}
+
+/// Ready when the client sends nothing more. Bytes of following requests are kept, up to a limit.
+fn poll_end(input: &mut Input, reader: &mut Reader<'_>, cx: &mut Context<'_>) -> Poll<ReadEnd> {
     while input.bytes.len() < AHEAD_BYTES_MAX {
         match poll_read(&mut input.bytes, reader, cx) {
             Poll::Pending => break,
             Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(_)) => return Poll::Ready(()),
+            Poll::Ready(Err(end)) => return Poll::Ready(end),
         }
     }
     Poll::Pending

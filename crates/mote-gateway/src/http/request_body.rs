@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use mote_core::Fault;
 use mote_core::body::{Body, BodyError, BodySource};
 use tokio::sync::mpsc;
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::chunked::{ChunkEvent, Chunked};
 use super::front::Config;
 use super::head::Framing;
-use super::input::{Input, ReadEnd, or_gone};
+use super::input::{Input, ReadEnd, Until, or_ended, or_gone};
 use super::socket::Reader;
 use crate::refusal::Refusal;
 
@@ -58,15 +58,18 @@ pub(crate) async fn feed(
     input: &mut Input,
     reader: &mut Reader<'_>,
     config: &Config,
+    until: Until<'_>,
 ) -> Result<Fed, Refusal> {
     let read = match framing {
         Framing::None => true,
-        Framing::Length(length) => feed_length(&sender, length, input, reader, config).await?,
-        Framing::Chunked => feed_chunked(&sender, limit, input, reader, config).await?,
+        Framing::Length(length) => {
+            feed_length(&sender, length, input, reader, config, until).await?
+        }
+        Framing::Chunked => feed_chunked(&sender, limit, input, reader, config, until).await?,
     };
     if read {
         // A receiver that was dropped needs no more; the body was still read to its end.
-        let _ = send(&sender, None, input, reader).await?;
+        let _ = send(&sender, None, input, reader, until, |_| true).await?;
     }
     Ok(if read { Fed::Complete } else { Fed::Unread })
 }
@@ -77,6 +80,7 @@ async fn feed_length(
     input: &mut Input,
     reader: &mut Reader<'_>,
     config: &Config,
+    until: Until<'_>,
 ) -> Result<bool, Refusal> {
     let mut left = length;
     while left > 0 {
@@ -87,7 +91,8 @@ async fn feed_length(
         left -= take as u64;
         input.charge(1, take).await;
         let chunk = input.bytes.split_to(take).freeze();
-        if !send(sender, Some(chunk), input, reader).await? {
+        let is_rest = |ahead: &BytesMut| ahead.len() as u64 >= left;
+        if !send(sender, Some(chunk), input, reader, until, is_rest).await? {
             return Ok(false);
         }
     }
@@ -100,6 +105,7 @@ async fn feed_chunked(
     input: &mut Input,
     reader: &mut Reader<'_>,
     config: &Config,
+    until: Until<'_>,
 ) -> Result<bool, Refusal> {
     let mut decoder = Chunked::default();
     let mut total = 0;
@@ -113,7 +119,8 @@ async fn feed_chunked(
                 if total > limit {
                     return Err(Refusal::of_fault(&Fault::BodyTooLarge { limit_bytes: limit }, ""));
                 }
-                if !send(sender, Some(data), input, reader).await? {
+                let is_rest = |ahead: &BytesMut| decoder.ends_in(ahead);
+                if !send(sender, Some(data), input, reader, until, is_rest).await? {
                     return Ok(false);
                 }
             }
@@ -121,16 +128,26 @@ async fn feed_chunked(
     }
 }
 
-/// Passes one piece on; returns `false` if the reader was dropped. The client may close the
-/// connection meanwhile.
+/// Passes one piece on; returns `false` if the reader was dropped. The client may end the connection
+/// meanwhile, which breaks the body off unless `is_rest` says so of what was read ahead.
 async fn send(
     sender: &Sender,
     piece: Option<Bytes>,
     input: &mut Input,
     reader: &mut Reader<'_>,
+    until: Until<'_>,
+    is_rest: impl Fn(&BytesMut) -> bool,
 ) -> Result<bool, Refusal> {
-    let sent = or_gone(pin!(sender.send(piece)), input, reader).await;
-    sent.map(|sent| sent.is_ok()).ok_or_else(|| Refusal::of_fault(&Fault::BodyIncomplete, ""))
+    let mut sending = pin!(sender.send(piece));
+    if let Some(sent) = or_ended(sending.as_mut(), input, reader).await {
+        return Ok(sent.is_ok());
+    }
+    if is_rest(&input.bytes)
+        && let Some(sent) = or_gone(sending, input, reader, until).await
+    {
+        return Ok(sent.is_ok());
+    }
+    Err(Refusal::of_fault(&Fault::BodyIncomplete, ""))
 }
 
 /// Reads more of a body.
@@ -143,7 +160,7 @@ pub(crate) async fn more(
     input.fill(reader).await.map_err(|end| match end {
         ReadEnd::TimedOut => Refusal::new(408, "M1025", "request not received in time"),
         ReadEnd::Stopping => Refusal::of_fault(&Fault::Stopping, ""),
-        ReadEnd::Gone => Refusal::of_fault(&Fault::BodyIncomplete, ""),
+        ReadEnd::Gone | ReadEnd::Ended => Refusal::of_fault(&Fault::BodyIncomplete, ""),
     })
 }
 

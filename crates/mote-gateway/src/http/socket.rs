@@ -62,6 +62,16 @@ pub(crate) enum Reader<'a> {
     Tls(&'a Mutex<Session>),
 }
 
+impl Reader<'_> {
+    /// The socket, if the connection has no TLS.
+    pub(crate) fn plain(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Plain(reader) => Some(reader.as_ref()),
+            Self::Tls(_) => None,
+        }
+    }
+}
+
 /// The half of a socket to which a connection writes.
 pub(crate) struct Writer<'a> {
     side: Side<'a>,
