@@ -1,5 +1,6 @@
-//! Deduplication (RFC 7252, 4.5): a message that arrives again is not served again. Pure and
-//! bounded: at high rates the oldest exchanges are forgotten early, which affects a client only if
+//! Deduplication (RFC 7252, 4.5): a message that arrives again is not served again. A message is the
+//! whole datagram and not its id alone: devices that lost their state repeat ids, and the answer to an
+//! old reading must not confirm a new one. Pure and bounded: at high rates the oldest exchanges are forgotten early, which affects a client only if
 //! it repeats a message later than its own retransmission span.
 //!
 //! Messages are kept in the order in which they arrived, once among all and once among those of the
@@ -58,7 +59,7 @@ impl Owner {
 pub const LIFETIME_NS: u64 = 247_000_000_000;
 /// Counted per exchange in addition to the bytes of its answer: the entry and its share of the
 /// index.
-const ENTRY_BYTES: usize = 192;
+const ENTRY_BYTES: usize = 200;
 /// Answers up to this length, which includes most, are stored in the entry itself.
 const SHORT_BYTES: usize = 46;
 
@@ -91,6 +92,8 @@ impl State {
 
 struct Entry {
     key: Key,
+    /// Hash of the datagram.
+    print: u64,
     hash: u64,
     until_ns: u64,
     state: State,
@@ -131,11 +134,15 @@ struct Owned {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Absent {
     hash: u64,
+    print: u64,
 }
 
 /// The place where a message was noted. The message may have been forgotten since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Noted(u32);
+pub struct Noted {
+    place: u32,
+    print: u64,
+}
 
 /// Messages that were received recently.
 pub struct Exchanges {
@@ -157,17 +164,20 @@ pub struct Exchanges {
     heaviest: u32,
 }
 
-/// Hashes keys. The hash is keyed by a random number per start, because peers choose the hashed
-/// values.
+/// Hashes keys and datagrams. The hash is keyed by a random number per start, because peers choose
+/// the hashed values.
 struct Keys(RandomState);
 
 impl Keys {
-    fn hash(&self, (peer, mid): &Key) -> u64 {
+    fn hash(&self, (peer, mid): &Key, print: u64) -> u64 {
         let low = u64::from(peer.port()) << 16 | u64::from(*mid);
         match peer {
-            SocketAddr::V4(peer) => self.0.hash_one(u64::from(peer.ip().to_bits()) << 32 | low),
+            SocketAddr::V4(peer) => {
+                self.0.hash_one((u64::from(peer.ip().to_bits()) << 32 | low, print))
+            }
             SocketAddr::V6(peer) => {
-                self.0.hash_one((peer.ip().to_bits(), u64::from(peer.scope_id()) << 32 | low))
+                let low = u64::from(peer.scope_id()) << 32 | low;
+                self.0.hash_one((peer.ip().to_bits(), low, print))
             }
         }
     }
@@ -191,11 +201,12 @@ impl Exchanges {
     }
 
     /// What is known about this message.
-    pub fn get(&self, key: &Key, now_ns: u64) -> Result<Seen<'_>, Absent> {
-        let hash = self.keys.hash(key);
-        let found = self.find(key, hash).map(|at| &self.entries[at as usize]);
+    pub fn get(&self, key: &Key, datagram: &[u8], now_ns: u64) -> Result<Seen<'_>, Absent> {
+        let print = self.keys.0.hash_one(datagram);
+        let hash = self.keys.hash(key, print);
+        let found = self.find(key, print, hash).map(|at| &self.entries[at as usize]);
         let Some(entry) = found.filter(|entry| entry.until_ns > now_ns) else {
-            return Err(Absent { hash });
+            return Err(Absent { hash, print });
         };
         Ok(match &entry.state {
             State::Running { acked } => Seen::Running { acked: *acked },
@@ -216,7 +227,7 @@ impl Exchanges {
 
     /// Notes that a message is being served that [`Exchanges::get`] has just not found.
     pub fn begin(&mut self, key: Key, owner: Owner, absent: Absent, now_ns: u64) -> Noted {
-        self.add(key, owner, absent.hash, State::Running { acked: false }, now_ns)
+        self.add(key, owner, absent, State::Running { acked: false }, now_ns)
     }
 
     /// Notes that an empty acknowledgement was sent.
@@ -233,11 +244,13 @@ impl Exchanges {
     fn change(&mut self, noted: Noted, key: Key, owner: Owner, state: State, now_ns: u64) {
         self.expire(now_ns);
         // The noted place is checked first, because the index is rarely in the cache.
-        let is_there = self.entries.get(noted.0 as usize).is_some_and(|entry| entry.key == key);
-        let hash = if is_there { 0 } else { self.keys.hash(&key) };
-        let at = if is_there { Some(noted.0) } else { self.find(&key, hash) };
+        let Noted { place, print } = noted;
+        let entry = self.entries.get(place as usize);
+        let is_there = entry.is_some_and(|entry| entry.key == key && entry.print == print);
+        let hash = if is_there { 0 } else { self.keys.hash(&key, print) };
+        let at = if is_there { Some(place) } else { self.find(&key, print, hash) };
         let Some(at) = at else {
-            self.add(key, owner, hash, state, now_ns);
+            self.add(key, owner, Absent { hash, print }, state, now_ns);
             return;
         };
         let entry = &mut self.entries[at as usize];
@@ -250,27 +263,32 @@ impl Exchanges {
         self.shrink(owned);
     }
 
-    /// The place of a key's entry.
-    fn find(&self, key: &Key, hash: u64) -> Option<u32> {
-        self.index.find(hash, |at| self.entries[*at as usize].key == *key).copied()
+    /// The place of a message's entry.
+    fn find(&self, key: &Key, print: u64, hash: u64) -> Option<u32> {
+        let is_it = |at: &u32| {
+            let entry = &self.entries[*at as usize];
+            entry.key == *key && entry.print == print
+        };
+        self.index.find(hash, is_it).copied()
     }
 
-    fn add(&mut self, key: Key, owner: Owner, hash: u64, state: State, now_ns: u64) -> Noted {
+    fn add(&mut self, key: Key, owner: Owner, absent: Absent, state: State, now_ns: u64) -> Noted {
+        let Absent { hash, print } = absent;
         // Done first, so that an expired entry of this key makes room for a new one.
         self.expire(now_ns);
         let owned = self.place_of(owner);
         let bytes = state.bytes();
         let until_ns = now_ns + LIFETIME_NS;
         let (all, own) = (ALONE, ALONE);
-        let at = self.entries.insert(Entry { key, hash, until_ns, state, owner: owned, all, own });
-        let at = at as u32;
+        let entry = Entry { key, print, hash, until_ns, state, owner: owned, all, own };
+        let at = self.entries.insert(entry) as u32;
         self.bytes += bytes;
         self.owned[owned as usize].bytes += bytes;
         self.append(at, owned);
         let Self { entries, index, .. } = self;
         index.insert_unique(hash, at, |at| entries[*at as usize].hash);
         self.shrink(owned);
-        Noted(at)
+        Noted { place: at, print }
     }
 
     fn place_of(&mut self, owner: Owner) -> u32 {
@@ -383,7 +401,7 @@ mod tests {
     }
 
     fn begin(exchanges: &mut Exchanges, key: Key, now_ns: u64) -> Noted {
-        let absent = exchanges.get(&key, now_ns).expect_err("not known");
+        let absent = exchanges.get(&key, b"", now_ns).expect_err("not known");
         exchanges.begin(key, Owner::of(key.0, true), absent, now_ns)
     }
 
@@ -394,21 +412,37 @@ mod tests {
         let keys = [key(1, 7), key(1, 8), key(2, 7), six];
         let noted = keys.map(|key| {
             let noted = begin(&mut exchanges, key, 0);
-            assert_eq!(exchanges.get(&key, 0), Ok(Seen::Running { acked: false }));
+            assert_eq!(exchanges.get(&key, b"", 0), Ok(Seen::Running { acked: false }));
             exchanges.acked(noted, key, Owner::of(key.0, true), 1);
-            assert_eq!(exchanges.get(&key, 1), Ok(Seen::Running { acked: true }));
+            assert_eq!(exchanges.get(&key, b"", 1), Ok(Seen::Running { acked: true }));
             noted
         });
         for (at, (key, noted)) in keys.into_iter().zip(noted).enumerate() {
             let answer = vec![at as u8; SHORT_BYTES - 1 + at];
             exchanges.answer(noted, key, Owner::of(key.0, true), &answer, 2);
-            assert_eq!(exchanges.get(&key, 3), Ok(Seen::Answered(&answer)));
-            assert!(exchanges.get(&key, LIFETIME_NS).is_err(), "its time is over");
+            assert_eq!(exchanges.get(&key, b"", 3), Ok(Seen::Answered(&answer)));
+            assert!(exchanges.get(&key, b"", LIFETIME_NS).is_err(), "its time is over");
         }
         begin(&mut exchanges, key(1, 7), LIFETIME_NS);
-        let held = exchanges.get(&key(1, 7), LIFETIME_NS);
+        let held = exchanges.get(&key(1, 7), b"", LIFETIME_NS);
         assert_eq!(held, Ok(Seen::Running { acked: false }), "the id stands for a new message");
         assert_eq!((exchanges.marks(), exchanges.bytes()), (1, ENTRY_BYTES));
+    }
+
+    #[test]
+    fn another_datagram_with_the_same_id_is_another_message() {
+        let mut exchanges = Exchanges::new(1 << 20);
+        let (key, owner) = (key(1, 7), Owner::of(key(1, 7).0, true));
+        let noted = [&b"t=20.1"[..], b"t=35.7"].map(|datagram| {
+            let absent = exchanges.get(&key, datagram, 0).expect_err("not known");
+            exchanges.begin(key, owner, absent, 0)
+        });
+        exchanges.answer(noted[0], key, owner, b"stored 20.1", 1);
+        assert_eq!(exchanges.get(&key, b"t=20.1", 2), Ok(Seen::Answered(b"stored 20.1")));
+        assert_eq!(exchanges.get(&key, b"t=35.7", 2), Ok(Seen::Running { acked: false }));
+        exchanges.answer(noted[1], key, owner, b"stored 35.7", 3);
+        assert_eq!(exchanges.get(&key, b"t=20.1", 4), Ok(Seen::Answered(b"stored 20.1")));
+        assert_eq!(exchanges.get(&key, b"t=35.7", 4), Ok(Seen::Answered(b"stored 35.7")));
     }
 
     #[test]
@@ -421,14 +455,14 @@ mod tests {
             assert!(exchanges.bytes() <= 100 * ENTRY_BYTES);
             assert_eq!(exchanges.index.len(), exchanges.entries.len());
         }
-        assert!(exchanges.get(&key(1, 9_899), 10_000).is_err());
+        assert!(exchanges.get(&key(1, 9_899), b"", 10_000).is_err());
         for mid in 9_900..10_000 {
-            assert!(exchanges.get(&key(1, mid), 10_000).is_ok(), "{mid}");
+            assert!(exchanges.get(&key(1, mid), b"", 10_000).is_ok(), "{mid}");
         }
         // The second answer is stored where the first one put the entry, not where it began.
         for answer in [b"late", b"last"] {
             exchanges.answer(noted[5], key(1, 5), Owner::of(key(1, 5).0, true), answer, 10_000);
-            assert_eq!(exchanges.get(&key(1, 5), 10_000), Ok(Seen::Answered(answer)));
+            assert_eq!(exchanges.get(&key(1, 5), b"", 10_000), Ok(Seen::Answered(answer)));
         }
         assert!(exchanges.bytes() <= 100 * ENTRY_BYTES);
     }
@@ -441,16 +475,16 @@ mod tests {
         // All forged sources are one owner, however many there are; so are all ports of an address.
         for n in 0..10_000u32 {
             let forged: Key = ((n.to_be_bytes(), 5_683).into(), 1);
-            let absent = exchanges.get(&forged, 1).expect_err("not known");
+            let absent = exchanges.get(&forged, b"", 1).expect_err("not known");
             assert_eq!(exchanges.is_crowded(1), n >= 94, "{n}");
             exchanges.begin(forged, Owner::Unproven, absent, 1);
             begin(&mut exchanges, key(n as u16, (n >> 8) as u16), 1);
             assert!(exchanges.bytes() <= 200 * ENTRY_BYTES);
             assert_eq!(exchanges.index.len(), exchanges.entries.len());
-            assert_eq!(exchanges.get(&mine, 1), Ok(Seen::Running { acked: false }), "{n}");
+            assert_eq!(exchanges.get(&mine, b"", 1), Ok(Seen::Running { acked: false }), "{n}");
         }
         assert_eq!((exchanges.owners.len(), exchanges.owned.len()), (3, 3));
-        assert!(exchanges.get(&key(1, 0), LIFETIME_NS + 1).is_err());
+        assert!(exchanges.get(&key(1, 0), b"", LIFETIME_NS + 1).is_err());
         exchanges.expire(LIFETIME_NS + 1);
         assert_eq!((exchanges.marks(), exchanges.bytes(), exchanges.owners.len()), (0, 0, 0));
         assert!(!exchanges.is_crowded(LIFETIME_NS + 1));

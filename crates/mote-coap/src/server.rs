@@ -205,9 +205,7 @@ impl<I: Invoker> Server<I> {
                 self.empty(MessageType::Rst, header.mid, peer);
             }
             (MessageType::Non, (0, 0) | (2..=5, _)) => {}
-            (MessageType::Con | MessageType::Non, _) => {
-                self.request(peer, header, bytes.len(), now_ns)
-            }
+            (MessageType::Con | MessageType::Non, _) => self.request(peer, header, bytes, now_ns),
         }
     }
 
@@ -218,7 +216,7 @@ impl<I: Invoker> Server<I> {
         if header.kind != MessageType::Con || header.code.0 != 0 || header.code.1 == 0 {
             return;
         }
-        if self.exchanges.get(&(peer, header.mid), now_ns).is_err() {
+        if self.exchanges.get(&(peer, header.mid), bytes, now_ns).is_err() {
             let response = Response {
                 size1: Some(1 << (SIZE_EXPONENT_MAX + 4)),
                 ..Response::diagnostic((4, 13), "datagram too long; send the body in blocks")
@@ -239,9 +237,9 @@ impl<I: Invoker> Server<I> {
         }
     }
 
-    fn request(&mut self, peer: SocketAddr, header: Header<'_>, bytes: usize, now_ns: u64) {
+    fn request(&mut self, peer: SocketAddr, header: Header<'_>, datagram: &[u8], now_ns: u64) {
         let key = (peer, header.mid);
-        let absent = match self.exchanges.get(&key, now_ns) {
+        let absent = match self.exchanges.get(&key, datagram, now_ns) {
             Err(absent) => absent,
             Ok(seen) => {
                 self.counters.duplicates += 1;
@@ -249,12 +247,11 @@ impl<I: Invoker> Server<I> {
                     Seen::Running { acked: true } if header.kind == MessageType::Con => {
                         self.empty(MessageType::Ack, header.mid, peer);
                     }
-                    Seen::Answered(datagram) if header.kind == MessageType::Con => {
-                        // A shorter message with the same id must not get the longer message's
-                        // answer.
-                        let limit = self.proofs.answer_bytes_max(peer, bytes, now_ns);
-                        if limit.is_none_or(|limit| datagram.len() <= limit) {
-                            self.out.push(peer, datagram);
+                    Seen::Answered(answer) if header.kind == MessageType::Con => {
+                        // The source may have been proven when the answer was made, and not be now.
+                        let limit = self.proofs.answer_bytes_max(peer, datagram.len(), now_ns);
+                        if limit.is_none_or(|limit| answer.len() <= limit) {
+                            self.out.push(peer, answer);
                         }
                     }
                     Seen::Running { .. } | Seen::Answered(_) => {}
@@ -278,7 +275,7 @@ impl<I: Invoker> Server<I> {
         if let Ok(Request { echo: Some(echo), .. }) = &request {
             self.proofs.prove(peer, echo, now_ns);
         }
-        let limit = self.proofs.answer_bytes_max(peer, bytes, now_ns);
+        let limit = self.proofs.answer_bytes_max(peer, datagram.len(), now_ns);
         // Forged requests may have used up the memory for unproven sources. Then requests that may
         // not run twice run only for sources whose repetitions are known.
         if limit.is_some() && !is_safe(header.code) && self.exchanges.is_crowded(now_ns) {
