@@ -516,7 +516,7 @@ class Wsgi(Case):
         for options in ({}, {"concurrency": 3}):
             engine = self.engine(WSGI, **options)
             self.assertEqual(engine.ready["json"]["shape"], "wsgi")
-            headers = [["host", "h:81"], ["content-type", "t/x"], ["x-twice", "1"], ["x-twice", "2"]]
+            headers = [["host", "h:81"], ["content-type", "t/x"], ["x-twice", "1"], ["x_twice", "3"], ["x-twice", "2"]]
             frame = engine.invoke("/a%20b", b"y" * 70000, query="q=1", headers=headers)
             self.assertEqual(frame["status"], 201)
             self.assertEqual(json.loads(frame["body"]), [70000, "POST", "/fn", "/a b", "q=1", "1, 2", "t/x", "70000", "h", "81"])

@@ -304,7 +304,7 @@ const ROWS: &[Row] = &[
     row("M1017", exit::FAILED, "headers are too large",
         "A request can have at most 100 header fields with 32 KiB in all."),
     row("M1018", exit::FAILED, "header names are ambiguous",
-        "Two header names differ only by _ and -. Many programs treat them as the same name, so the request is refused."),
+        "Two header names, each with a _, differ only by _ and -. Many programs treat them as the same name, so the request is refused. A name with a _ next to the same one with dashes only is left out instead."),
     row("M1019", exit::FAILED, "expectation is not supported",
         "100-continue is the only expectation that HTTP defines and the only one that mote supports."),
     row("M1020", exit::FAILED, "data before the upgrade was accepted",

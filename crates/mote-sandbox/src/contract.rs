@@ -230,11 +230,15 @@ impl Facts<'_> {
         self.0.extend(CString::new(text));
     }
 
-    /// Adds every header field under `prefix`; `letter` converts a name's characters. The values of
-    /// duplicates are joined.
+    /// Adds every header field under `prefix`; `letters` converts a name. The values of duplicates are
+    /// joined. A field must not pass for another one, which a proxy may have set: names that have more
+    /// than letters, digits and dashes are left out, because `_` stands for the dash in variables
+    /// (RFC 9110, 17.10), and so are those that would repeat a fact. `HTTP_PROXY` is no field but names
+    /// the proxy that a program uses.
     fn push_headers(&mut self, prefix: &str, invoke: &Invoke<'_>, letters: fn(&[u8]) -> String) {
         let mut fields: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-        for (name, value) in headers(invoke.headers) {
+        let is_plain = |name: &[u8]| name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-');
+        for (name, value) in headers(invoke.headers).filter(|(name, _)| is_plain(name)) {
             let joined = fields.entry(letters(name)).or_default();
             if !joined.is_empty() {
                 joined.extend_from_slice(b", ");
@@ -242,7 +246,11 @@ impl Facts<'_> {
             joined.extend_from_slice(value);
         }
         for (name, value) in fields {
-            self.push(&format!("{prefix}{name}"), &value);
+            let variable = format!("{prefix}{name}=");
+            let is_there = |fact: &CString| fact.as_bytes().starts_with(variable.as_bytes());
+            if variable != "HTTP_PROXY=" && !self.0.iter().any(is_there) {
+                self.push(variable.trim_end_matches('='), &value);
+            }
         }
     }
 
@@ -378,6 +386,27 @@ mod tests {
         }
         let off = Contract::of(&self::load(Some(Platform::OpenFaas), &[("cgi_headers", "false")]));
         assert!(variables(&off, b"", b"/", b"").is_empty());
+    }
+
+    #[test]
+    fn a_field_does_not_pass_for_another_one_or_for_a_fact() {
+        let head = b"x_device\nevil\nx-device\ngood\nx.device\nevil\nmethod\nevil\nproxy\nevil\n";
+        for (compat, variable) in [
+            (None, "MOTE_HEADER_X_DEVICE"),
+            (Some(Platform::OpenFaas), "Http_X_Device"),
+            (Some(Platform::Fission), "HTTP_X_DEVICE"),
+        ] {
+            let found = variables(&Contract::of(&load(compat, &[])), head, b"/", b"");
+            let evil: Vec<_> = found.iter().filter(|one| one.ends_with("evil")).collect();
+            let harmless = [
+                "MOTE_HEADER_METHOD=evil",
+                "MOTE_HEADER_PROXY=evil",
+                "Http_Proxy=evil",
+                "HTTP_METHOD=evil",
+            ];
+            assert!(evil.iter().all(|one| harmless.contains(&one.as_str())), "{found:?}");
+            assert!(found.contains(&format!("{variable}=good")), "{found:?}");
+        }
     }
 
     fn load(compat: Option<Platform>, env: &[(&str, &str)]) -> Load {

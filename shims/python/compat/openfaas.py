@@ -186,5 +186,7 @@ def request_variables(event):
         "Http_Content_Length": str(len(event.body)),
     }
     for name, value in event.headers.items():
-        facts["Http_" + title(name).replace("-", "_")] = value
+        # A field with _ must not pass for the one with -, which a proxy may have set.
+        if "_" not in name:
+            facts.setdefault("Http_" + title(name).replace("-", "_"), value)
     return {name: value for name, value in facts.items() if "\0" not in value}

@@ -63,7 +63,8 @@ def wsgi_handler(worker, app):
         for name, value in headers.items():
             if name == "content-type":
                 environ["CONTENT_TYPE"] = value
-            elif name != "content-length":
+            # A field with _ must not pass for the one with -, which a proxy may have set.
+            elif name != "content-length" and "_" not in name:
                 environ["HTTP_" + name.upper().replace("-", "_")] = value
         started, written = [], []
 

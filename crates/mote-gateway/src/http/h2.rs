@@ -397,13 +397,16 @@ fn request_head<B>(request: &Request<B>) -> Result<(String, Head, bool), Refusal
     let mut builder = Head::builder(request.method().as_str().as_bytes(), path, query);
     let host = host(request)?;
     builder.header(b"host", host);
-    let names: Vec<_> = request.headers().keys().map(|name| name.as_str().as_bytes()).collect();
+    let mut names: Vec<_> = request.headers().keys().map(|name| name.as_str().as_bytes()).collect();
+    let all = names.clone();
+    names.retain(|name| !head::is_shadowed(name, &all));
     if head::has_twins(&names) {
         return Err(head::twins());
     }
     for (name, value) in request.headers() {
         let name = name.as_str().as_bytes();
         let own = is_set_by_node(name)
+            || head::is_shadowed(name, &all)
             || matches!(name, b"host" | b"cookie" | b"expect" | b"proxy")
             || (answer::is_framing(name) && name != b"content-length");
         if !own {

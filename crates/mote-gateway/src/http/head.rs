@@ -109,10 +109,27 @@ pub fn parse(bytes: &[u8]) -> Result<RequestHead, Refusal> {
         }
         fields.line(line, lines.number)?;
     }
-    let ambiguous = fields.underscored && has_twins(&names(field_lines));
+    let underscored = fields.underscored;
     let mut head = fields.finish(name, absolute_host, http10)?;
     head.is_bare = is_bare;
-    if ambiguous { Err(twins()) } else { Ok(head) }
+    if !underscored {
+        return Ok(head);
+    }
+    let names = names(field_lines);
+    if names.iter().any(|name| is_shadowed(name, &names)) {
+        return parse(&without_shadowed(bytes, &names));
+    }
+    if has_twins(&names) { Err(twins()) } else { Ok(head) }
+}
+
+/// The head without the lines of fields that are [shadowed](is_shadowed).
+fn without_shadowed(head: &[u8], names: &[&[u8]]) -> Vec<u8> {
+    let lines = head.split_inclusive(|byte| *byte == b'\n').enumerate();
+    let is_kept = |(number, line): &(usize, &[u8])| {
+        let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
+        *number == 0 || !is_shadowed(name, names)
+    };
+    lines.filter(is_kept).flat_map(|(_, line)| line).copied().collect()
 }
 
 /// The names of fields that were found valid.
@@ -372,13 +389,25 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Whether two names differ but are equal once every `_` is a `-`, as CGI and its successors read
-/// names.
-pub(crate) fn has_twins(names: &[&[u8]]) -> bool {
-    let dashed = |byte: &u8| match byte.to_ascii_lowercase() {
+/// A byte of a name as CGI and its successors read names.
+fn dashed(byte: &u8) -> u8 {
+    match byte.to_ascii_lowercase() {
         b'_' => b'-',
         other => other,
-    };
+    }
+}
+
+/// Whether a name with a `_` would pass for another one that has dashes only, and which a proxy may
+/// have set. Such a field is left out.
+pub(crate) fn is_shadowed(name: &[u8], names: &[&[u8]]) -> bool {
+    name.contains(&b'_')
+        && names.iter().any(|other| {
+            !other.contains(&b'_') && other.iter().map(dashed).eq(name.iter().map(dashed))
+        })
+}
+
+/// Whether two names differ but are equal once every `_` is a `-`.
+pub(crate) fn has_twins(names: &[&[u8]]) -> bool {
     names.iter().filter(|name| name.contains(&b'_')).any(|underscored| {
         names.iter().any(|name| {
             name.iter().map(dashed).eq(underscored.iter().map(dashed))
