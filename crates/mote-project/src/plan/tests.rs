@@ -1,5 +1,7 @@
 use std::os::unix::fs::PermissionsExt;
 
+use mote_core::spec::Egress;
+
 use super::*;
 
 /// Makes a folder `demo` of these files (`!` before a name makes it executable) and reads it.
