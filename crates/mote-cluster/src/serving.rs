@@ -5,11 +5,11 @@ use std::io;
 use std::time::Duration;
 
 use axum::Router;
+pub(crate) use mote_compat::connection::Place;
 use mote_compat::connection::{Places, http1};
-use mote_core::shares::Share;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Connections of a port at once; one address may have half of them.
+/// Connections of a port at once. At the limit, an idle one of the address with the most of them ends.
 const CONNECTIONS_MAX: usize = 512;
 /// A socket without free file descriptors fails at once, again and again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -19,9 +19,6 @@ pub(crate) struct Port {
     listener: TcpListener,
     places: Places,
 }
-
-/// The place of a connection, which is free again when this is dropped.
-pub(crate) type Place = Share<std::net::IpAddr>;
 
 impl Port {
     /// Listens at the address.
@@ -55,9 +52,12 @@ impl Port {
             let (stream, peer, place) = self.next().await;
             let routes = routes.clone();
             tokio::spawn(async move {
-                let _place = place;
-                // The client went away; nobody needs to know why.
-                let _ = http1(stream, peer, routes, std::future::pending()).await;
+                let (ended, never) = (place.ended(), std::future::pending());
+                tokio::select! {
+                    // The client went away; nobody needs to know why.
+                    _ = http1(stream, peer, Some(place), routes, never) => {}
+                    () = ended => {}
+                }
             });
         }
     }

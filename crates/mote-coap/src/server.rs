@@ -128,6 +128,8 @@ pub(crate) struct Server<I: Invoker> {
     pub(crate) proofs: Proofs,
     /// What is known about the clients.
     pub(crate) clients: Clients,
+    /// Whether a sender has shown a valid key since somebody last looked.
+    pub(crate) has_proof: bool,
     hasher: RandomState,
     running: Slab<Exchange>,
     shares: Running,
@@ -158,6 +160,7 @@ impl<I: Invoker> Server<I> {
             answers: Bounded::new(config.answers_bytes_max, BLOCK_KEEP_NS),
             proofs: Proofs::default(),
             clients: Clients::Unknown,
+            has_proof: false,
             running: Slab::new(),
             shares: Running::default(),
             next_serial: 0,
@@ -405,6 +408,7 @@ impl<I: Invoker> Server<I> {
             Ok(sender) => sender,
             Err(fault) => return Some(self.fault(exchange, &fault)),
         };
+        self.has_proof |= sender.head.caller().is_some();
         // Only those who may call the function learn what it accepts.
         let methods = route.methods();
         if !methods.is_empty() && !methods.iter().any(|allowed| allowed.as_bytes() == method) {

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use mote_core::Invoker;
+use mote_core::seats::{Seat, Seats, Standing};
 use mote_core::shares::{Share, Shares, address_owner};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::net::TcpListener;
@@ -24,6 +25,7 @@ use super::cutting::Frame;
 use super::exchange_io::{Alarm, STOP_GRACE, finished, run};
 use super::ids::now_ns;
 use super::runs::Runs;
+use super::sender::Clients;
 use super::server::{Config, Server};
 use super::stream::{self, BASE_MESSAGE_BYTES, Broken, Signal};
 use super::stream_tls::{self, Socket, StreamTls};
@@ -31,9 +33,10 @@ use super::stream_tls::{self, Socket, StreamTls};
 /// Bounds of the connections.
 #[derive(Debug, Clone)]
 pub struct StreamConfig {
-    /// Open connections.
+    /// Open connections. A further one takes the place of one that is idle, of the address with the most
+    /// of these.
     pub connections_max: usize,
-    /// Open connections of one address.
+    /// Open connections of one address. A further one takes the place of another of this address.
     pub connections_per_address_max: usize,
     /// Bytes that all connections hold: messages, bodies in blocks, answers. One address has half.
     pub bytes_max: usize,
@@ -70,6 +73,8 @@ impl Default for StreamConfig {
 const RELEASE_GRACE: Duration = Duration::from_secs(1);
 /// Requests of one connection under way at once; the next one is read when one has ended.
 const RUNNING_MAX: usize = 16;
+/// Connections that may still be open when their seats were given to others.
+const LEAVING_MAX: usize = 16;
 /// Nothing is read, and no notification sent, while so many bytes wait to be written.
 const UNSENT_MAX: usize = 64 << 10;
 /// The largest message that is sent, whatever the peer reads.
@@ -90,9 +95,9 @@ pub async fn serve_stream<I: Invoker>(
     (config, streams): (Config, StreamConfig),
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let places = Arc::new(Semaphore::new(streams.connections_max));
+    let places = Arc::new(Semaphore::new(streams.connections_max + LEAVING_MAX));
     let (all, each) = (streams.connections_max, streams.connections_per_address_max);
-    let shares: Shares<IpAddr> = Shares::new(all, each);
+    let seats: Seats<IpAddr> = Seats::new(all, each);
     let bytes = Shares::new(streams.bytes_max / UNIT_BYTES, streams.bytes_max / UNIT_BYTES / 2);
     // The number of requests is bounded by what is read, so no share of these is needed below it.
     let (running_max, answers_bytes_max) = (4 * RUNNING_MAX, ANSWERS_BYTES_MAX);
@@ -118,16 +123,21 @@ pub async fn serve_stream<I: Invoker>(
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
-        // A client that opens too many connections finds them closed.
-        let Ok(share) = shares.take(address_owner(peer.ip()), 1) else { continue };
+        // If all connections are in use, a further one is closed.
+        let Ok(seat) = seats.take(address_owner(peer.ip())) else { continue };
         let _ = socket.set_nodelay(true);
         let (config, streams, bytes) = (config.clone(), streams.clone(), bytes.clone());
         let (invoker, stop) = (invoker.clone(), stopping.clone());
-        connections.spawn(async move {
+        let seat = Arc::new(seat);
+        let ended = seat.ended();
+        let serving = async move {
             let time_max = Duration::from_nanos(streams.first_ns);
             let tls = streams.tls.clone();
             let opened = stream_tls::open(socket, peer, tls, &bytes, time_max, &stop);
             if let Some((socket, clients)) = opened.await {
+                if matches!(clients, Clients::Certified(_)) {
+                    let _ = seat.prove(Standing::Proven);
+                }
                 let answer_bytes_max = config.answer_bytes_max;
                 let mut server = Server::new(invoker.clone(), config);
                 server.clients = clients;
@@ -135,6 +145,8 @@ pub async fn serve_stream<I: Invoker>(
                     server,
                     socket,
                     peer,
+                    seat,
+                    is_used: false,
                     config: streams,
                     bytes,
                     held: None,
@@ -147,7 +159,14 @@ pub async fn serve_stream<I: Invoker>(
                 };
                 connection.serve(invoker, answer_bytes_max, stop).await;
             }
-            drop((place, share));
+        };
+        connections.spawn(async move {
+            tokio::select! {
+                biased;
+                () = serving => {}
+                () = ended => tracing::debug!(%peer, "CoAP connection ended: others needed its place"),
+            }
+            drop(place);
         });
     }
     while connections.join_next().await.is_some() {}
@@ -189,6 +208,9 @@ struct Connection<I: Invoker> {
     server: Server<I>,
     socket: Socket,
     peer: SocketAddr,
+    seat: Arc<Seat<IpAddr>>,
+    /// Whether requests run, so that the seat is in use.
+    is_used: bool,
     config: StreamConfig,
     bytes: Shares<IpAddr>,
     held: Option<Share<IpAddr>>,
@@ -226,6 +248,9 @@ impl<I: Invoker> Connection<I> {
             runs.poll(cx, |id, result| self.server.finish(id, finished(result), now));
             let more = self.read(cx, now);
             let was_blocked = !self.has_room();
+            if !self.use_seat() {
+                return Poll::Ready(());
+            }
             let mut works = std::mem::take(&mut self.server.work);
             for work in works.drain(..) {
                 let id = work.id;
@@ -275,6 +300,23 @@ impl<I: Invoker> Connection<I> {
         let closing = poll_fn(|cx| Poll::Ready(Pin::new(&mut self.socket).poll_shutdown(cx)));
         let _ = closing.await;
         tracing::debug!(peer = %self.peer, counters = ?self.server.counters(), "CoAP connection ended");
+    }
+
+    /// Tells the seat whether requests run, and what their senders have proved. With `false`, the seat
+    /// has ended, and nothing may begin.
+    fn use_seat(&mut self) -> bool {
+        if std::mem::take(&mut self.server.has_proof) {
+            let _ = self.seat.prove(Standing::Proven);
+        }
+        let is_used = self.server.running() > 0;
+        match (std::mem::replace(&mut self.is_used, is_used), is_used) {
+            (false, true) => self.seat.begin_work(),
+            (true, false) => {
+                self.seat.end_work();
+                true
+            }
+            _ => true,
+        }
     }
 
     fn unsent(&self) -> usize {

@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use mote_api::Problem;
 use mote_operators::{Begun, bearer, reads_only};
 
+use crate::connection;
 use crate::node::{Act, Admission, Api, Managed, Role, Scope};
 use crate::part::Part;
 use crate::routing;
@@ -187,6 +188,9 @@ async fn check(
     };
     match allowed {
         Ok((name, part)) => {
+            if *name != *WITHOUT_TOKEN {
+                connection::proven(request.extensions());
+            }
             let act = act(&name, from, &request);
             gate.without_tokens(request.headers_mut());
             if let Some(part) = part {

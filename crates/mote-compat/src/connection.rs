@@ -6,6 +6,8 @@ use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,7 +18,8 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::http::Extensions;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use mote_core::shares::{Share, Shares, address_owner};
+use mote_core::seats::{Seat, Seats, Standing};
+use mote_core::shares::address_owner;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
@@ -31,18 +34,20 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// limit is 408 KiB, and a client that sends that much and stops would hold it on each of its
 /// connections.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// The answer to a client whose address has too many connections.
+/// The answer to a client if all connections, or all that its address may have, are in use.
 const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\n\
-    retry-after: 1\r\ncontent-length: 39\r\nconnection: close\r\n\r\n\
-    too many connections from this address\n";
+    retry-after: 1\r\ncontent-length: 47\r\nconnection: close\r\n\r\n\
+    too many connections, and all of them are used\n";
 
 /// Serves `app` on a connection until it ends, or until `stopped` has resolved and the running
-/// request has ended. Each request carries `info` as its [`ConnectInfo`].
+/// request has ended. Each request carries `info` as its [`ConnectInfo`]. With a `place`, the
+/// connection counts as used while requests run; whoever passes it ends the connection with it.
 ///
 /// All that is generic is behind pointers, so that a binary contains the code of a connection once.
 pub fn http1<S, T>(
     stream: S,
     info: T,
+    place: Option<Place>,
     app: Router,
     stopped: impl Future<Output = ()> + Send + 'static,
 ) -> Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>
@@ -50,10 +55,14 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     T: Clone + Send + Sync + 'static,
 {
+    let of_requests = place.clone();
     let mark = move |extensions: &mut Extensions| {
         extensions.insert(ConnectInfo(info.clone()));
+        if let Some(place) = &of_requests {
+            extensions.insert(place.clone());
+        }
     };
-    Box::pin(serve(Box::new(stream), Box::new(mark), app, Box::pin(stopped)))
+    Box::pin(serve(Box::new(stream), Box::new(mark), place, app, Box::pin(stopped)))
 }
 
 /// What a connection reads and writes.
@@ -64,14 +73,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 async fn serve(
     stream: Box<dyn Stream>,
     mark: Box<dyn Fn(&mut Extensions) + Send>,
+    place: Option<Place>,
     app: Router,
     stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
 ) -> hyper::Result<()> {
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let mut request = request.map(Idle::new);
+        let work = place.clone().map(|place| Arc::new(Work { place, has_begun: false.into() }));
+        let mut request = request.map(|incoming| Idle::new(incoming, work.clone()));
         mark(request.extensions_mut());
         let app = app.clone();
-        async move { tower_service::Service::call(&mut { app }, request).await }
+        async move {
+            if request.body().is_end_stream() && !begins(work.as_ref()) {
+                return Err(Ended);
+            }
+            let answered = tower_service::Service::call(&mut { app }, request).await;
+            let response = answered.unwrap_or_else(|never| match never {});
+            Ok(response.map(|body| Answer { body, _work: work }))
+        }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -99,26 +117,93 @@ where
     connection.await
 }
 
-/// The limits of a listener's connections: in total, and for one address.
-#[derive(Debug, Clone)]
-pub struct Places(Shares<IpAddr>);
+/// A place among the connections of a listener. Each request has that of its connection among its
+/// extensions.
+pub type Place = Arc<Seat<IpAddr>>;
 
-impl Places {
-    /// `total_max` connections, of which one address may have half, so that one client cannot block
-    /// all others.
-    pub fn new(total_max: usize) -> Self {
-        Self(Shares::new(total_max, total_max / 2))
+/// Notes on the place of a request's connection that its sender has shown a valid token or key.
+pub fn proven(extensions: &Extensions) {
+    prove(extensions, Standing::Proven);
+}
+
+/// Notes what the sender of a request has shown.
+pub fn prove(extensions: &Extensions, standing: Standing) {
+    if let Some(place) = extensions.get::<Place>() {
+        // Nothing refuses a standing for which no reserve is kept.
+        let _ = place.prove(standing);
+    }
+}
+
+/// A request that has arrived and whose answer is not complete: its connection is in use.
+struct Work {
+    place: Place,
+    has_begun: AtomicBool,
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if *self.has_begun.get_mut() {
+            self.place.end_work();
+        }
+    }
+}
+
+/// Marks the beginning of work. With `false`, the connection has ended and nothing may begin.
+fn begins(work: Option<&Arc<Work>>) -> bool {
+    work.is_none_or(|work| work.has_begun.swap(true, Ordering::Relaxed) || work.place.begin_work())
+}
+
+/// The connection was ended for others before its request had begun.
+#[derive(Debug, thiserror::Error)]
+#[error("the connection was ended because others needed its place")]
+struct Ended;
+
+/// An answer, which ends the work when it is complete or given up.
+struct Answer {
+    body: axum::body::Body,
+    _work: Option<Arc<Work>>,
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
     }
 
-    /// Takes a place for a connection; dropping the place releases it. If none is free, the client
-    /// receives a 503, provided that the socket accepts it at once; the caller then closes the
-    /// connection.
-    pub fn take(&self, stream: &TcpStream, peer: IpAddr) -> Option<Share<IpAddr>> {
-        let place = self.0.take(address_owner(peer), 1).ok();
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The limits of a listener's connections: in total, and for one address.
+#[derive(Debug, Clone)]
+pub struct Places(Seats<IpAddr>);
+
+impl Places {
+    /// `total_max` connections, of which one address may have half.
+    pub fn new(total_max: usize) -> Self {
+        Self(Seats::new(total_max, total_max / 2))
+    }
+
+    /// Takes a place for a connection; dropping the place releases it, and whoever holds it must close
+    /// the connection when it has ended. At the limit, an idle connection of the address with the most
+    /// of them ends. If none is idle, the client receives a 503, provided that the socket accepts it at
+    /// once; the caller then closes the connection.
+    pub fn take(&self, stream: &TcpStream, peer: IpAddr) -> Option<Place> {
+        let place = self.0.take(address_owner(peer)).ok();
         if place.is_none() {
             let _ = stream.try_write(CROWDED);
         }
-        place
+        place.map(Arc::new)
     }
 }
 
@@ -128,11 +213,13 @@ struct Idle {
     /// The timer of the current silence; set when a read first has to wait.
     silent: Option<Pin<Box<Sleep>>>,
     waits: bool,
+    /// Begins when the body is complete.
+    work: Option<Arc<Work>>,
 }
 
 impl Idle {
-    fn new(incoming: Incoming) -> Self {
-        Self { incoming, silent: None, waits: false }
+    fn new(incoming: Incoming, work: Option<Arc<Work>>) -> Self {
+        Self { incoming, silent: None, waits: false, work }
     }
 }
 
@@ -146,6 +233,9 @@ impl Body for Idle {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) {
             self.waits = false;
+            if (frame.is_none() || self.incoming.is_end_stream()) && !begins(self.work.as_ref()) {
+                return Poll::Ready(Some(Err(Ended.into())));
+            }
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
         let waits = std::mem::replace(&mut self.waits, true);
@@ -256,7 +346,7 @@ mod tests {
         let long = get(|| async { "x".repeat(1 << 20) });
         let app = Router::new().route("/echo", echo).route("/long", long);
         let never = std::future::pending();
-        (client, tokio::spawn(http1(server, (), app, never)))
+        (client, tokio::spawn(http1(server, (), None, app, never)))
     }
 
     async fn ends(serving: tokio::task::JoinHandle<hyper::Result<()>>) -> Duration {
@@ -312,28 +402,90 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_address_gets_half_of_the_places() {
+    async fn an_address_at_its_limit_displaces_itself() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("bound");
         let places = Places::new(4);
         let (mut clients, mut held) = (Vec::new(), Vec::new());
-        for n in 0..3 {
+        for _ in 0..3 {
             clients.push(TcpStream::connect(address).await.expect("connected"));
             let (stream, peer) = listener.accept().await.expect("accepted");
-            let place = places.take(&stream, peer.ip());
-            assert_eq!(place.is_some(), n < 2, "connection {n}");
-            held.extend(place);
+            let place = places.take(&stream, peer.ip()).expect("an older one makes room");
+            held.push((stream, place));
         }
+        assert_eq!(held.iter().filter(|one| one.1.is_ended()).count(), 1);
+        assert!(held.remove(0).1.is_ended());
+        // Connections in use stay, and the client is told.
+        assert!(held.iter().all(|one| one.1.begin_work()));
+        clients.push(TcpStream::connect(address).await.expect("connected"));
+        let (stream, peer) = listener.accept().await.expect("accepted");
+        assert!(places.take(&stream, peer.ip()).is_none());
+        drop(stream);
         let mut told = String::new();
-        clients[2].read_to_string(&mut told).await.expect("an answer");
+        clients[3].read_to_string(&mut told).await.expect("an answer");
         let (head, body) = told.split_once("\r\n\r\n").expect("a head and a body");
         assert!(head.starts_with("HTTP/1.1 503 "), "{told}");
         assert!(head.contains(&format!("content-length: {}", body.len())), "{told}");
         // Other addresses have the other half.
-        let (stream, other) = (&clients[0], "192.0.2.1".parse().expect("an address"));
-        held.extend(places.take(stream, other));
-        assert_eq!(held.len(), 3);
-        held.clear();
-        assert!(places.take(stream, address.ip()).is_some());
+        assert!(places.take(&clients[0], "192.0.2.1".parse().expect("an address")).is_some());
+    }
+
+    /// Serves a connection with a place, and returns the client, the place and the end.
+    fn placed(app: Router) -> (DuplexStream, Places, Place, tokio::task::JoinHandle<()>) {
+        let places = Places::new(2);
+        let place = Arc::new(places.0.take(IpAddr::from([192, 0, 2, 1])).expect("free"));
+        let (client, server) = duplex(1_024);
+        let (ended, never) = (place.ended(), std::future::pending());
+        let serving = http1(server, (), Some(place.clone()), app, never);
+        let serving = tokio::spawn(async move {
+            tokio::select! {
+                _ = serving => {}
+                () = ended => {}
+            }
+        });
+        (client, places, place, serving)
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_in_use_from_the_end_of_a_body_to_the_end_of_the_answer() {
+        let (go, wait) = tokio::sync::watch::channel(false);
+        let held = post(move |body: Bytes| {
+            let mut wait = wait.clone();
+            async move {
+                let _ = wait.wait_for(|go| *go).await;
+                body
+            }
+        });
+        let (mut client, places, place, serving) = placed(Router::new().route("/", held));
+        let head = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\na";
+        client.write_all(head).await.expect("sent");
+        client.write_all(b"b").await.expect("sent");
+        let other = |last| places.0.take(IpAddr::from([192, 0, 2, last]));
+        let _second = other(2).expect("free");
+        // Once the request has arrived, a newcomer cannot end it.
+        let mut newcomers = Vec::new();
+        while !place.is_ended() && newcomers.len() < 3 {
+            tokio::task::yield_now().await;
+            if place.is_working() {
+                newcomers.push(other(3).expect("the other one makes room"));
+            }
+        }
+        assert!(!place.is_ended());
+        go.send_replace(true);
+        let mut answer = vec![0; 512];
+        let mut length = 0;
+        while !answer[..length].ends_with(b"ab") {
+            length += client.read(&mut answer[length..]).await.expect("an answer");
+        }
+        while place.is_working() {
+            tokio::task::yield_now().await;
+        }
+        // Idle again, it makes room as soon as others have fewer.
+        while !place.is_ended() {
+            newcomers.clear();
+            newcomers.push(other(4).expect("room"));
+            newcomers.push(other(5).expect("room"));
+        }
+        serving.await.expect("it ends");
     }
 }

@@ -1,23 +1,27 @@
-//! Sockets of the platforms' APIs. Their connections are limited, and one address may have half of
-//! them.
+//! Sockets of the platforms' APIs. Their connections are limited; at the limit, an idle one of the
+//! address with the most of them makes room for a new one.
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
-use mote_core::shares::{Shares, address_owner};
+use mote_core::seats::Seats;
+use mote_core::shares::address_owner;
 use mote_tls::{Acceptor, Stream};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::Stop;
-use crate::connection::{self, Places};
+use crate::connection::{self, Place, Places};
 
-/// Connections of one listener at once. Above this limit, or above half of it from one address, a
-/// client receives a 503.
+/// Connections of one listener at once, unless the node may open few files.
 const CONNECTIONS_MAX: usize = 512;
-/// Handshakes of TLS at once, and a quarter of them from one address.
+/// The part of the open files that the connections of one listener may use.
+const FILES_SHARE: usize = 32;
+/// Connections of one listener, however few files the node may open.
+const CONNECTIONS_LEAST: usize = 32;
+/// Handshakes of TLS at once. At the limit, the oldest one of the address with the most of them ends.
 const HANDSHAKES_MAX: usize = 64;
 /// How long running requests may take to end once the node stops.
 const STOP_GRACE: Duration = Duration::from_secs(10);
@@ -57,20 +61,20 @@ impl Bound {
     /// Serves `app` over HTTP/1.1 until the node stops; each request carries its peer's address.
     pub async fn serve(self, app: Router, stop: Stop) {
         let ending = stop.clone();
-        let one = move |stream, peer| one(stream, peer, app.clone(), ending.clone());
+        let one = move |stream, peer, place| one(stream, peer, place, app.clone(), ending.clone());
         self.serve_with(one, stop).await;
     }
 
     /// Serves each connection with `one` until the node stops.
     pub async fn serve_with<F>(
         self,
-        one: impl Fn(Stream, SocketAddr) -> F + Clone + Send + 'static,
+        one: impl Fn(Stream, SocketAddr, Place) -> F + Clone + Send + 'static,
         stop: Stop,
     ) where
         F: Future<Output = ()> + Send + 'static,
     {
-        let places = Places::new(CONNECTIONS_MAX);
-        let handshakes = Shares::new(HANDSHAKES_MAX, HANDSHAKES_MAX / 4);
+        let places = Places::new(connections_max());
+        let handshakes = Seats::new(HANDSHAKES_MAX, HANDSHAKES_MAX);
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
@@ -90,19 +94,30 @@ impl Bound {
             let _ = stream.set_nodelay(true);
             let (one, tls, ending) = (one.clone(), self.tls.clone(), stop.clone());
             let (handshakes, owner) = (handshakes.clone(), address_owner(peer.ip()));
-            connections.spawn(mote_tasks::boxed(async move {
+            let until = place.ended();
+            let serving = async move {
+                let handshake = || {
+                    let seat = handshakes.take(owner).ok()?;
+                    Some(async move { seat.ended().await })
+                };
                 let accepted = match tls {
                     Some(tls) => tokio::select! {
-                        accepted = tls.accept(stream, || handshakes.take(owner, 1).ok()) => accepted,
+                        accepted = tls.accept(stream, handshake) => accepted,
                         () = ending.stopped() => return,
                     },
                     None => Ok(mote_tls::plain(stream)),
                 };
                 match accepted {
-                    Ok(stream) => one(stream, peer).await,
+                    Ok(stream) => one(stream, peer, place).await,
                     Err(error) => tracing::debug!(%error, %peer, "no connection"),
                 }
-                drop(place);
+            };
+            connections.spawn(mote_tasks::boxed(async move {
+                tokio::select! {
+                    biased;
+                    () = serving => {}
+                    () = until => tracing::debug!(%peer, "connection ended: others needed its place"),
+                }
             }));
         }
         drop(self.socket);
@@ -111,10 +126,16 @@ impl Bound {
     }
 }
 
-async fn one(stream: Stream, peer: SocketAddr, app: Router, stop: Stop) {
-    if let Err(error) =
-        connection::http1(stream, peer, app, async move { stop.stopped().await }).await
-    {
+/// How many connections a listener may have.
+fn connections_max() -> usize {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let files = files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
+    (files / FILES_SHARE).clamp(CONNECTIONS_LEAST, CONNECTIONS_MAX)
+}
+
+async fn one(stream: Stream, peer: SocketAddr, place: Place, app: Router, stop: Stop) {
+    let stopped = async move { stop.stopped().await };
+    if let Err(error) = connection::http1(stream, peer, Some(place), app, stopped).await {
         tracing::debug!(%error, %peer, "connection ended");
     }
 }

@@ -28,6 +28,7 @@ pub mod publish;
 pub mod retry;
 pub mod rollout;
 pub mod routing;
+pub mod seats;
 pub mod services;
 pub mod shares;
 pub mod spec;

@@ -3,16 +3,16 @@
 
 use mote_gateway::http;
 
-// The parts of the open files that a node may use for the connections of its fronts. The rest is for
-// instances, for the APIs of other platforms and for the management API, which clients of the fronts
-// must not block.
+// The parts of the open files that a node may use for the connections of its fronts, two thirds
+// together. The rest is for instances, for what functions connect to, for the APIs of other platforms
+// and for the management API, which clients of the fronts must not block.
 
 /// The part of the own HTTP front.
-pub const HTTP_FILES_SHARE: usize = 2;
+pub const HTTP_FILES_SHARE: usize = 3;
 /// The part of the same front over TLS.
-pub const HTTPS_FILES_SHARE: usize = 4;
+pub const HTTPS_FILES_SHARE: usize = 6;
 /// The part of each of tinyFaaS' fronts over TCP.
-pub const TINYFAAS_FILES_SHARE: usize = 8;
+pub const TINYFAAS_FILES_SHARE: usize = 12;
 
 /// The limits of an HTTP front that may use one part in `share` of the files that this process may
 /// open.

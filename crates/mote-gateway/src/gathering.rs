@@ -7,12 +7,14 @@
 
 use std::collections::VecDeque;
 use std::hash::Hash;
+use std::pin::pin;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 
 use mote_core::Fault;
 use mote_core::body::{Body, BodyError, BodySource};
+use mote_core::seats::Seats;
 use mote_core::shares::{Share, Shares};
 
 /// Bytes of all bodies that are held at once, complete or not, until their calls have taken them.
@@ -26,7 +28,8 @@ pub const GATHERED_BODY_BYTES_MAX: usize = 16 << 20;
 const BLOCK_BYTES: usize = 64 << 10;
 /// Bytes are counted in steps of this size.
 const STEP_BYTES: usize = 4 << 10;
-/// Bodies that are arriving at once, whatever number of bytes they hold.
+/// Bodies that are arriving at once, whatever number of bytes they hold. For a further one, the oldest
+/// body of the owner with the most of them is given up.
 const BODIES_MAX: usize = 4_096;
 /// The number for one owner. More would be slow uploads from more clients than a node serves.
 const BODIES_PER_OWNER_MAX: usize = 1_024;
@@ -35,7 +38,7 @@ const BODIES_PER_OWNER_MAX: usize = 1_024;
 #[derive(Debug)]
 pub struct Gathering<K: Eq + Hash> {
     bytes: Shares<K>,
-    bodies: Shares<K>,
+    bodies: Seats<K>,
 }
 
 /// Why a call cannot wait for its body.
@@ -88,13 +91,17 @@ impl<K: Eq + Hash + Clone + Send + 'static> Gathering<K> {
             return Ok(Body::Stream { source, length });
         }
         let crowded = |_| NotGathered::Crowded;
-        let _body = self.bodies.take(owner.clone(), 1).map_err(crowded)?;
+        let seat = self.bodies.take(owner.clone()).map_err(crowded)?;
+        let mut ended = pin!(seat.ended());
         let base = (head_bytes + STEP_BYTES).next_multiple_of(STEP_BYTES);
         let share = Some(self.bytes.take(owner, base).map_err(crowded)?);
         let mut held = Held { blocks: VecDeque::new(), bytes: 0, counted: 0, share };
         loop {
-            let chunk = std::future::poll_fn(|cx| source.poll_chunk(cx)).await;
-            let Some(chunk) = chunk.transpose().map_err(NotGathered::Broken)? else { break };
+            let chunk = std::future::poll_fn(|cx| match source.poll_chunk(cx) {
+                Poll::Pending => ended.as_mut().poll(cx).map(|()| Err(NotGathered::Crowded)),
+                Poll::Ready(chunk) => Poll::Ready(chunk.transpose().map_err(NotGathered::Broken)),
+            });
+            let Some(chunk) = chunk.await? else { break };
             if !held.add(&chunk) {
                 held.blocks.push_back(BytesMut::from(&chunk[..]));
                 let source = Box::new(Gathered { held, rest: Some(source) });
@@ -117,7 +124,7 @@ impl<K: Eq + Hash + Clone + Send + 'static> Gathering<K> {
 impl<K: Eq + Hash + Clone> Gathering<K> {
     fn new(total_max: usize, owner_max: usize) -> Self {
         let bytes = Shares::new(total_max, owner_max);
-        Self { bytes, bodies: Shares::new(BODIES_MAX, BODIES_PER_OWNER_MAX) }
+        Self { bytes, bodies: Seats::new(BODIES_MAX, BODIES_PER_OWNER_MAX) }
     }
 }
 
@@ -245,12 +252,16 @@ mod tests {
         };
         let held: Vec<_> = (0..BODIES_PER_OWNER_MAX).map(|_| begin("a", 100)).collect();
         assert!(held.iter().all(|(_, refused)| !refused));
-        assert!(begin("a", 100).1, "one body too many");
+        let (mut oldest, newest) = (held, begin("a", 100));
+        assert!(!newest.1);
+        let polled = poll(&mut oldest[0].0);
+        assert!(matches!(polled, Poll::Ready(Err(NotGathered::Crowded))), "one body too many");
+        assert!(poll(&mut oldest[1].0).is_pending());
         let long: Vec<_> = (0..2_000).map(|_| begin("b", 30_000)).collect();
         let begun = long.iter().filter(|(_, refused)| !refused).count();
         assert!(begun < 1_000 && begun > 900, "{begun} heads of 30 kB");
         assert!(gathering.held_bytes() < GATHERED_BYTES_MAX);
-        drop((held, long));
+        drop((oldest, newest, long));
         assert_eq!(gathering.held_bytes(), 0);
     }
 

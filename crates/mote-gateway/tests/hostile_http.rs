@@ -6,6 +6,8 @@
 
 mod support;
 
+use std::sync::atomic::Ordering;
+
 use mote_gateway::http::{Bounds, Config};
 use support::raw_http::{Client, Server};
 
@@ -345,22 +347,44 @@ fn no_split_of_the_bytes_changes_the_answer() {
 }
 
 #[test]
-fn one_address_leaves_connections_to_others() {
+fn an_address_at_its_limit_keeps_its_newest_connections() {
     let config = Config { connections_max: 8, connections_per_address_max: 4, ..Config::default() };
     let mut server = Server::start(config);
     let get = "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n";
+    // Loopback is one owner, whichever of its addresses is the source.
     let mut kept: Vec<Client> = (0..4).map(|_| server.client()).collect();
     for client in &mut kept {
         assert_eq!(client.call(get).status, 200);
     }
-    // Loopback is one owner, whichever of its addresses is the source.
+    // A connection without a request ends before one that was used, and the older of two such first.
+    let (mut silent, mut newest) = (server.client(), server.client());
+    assert_eq!(newest.call(get).status, 200);
+    assert!(silent.is_over());
+    assert!(kept[0].is_over());
+    for client in &mut kept[1..] {
+        assert_eq!(client.call(get).status, 200);
+    }
+    drop((kept, newest));
+    server.stop();
+}
+
+#[test]
+fn connections_in_use_are_never_ended_for_others() {
+    let config = Config { connections_max: 8, connections_per_address_max: 4, ..Config::default() };
+    let mut server = Server::start(config);
+    let mut running: Vec<Client> = (0..4).map(|_| server.client()).collect();
+    for client in &mut running {
+        client.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    server.fake.wait("all run", |state| state.calls.load(Ordering::SeqCst) == 4);
     let mut refused = server.client();
     let answer = refused.answer(false).expect("an answer");
     assert_eq!((answer.status, answer.closes()), (503, true));
     assert_eq!(answer.detail(), "too many connections from this address");
     assert!(refused.is_over());
-    drop(kept.pop());
+    drop(running.pop());
     // The place is free once the front has noticed the end of the connection.
+    let get = "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n";
     loop {
         let mut client = server.client();
         match client.call(get).status {
@@ -368,7 +392,7 @@ fn one_address_leaves_connections_to_others() {
             status => assert_eq!(status, 503),
         }
     }
-    drop(kept);
+    drop(running);
     server.stop();
 }
 
@@ -384,16 +408,15 @@ fn fronts_share_the_connections_of_one_address() {
     for client in &mut kept {
         assert_eq!(client.call(get).status, 200);
     }
-    for server in [&first, &second] {
-        assert_eq!(server.client().answer(false).expect("an answer").status, 503);
+    // Each front ends a connection of the other one.
+    for (at, server) in [(0, &second), (1, &first)] {
+        let mut newest = server.client();
+        assert_eq!(newest.call(get).status, 200);
+        assert!(kept[at].is_over());
+        kept.push(newest);
     }
-    // Each of them waits for the end of its own connections only.
-    let others = [kept.pop(), kept.swap_remove(1).into()];
     drop(kept);
     first.stop();
-    drop(others);
-    // The places are free once the front has noticed the ends of the connections.
-    while second.client().call(get).status != 200 {}
     second.stop();
 }
 

@@ -188,6 +188,9 @@ fn admitted(
     let mut head = head(trace, peer, parts, &route.target);
     let admitted = gateway.calls.admit(&route.function, &mut head, peer.ip());
     admitted.map_err(|fault| refused(&fault, &route.function))?;
+    if head.caller().is_some() {
+        mote_compat::connection::proven(&parts.extensions);
+    }
     Ok(head)
 }
 

@@ -206,7 +206,10 @@ async fn authorise(
     }
     let method = request.method().as_str();
     let (name, part) = match whisk.gate.allowed(from.ip(), request.headers(), method, path) {
-        Ok((name, part)) => (name, part.expect("the API has parts")),
+        Ok((name, part)) => {
+            mote_compat::connection::proven(request.extensions());
+            (name, part.expect("the API has parts"))
+        }
         Err(denied) => {
             if let Denied::NotPermitted(name, _) = &denied
                 && let Some(act) = access::act(name, from, &request)

@@ -1,8 +1,11 @@
 //! Connections to a listener that speaks TLS with clients that begin with a handshake of it, and what
 //! other clients send with them.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -32,8 +35,9 @@ impl Acceptor {
     }
 
     /// Waits for the first byte of a client, and for the handshake if it begins one. A handshake may
-    /// hold up to 64 KiB, so it needs a `place`, and there is none if it returns `None`.
-    pub async fn accept<P>(
+    /// hold up to 64 KiB, so it needs a `place`, and there is none if it returns `None`. A place
+    /// resolves when the handshake has to end because others need it.
+    pub async fn accept<P: Future<Output = ()>>(
         &self,
         stream: TcpStream,
         place: impl FnOnce() -> Option<P>,
@@ -43,9 +47,15 @@ impl Acceptor {
         if peeked == 0 || first[0] != HANDSHAKE {
             return Ok(plain(stream));
         }
-        let _place = place().ok_or_else(|| io::Error::other("too many handshakes"))?;
+        let crowded = || io::Error::other("too many handshakes");
+        let mut place = pin!(place().ok_or_else(crowded)?);
         let handshake = TlsAcceptor::from(self.0.clone()).accept(stream);
-        let session = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await??;
+        let mut handshake = pin!(tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake));
+        let session = poll_fn(|cx| match handshake.as_mut().poll(cx) {
+            Poll::Pending => place.as_mut().poll(cx).map(|()| Ok(Err(crowded()))),
+            session => session,
+        });
+        let session = session.await??;
         if session.get_ref().1.alpn_protocol() == Some(PROTOCOL) {
             return Err(io::Error::other("a question of an authority")); // the handshake answered it
         }

@@ -60,7 +60,14 @@ pub(super) async fn acquire(client: kube::Client, options: &Options, port: &Port
 
 /// Passes a connection on to the controller that holds the lease, which limits how long it may be
 /// silent.
-async fn pass(api: Api<Lease>, mut inside: TcpStream, _place: Place) {
+async fn pass(api: Api<Lease>, inside: TcpStream, place: Place) {
+    tokio::select! {
+        () = connect(api, inside) => {}
+        () = place.ended() => {}
+    }
+}
+
+async fn connect(api: Api<Lease>, mut inside: TcpStream) {
     let Ok(Ok(lease)) = tokio::time::timeout(LOOK, api.get(NAME)).await else { return };
     let Some(address) = lease.metadata.annotations.and_then(|mut notes| notes.remove(ADDRESS))
     else {

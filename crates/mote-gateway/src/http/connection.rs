@@ -10,6 +10,7 @@ use crate::gathering::NotGathered;
 use bytes::{Buf, BytesMut};
 use mote_core::body::Body;
 use mote_core::invocation::Head;
+use mote_core::seats::{Seat, Standing};
 use mote_core::shares::address_owner;
 use mote_core::wire::INLINE_BODY_BYTES_MAX;
 use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo, Trigger};
@@ -49,6 +50,7 @@ pub(crate) async fn serve<I: Invoker>(
     mut stream: Socket,
     address: IpAddr,
     via: Option<&Arc<Proxies>>,
+    seat: &Arc<Seat<IpAddr>>,
     front: &HttpFront<I>,
 ) {
     let mut input = Input::new(&front.config, front.stopper.stopped());
@@ -77,12 +79,12 @@ pub(crate) async fn serve<I: Invoker>(
         }
     };
     if is_h2 {
-        h2::serve(stream, input.bytes.freeze(), address, via.cloned(), front).await;
+        h2::serve(stream, input.bytes.freeze(), address, via.cloned(), seat, front).await;
         return;
     }
     let client = stream.client().cloned();
     let (mut reader, mut writer) = stream.split();
-    let peer = Peer { address, via, client };
+    let peer = Peer { address, via, client, seat };
     let linger = loop {
         let after = serve_one(&mut input, &mut reader, &mut writer, &peer, front).await;
         writer.logged = Logged::default();
@@ -140,6 +142,8 @@ struct Peer<'a> {
     via: Option<&'a Arc<Proxies>>,
     /// What TLS knows of it.
     client: Option<TlsClient>,
+    /// Its place among the connections.
+    seat: &'a Seat<IpAddr>,
 }
 
 /// Serves one request.
@@ -213,6 +217,13 @@ async fn serve_one<I: Invoker>(
         }
     };
     writer.logged.found(route.name().as_str(), &request.head);
+    let is_proven = request.head.caller().is_some();
+    let standing = if is_proven { Standing::Proven } else { Standing::Anonymous };
+    if peer.seat.prove(standing).is_err() {
+        let refusal = crowded();
+        let _ = answer::refuse(writer, &front.config, &refusal, None, is_head, false).await;
+        return After::CloseUnread;
+    }
     let mut file = None;
     if request.framing == Framing::None && !request.wants_websocket {
         file = files::answer(&route, &request.head, request.is_bare).await;
@@ -229,9 +240,11 @@ async fn serve_one<I: Invoker>(
     }
     input.refusals = 0;
     let choice = Choice::of(route.http(), &request.head);
+    let seat = peer.seat;
     let mut exchange =
-        Exchange { front, route, request, received_ns, is_head, owner, added, choice };
+        Exchange { front, seat, route, request, received_ns, is_head, owner, added, choice };
     if let Some(file) = file {
+        let Some(_work) = seat.begin() else { return After::Close };
         let keep_alive = exchange.request.keep_alive;
         return exchange.answer(Ok(file), invocation_id(), writer, keep_alive).await;
     }
@@ -262,6 +275,14 @@ async fn serve_one<I: Invoker>(
             After::CloseUnread
         }
     }
+}
+
+/// The refusal of a request whose connection has no place any more.
+pub(super) fn crowded() -> Refusal {
+    let text = "too many connections of callers without a key, a token or a certificate";
+    let mut refusal = Refusal::new(503, "M1032", text);
+    refusal.retry_after_s = Some(1);
+    refusal
 }
 
 fn early_data() -> Refusal {
@@ -323,6 +344,7 @@ fn after(written: std::io::Result<()>, keep: bool) -> After {
 /// A request together with its function.
 struct Exchange<'a, I: Invoker> {
     front: &'a HttpFront<I>,
+    seat: &'a Seat<IpAddr>,
     route: I::Route,
     request: RequestHead,
     received_ns: u64,
@@ -415,6 +437,8 @@ impl<I: Invoker> Exchange<'_, I> {
         reader: &mut Reader<'_>,
         writer: &mut Writer<'_>,
     ) -> After {
+        // From here on, the connection is not ended for others.
+        let Some(_work) = self.seat.begin() else { return After::Close };
         let mut invocation = self.invocation(body);
         let id = invocation.id;
         let result = match self.count_again(&mut invocation.head) {
@@ -443,7 +467,7 @@ impl<I: Invoker> Exchange<'_, I> {
         writer: &mut Writer<'_>,
     ) -> After {
         let config = &self.front.config;
-        let _share =
+        let open =
             match self.front.websockets.take(self.owner, self.route.name(), self.route.places()) {
                 Ok(share) => share,
                 Err(refusal) => {
@@ -451,6 +475,7 @@ impl<I: Invoker> Exchange<'_, I> {
                     return After::CloseUnread;
                 }
             };
+        let Some(_work) = self.seat.begin() else { return After::Close };
         input.arriving = false;
         let (to_function, body) = request_body::channel(None);
         self.request.head.ask_for_websocket();
@@ -488,9 +513,19 @@ impl<I: Invoker> Exchange<'_, I> {
             let message_bytes_max = self.route.body_bytes_max();
             let is_replaced = &|| self.route.is_replaced();
             let limits = websocket_messages::Limits { idle, message_bytes_max, is_replaced };
-            websocket_messages::relay(bodies, sides, config, stopper, limits).await;
+            let relay = websocket_messages::relay(bodies, sides, config, stopper, limits);
+            tokio::select! {
+                biased;
+                _ = relay => {}
+                () = open.ended() => {}
+            }
         } else {
-            websocket::relay(bodies, input, reader, writer, config, stopper, idle).await;
+            let relay = websocket::relay(bodies, input, reader, writer, config, stopper, idle);
+            tokio::select! {
+                biased;
+                _ = relay => {}
+                () = open.ended() => {}
+            }
         }
         After::CloseUnread
     }
@@ -525,6 +560,7 @@ impl<I: Invoker> Exchange<'_, I> {
             gone(input, reader, until).await;
             None
         });
+        let seat = self.seat;
         let work = async {
             if self.route.takes_whole_bodies() {
                 let body = std::mem::take(&mut invocation.body);
@@ -546,16 +582,20 @@ impl<I: Invoker> Exchange<'_, I> {
                 invocation.deadline_ns += now - invocation.received_ns;
                 invocation.received_ns = now;
             }
+            // Until here, the connection only waits for its client.
+            let working = seat.begin().ok_or(Fault::Stopping)?;
             self.count_again(&mut invocation.head)?;
-            self.front.invoker.invoke(&self.route, invocation).await
+            let reply = self.front.invoker.invoke(&self.route, invocation).await?;
+            Ok((reply, working))
         };
         let ended = tokio::select! {
             biased;
             result = work => Ok(result),
             refusal = &mut intake => Err(refusal),
         };
-        let result = match ended {
-            Ok(result) => result,
+        let (result, _working) = match ended {
+            Ok(Ok((reply, working))) => (Ok(reply), Some(working)),
+            Ok(Err(fault)) => (Err(fault), None),
             Err(Some(refusal)) => {
                 let refusal = refusal.with(&self.added);
                 let config = &self.front.config;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::gathering::Gathering;
 use mote_access_log::AccessLog;
+use mote_core::seats::Seats;
 use mote_core::shares::Shares;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -22,15 +23,18 @@ use super::proxies::Proxies;
 use super::websocket_shares::WebSockets;
 
 /// Connections at once, unless configured. One address may have three quarters: a proxy in front of
-/// the node needs many, and an address that uses its whole share still leaves room for others.
+/// the node needs many. At either limit, a new connection takes the place of an idle one.
 const CONNECTIONS_MAX: usize = 16_384;
+
+/// The part of the connections that callers without a key, a token or a certificate leave free.
+const RESERVE_PART: usize = 8;
 
 /// Streams of HTTP/2 that are open at once on all connections, unless configured. One address may
 /// have half. A waiting stream itself costs the node about 4.5 KB, so all of them cost about 45 MB.
 const STREAMS_MAX: usize = 10_000;
 
-/// Connections whose handshake of TLS is not complete; one address may have a quarter of them. Each
-/// holds what its client has sent of it, up to 64 KiB. A further one is closed.
+/// Connections whose handshake of TLS is not complete. Each holds what its client has sent of it, up
+/// to 64 KiB. At the limit, the oldest handshake of the address with the most of them ends.
 const HANDSHAKES_MAX: usize = 1_024;
 
 /// Time and count limits of the front. A phase that takes longer ends the connection.
@@ -51,9 +55,10 @@ pub struct Config {
     /// answer to that request closes the connection. Closing it at once would lose a request that
     /// its client has just sent.
     pub last_request_grace: Duration,
-    /// Connections at once; more wait in the kernel's backlog.
+    /// Connections at once. A further one takes the place of one that is idle or has sent no request,
+    /// of the address with the most of these. If no connection is idle, it receives a 503.
     pub connections_max: usize,
-    /// Connections of one address at once; a further one receives a 503 and is closed.
+    /// Connections of one address at once. A further one takes the place of another of this address.
     pub connections_per_address_max: usize,
     /// Streams of HTTP/2 that are open at once on all connections; one address may have half. A
     /// further one is refused.
@@ -81,24 +86,28 @@ pub struct Config {
 #[derive(Debug, Clone)]
 pub struct Bounds {
     /// Connections, by the address of the client.
-    pub(crate) connections: Shares<IpAddr>,
+    pub(crate) connections: Seats<IpAddr>,
     pub(crate) unsent: Unsent,
     pub(crate) streams: Shares<IpAddr>,
     pub(crate) gathering: Gathering<IpAddr>,
     pub(crate) websockets: WebSockets,
-    pub(crate) handshakes: Shares<IpAddr>,
+    pub(crate) handshakes: Seats<IpAddr>,
 }
 
 impl Bounds {
     /// The bounds of the connections with this configuration.
     pub fn new(config: &Config) -> Self {
         Self {
-            connections: Shares::new(config.connections_max, config.connections_per_address_max),
+            connections: Seats::with_reserve(
+                config.connections_max,
+                config.connections_per_address_max,
+                config.connections_max / RESERVE_PART,
+            ),
             unsent: Unsent::default(),
             streams: Shares::new(config.streams_max, (config.streams_max / 2).max(1)),
             gathering: Gathering::default(),
             websockets: WebSockets::new(config.connections_max),
-            handshakes: Shares::new(HANDSHAKES_MAX, HANDSHAKES_MAX / 4),
+            handshakes: Seats::new(HANDSHAKES_MAX, HANDSHAKES_MAX),
         }
     }
 }
@@ -218,6 +227,7 @@ pub(crate) struct HttpFront<I> {
     /// Bodies that calls wait for, by the address of the client.
     pub(crate) gathering: Gathering<IpAddr>,
     pub(crate) websockets: WebSockets,
+    pub(crate) connections: Seats<IpAddr>,
     /// Handshakes of TLS that are not complete, by the address of the client.
-    pub(crate) handshakes: Shares<IpAddr>,
+    pub(crate) handshakes: Seats<IpAddr>,
 }

@@ -16,6 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use mote_access_log::AccessLog;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, headers, is_set_by_node};
+use mote_core::seats::{Seat, Standing};
 use mote_core::shares::{Shares, address_owner};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,6 +24,7 @@ use tokio::time::Instant;
 
 use super::client::TlsClient;
 use super::compress::Choice;
+use super::connection::crowded as no_place;
 use super::front::{HttpFront, Stopper, WellKnown};
 use super::h2_activity::{Activity, OpenStream, Progress, UNSENT_BYTES_TOTAL_MAX, Waiting};
 use super::h2_answer::AnswerBody;
@@ -60,9 +62,10 @@ pub(crate) async fn serve<I: Invoker>(
     read: Bytes,
     address: IpAddr,
     via: Option<Arc<Proxies>>,
+    seat: &Arc<Seat<IpAddr>>,
     front: &HttpFront<I>,
 ) {
-    let activity = Arc::new(Activity::new(front.unsent.clone()));
+    let activity = Arc::new(Activity::new(front.unsent.clone(), seat.clone()));
     let context = Arc::new(Service {
         invoker: front.invoker.clone(),
         body_idle: front.config.body_idle_timeout,
@@ -314,6 +317,10 @@ impl<I: Invoker> Service<I> {
             }
         };
         self.activity.refusals.store(0, Ordering::Relaxed);
+        let standing = if head.caller().is_some() { Standing::Proven } else { Standing::Anonymous };
+        if self.activity.seat.prove(standing).is_err() {
+            return (name, Err(no_place()));
+        }
         let stream_idle = Duration::from_millis(route.stream_idle_ms());
         let choice = Choice::of(route.http(), &head);
         let body = request.into_body();
@@ -321,7 +328,9 @@ impl<I: Invoker> Service<I> {
             && let Some(mut file) = files::answer(&route, &head, is_bare).await
         {
             // A stop waits until it is sent.
-            open.accept();
+            if !open.accept() {
+                return (name, Err(no_place()));
+            }
             file.headers = open.added.to(file.headers);
             return (name, Ok(choice.apply(file)));
         }
@@ -367,7 +376,9 @@ impl<I: Invoker> Service<I> {
             deadline_ns: received_ns + route.timeout_ms() * 1_000_000,
             chain: None,
         };
-        open.accept();
+        if !open.accept() {
+            return (name, Err(no_place()));
+        }
         let result = self.invoker.invoke(&route, invocation).await;
         let result = result.map(|mut reply| {
             reply.headers = open.added.to(reply.headers);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use mote_core::body::Body;
+use mote_core::seats::Seat;
 use mote_core::shares::Share;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -29,6 +30,8 @@ pub(super) struct Activity {
     /// The number of open streams, and when the last one ended.
     open: AtomicU64,
     last_ns: AtomicU64,
+    /// The connection's place among all.
+    pub(super) seat: Arc<Seat<IpAddr>>,
     /// The number of open streams whose invocation has begun.
     pub(super) accepted: AtomicU64,
     /// Requests since the last invocation; `useless` is notified when there are too many.
@@ -67,8 +70,9 @@ impl Progress {
 }
 
 impl Activity {
-    pub(super) fn new(unsent_total: Unsent) -> Self {
+    pub(super) fn new(unsent_total: Unsent, seat: Arc<Seat<IpAddr>>) -> Self {
         Self {
+            seat,
             open: AtomicU64::new(0),
             last_ns: AtomicU64::new(now_ns()),
             accepted: AtomicU64::new(0),
@@ -158,10 +162,13 @@ pub(super) struct OpenStream {
 }
 
 impl OpenStream {
-    pub(super) fn accept(&mut self) {
-        if !std::mem::replace(&mut self.accepted, true) {
-            self.activity.accepted.fetch_add(1, Ordering::Relaxed);
+    /// Notes that its invocation begins. With `false`, none may begin, because the connection ends.
+    pub(super) fn accept(&mut self) -> bool {
+        if std::mem::replace(&mut self.accepted, true) {
+            return true;
         }
+        self.activity.accepted.fetch_add(1, Ordering::Relaxed);
+        self.activity.seat.begin_work()
     }
 }
 
@@ -171,6 +178,7 @@ impl Drop for OpenStream {
         self.activity.open.fetch_sub(1, Ordering::Relaxed);
         if self.accepted {
             self.activity.accepted.fetch_sub(1, Ordering::Relaxed);
+            self.activity.seat.end_work();
         }
     }
 }

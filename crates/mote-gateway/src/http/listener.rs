@@ -2,11 +2,13 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mote_core::Invoker;
-use mote_core::shares::address_owner;
+use mote_core::seats::{Seat, Standing};
+use mote_core::shares::{Exceeded, address_owner};
 use mote_core::turn::TURN_ITEMS_MAX;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -15,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use super::client::TlsClient;
 use super::connection;
 use super::front::{Bounds, Config, HttpFront, Stopper};
-use super::proxies::read_header;
+use super::proxies::{Proxies, read_header};
 use super::socket::Socket;
 
 /// Connections that the kernel completes before the front accepts them; the kernel may reduce this
@@ -28,12 +30,22 @@ const ACCEPTED_IN_TURN_MAX: usize = 512;
 
 /// The protocol in which an authority asks whose host this is.
 const CHALLENGE: &[u8] = b"acme-tls/1";
-/// The answer to a client whose address has too many connections.
+/// Accepted connections beyond [`Config::connections_max`]: those that were just told to end, and those
+/// of proxies that have not said yet for whom they are.
+const LEAVING_MAX: usize = 64;
+
+/// The answer to a client whose address has too many connections, all of them in use.
 const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: application/problem+json\r\nretry-after: 1\r\ncontent-length: 110\r\n\
     connection: close\r\n\r\n\
     {\"title\":\"Service Unavailable\",\"status\":503,\"code\":\"M1032\",\
     \"detail\":\"too many connections from this address\"}\n";
+/// The answer if all connections are in use.
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+    content-type: application/problem+json\r\nretry-after: 1\r\ncontent-length: 92\r\n\
+    connection: close\r\n\r\n\
+    {\"title\":\"Service Unavailable\",\"status\":503,\"code\":\"M1032\",\
+    \"detail\":\"too many connections\"}\n";
 
 /// Listens on `address`, with room for bursts of new clients. Pass the result to [`serve`].
 ///
@@ -54,13 +66,14 @@ pub async fn serve<I: Invoker>(
     config: Config,
     stopper: Stopper,
 ) -> std::io::Result<()> {
-    let places = Arc::new(Semaphore::new(config.connections_max));
-    let connections_max = config.connections_max as u32;
+    let leaving_max = (config.connections_max / 16).clamp(1, LEAVING_MAX);
+    let places_max = config.connections_max + leaving_max;
+    let places = Arc::new(Semaphore::new(places_max));
     let bounds = config.bounds.clone().unwrap_or_else(|| Bounds::new(&config));
-    let Bounds { connections: shares, unsent, streams, gathering, websockets, handshakes } = bounds;
+    let Bounds { connections, unsent, streams, gathering, websockets, handshakes } = bounds;
     let helpers = config.helpers.clone();
     // This runtime, and then each helper, with a reference for each connection that it serves.
-    let seats: Vec<Arc<()>> = (0..=helpers.len()).map(|_| Arc::default()).collect();
+    let threads: Vec<Arc<()>> = (0..=helpers.len()).map(|_| Arc::default()).collect();
     let front = Arc::new(HttpFront {
         invoker,
         config,
@@ -69,27 +82,29 @@ pub async fn serve<I: Invoker>(
         streams,
         gathering,
         websockets,
+        connections,
         handshakes,
     });
     let begin = |stream: TcpStream, peer: SocketAddr, place: OwnedSemaphorePermit| {
-        let owner = address_owner(peer.ip());
-        let Ok(share) = shares.take(owner, 1) else {
-            // The answer is written only if that needs no waiting; the connection is closed in any
-            // case.
-            if front.config.tls.is_none() {
-                let _ = stream.try_write(CROWDED);
+        // A connection of a proxy counts for the client that its header names.
+        let is_named = front.config.proxies.as_ref().is_some_and(|one| one.sends_header(peer.ip()));
+        let mut seat = None;
+        if !is_named {
+            match front.sit(&stream, peer.ip()) {
+                Some(taken) => seat = Some(taken),
+                None => return,
             }
-            return;
-        };
+        }
         // Among equals the first one is chosen, so that a lone client is served where the first
         // instance is.
-        let seat = (0..seats.len()).min_by_key(|at| Arc::strong_count(&seats[*at])).unwrap_or(0);
-        let place = (place, share, seats[seat].clone());
+        let all = 0..threads.len();
+        let thread = all.min_by_key(|at| Arc::strong_count(&threads[*at])).unwrap_or(0);
+        let place = (place, threads[thread].clone());
         let front = front.clone();
-        match seat.checked_sub(1).map(|helper| &helpers[helper]) {
+        match thread.checked_sub(1).map(|helper| &helpers[helper]) {
             None => {
                 tokio::spawn(async move {
-                    handle(stream, peer.ip(), &front).await;
+                    handle(stream, peer.ip(), seat, &front).await;
                     drop(place);
                 });
             }
@@ -97,7 +112,7 @@ pub async fn serve<I: Invoker>(
             Some(helper) => {
                 helper.spawn(async move {
                     match stream.into_std().and_then(TcpStream::from_std) {
-                        Ok(stream) => handle(stream, peer.ip(), &front).await,
+                        Ok(stream) => handle(stream, peer.ip(), seat, &front).await,
                         Err(error) => tracing::warn!(%error, "cannot serve an HTTP connection"),
                     }
                     drop(place);
@@ -111,7 +126,7 @@ pub async fn serve<I: Invoker>(
         // A burst of new clients must not delay the requests of the others for long. With a small
         // fixed number, new clients of a slow machine would wait for seconds, because those that are
         // served send their next request at once.
-        let open = connections_max as usize - places.available_permits();
+        let open = places_max - places.available_permits();
         if accepted_in_turn >= (open / 2).clamp(TURN_ITEMS_MAX as usize, ACCEPTED_IN_TURN_MAX) {
             accepted_in_turn = 0;
             tokio::task::yield_now().await;
@@ -146,12 +161,33 @@ pub async fn serve<I: Invoker>(
     }
     drop(listener);
     // When all places are free again, all connections have ended.
-    let _ = places.acquire_many(connections_max).await;
+    let _ = places.acquire_many(places_max as u32).await;
     Ok(())
 }
 
-/// Serves one connection to its end.
-async fn handle<I: Invoker>(mut stream: TcpStream, peer: IpAddr, front: &HttpFront<I>) {
+impl<I: Invoker> HttpFront<I> {
+    /// A seat for a connection of `owner`'s address. Without one, its client is told why if that needs
+    /// no waiting, and the connection has to be closed.
+    fn sit(&self, stream: &TcpStream, address: IpAddr) -> Option<Arc<Seat<IpAddr>>> {
+        match self.connections.take(address_owner(address)) {
+            Ok(seat) => Some(Arc::new(seat)),
+            Err(why) => {
+                if self.config.tls.is_none() {
+                    let _ = stream.try_write(if why == Exceeded::Share { CROWDED } else { FULL });
+                }
+                None
+            }
+        }
+    }
+}
+
+/// Serves one connection to its end, or until its seat is given to another one.
+async fn handle<I: Invoker>(
+    mut stream: TcpStream,
+    peer: IpAddr,
+    seat: Option<Arc<Seat<IpAddr>>>,
+    front: &HttpFront<I>,
+) {
     let mut address = peer;
     let mut via = None;
     if let Some(proxies) = &front.config.proxies {
@@ -171,14 +207,38 @@ async fn handle<I: Invoker>(mut stream: TcpStream, peer: IpAddr, front: &HttpFro
             }
         }
     }
+    let Some(seat) = seat.or_else(|| front.sit(&stream, address)) else { return };
+    if via.is_some() {
+        // The operator has named this proxy. It speaks for all of its clients.
+        let _ = seat.prove(Standing::Proven);
+    }
+    let ended = pin!(seat.ended());
+    tokio::select! {
+        biased;
+        () = open(stream, address, via, &seat, front) => {}
+        () = ended => tracing::debug!(%address, "HTTP connection ended: others needed its place"),
+    }
+}
+
+/// Performs the handshake of a connection, if there is one, and serves it to its end.
+async fn open<I: Invoker>(
+    stream: TcpStream,
+    address: IpAddr,
+    via: Option<&Arc<Proxies>>,
+    seat: &Arc<Seat<IpAddr>>,
+    front: &HttpFront<I>,
+) {
     let socket = match &front.config.tls {
         None => Socket::Plain(stream),
         Some(tls) => {
-            let Ok(_share) = front.handshakes.take(address_owner(address), 1) else { return };
+            let Ok(place) = front.handshakes.take(address_owner(address)) else { return };
             let handshake = TlsAcceptor::from(tls.clone()).accept(stream);
             let opened = tokio::select! {
                 opened = tokio::time::timeout(front.config.head_timeout, handshake) => opened,
                 () = front.stopper.given_up(front.config.arrival_grace) => return,
+                () = place.ended() => {
+                    return tracing::debug!(%address, "TLS handshake ended: others needed its place");
+                }
             };
             match opened {
                 // The handshake has answered the question of an authority (RFC 8737, 3).
@@ -192,7 +252,7 @@ async fn handle<I: Invoker>(mut stream: TcpStream, peer: IpAddr, front: &HttpFro
             }
         }
     };
-    connection::serve(socket, address, via, front).await;
+    connection::serve(socket, address, via, seat, front).await;
 }
 
 /// The next connection. Having no descriptors left is a temporary state: the function waits for

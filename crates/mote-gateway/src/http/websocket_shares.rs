@@ -5,15 +5,18 @@ use std::sync::Arc;
 
 use mote_core::FunctionName;
 use mote_core::name::DEFAULT_NAMESPACE;
+use mote_core::seats::{Seat, Seats};
 use mote_core::shares::{Exceeded, Share, Shares};
 
 use crate::refusal::Refusal;
 
 /// Open WebSockets. Each occupies a connection of the front, and they stay open for long, so they
-/// may use only a part of the connections. A clone counts the same ones.
+/// may use only a part of the connections. If that part is used up, the oldest WebSocket of the address
+/// with the most of them ends for a new one of an address with fewer. A clone counts the same ones.
 #[derive(Debug, Clone)]
 pub(crate) struct WebSockets {
-    by_address: Shares<IpAddr>,
+    by_address: Seats<IpAddr>,
+    address_max: usize,
     by_function: Shares<FunctionName>,
     /// Those of one address to one function.
     by_both: Shares<(IpAddr, FunctionName)>,
@@ -25,7 +28,7 @@ type Namespace = Option<Arc<str>>;
 
 /// Open until this is dropped.
 pub(crate) struct Open {
-    _address: Share<IpAddr>,
+    address: Seat<IpAddr>,
     _function: Share<FunctionName>,
     _both: Share<(IpAddr, FunctionName)>,
     _namespace: Share<Namespace>,
@@ -37,6 +40,13 @@ impl std::fmt::Debug for Open {
     }
 }
 
+impl Open {
+    /// Resolves when the WebSocket has to end for another one.
+    pub(crate) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.address.ended()
+    }
+}
+
 impl WebSockets {
     /// Half of the connections; an address and a function may have half of these, and namespaces
     /// divide them.
@@ -44,8 +54,10 @@ impl WebSockets {
         let total = (connections_max / 2).max(1);
         let share = (total / 2).max(1);
         Self {
+            // Those that have just been told to end still count for their namespaces.
+            by_address: Seats::new(total - total / 16, share),
+            address_max: share,
             // The total is that of all namespaces.
-            by_address: Shares::new(usize::MAX, share),
             by_function: Shares::new(usize::MAX, share),
             by_both: Shares::new(usize::MAX, share),
             by_namespace: Shares::even(total),
@@ -67,7 +79,10 @@ impl WebSockets {
             return Err(refusal(OF_ONE));
         }
         let of_one = |_: Exceeded| refusal(OF_ONE);
-        let _address = self.by_address.take(address, 1).map_err(of_one)?;
+        if self.by_address.taken_by(&address) >= self.address_max {
+            return Err(refusal(OF_ONE));
+        }
+        let address = self.by_address.take(address).map_err(of_one)?;
         let _function = self.by_function.take(function.clone(), 1).map_err(of_one)?;
         let _both = self.by_both.take(both, 1).map_err(of_one)?;
         let namespace = function.namespace();
@@ -82,7 +97,7 @@ impl WebSockets {
             }
             Exceeded::Total => refusal("too many WebSockets"),
         })?;
-        Ok(Open { _address, _function, _both, _namespace })
+        Ok(Open { address, _function, _both, _namespace })
     }
 }
 

@@ -10,9 +10,10 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mote_api::{Problem, paths};
-use mote_compat::call;
 use mote_compat::routing::{Argument, Call, Refusal};
+use mote_compat::{call, connection};
 use mote_core::InvocationId;
+use mote_core::seats::Standing;
 use mote_engine::clock;
 use mote_journal::{Reader, problem_of};
 use mote_namespaces::{Change, Scope, View, no_such_invocation};
@@ -203,7 +204,13 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(String, Sc
     let needed = Role::for_management(reads_only, request.uri().path());
     let (admission, scope) = node.operators.admits(address, given, needed);
     match admission {
-        Admission::Admitted(name) => return Ok((name.to_string(), scope)),
+        Admission::Admitted(name) => {
+            // Connections of those who may manage the node outlast all others.
+            let is_whole = scope == Scope::All;
+            let standing = if is_whole { Standing::Operator } else { Standing::Proven };
+            connection::prove(request.extensions(), standing);
+            return Ok((name.to_string(), scope));
+        }
         Admission::OtherRole { name, role } => {
             // No role would help.
             let (method, path) = (request.method().as_str(), request.uri().path());

@@ -30,7 +30,7 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use mote_api::{Problem, paths};
-use mote_compat::connection::http1;
+use mote_compat::connection::{Place, http1};
 use mote_compat::routing::{self, Routes, delete, get, handled, post, put};
 use mote_compat::{Bound, Stop};
 use mote_core::shares::Shares;
@@ -175,7 +175,7 @@ pub(crate) async fn serve(
         Some(tcp) => {
             let ending = Stop::new(stop);
             let of_one = ending.clone();
-            let one = move |stream: Stream, peer: SocketAddr| {
+            let one = move |stream: Stream, peer: SocketAddr, place: Place| {
                 let (app, stop) = (app.clone(), of_one.clone());
                 async move {
                     let caller = access::Caller::Remote(
@@ -183,7 +183,7 @@ pub(crate) async fn serve(
                         mote_tls::is_encrypted(&stream),
                     );
                     let stopped = async move { stop.stopped().await };
-                    log_end(http1(stream, caller, app, stopped).await);
+                    log_end(http1(stream, caller, Some(place), app, stopped).await);
                 }
             };
             tokio::join!(unix, tcp.serve_with(one, ending));
@@ -227,7 +227,8 @@ async fn serve_unix(socket: UnixListener, uid: u32, app: Router, stop: watch::Re
             _ => &strangers,
         };
         let Ok(place) = shares.take(peer, 1) else { continue };
-        let served = http1(stream, access::Caller::Local(peer), app.clone(), stopped(stop.clone()));
+        let caller = access::Caller::Local(peer);
+        let served = http1(stream, caller, None, app.clone(), stopped(stop.clone()));
         connections.spawn(mote_tasks::boxed(async move {
             log_end(served.await);
             drop(place);

@@ -1,0 +1,632 @@
+//! Limits how many connections, handshakes and the like are open at once, and ends some of them for
+//! newcomers, so that no number of them keeps others out.
+//!
+//! [`Shares`](crate::shares::Shares) only refuse: whoever holds a share keeps it. That is right for
+//! bytes and running calls. It is wrong for what costs a client nothing to hold, such as a connection
+//! without a request, because two owners with half of the total each could keep everybody else out.
+//! [`Seats`] therefore admit a newcomer at the limit and end another seat in its place:
+//!
+//! 1. Only a seat that is not at work can end. Work is what [`Seat::begin`] marks: a call that runs, or
+//!    an answer that is being sent.
+//! 2. Seats end in the order of their [`Standing`]: those without a proof before those of proven
+//!    callers and operators.
+//! 3. Among these, the owner with the most of them loses one: its oldest one that was not used since
+//!    the last look, the least proven first. So an owner that holds more of them than others only
+//!    displaces itself, and never an owner with fewer.
+//! 4. Callers without a proof may not use the last part of the total ([`Seats::with_reserve`]), so that
+//!    proven ones find room even if all the rest is at work.
+//!
+//! Whoever holds a seat waits for [`Seat::ended`] next to its work and gives up when it resolves.
+//!
+//! Nothing scans all seats. Taking and returning a seat costs the logarithm of the number of owners.
+//! Beginning and ending work costs two atomic operations and no lock: a seat that a look for room finds
+//! at work is taken out of its list then, and puts itself back when its work has ended. Until such a
+//! look, it counts as idle.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use crate::shares::Exceeded;
+
+/// What is known of the holder of a seat. A lower one ends first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// It has asked for nothing yet.
+    Unproven,
+    /// It has made a call that needs no proof.
+    Anonymous,
+    /// It has shown a valid key, token or certificate.
+    Proven,
+    /// It may manage the whole node.
+    Operator,
+}
+
+const STANDINGS: [Standing; 4] =
+    [Standing::Unproven, Standing::Anonymous, Standing::Proven, Standing::Operator];
+
+/// A bounded number of seats, and who holds them. Cloning gives another handle to the same ones.
+#[derive(Debug)]
+pub struct Seats<K: Eq + Hash>(Arc<Hall<K>>);
+
+impl<K: Eq + Hash> Clone for Seats<K> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+#[derive(Debug)]
+struct Hall<K> {
+    total_max: usize,
+    owner_max: usize,
+    anonymous_max: usize,
+    /// A leaf lock: nothing is awaited and nobody is woken while it is held.
+    state: Mutex<State<K>>,
+}
+
+#[derive(Debug)]
+struct State<K> {
+    /// Seats by their number; `None` is free.
+    seats: Vec<Option<Entry>>,
+    free: Vec<u32>,
+    owners: Vec<Option<Owner<K>>>,
+    free_owners: Vec<u32>,
+    by_key: HashMap<K, u32>,
+    /// Seats of this standing, at work or not.
+    anonymous: usize,
+    /// For each standing, the owners with idle seats: the one with the most is last, and among equals
+    /// the one that has had as many for the longest time.
+    greediest: [BTreeSet<(u32, Reverse<u64>, u32)>; 4],
+    /// Counts changes; a change in an owner's number of idle seats gets the next number.
+    changes: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    owner: u32,
+    standing: Standing,
+    /// Whether it is in the list of its owner.
+    is_listed: bool,
+    /// Its neighbours in that list.
+    before: u32,
+    after: u32,
+    signal: Arc<Signal>,
+}
+
+#[derive(Debug)]
+struct Owner<K> {
+    key: K,
+    seats: u32,
+    /// Its idle seats by standing, the oldest first.
+    idle: [List; 4],
+}
+
+#[derive(Debug, Clone, Copy)]
+struct List {
+    first: u32,
+    last: u32,
+    length: u32,
+    /// When the length changed.
+    changed: u64,
+}
+
+/// No seat.
+const NONE: u32 = u32::MAX;
+
+/// What a seat and the hall tell each other without a lock.
+#[derive(Debug)]
+struct Signal {
+    /// The flags below, and above them the number of works.
+    flags: AtomicU32,
+    /// A copy of the [`Standing`].
+    standing: AtomicU8,
+    waker: Mutex<Option<Waker>>,
+}
+
+/// The seat was given to a newcomer.
+const ENDED: u32 = 1;
+/// There was work since the last look.
+const USED: u32 = 2;
+/// The seat was found at work, and is in no list.
+const ASIDE: u32 = 4;
+/// One call that runs, or answer that is being sent; there may be several.
+const WORK: u32 = 8;
+
+impl<K: Eq + Hash + Clone> Seats<K> {
+    /// `total_max` seats of which one owner may hold `owner_max`.
+    pub fn new(total_max: usize, owner_max: usize) -> Self {
+        Self::with_reserve(total_max, owner_max, 0)
+    }
+
+    /// The same with `reserve` seats that anonymous callers leave free.
+    pub fn with_reserve(total_max: usize, owner_max: usize, reserve: usize) -> Self {
+        let state = State {
+            seats: Vec::new(),
+            free: Vec::new(),
+            owners: Vec::new(),
+            free_owners: Vec::new(),
+            by_key: HashMap::new(),
+            anonymous: 0,
+            greediest: Default::default(),
+            changes: 0,
+        };
+        Self(Arc::new(Hall {
+            total_max: total_max.clamp(1, NONE as usize - 1),
+            owner_max: owner_max.max(1),
+            anonymous_max: total_max.saturating_sub(reserve).max(1),
+            state: Mutex::new(state),
+        }))
+    }
+
+    /// Takes a seat for a newcomer that has proved nothing. At a limit, the seat of another one ends.
+    /// An error means that everything which could end is at work, or belongs to owners with less. Does
+    /// not block.
+    pub fn take(&self, owner: K) -> Result<Seat<K>, Exceeded> {
+        let hall = &self.0;
+        let mut state = hall.lock();
+        let number = state.owner(owner);
+        let (seat, signal) = state.insert(number);
+        let made = hall.make_room(&mut state, seat);
+        drop(state);
+        match made {
+            Ok(ended) => {
+                wake(ended);
+                Ok(Seat { hall: hall.clone(), number: seat, signal })
+            }
+            Err(why) => Err(why),
+        }
+    }
+
+    /// Seats that are taken.
+    pub fn taken(&self) -> usize {
+        self.0.lock().taken()
+    }
+
+    /// Seats that `owner` holds.
+    pub fn taken_by(&self, owner: &K) -> usize {
+        let state = self.0.lock();
+        let number = state.by_key.get(owner).copied();
+        number.map_or(0, |number| state.owner_of(number).seats as usize)
+    }
+}
+
+impl<K> Hall<K> {
+    fn lock(&self) -> MutexGuard<'_, State<K>> {
+        // No code panics while it is held, so the state behind a poisoned lock is complete.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Eq + Hash + Clone> Hall<K> {
+    /// Ends another seat if `newcomer` exceeds a limit. If none can end, the newcomer is removed.
+    fn make_room(
+        &self,
+        state: &mut State<K>,
+        newcomer: u32,
+    ) -> Result<Option<Arc<Signal>>, Exceeded> {
+        let owner = state.entry(newcomer).owner;
+        if state.owner_of(owner).seats as usize > self.owner_max {
+            let own = STANDINGS.into_iter().find_map(|one| state.oldest(owner, one, newcomer));
+            let Some(own) = own else {
+                state.remove(newcomer);
+                return Err(Exceeded::Share);
+            };
+            return Ok(Some(state.remove(own)));
+        }
+        if state.taken() <= self.total_max {
+            return Ok(None);
+        }
+        let Some(ended) = state.choose(owner, newcomer) else {
+            state.remove(newcomer);
+            return Err(Exceeded::Total);
+        };
+        Ok(Some(state.remove(ended)))
+    }
+}
+
+/// Wakes whoever holds a seat that has ended.
+fn wake(ended: Option<Arc<Signal>>) {
+    let Some(signal) = ended else { return };
+    let waker = signal.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+impl<K> State<K> {
+    fn taken(&self) -> usize {
+        self.seats.len() - self.free.len()
+    }
+
+    fn entry(&mut self, seat: u32) -> &mut Entry {
+        self.seats[seat as usize].as_mut().expect("a number of a seat that is taken")
+    }
+
+    fn owner_of(&self, number: u32) -> &Owner<K> {
+        self.owners[number as usize].as_ref().expect("an owner with seats")
+    }
+
+    fn owner_mut(&mut self, number: u32) -> &mut Owner<K> {
+        self.owners[number as usize].as_mut().expect("an owner with seats")
+    }
+
+    /// Changes the number of idle seats of an owner, and its place among the greediest.
+    fn change(&mut self, owner: u32, standing: Standing, change: impl FnOnce(&mut List)) {
+        let at = standing as usize;
+        self.changes += 1;
+        let changed = self.changes;
+        let list = &mut self.owner_mut(owner).idle[at];
+        let before = (list.length, Reverse(list.changed), owner);
+        change(list);
+        list.changed = changed;
+        let after = (list.length, Reverse(changed), owner);
+        let greediest = &mut self.greediest[at];
+        if before.0 > 0 {
+            greediest.remove(&before);
+        }
+        if after.0 > 0 {
+            greediest.insert(after);
+        }
+    }
+
+    /// Adds a seat at the end of its owner's list.
+    fn list(&mut self, seat: u32) {
+        let entry = self.entry(seat);
+        let (owner, standing) = (entry.owner, entry.standing);
+        let last = self.owner_of(owner).idle[standing as usize].last;
+        let entry = self.entry(seat);
+        (entry.is_listed, entry.before, entry.after) = (true, last, NONE);
+        if last != NONE {
+            self.entry(last).after = seat;
+        }
+        self.change(owner, standing, |list| {
+            list.length += 1;
+            list.last = seat;
+            if last == NONE {
+                list.first = seat;
+            }
+        });
+    }
+
+    /// Takes a seat out of its owner's list, if it is there.
+    fn unlist(&mut self, seat: u32) {
+        let entry = self.entry(seat);
+        if !std::mem::replace(&mut entry.is_listed, false) {
+            return;
+        }
+        let (owner, standing, before, after) =
+            (entry.owner, entry.standing, entry.before, entry.after);
+        if before != NONE {
+            self.entry(before).after = after;
+        }
+        if after != NONE {
+            self.entry(after).before = before;
+        }
+        self.change(owner, standing, |list| {
+            list.length -= 1;
+            if before == NONE {
+                list.first = after;
+            }
+            if after == NONE {
+                list.last = before;
+            }
+        });
+    }
+
+    /// The idle seat of this owner and standing that has waited for the longest time, apart from
+    /// `newcomer`. Seats at work are set aside, and those that were used since the last look get
+    /// another one.
+    fn oldest(&mut self, owner: u32, standing: Standing, newcomer: u32) -> Option<u32> {
+        loop {
+            let list = self.owner_of(owner).idle[standing as usize];
+            let mut seat = list.first;
+            if seat == newcomer {
+                seat = self.entry(seat).after;
+            }
+            if seat == NONE {
+                return None;
+            }
+            let signal = self.entry(seat).signal.clone();
+            let flags = signal.flags.load(Ordering::Acquire);
+            let next = match flags {
+                _ if flags >= WORK => (flags | ASIDE) & !USED,
+                _ if flags & USED != 0 => flags & !USED,
+                _ => flags | ENDED,
+            };
+            let changed =
+                signal.flags.compare_exchange(flags, next, Ordering::AcqRel, Ordering::Acquire);
+            if changed.is_err() {
+                continue;
+            }
+            if next & ENDED != 0 {
+                return Some(seat);
+            }
+            self.unlist(seat);
+            if next & ASIDE == 0 {
+                self.list(seat);
+            }
+        }
+    }
+
+    /// The owner with the most idle seats of this standing, and how many those are.
+    fn top(&self, standing: Standing) -> Option<Top> {
+        let top = self.greediest[standing as usize].last().copied();
+        top.map(|(length, _, owner)| Top { length, standing, owner })
+    }
+
+    /// The seat that ends for a newcomer of `owner`.
+    fn choose(&mut self, owner: u32, newcomer: u32) -> Option<u32> {
+        loop {
+            let lists = self.owner_of(owner).idle;
+            let all: u32 = lists.iter().map(|list| list.length).sum();
+            let idle = lists[Standing::Unproven as usize].length
+                + lists[Standing::Anonymous as usize].length;
+            // The newcomer is not in its own way.
+            let unproven = self.top(Standing::Unproven);
+            let unproven = unproven.filter(|top| top.owner != owner || top.length > 1);
+            let anonymous = self.top(Standing::Anonymous);
+            let mut best = match (unproven, anonymous) {
+                (Some(unproven), Some(anonymous)) if anonymous.length > unproven.length => {
+                    Some(anonymous)
+                }
+                (unproven, anonymous) => unproven.or(anonymous),
+            };
+            let others = [Standing::Unproven, Standing::Anonymous].into_iter().any(|one| {
+                let own = usize::from(lists[one as usize].length > 0);
+                self.greediest[one as usize].len() > own
+            });
+            if !others {
+                let proven = [Standing::Proven, Standing::Operator].into_iter();
+                let mut proven = proven.filter_map(|standing| self.top(standing));
+                best = proven.find(|top| top.owner != owner && top.length >= all).or(best);
+            }
+            let own = best.is_none_or(|top| top.owner == owner || (top.length < idle && idle > 1));
+            if own {
+                return STANDINGS.into_iter().find_map(|one| self.oldest(owner, one, newcomer));
+            }
+            let top = best?;
+            if let Some(seat) = self.oldest(top.owner, top.standing, newcomer) {
+                return Some(seat);
+            }
+            // All of that list was at work, and is set aside now.
+        }
+    }
+
+    /// The anonymous seat that ends so that one more caller of `owner` can be anonymous.
+    fn choose_anonymous(&mut self, owner: u32, newcomer: u32) -> Option<u32> {
+        while let Some(top) = self.top(Standing::Anonymous) {
+            let own = self.owner_of(owner).idle[Standing::Anonymous as usize].length;
+            let from = if top.length <= own { owner } else { top.owner };
+            if let Some(seat) = self.oldest(from, Standing::Anonymous, newcomer) {
+                return Some(seat);
+            }
+        }
+        None
+    }
+}
+
+/// An owner with the most idle seats of a standing.
+#[derive(Clone, Copy)]
+struct Top {
+    length: u32,
+    standing: Standing,
+    owner: u32,
+}
+
+impl<K: Eq + Hash + Clone> State<K> {
+    /// The number of an owner, which counts one more seat from now on.
+    fn owner(&mut self, key: K) -> u32 {
+        if let Some(number) = self.by_key.get(&key).copied() {
+            self.owner_mut(number).seats += 1;
+            return number;
+        }
+        let empty = List { first: NONE, last: NONE, length: 0, changed: 0 };
+        let owner = Owner { key: key.clone(), seats: 1, idle: [empty; 4] };
+        let number = place(&mut self.owners, &mut self.free_owners, owner);
+        self.by_key.insert(key, number);
+        number
+    }
+
+    fn insert(&mut self, owner: u32) -> (u32, Arc<Signal>) {
+        let signal = Arc::new(Signal {
+            flags: AtomicU32::new(0),
+            standing: AtomicU8::new(Standing::Unproven as u8),
+            waker: Mutex::new(None),
+        });
+        let entry = Entry {
+            owner,
+            standing: Standing::Unproven,
+            is_listed: false,
+            before: NONE,
+            after: NONE,
+            signal: signal.clone(),
+        };
+        let seat = place(&mut self.seats, &mut self.free, entry);
+        self.list(seat);
+        (seat, signal)
+    }
+
+    /// Forgets a seat, and its owner if that has no other.
+    fn remove(&mut self, seat: u32) -> Arc<Signal> {
+        self.unlist(seat);
+        let entry = self.seats[seat as usize].take().expect("a number of a seat that is taken");
+        self.free.push(seat);
+        self.anonymous -= usize::from(entry.standing == Standing::Anonymous);
+        self.leave(entry.owner);
+        if self.free.len() == self.seats.len() {
+            // Many were there once; nobody is now.
+            (self.seats, self.free) = Default::default();
+            (self.owners, self.free_owners) = Default::default();
+            self.by_key = HashMap::new();
+        }
+        entry.signal
+    }
+
+    fn leave(&mut self, number: u32) {
+        let owner = self.owner_mut(number);
+        owner.seats -= 1;
+        if owner.seats == 0 {
+            let owner = self.owners[number as usize].take().expect("an owner with seats");
+            self.free_owners.push(number);
+            self.by_key.remove(&owner.key);
+        }
+    }
+}
+
+/// Puts a value at a free place of a table, and returns its number.
+fn place<T>(table: &mut Vec<Option<T>>, free: &mut Vec<u32>, value: T) -> u32 {
+    if let Some(number) = free.pop() {
+        table[number as usize] = Some(value);
+        return number;
+    }
+    table.push(Some(value));
+    u32::try_from(table.len() - 1).expect("the total is less than that")
+}
+
+/// A seat; dropping it frees it.
+#[derive(Debug)]
+pub struct Seat<K: Eq + Hash + Clone> {
+    hall: Arc<Hall<K>>,
+    number: u32,
+    signal: Arc<Signal>,
+}
+
+impl<K: Eq + Hash + Clone> Seat<K> {
+    /// Whether the seat was given to another one.
+    pub fn is_ended(&self) -> bool {
+        self.signal.flags.load(Ordering::Acquire) & ENDED != 0
+    }
+
+    /// What is known of the holder.
+    pub fn standing(&self) -> Standing {
+        let known = self.signal.standing.load(Ordering::Relaxed);
+        STANDINGS.into_iter().find(|one| *one as u8 == known).unwrap_or(Standing::Unproven)
+    }
+
+    /// Whether a work has begun and not ended.
+    pub fn is_working(&self) -> bool {
+        self.signal.flags.load(Ordering::Acquire) >= WORK
+    }
+
+    /// Resolves when the seat was given to another one. Its holder must then give up what the seat
+    /// stood for, at once and without waiting.
+    pub fn ended(&self) -> impl Future<Output = ()> + Send + use<K> {
+        let signal = self.signal.clone();
+        let mut known: Option<Waker> = None;
+        std::future::poll_fn(move |cx| signal.poll_ended(&mut known, cx))
+    }
+
+    /// Marks the beginning of work, during which the seat cannot end. `None` means that it has ended
+    /// already, so that nothing may begin. Takes no lock.
+    pub fn begin(&self) -> Option<Working<'_, K>> {
+        let working = self.begin_work();
+        let work = Working(self);
+        working.then_some(work)
+    }
+
+    /// The same for work whose end [`Seat::end_work`] marks, whatever this returns. There may be
+    /// several works at once.
+    pub fn begin_work(&self) -> bool {
+        let flags = self.signal.flags.fetch_add(WORK, Ordering::AcqRel);
+        if flags & USED == 0 {
+            self.signal.flags.fetch_or(USED, Ordering::AcqRel);
+        }
+        flags & ENDED == 0
+    }
+
+    /// Marks the end of one work.
+    pub fn end_work(&self) {
+        let flags = self.signal.flags.fetch_sub(WORK, Ordering::AcqRel) - WORK;
+        if flags < WORK && flags & ASIDE != 0 {
+            self.come_back();
+        }
+    }
+
+    #[cold]
+    fn come_back(&self) {
+        let mut state = self.hall.lock();
+        let flags = self.signal.flags.fetch_and(!ASIDE, Ordering::AcqRel);
+        if flags & ENDED == 0 && flags & ASIDE != 0 {
+            state.list(self.number);
+        }
+    }
+
+    /// Raises the standing of the holder; a lower one than before changes nothing. An error means that
+    /// anonymous callers hold all that they may, and that nothing of them can end: the holder has to
+    /// leave. Takes a lock only if the standing changes.
+    pub fn prove(&self, standing: Standing) -> Result<(), Exceeded> {
+        if self.signal.standing.load(Ordering::Relaxed) >= standing as u8 {
+            return Ok(());
+        }
+        let mut state = self.hall.lock();
+        if self.is_ended() {
+            // Its work, if there is any, ends with it.
+            return Ok(());
+        }
+        let entry = state.entry(self.number);
+        if entry.standing >= standing {
+            return Ok(());
+        }
+        let (was_listed, before, owner) = (entry.is_listed, entry.standing, entry.owner);
+        let mut ended = None;
+        if standing == Standing::Anonymous && state.anonymous >= self.hall.anonymous_max {
+            let greediest = state.choose_anonymous(owner, self.number);
+            ended = Some(state.remove(greediest.ok_or(Exceeded::Total)?));
+        }
+        state.unlist(self.number);
+        state.entry(self.number).standing = standing;
+        self.signal.standing.store(standing as u8, Ordering::Relaxed);
+        state.anonymous -= usize::from(before == Standing::Anonymous);
+        state.anonymous += usize::from(standing == Standing::Anonymous);
+        if was_listed {
+            state.list(self.number);
+        }
+        drop(state);
+        wake(ended);
+        Ok(())
+    }
+}
+
+impl<K: Eq + Hash + Clone> Drop for Seat<K> {
+    fn drop(&mut self) {
+        let mut state = self.hall.lock();
+        if !self.is_ended() {
+            state.remove(self.number);
+        }
+    }
+}
+
+impl Signal {
+    fn poll_ended(&self, known: &mut Option<Waker>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.flags.load(Ordering::Acquire) & ENDED != 0 {
+            return Poll::Ready(());
+        }
+        if known.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+            return Poll::Pending;
+        }
+        *known = Some(cx.waker().clone());
+        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+        // It may have ended in between, when nobody was there to be woken.
+        match self.flags.load(Ordering::Acquire) & ENDED {
+            0 => Poll::Pending,
+            _ => Poll::Ready(()),
+        }
+    }
+}
+
+/// Work at a seat; dropping it marks the end of the work.
+#[derive(Debug)]
+pub struct Working<'a, K: Eq + Hash + Clone>(&'a Seat<K>);
+
+impl<K: Eq + Hash + Clone> Drop for Working<'_, K> {
+    fn drop(&mut self) {
+        self.0.end_work();
+    }
+}
+
+#[cfg(test)]
+#[path = "seats_tests.rs"]
+mod tests;
