@@ -1,7 +1,7 @@
 //! Who may connect, and what they may publish and receive.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use mote_core::fair_queue::FairQueue;
+use mote_core::seats::{Seat, Standing};
 use mote_core::shares::address_owner;
 use mqtt5::broker::events::{
     BrokerEventHandler, ClientConnectEvent, ClientDisconnectEvent, ClientPublishEvent,
@@ -21,7 +23,7 @@ use mqtt5::packet::connect::ConnectPacket;
 use mqtt5::protocol::v5::reason_codes::ReasonCode;
 use parking_lot::{Mutex, RwLock};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Semaphore;
+use tokio::sync::oneshot;
 
 use crate::NODE_USER;
 use crate::acl::{BYTES_MAX, may_publish, may_subscribe};
@@ -34,8 +36,11 @@ use crate::users::{FILE_NAME, PASSWORD_BYTES_MAX, User, Users, verify};
 /// in that minute.
 const FAILURES_MAX: u32 = 20;
 const FAILURES_PERIOD: Duration = Duration::from_secs(60);
-/// Addresses with failures that are remembered.
+/// Addresses with failures that are remembered, and those from which a right password came.
 const ADDRESSES_MAX: usize = 4_096;
+/// Passwords that wait to be checked. Beyond that, the latest one of the address with the most of them
+/// is not checked, and its client is told that the broker is busy.
+const CHECKS_MAX: usize = 1_000;
 /// Sessions that may outlive their connection.
 pub(crate) const SESSIONS_MAX: usize = 250;
 /// Those of one user.
@@ -82,8 +87,11 @@ pub(crate) struct Rules {
     /// their network do not cost a hash each.
     proven: Mutex<HashMap<String, Digest>>,
     failures: Mutex<HashMap<IpAddr, (Instant, u32)>>,
-    /// One password is checked at a time: each check needs 19 MiB.
-    checking: Arc<Semaphore>,
+    /// Addresses from which a right password came.
+    known: Mutex<HashSet<IpAddr>>,
+    checks: Checks,
+    /// The seats of connections, by the address of the client.
+    pub(crate) seats: Mutex<HashMap<SocketAddr, Arc<Seat<IpAddr>>>>,
     everything: Vec<String>,
     /// Who uses a client id. Those whose sessions outlive their connection are in a file as well.
     owners: Mutex<HashMap<String, Owner>>,
@@ -109,7 +117,9 @@ impl Rules {
             changed: Mutex::default(),
             proven: Mutex::default(),
             failures: Mutex::default(),
-            checking: Arc::new(Semaphore::new(1)),
+            known: Mutex::default(),
+            checks: Checks::default(),
+            seats: Mutex::default(),
             everything: vec!["#".to_owned()],
             owners: Mutex::default(),
             unsaved: AtomicBool::new(false),
@@ -131,8 +141,8 @@ impl Rules {
             Ok(users) => {
                 if *self.users.read() != users {
                     tracing::info!(users = users.users.len(), "the users were read");
-                    *self.users.write() = users;
-                    self.proven.lock().clear();
+                    let before = std::mem::replace(&mut *self.users.write(), users);
+                    self.keep_unchanged(&before);
                     // A device may have tried before its user was added.
                     self.failures.lock().clear();
                 }
@@ -191,7 +201,7 @@ impl Rules {
         from: SocketAddr,
         names: &[String],
     ) -> Result<AuthResult> {
-        Ok(match self.check(connect, from.ip().to_canonical(), names).await {
+        Ok(match self.check(connect, from, names).await {
             Verdict::Yes(Some(user)) => AuthResult::success_with_user(user),
             Verdict::Yes(None) => AuthResult::success(),
             Verdict::No(reason) => AuthResult::fail(reason),
@@ -208,7 +218,8 @@ impl Rules {
         names.iter().find(is_user).cloned()
     }
 
-    async fn check(&self, connect: &ConnectPacket, from: IpAddr, names: &[String]) -> Verdict {
+    async fn check(&self, connect: &ConnectPacket, at: SocketAddr, names: &[String]) -> Verdict {
+        let from = at.ip().to_canonical();
         if connect.client_id.len() > CLIENT_ID_BYTES_MAX {
             return Verdict::No(ReasonCode::ClientIdentifierNotValid);
         }
@@ -235,10 +246,11 @@ impl Rules {
                 None
             }
             (Some(name), Some(password)) if password.len() <= PASSWORD_BYTES_MAX => {
-                if !self.is_right(name, password, from).await {
-                    return Verdict::No(ReasonCode::BadUsernameOrPassword);
+                match self.is_right(name, password, from).await {
+                    Some(true) => Some(name.clone()),
+                    Some(false) => return Verdict::No(ReasonCode::BadUsernameOrPassword),
+                    None => return Verdict::No(ReasonCode::ServerBusy),
                 }
-                Some(name.clone())
             }
             _ => return Verdict::No(ReasonCode::BadUsernameOrPassword),
         };
@@ -247,7 +259,19 @@ impl Rules {
         {
             return Verdict::No(ReasonCode::NotAuthorized);
         }
+        if !self.sit(at, user.is_some()) {
+            return Verdict::No(ReasonCode::ServerBusy);
+        }
         self.own(&connect.client_id, user.as_deref(), keeps).map_or(Verdict::Yes(user), Verdict::No)
+    }
+
+    /// Keeps the seat of a client that is admitted: one with a name never has to make room for others.
+    /// With `false`, the seat has ended, or clients without a name hold all that they may.
+    fn sit(&self, at: SocketAddr, has_name: bool) -> bool {
+        let seat = self.seats.lock().get(&at).cloned();
+        let standing = if has_name { Standing::Proven } else { Standing::Anonymous };
+        // The node itself connects where no seats are counted.
+        seat.is_none_or(|seat| seat.prove(standing).is_ok() && (!has_name || seat.begin_work()))
     }
 
     /// Notes who uses a client id. The library lets anybody who begins anew take the session of
@@ -302,16 +326,37 @@ impl Rules {
         }
     }
 
-    async fn is_right(&self, name: &str, password: &[u8], from: IpAddr) -> bool {
+    /// Forgets the proven passwords of users whose password is another one than `before`.
+    fn keep_unchanged(&self, before: &Users) {
+        let users = self.users.read();
+        let password =
+            |users: &Users, name: &String| users.users.get(name).map(|user| user.password.clone());
+        self.proven.lock().retain(|name, _| {
+            let now = password(&users, name);
+            now.is_some() && now == password(before, name)
+        });
+    }
+
+    /// How long an address waits for others: first those from which a right password came, then those
+    /// of which nothing is known, then those from which a wrong one came.
+    fn level(&self, owner: IpAddr) -> usize {
+        if self.known.lock().contains(&owner) {
+            return 0;
+        }
+        1 + usize::from(self.failures.lock().contains_key(&owner))
+    }
+
+    /// Whether a password is right; `None` if too many wait to be checked.
+    async fn is_right(&self, name: &str, password: &[u8], from: IpAddr) -> Option<bool> {
         let digest = digest(&self.key, name, password);
         if name == NODE_USER {
-            return digest == self.node;
+            return Some(digest == self.node);
         }
         if self.proven.lock().get(name) == Some(&digest) {
-            return true;
+            return Some(true);
         }
         if self.is_blocked(from) {
-            return false;
+            return Some(false);
         }
         // Names that do not exist take as long as others.
         let hash = self.users.read().users.get(name).map(|user| user.password.clone());
@@ -321,10 +366,11 @@ impl Rules {
              AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
                 .to_owned()
         });
-        let Ok(_turn) = self.checking.clone().acquire_owned().await else { return false };
+        let owner = address_owner(from);
+        let _turn = self.checks.turn(self.level(owner), owner).await?;
         // While this one waited, others of its address may have failed.
         if self.is_blocked(from) {
-            return false;
+            return Some(false);
         }
         let (copy, asked) = (password.to_vec(), hash.clone());
         let right = tokio::task::spawn_blocking(move || verify(&copy, &asked)).await;
@@ -332,11 +378,16 @@ impl Rules {
             let still = self.users.read().users.get(name).is_some_and(|user| user.password == hash);
             if still {
                 self.proven.lock().insert(name.to_owned(), digest);
+                let mut known = self.known.lock();
+                if known.len() >= ADDRESSES_MAX {
+                    known.clear();
+                }
+                known.insert(owner);
             }
-            return still;
+            return Some(still);
         }
         self.failed(name, from);
-        false
+        Some(false)
     }
 
     fn is_blocked(&self, from: IpAddr) -> bool {
@@ -419,6 +470,58 @@ fn forget_one(owners: &mut HashMap<String, Owner>, user: Option<&str>) {
     }
     if let Some(id) = found.map(|(id, _)| id.clone()) {
         owners.remove(&id);
+    }
+}
+
+/// Checks one password at a time, because each check needs 19 MiB and the time of a core. Addresses take
+/// turns, so that guesses from many of them delay a device by one check each at most.
+#[derive(Clone)]
+struct Checks(Arc<Mutex<Waiting>>);
+
+struct Waiting {
+    is_checking: bool,
+    queue: FairQueue<IpAddr, oneshot::Sender<Check>, 3>,
+}
+
+/// The right to check a password, until it is dropped.
+struct Check(Checks);
+
+impl Default for Checks {
+    fn default() -> Self {
+        let queue = FairQueue::new(CHECKS_MAX);
+        Self(Arc::new(Mutex::new(Waiting { is_checking: false, queue })))
+    }
+}
+
+impl Checks {
+    /// Waits for the turn of an address; `None` if too many wait.
+    async fn turn(&self, level: usize, owner: IpAddr) -> Option<Check> {
+        let receiver = {
+            let mut waiting = self.0.lock();
+            if !std::mem::replace(&mut waiting.is_checking, true) {
+                return Some(Check(self.clone()));
+            }
+            let (sender, receiver) = oneshot::channel();
+            // Dropping what leaves the queue tells its receiver.
+            drop(waiting.queue.push(level, owner, sender));
+            receiver
+        };
+        receiver.await.ok()
+    }
+}
+
+impl Drop for Check {
+    fn drop(&mut self) {
+        let next = {
+            let mut waiting = self.0.0.lock();
+            let next = waiting.queue.pop();
+            waiting.is_checking = next.is_some();
+            next
+        };
+        if let Some(next) = next {
+            // If its client has gone, the check is dropped here, which passes it on.
+            drop(next.send(Check(self.0.clone())));
+        }
     }
 }
 
@@ -546,6 +649,65 @@ impl BrokerEventHandler for Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_changed_users_file_forgets_only_the_passwords_that_it_changes() {
+        let rules = Rules::new(Anonymous::All, "", [0; 32]);
+        let user = |password: &str| User {
+            password: password.to_owned(),
+            read: Vec::new(),
+            write: Vec::new(),
+        };
+        let users = |all: &[(&str, &str)]| Users {
+            users: all.iter().map(|(name, hash)| ((*name).to_owned(), user(hash))).collect(),
+        };
+        let before = users(&[("same", "1"), ("changed", "2"), ("gone", "3")]);
+        for name in before.users.keys() {
+            rules.proven.lock().insert(name.clone(), [0; 32]);
+        }
+        *rules.users.write() = users(&[("same", "1"), ("changed", "4"), ("new", "5")]);
+        rules.keep_unchanged(&before);
+        assert_eq!(rules.proven.lock().keys().collect::<Vec<_>>(), ["same"]);
+    }
+
+    #[test]
+    fn guesses_of_many_addresses_wait_behind_those_of_which_nothing_bad_is_known() {
+        use std::pin::pin;
+        use std::task::{Context, Poll, Waker};
+
+        let rules = Rules::new(Anonymous::All, "", [0; 32]);
+        let address = |last: u8| IpAddr::from([192, 0, 2, last]);
+        for last in 1..=200 {
+            rules.failed("x", address(last));
+        }
+        rules.known.lock().insert(address(250));
+        let turn = |last| {
+            let (checks, owner) = (rules.checks.clone(), address(last));
+            let level = rules.level(owner);
+            Box::pin(async move { checks.turn(level, owner).await })
+        };
+        let mut cx = Context::from_waker(Waker::noop());
+        let Poll::Ready(Some(first)) = pin!(turn(1)).poll(&mut cx) else { panic!("it is free") };
+        let mut guesses: Vec<_> = (1..=200).flat_map(|last| [turn(last), turn(last)]).collect();
+        assert!(guesses.iter_mut().all(|guess| guess.as_mut().poll(&mut cx).is_pending()));
+        let (mut device, mut known) = (turn(240), turn(250));
+        assert!(device.as_mut().poll(&mut cx).is_pending());
+        assert!(known.as_mut().poll(&mut cx).is_pending());
+        drop(first);
+        let Poll::Ready(Some(check)) = known.as_mut().poll(&mut cx) else { panic!("not first") };
+        drop(check);
+        let Poll::Ready(Some(check)) = device.as_mut().poll(&mut cx) else { panic!("not second") };
+        // Then one of each address, before the second one of any.
+        drop((known, device, check));
+        for at in (0..guesses.len()).step_by(2) {
+            let polled = guesses[at].as_mut().poll(&mut cx);
+            let Poll::Ready(Some(check)) = polled else { panic!("{at} is not next") };
+            drop(check);
+        }
+        // Clients that leave are skipped.
+        drop(guesses.drain(1..));
+        assert!(pin!(turn(1)).poll(&mut cx).is_ready());
+    }
 
     #[test]
     fn a_certificate_is_compared_with_the_names_of_users() {

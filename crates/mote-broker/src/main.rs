@@ -12,9 +12,9 @@ mod acl;
 mod auth;
 mod config;
 mod confine;
+mod front;
 mod kept;
 mod shares;
-mod tls;
 mod users;
 
 use std::io::{self, BufRead as _, Read as _, Write as _};
@@ -26,6 +26,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use mote_companion::confinement;
+use mote_core::seats::Seats;
 use mote_tls::handover::Received;
 use mqtt5::broker::config::StorageConfig;
 use mqtt5::broker::{BrokerConfig, MqttBroker, ResourceLimits, StorageBackend as _};
@@ -37,8 +38,8 @@ use tracing::level_filters::LevelFilter;
 
 use auth::Rules;
 use config::{Change, Config, read_change};
+use front::{Front, Service, accept_plain};
 use kept::{KEPT_BYTES_MAX, KEPT_MAX};
-use tls::{Front, Service};
 
 /// The system's allocator, which counts: who publishes has to wait while clients that do not read
 /// hold much memory.
@@ -49,9 +50,12 @@ pub(crate) static MEMORY: cap::Cap<std::alloc::System> =
 /// The name of the node's own user.
 pub(crate) const NODE_USER: &str = "mote-node";
 
-/// Connections at once, and those of one address.
+/// Connections at once, those of one address, and those that clients without a name leave free.
 const CONNECTIONS_MAX: usize = 1_000;
 const CONNECTIONS_OF_ONE_MAX: usize = 250;
+const RESERVE: usize = 125;
+/// Connections of the node itself, and those that are ending for others.
+const MORE_CONNECTIONS_MAX: usize = 200;
 /// Largest packet. A message for a client that is away is kept whatever its size, and several
 /// times for a moment, so three times this times the number of sessions must fit into the memory.
 const PACKET_BYTES_MAX: usize = 128 << 10;
@@ -162,6 +166,11 @@ fn listen_to_node(
     Ok(is_closed)
 }
 
+async fn bound(address: SocketAddr) -> io::Result<TcpListener> {
+    let cannot = |error| io::Error::other(format!("cannot listen on {address}: {error}"));
+    TcpListener::bind(address).await.map_err(cannot)
+}
+
 async fn serve(
     config: Config,
     received: Option<Arc<Received>>,
@@ -170,16 +179,11 @@ async fn serve(
 ) -> io::Result<()> {
     rules.look(&folder);
     rules.remember(&folder);
-    // The node connects without TLS on loopback, wherever devices do.
-    let ip = config.listen.ip();
-    let is_reached = ip == Ipv4Addr::UNSPECIFIED || ip == Ipv4Addr::LOCALHOST;
+    // The library listens for the node alone; this program accepts devices.
     let own = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-    let listen = if is_reached { vec![config.listen] } else { vec![own, config.listen] };
+    let plain = bound(config.listen).await?;
     let tls = match config.tls {
-        Some(address) => {
-            let cannot = |error| io::Error::other(format!("cannot listen on {address}: {error}"));
-            Some(TcpListener::bind(address).await.map_err(cannot)?)
-        }
+        Some(address) => Some(bound(address).await?),
         None => None,
     };
     let storage = StorageConfig::new()
@@ -188,8 +192,8 @@ async fn serve(
         .with_max_queued_bytes_per_client(QUEUED_BYTES_MAX)
         .with_cleanup_interval(Duration::from_secs(600));
     let settings = BrokerConfig {
-        bind_addresses: listen,
-        max_clients: CONNECTIONS_MAX,
+        bind_addresses: vec![own],
+        max_clients: CONNECTIONS_MAX + MORE_CONNECTIONS_MAX,
         session_expiry_interval: SESSION_EXPIRY,
         max_packet_size: PACKET_BYTES_MAX,
         topic_alias_maximum: 16,
@@ -207,20 +211,26 @@ async fn serve(
     let broker = MqttBroker::with_config(settings.clone()).await.map_err(io::Error::other)?;
     let mut broker = broker.with_auth_provider(rules.clone());
     broker.resource_monitor().update_limits(ResourceLimits {
-        max_connections: CONNECTIONS_MAX,
-        max_connections_per_ip: CONNECTIONS_OF_ONE_MAX,
+        max_connections: CONNECTIONS_MAX + MORE_CONNECTIONS_MAX,
+        max_connections_per_ip: CONNECTIONS_MAX,
         max_message_rate_per_client: 0,
         max_bandwidth_per_client: 0,
         max_connection_rate: u32::try_from(CONNECTIONS_MAX).unwrap_or(u32::MAX),
         rate_limit_window: Duration::from_secs(1),
     });
+    let seats = Seats::with_reserve(CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX, RESERVE);
+    let service = Arc::new(Service::of(&broker, settings, rules.clone(), seats));
+    // The node connects without TLS on loopback, wherever devices do.
+    let ip = config.listen.ip();
+    let is_reached = ip == Ipv4Addr::UNSPECIFIED || ip == Ipv4Addr::LOCALHOST;
     let local = broker.local_addr().ok_or_else(|| io::Error::other("no listener"))?;
+    let local = if is_reached { plain.local_addr()? } else { local };
     let mut ports = local.port().to_string();
     let mut tls_parts = None;
     if let (Some(listener), Some(received)) = (tls, &received) {
         ports.push_str(&format!(" {}", listener.local_addr()?.port()));
-        let server = received.server(&[tls::ALPN]).map_err(io::Error::other)?;
-        tls_parts = Some((listener, server, Service::of(&broker, settings, rules.clone())));
+        let server = received.server(&[front::ALPN]).map_err(io::Error::other)?;
+        tls_parts = Some((listener, server, service.clone()));
     }
     let closed = listen_to_node(received, rules.clone())?;
     let (storage, stop) = (broker.storage(), broker.shutdown_handle());
@@ -257,6 +267,8 @@ async fn serve(
             tracing::error!("there is no thread for TLS: {error}");
             None
         });
+        let (stop_plain, to_stop) = oneshot::channel();
+        let plain = tokio::spawn(accept_plain(plain, service, to_stop));
         if is_ready {
             // The node reads it; without a node there is nothing to serve.
             let _ = writeln!(io::stdout(), "{ports}");
@@ -265,9 +277,11 @@ async fn serve(
             _ = closed => {}
             _ = terminate.recv() => {}
         }
+        let _ = stop_plain.send(());
         if let Some(front) = front {
             front.stop().await;
         }
+        let _ = plain.await;
         stop.shutdown();
     });
     let served = broker.run().await.map_err(io::Error::other);

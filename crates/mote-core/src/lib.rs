@@ -18,6 +18,7 @@ pub mod chain;
 pub mod chunks;
 pub mod destination;
 pub mod elsewhere;
+pub mod fair_queue;
 pub mod fault;
 pub mod invocation;
 pub mod line_budget;

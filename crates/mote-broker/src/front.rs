@@ -1,18 +1,21 @@
-//! The listener for TLS.
+//! The listeners for clients, without TLS and with it.
 //!
-//! The library has one of its own, which performs one handshake after the other, so that a client that
-//! connects and sends nothing stops all others, and which uses the same certificate until it ends. So
-//! this program accepts these connections itself, and gives them to the library after the handshake.
+//! The library counts clients only after their first message, refuses further ones at its limit, and
+//! performs one TLS handshake after the other, with the same certificate until it ends. So clients that
+//! connect and send nothing would keep all others out. Therefore this program accepts connections
+//! itself, ends those of clients that have proved nothing when others need their seats
+//! (`mote_core::seats`), and gives them to the library, after the handshake if there is one.
 //! Handshakes have a thread of their own, because they take long: messages do not wait for them.
 
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mote_core::shares::{Shares, address_owner};
+use mote_core::seats::{Seat, Seats, Standing};
+use mote_core::shares::address_owner;
 use mqtt5::broker::client_handler::ClientHandler;
 use mqtt5::broker::router::MessageRouter;
 use mqtt5::broker::sys_topics::BrokerStats;
@@ -23,17 +26,15 @@ use mqtt5::broker::{
 };
 use mqtt5::error::Result;
 use mqtt5::packet::connect::ConnectPacket;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::server::TlsStream;
 
 use crate::auth::Rules;
-use crate::{CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX};
 
 /// What clients that list protocols must list (ALPN).
 pub(crate) const ALPN: &str = "mqtt";
@@ -53,12 +54,21 @@ pub(crate) struct Service {
     storage: Option<Arc<DynamicStorage>>,
     stats: Arc<BrokerStats>,
     monitor: Arc<ResourceMonitor>,
+    /// Connections. The library counts clients after their CONNECT; these seats also count handshakes,
+    /// and clients that send nothing.
+    seats: Seats<IpAddr>,
 }
 
 impl Service {
     /// The parts of a broker that was made with `config` and has these rules.
-    pub(crate) fn of(broker: &MqttBroker, config: BrokerConfig, rules: Arc<Rules>) -> Self {
+    pub(crate) fn of(
+        broker: &MqttBroker,
+        config: BrokerConfig,
+        rules: Arc<Rules>,
+        seats: Seats<IpAddr>,
+    ) -> Self {
         Self {
+            seats,
             config: Arc::new(config),
             rules,
             router: broker.router(),
@@ -68,20 +78,22 @@ impl Service {
         }
     }
 
-    fn handler(
+    /// Serves a client at `from` that has shown a certificate with these names, or none, until it leaves,
+    /// until `stop` ends, or until others need its seat.
+    async fn serve(
         &self,
-        session: TlsStream<TcpStream>,
-        from: SocketAddr,
-        ending: broadcast::Receiver<()>,
-    ) -> ClientHandler {
-        let chain = session.get_ref().1.peer_certificates();
-        let names = chain.and_then(|all| all.first()).map(mote_tls::names).unwrap_or_default();
+        transport: BrokerTransport,
+        names: Vec<String>,
+        (from, seat): (SocketAddr, Arc<Seat<IpAddr>>),
+        mut stop: broadcast::Receiver<()>,
+    ) {
         let rules: Arc<dyn AuthProvider> = match &names[..] {
             [] => self.rules.clone(),
             _ => Arc::new(Certified { rules: self.rules.clone(), names }),
         };
-        ClientHandler::new(
-            BrokerTransport::tls(TlsStreamWrapper::new(session)),
+        let (end, ending) = broadcast::channel(1);
+        let handler = ClientHandler::new(
+            transport,
             from,
             self.config.clone(),
             self.router.clone(),
@@ -90,8 +102,66 @@ impl Service {
             self.stats.clone(),
             self.monitor.clone(),
             ending,
-        )
+        );
+        self.rules.seats.lock().insert(from, seat.clone());
+        // Its errors are those of a single client, which the library reports itself.
+        let mut run = pin!(handler.run());
+        let is_over = tokio::select! {
+            _ = &mut run => true,
+            _ = stop.recv() => false,
+            // A client that was not admitted has nothing that would have to be put away.
+            () = seat.ended() => seat.standing() == Standing::Unproven,
+        };
+        if !is_over {
+            let _ = end.send(());
+            let _ = timeout(END_PATIENCE, run).await;
+        }
+        self.rules.seats.lock().remove(&from);
     }
+}
+
+/// The owner that an address counts as. Programs of this machine are told apart by their loopback
+/// addresses.
+fn owner(from: SocketAddr) -> IpAddr {
+    match from.ip().to_canonical() {
+        v4 @ IpAddr::V4(_) => v4,
+        v6 @ IpAddr::V6(_) => address_owner(v6),
+    }
+}
+
+/// Accepts connections without TLS, and serves them, until `stop` ends.
+pub(crate) async fn accept_plain(
+    listener: TcpListener,
+    service: Arc<Service>,
+    mut to_stop: oneshot::Receiver<()>,
+) {
+    let (ending, _) = broadcast::channel(1);
+    let (open, mut all_closed) = mpsc::channel::<()>(1);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = &mut to_stop => break,
+        };
+        let (stream, from) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::error!("a connection cannot be accepted: {error}");
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(seat) = service.seats.take(owner(from)) else { continue };
+        let _ = stream.set_nodelay(true);
+        let (service, open, stop) = (service.clone(), open.clone(), ending.subscribe());
+        tokio::spawn(async move {
+            let transport = BrokerTransport::tcp(stream);
+            service.serve(transport, Vec::new(), (from, Arc::new(seat)), stop).await;
+            drop(open);
+        });
+    }
+    drop((listener, open));
+    let _ = ending.send(());
+    let _ = timeout(END_PATIENCE, all_closed.recv()).await;
 }
 
 /// The thread that accepts connections.
@@ -105,7 +175,7 @@ impl Front {
     pub(crate) fn start(
         listener: TcpListener,
         server: Arc<ServerConfig>,
-        service: Service,
+        service: Arc<Service>,
     ) -> io::Result<Self> {
         let (stop, to_stop) = oneshot::channel();
         let (ended, stopped) = oneshot::channel();
@@ -133,15 +203,12 @@ impl Front {
 async fn accept(
     listener: std::net::TcpListener,
     server: Arc<ServerConfig>,
-    service: Service,
+    service: Arc<Service>,
     messages: Handle,
     mut to_stop: oneshot::Receiver<()>,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let (acceptor, service) = (TlsAcceptor::from(server), Arc::new(service));
-    // The library counts clients after their CONNECT. These places also count handshakes, and clients
-    // that send nothing after them.
-    let places = Shares::new(CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX);
+    let acceptor = TlsAcceptor::from(server);
     let (ending, _) = broadcast::channel(1);
     let (open, mut all_closed) = mpsc::channel::<()>(1);
     let mut handshakes = JoinSet::new();
@@ -159,26 +226,25 @@ async fn accept(
                 continue;
             }
         };
-        // Programs of this machine are told apart by their loopback addresses, as without TLS.
-        let owner = match from.ip().to_canonical() {
-            v4 @ IpAddr::V4(_) => v4,
-            v6 @ IpAddr::V6(_) => address_owner(v6),
-        };
-        let Ok(place) = places.take(owner, 1) else { continue };
-        if !service.monitor.can_accept_connection(from.ip()).await {
-            continue;
-        }
+        let Ok(seat) = service.seats.take(owner(from)) else { continue };
         let (acceptor, service, messages) = (acceptor.clone(), service.clone(), messages.clone());
-        let (ending, open) = (ending.clone(), open.clone());
+        let (ending, open, seat) = (ending.clone(), open.clone(), Arc::new(seat));
         handshakes.spawn(async move {
             let _ = stream.set_nodelay(true);
             let handshake = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
-            let Ok(Ok(session)) = handshake.await else { return };
-            let handler = service.handler(session, from, ending.subscribe());
+            let session = tokio::select! {
+                session = handshake => session,
+                () = seat.ended() => return,
+            };
+            let Ok(Ok(session)) = session else { return };
+            let stop = ending.subscribe();
             messages.spawn(async move {
-                let _held = (place, open);
-                // Its errors are those of a single client, which the library reports itself.
-                let _ = handler.run().await;
+                let chain = session.get_ref().1.peer_certificates();
+                let names = chain.and_then(|all| all.first()).map(mote_tls::names);
+                let transport = BrokerTransport::tls(TlsStreamWrapper::new(session));
+                let names = names.unwrap_or_default();
+                service.serve(transport, names, (from, seat), stop).await;
+                drop(open);
             });
         });
     }
