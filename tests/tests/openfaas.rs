@@ -394,7 +394,11 @@ fn listeners_are_guarded() {
 
 /// A server that receives one callback: its head and body.
 fn callback_server() -> (SocketAddr, mpsc::Receiver<(String, String)>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    callback_server_at("127.0.0.1")
+}
+
+fn callback_server_at(host: &str) -> (SocketAddr, mpsc::Receiver<(String, String)>) {
+    let listener = TcpListener::bind((host, 0)).expect("loopback");
     let address = listener.local_addr().expect("bound");
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
@@ -459,6 +463,34 @@ fn accepted_calls_run_and_call_back() {
         let answer = call_at(client.address, "POST", "/async-function/hello", &headers, b"");
         assert_eq!(answer.status, 400, "{url}");
     }
+}
+
+#[test]
+fn a_host_that_does_not_answer_delays_only_its_own_callbacks() {
+    let node = Node::start_with_env(&ON, &TO_THIS_MACHINE);
+    let client = Client::of(&node);
+    deploy_http(&node);
+    let later = |callback: SocketAddr| {
+        let headers = [("x-callback-url", format!("http://{callback}/"))];
+        let headers = headers.each_ref().map(|(name, value)| (*name, value.as_str()));
+        let answer = call_at(client.address, "POST", "/async-function/hello", &headers, b"you");
+        assert_eq!(answer.status, 202);
+    };
+    // The kernel completes its connections, and nobody answers.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let of_silent = silent.local_addr().expect("bound");
+    for _ in 0..60 {
+        later(of_silent);
+    }
+    let held: Vec<_> = (0..4).map(|_| silent.accept().expect("a callback")).collect();
+    let (answers, called) = callback_server_at("127.0.0.2");
+    for _ in 0..10 {
+        later(answers);
+        called.recv_timeout(PATIENCE).expect("a callback");
+    }
+    silent.set_nonblocking(true).expect("a mode");
+    assert!(silent.accept().is_err(), "the host has more callbacks than its share");
+    drop(held);
 }
 
 #[test]

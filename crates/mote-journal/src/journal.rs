@@ -18,7 +18,7 @@ use mote_store::commit::CommitError;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OnceCell, oneshot};
 
-use crate::pending::{Entry, Number, Pending};
+use crate::pending::{Entry, Number, Pending, RESULTS};
 use crate::record::{NewRecord, ScheduleRun, State, Stored, Waiting, Work};
 use crate::records::{Bounds, Records, unix_ms};
 use crate::replica::{Replica, ReplicaState, Replication};
@@ -43,8 +43,6 @@ const KEPT_BYTES_MAX: u64 = 256 << 20;
 const DEAD_KEEP_MS: u64 = 30 * 24 * 3_600_000;
 /// Longest idempotency key and order key in bytes.
 const KEY_BYTES_MAX: usize = 255;
-/// The end of the names of shares for requests that carry results; no name of a function has it.
-pub(crate) const RESULTS: &str = " results";
 /// The farthest time for which an invocation can be accepted.
 pub(crate) const DELAY_MS_MAX: u64 = 366 * 24 * 3_600_000;
 
@@ -266,15 +264,22 @@ impl Journal {
     fn add(&self, memory: &mut Memory, record: Waiting, work: Option<(Work, u32)>) {
         let Waiting { number, id, function, order, due_ms, since_ms, attempts, bytes, .. } = record;
         let owner: Arc<str> = function.into();
+        // Requests that carry results have shares of their own, so that an address that does not answer
+        // keeps neither the function from running nor results from other hosts.
+        let function = match &work {
+            _ if !record.is_post => owner.clone(),
+            Some((Work::Post(post), _)) => {
+                let host = post.host().unwrap_or_default();
+                // A point would begin the name of a namespace.
+                format!("{owner}{RESULTS} {}", host.replace('.', "/")).into()
+            }
+            _ => format!("{owner}{RESULTS}").into(),
+        };
         let work =
             work.filter(|(work, _)| memory.cached_bytes + work.bytes() as u64 <= CACHED_BYTES_MAX);
         memory.cached_bytes += work.as_ref().map_or(0, |(work, _)| work.bytes() as u64);
         memory.by_id.insert(id, number);
         let wait_ms = due_ms.saturating_sub(unix_ms());
-        // Requests that carry results have a share of their own, so that an address that does not
-        // answer does not keep the function from running.
-        let function =
-            if record.is_post { format!("{owner}{RESULTS}").into() } else { owner.clone() };
         let data = Data { id, owner, work, bytes, since_ms, attempts, roomless: 0 };
         let due_ms = if wait_ms == 0 { 0 } else { self.now_ms() + wait_ms };
         memory.pending.add(number, Entry { function, order: order.map(Into::into), due_ms, data });

@@ -2,7 +2,8 @@
 //!
 //! Namespaces take turns, and the functions of each. A function has a share of what may run at once,
 //! so that no function blocks the others. So has a namespace, once there is one besides the default
-//! one. Invocations with the same order key run one after another in the order of their
+//! one. Requests that carry results of a function take turns by the host that receives them, and
+//! each host has a share of the function's, so that a host that does not answer delays only its own. Invocations with the same order key run one after another in the order of their
 //! numbers; an invocation that waits for another attempt holds back those behind it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -12,6 +13,17 @@ use crate::room::namespace_of;
 
 /// The number of a record in the journal. Records are accepted in the order of their numbers.
 pub type Number = i64;
+
+/// What the share of requests with results has behind the name of their function; the host that
+/// receives them follows.
+pub(crate) const RESULTS: &str = " results";
+/// Results of one function that are sent at once.
+const RESULTS_OF_ONE_MAX: usize = 32;
+
+/// The function whose results a share is for, if it is one of results.
+fn results_of(share: &str) -> Option<&str> {
+    share.split_once(RESULTS).map(|(function, _)| function)
+}
 
 /// An invocation that waits or runs.
 #[derive(Debug)]
@@ -37,6 +49,8 @@ pub struct Pending<T> {
     functions: HashMap<Arc<str>, Function>,
     /// By name; that of the default one is empty.
     namespaces: HashMap<Arc<str>, Namespace>,
+    /// Requests with results that run, by the function that they are of.
+    results: HashMap<Arc<str>, usize>,
     /// Namespaces with ready entries; the next one is first.
     turns: VecDeque<Arc<str>>,
     /// Whether there was an entry of a function of a namespace.
@@ -71,6 +85,7 @@ impl<T> Pending<T> {
             timers: BTreeSet::new(),
             functions: HashMap::new(),
             namespaces: HashMap::new(),
+            results: HashMap::new(),
             is_shared: false,
             turns: VecDeque::new(),
             orders: HashMap::new(),
@@ -158,9 +173,14 @@ impl<T> Pending<T> {
                 forget_idle(&mut self.functions, &name);
                 continue;
             };
-            if function.running >= share_of(&name) {
+            let results = results_of(&name).and_then(|owner| self.results.get(owner)).copied();
+            let is_full = results.is_some_and(|running| running >= RESULTS_OF_ONE_MAX);
+            if is_full || function.running >= share_of(&name) {
                 turns.push_back(name);
                 continue;
+            }
+            if let Some(owner) = results_of(&name) {
+                *self.results.entry(owner.into()).or_default() += 1;
             }
             function.ready.remove(&number);
             function.running += 1;
@@ -266,6 +286,14 @@ impl<T> Pending<T> {
             function.running = function.running.saturating_sub(1);
         }
         forget_idle(&mut self.functions, name);
+        if let Some(owner) = results_of(name)
+            && let Some(running) = self.results.get_mut(owner)
+        {
+            *running -= 1;
+            if *running == 0 {
+                self.results.remove(owner);
+            }
+        }
         let namespace_name = namespace_of(name);
         if let Some(namespace) = self.namespaces.get_mut(namespace_name) {
             namespace.running = namespace.running.saturating_sub(1);
@@ -326,6 +354,31 @@ mod tests {
             pending.remove(n, true);
         }
         assert!(pending.is_empty() && pending.functions.is_empty() && pending.turns.is_empty());
+    }
+
+    #[test]
+    fn results_for_a_host_that_hangs_leave_room_for_those_of_others() {
+        let mut pending = Pending::new(128);
+        for n in 0..200 {
+            pending.add(n, entry("f results hangs", None, 0));
+        }
+        assert_eq!(begun(&mut pending, 0), [0, 1, 2], "the share of one host");
+        pending.add(1_000, entry("f results answers", None, 0));
+        pending.add(1_001, entry("f", None, 0));
+        assert_eq!(begun(&mut pending, 0), [1_000, 1_001]);
+        // Many such hosts use the share of the function, and take turns in it.
+        for n in 2_000..2_040 {
+            pending.add(n, entry(&format!("f results host{n}"), None, 0));
+        }
+        assert_eq!(begun(&mut pending, 0).len(), RESULTS_OF_ONE_MAX - 4);
+        pending.add(3_000, entry("g results answers", None, 0));
+        assert_eq!(begun(&mut pending, 0), [3_000], "those of other functions have their own");
+        let running: Vec<Number> = pending.results.values().map(|count| *count as Number).collect();
+        assert_eq!(running.iter().sum::<Number>(), RESULTS_OF_ONE_MAX as Number + 1);
+        for n in (0..3).chain([1_000, 1_001, 3_000]).chain(2_000..2_028) {
+            pending.remove(n, true);
+        }
+        assert!(pending.results.is_empty());
     }
 
     #[test]

@@ -46,6 +46,14 @@ pub struct Post {
     pub body: Bytes,
 }
 
+impl Post {
+    /// The host that receives it, in lower case; `None` for a topic.
+    pub(crate) fn host(&self) -> Option<String> {
+        let Destination::Url(url) = &self.to else { return None };
+        mote_outgoing::check(url).ok()?.host().map(str::to_ascii_lowercase)
+    }
+}
+
 impl Work {
     /// The function that it belongs to.
     pub fn function(&self) -> &str {

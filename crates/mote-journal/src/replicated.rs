@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use mote_core::accept::AcceptError;
 
-use crate::journal::{Journal, RESULTS, disk};
+use crate::journal::{Journal, disk};
+use crate::pending::RESULTS;
 
 /// How long a caller waits until the log has confirmed what it asked for.
 const CONFIRM_MAX: Duration = Duration::from_secs(5);
@@ -94,7 +95,7 @@ impl Journal {
 
     /// Whether a share is that of requests that carry results.
     pub(crate) fn is_share_of_results(function: &str) -> bool {
-        function.ends_with(RESULTS)
+        function.contains(RESULTS)
     }
 
     /// Whether another node owns the journal now.

@@ -29,8 +29,8 @@ use crate::records::{Settled, unix_ms};
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// Most bytes that are read of the answer to a result.
 const POST_ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Results of one function that are sent at once.
-const POSTS_OF_ONE_MAX: usize = 8;
+/// Results of one function that are sent to one host at once.
+const POSTS_OF_ONE_MAX: usize = 4;
 /// Attempts to send a result, and the pause before the second.
 const POST_ATTEMPTS: u32 = 8;
 const POST_BACKOFF_MS: u64 = 500;
