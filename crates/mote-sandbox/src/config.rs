@@ -82,7 +82,9 @@ pub(crate) struct HostFacts {
     pub(crate) links: Vec<(PathBuf, PathBuf)>,
 }
 
-/// Files and folders of /etc that programs read and that hold no secrets.
+/// Files and folders of /etc that programs read and that hold no secrets. A `*` at the end of a name
+/// stands for what follows it. Never here: keys (`/etc/ssl/private`), passwords, and the settings of
+/// clients that log in somewhere (`/etc/pip.conf`, `/etc/npmrc`, `/etc/gitconfig`).
 const ETC: &[&str] = &[
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
@@ -98,6 +100,18 @@ const ETC: &[&str] = &[
     "/etc/mime.types",
     "/etc/protocols",
     "/etc/services",
+    "/etc/timezone",
+    // The configuration of runtimes and libraries, to which their folders in /usr have links.
+    "/etc/java-*",
+    "/etc/java",
+    "/etc/jvm*",
+    "/etc/php*",
+    "/etc/mono",
+    "/etc/R",
+    "/etc/perl",
+    "/etc/fonts",
+    "/etc/ImageMagick-*",
+    "/etc/ghostscript",
 ];
 
 impl HostFacts {
@@ -107,8 +121,18 @@ impl HostFacts {
         for name in ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"] {
             facts.add(Path::new(name));
         }
+        let etc = Path::new("/etc").read_dir().into_iter().flatten().flatten();
+        let mut in_etc: Vec<_> = etc.map(|entry| entry.path()).collect();
+        in_etc.sort();
         for name in ETC {
-            facts.add(Path::new(name));
+            let Some(begin) = name.strip_suffix('*') else {
+                facts.add(Path::new(name));
+                continue;
+            };
+            let fits = |path: &&PathBuf| path.to_str().is_some_and(|path| path.starts_with(begin));
+            for path in in_etc.iter().filter(fits) {
+                facts.add(path);
+            }
         }
         for prefix in prefixes {
             facts.add(prefix);
