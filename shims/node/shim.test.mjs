@@ -292,6 +292,10 @@ withWorker('a Response keeps what is done to its headers', `
   }
 });
 
+// From version 22 on, looking at a property of the global object loads the classes behind it, so they
+// are there before a function runs.
+const loadsLate = Number(process.versions.node.split('.')[0]) < 22;
+
 withWorker('the classes of the platform are loaded when a function needs them', `
   const loaded = () => process.moduleLoadList.some((name) => name.includes('deps/undici'));
   const ways = {
@@ -309,9 +313,9 @@ withWorker('the classes of the platform are loaded when a function needs them', 
   } };
 `, {}, async (engine) => {
   for (const way of ['text', 'fields', 'check', 'json', 'body']) {
-    check(await engine.invoke(`/${way}`, '{"a":1}', { headers: [['a', 'b']] }), 200, '[false,false]');
+    check(await engine.invoke(`/${way}`, '{"a":1}', { headers: [['a', 'b']] }), 200, loadsLate ? '[false,false]' : '[true,true]');
   }
-  check(await engine.invoke('/Request'), 200, '[false,true]');
+  check(await engine.invoke('/Request'), 200, loadsLate ? '[false,true]' : '[true,true]');
   check(await engine.invoke('/text'), 200, '[true,true]');
 });
 

@@ -238,16 +238,22 @@ def check_reach(cluster: Cluster, pod: str, service: str) -> None:
 
 
 def check_cold_start(cluster: Cluster, pod: str, service: str) -> None:
-    """A function that has scaled to zero starts in an interpreter that waited for it."""
-    code = "def handle(event, ctx):\n    return 'mote'\n"
-    text = manifest("cold", '[scale]\nidle = "1ms"\n')
-    deploy(cluster, pod, "cold", {"app.py": code, "mote.toml": text})
+    """A function that has scaled to zero starts in an interpreter that waited for it, in the image and
+    with the memory that users get."""
+    for name, file, code in [
+        ("cold-python", "app.py", "def handle(event, ctx):\n    return 'mote'\n"),
+        ("cold-node", "index.mjs", "export function handle() { return 'mote'; }\n"),
+    ]:
+        text = manifest(name, '[scale]\nidle = "1ms"\n')
+        deploy(cluster, pod, name, {file: code, "mote.toml": text})
 
-    def is_prewarmed() -> bool:
-        assert cluster.http(f"http://{service}/cold") == "mote"
-        return "in a prewarmed sandbox" in inside(cluster, pod, "mote logs cold")
+        def is_prewarmed() -> bool:
+            assert cluster.http(f"http://{service}/{name}") == "mote"
+            return "in a prewarmed sandbox" in inside(cluster, pod, f"mote logs {name}")
 
-    cluster.wait("a start in a prewarmed sandbox", is_prewarmed)
+        cluster.wait(f"a start of {name} in a prewarmed sandbox", is_prewarmed)
+        said = [line for line in inside(cluster, pod, f"mote logs {name}").splitlines() if "prewarmed" in line]
+        print(f"{name}: {said[-1]}")
 
 
 def check_packages(cluster: Cluster, pod: str, service: str) -> None:

@@ -132,10 +132,32 @@ impl Uninstall {
                 self.cluster.kubectl(&[&delete[..], &all].concat(), "")?;
             }
         }
-        self.cluster.kubectl(&[&delete[..], &["-f", "-"]].concat(), &objects)?;
+        // The pods of a machine that does not answer would hold this up, so the definitions do not wait.
+        self.cluster.kubectl(&[&delete[..], &["--wait=false", "-f", "-"]].concat(), &objects)?;
         let secret = ["-n", &functions_namespace, "secret", "mote-secrets"];
         self.cluster.kubectl(&[&delete[..], &secret].concat(), "")?;
-        self.cluster.kubectl(&[&delete[..], &["crd"], &DEFINITIONS[..]].concat(), "")
+        self.cluster.kubectl(&[&delete[..], &["crd"], &DEFINITIONS[..]].concat(), "")?;
+        self.wait_for_pods()
+    }
+
+    /// Waits until the namespace is gone, and names what holds it.
+    fn wait_for_pods(&self) -> Result<(), Failure> {
+        let namespace = self.cluster.value("namespace");
+        let gone = format!("namespace/{namespace}");
+        let wait = ["wait", "--for=delete", "--timeout=90s", &gone];
+        if self.cluster.kubectl(&wait, "").is_ok() {
+            return Ok(());
+        }
+        let columns = "custom-columns=POD:.metadata.name,MACHINE:.spec.nodeName";
+        let get = ["get", "pods", "-n", &namespace, "--no-headers", "--ignore-not-found", "-o", columns];
+        let pods = self.cluster.ask(&get)?;
+        Err(format!(
+            "everything else is removed, but the namespace {namespace} still has pods, whose machines \
+             probably do not answer: {}. They go when the machine is back, or with: kubectl delete \
+             pods -n {namespace} --all --force",
+            pods.iter().map(|pod| pod.split_whitespace().collect::<Vec<_>>().join(" on ")).collect::<Vec<_>>().join(", ")
+        )
+        .into())
     }
 }
 

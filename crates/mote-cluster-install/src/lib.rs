@@ -200,16 +200,18 @@ fn filled(line: &str, value: impl Fn(&str) -> String) -> String {
 /// A value in the chart's language.
 fn in_chart(name: &str) -> String {
     match default(name) {
-        Some(NONE) => format!("{{{{ .Values.{name} | toJson }}}}"),
+        Some(NONE | EMPTY) => format!("{{{{ .Values.{name} | toJson }}}}"),
         _ => format!("{{{{ .Values.{name} }}}}"),
     }
 }
 
 /// The default of a value that is a map.
 const NONE: &str = "{}";
+/// The default of a value that is a list.
+const EMPTY: &str = "[]";
 
 /// A default as YAML: numbers, maps and booleans as such, so that the chart can test them.
 fn literal(text: &str) -> String {
-    let plain = text.parse::<u32>().is_ok() || ["true", "false", NONE].contains(&text);
+    let plain = text.parse::<u32>().is_ok() || ["true", "false", NONE, EMPTY].contains(&text);
     if plain { text.to_owned() } else { format!("{text:?}") }
 }

@@ -39,6 +39,10 @@ pub enum Kind {
     Share,
     /// A map of labels in braces.
     Labels,
+    /// A map in braces, as Kubernetes takes it.
+    Map,
+    /// A list in brackets, as Kubernetes takes it.
+    List,
     /// `KEY=VALUE`, separated by commas, or nothing.
     Pairs,
     /// `private` and networks such as `203.0.113.0/24`, separated by commas, or nothing.
@@ -72,6 +76,12 @@ impl Kind {
             Self::Labels => {
                 text.starts_with('{') && text.ends_with('}') && !text.contains(char::is_control)
             }
+            Self::Map => {
+                text.starts_with('{') && text.ends_with('}') && !text.contains(char::is_control)
+            }
+            Self::List => {
+                text.starts_with('[') && text.ends_with(']') && !text.contains(char::is_control)
+            }
             Self::Pairs => each(|pair| {
                 is_plain(pair) && pair.split_once('=').is_some_and(|(key, _)| !key.is_empty())
             }),
@@ -96,6 +106,8 @@ impl Kind {
             Self::Processors => "an amount of processors, such as 500m or 2".to_owned(),
             Self::Share => "a share from 1% to 100%".to_owned(),
             Self::Labels => "labels in braces, such as {disk: ssd}".to_owned(),
+            Self::Map => "a map in braces".to_owned(),
+            Self::List => "a list in brackets, such as [{name: registry}]".to_owned(),
             Self::Pairs => "KEY=VALUE, separated by commas".to_owned(),
             Self::Networks => {
                 "private, or networks such as 203.0.113.0/24, separated by commas".to_owned()
@@ -127,6 +139,8 @@ impl Kind {
             Self::Labels => {
                 r#"{"type": "object", "additionalProperties": {"type": "string"}}"#.to_owned()
             }
+            Self::Map => r#"{"type": "object"}"#.to_owned(),
+            Self::List => r#"{"type": "array"}"#.to_owned(),
             Self::Pairs => pattern("^([^,=]+=[^,]*(,[^,=]+=[^,]*)*)?$"),
             Self::Networks => {
                 let v4 = "[0-9]+([.][0-9]+){3}(/([12]?[0-9]|3[0-2]))?";
@@ -175,7 +189,7 @@ const fn value(name: &'static str, default: &'static str, kind: Kind, text: &'st
 }
 
 /// Every value, in the order of the chart's values.yaml.
-pub const VALUES: [Value; 25] = [
+pub const VALUES: [Value; 30] = [
     value(
         "namespace",
         "mote-system",
@@ -212,6 +226,31 @@ pub const VALUES: [Value; 25] = [
         "{}",
         Kind::Labels,
         "The labels of the machines that have a cell, for example {mote.dev/cell: \"yes\"}.",
+    ),
+    value(
+        "tolerations",
+        "[]",
+        Kind::List,
+        "Taints of machines that the cells and the controller tolerate.",
+    ),
+    value("affinity", "{}", Kind::Map, "The affinity of the cells."),
+    value(
+        "priorityClass",
+        "",
+        Kind::LabelOrNone,
+        "The PriorityClass of the cells and the controller.",
+    ),
+    value(
+        "imagePullSecrets",
+        "[]",
+        Kind::List,
+        "The Secrets for the registry of the images, for example [{name: registry}].",
+    ),
+    value(
+        "environmentSecret",
+        "",
+        Kind::LabelOrNone,
+        "A Secret whose keys become environment variables of the cells, for example HTTPS_PROXY or PIP_INDEX_URL for package installations.",
     ),
     value(
         "controllerReplicas",

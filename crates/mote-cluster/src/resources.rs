@@ -105,6 +105,9 @@ pub(crate) struct FunctionStatus {
     /// Instances that are kept ready.
     #[serde(default)]
     pub(crate) instances: u32,
+    /// A selector of pods, which autoscalers require. It fits none, because instances are no pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) selector: Option<String>,
     /// The cell that runs the MQTT subscriptions, and without NATS the schedules too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) home: Option<String>,

@@ -1,5 +1,6 @@
 //! From the files and settings of a `Function` to the archive that a cell takes.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::io::Read as _;
 use std::io::Write as _;
 use std::path::Path;
@@ -49,8 +50,9 @@ pub(crate) fn archive(name: &str, wanted: &Wanted) -> Result<Archive, String> {
     // Texts about the folder name it like the function, so that they are the same at each look.
     let root = folder.path().join(name);
     let files = wanted.files.as_ref().ok_or("the function has no files")?;
+    let programs = programs(wanted);
     for (path, content) in files {
-        write(&root, path, content)?;
+        write(&root, path, content, programs.contains(&path.as_str()))?;
     }
     let has_settings = !wanted.settings.is_empty();
     if has_settings && files.contains_key("mote.toml") {
@@ -66,7 +68,7 @@ pub(crate) fn archive(name: &str, wanted: &Wanted) -> Result<Archive, String> {
             scale.remove("min");
             scale.remove("max");
         }
-        write(&root, "mote.toml", &manifest(name, &settings)?)?;
+        write(&root, "mote.toml", &manifest(name, &settings)?, false)?;
     }
     let options = mote_project::Options { name: Some(name), ..mote_project::Options::default() };
     let project = mote_project::read_own(&root, options)
@@ -118,7 +120,14 @@ pub(crate) fn of_tar(tar: Bytes, spec: &FunctionSpec) -> Archive {
     Archive { tar, digest, runtime: spec.runtime.as_str().to_owned(), bounds, pods }
 }
 
-fn write(folder: &Path, path: &str, content: &str) -> Result<(), String> {
+/// The files that `command` names. A resource cannot carry modes, so these are executable.
+fn programs(wanted: &Wanted) -> Vec<&str> {
+    let words = wanted.settings.get("command").and_then(Value::as_array);
+    let words = words.into_iter().flatten().filter_map(Value::as_str);
+    words.map(|word| word.strip_prefix("./").unwrap_or(word)).collect()
+}
+
+fn write(folder: &Path, path: &str, content: &str, is_program: bool) -> Result<(), String> {
     // The schema admits only relative paths whose parts do not begin with a dot.
     let is_plain = path.split('/').all(|part| !part.is_empty() && !part.starts_with('.'));
     if !is_plain {
@@ -129,7 +138,12 @@ fn write(folder: &Path, path: &str, content: &str) -> Result<(), String> {
     if let Some(parent) = whole.parent() {
         std::fs::create_dir_all(parent).map_err(failed)?;
     }
-    std::fs::write(whole, content).map_err(failed)
+    std::fs::write(&whole, content).map_err(failed)?;
+    if is_program {
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&whole, mode).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// The settings as a `mote.toml`.

@@ -132,6 +132,15 @@ fn of_programs() -> Vec<Check> {
     programs.into_iter().map(check).collect()
 }
 
+fn install(package: &str) -> String {
+    format!("install it and start the node again, for example: apt install {package}")
+}
+
+/// Whether the node is a cell in a pod of Kubernetes, whose files nobody can change.
+fn in_cluster() -> bool {
+    std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+}
+
 fn of_interpreters(found: &interpreters::Found) -> Vec<Check> {
     let all = [("python", &found.python), ("node", &found.node), ("go", &found.go)];
     all.into_iter()
@@ -146,14 +155,12 @@ fn of_interpreters(found: &interpreters::Found) -> Vec<Check> {
                 name: name.to_owned(),
                 state: CheckState::Warn,
                 detail: format!("{reason}: functions in it cannot be deployed"),
-                hint: Some(format!(
-                    "install it and start the node again, for example: apt install {}",
-                    match name {
-                        "python" => "python3",
-                        "node" => "nodejs",
-                        _ => "golang",
-                    }
-                )),
+                hint: Some(match (name, in_cluster()) {
+                    (_, true) => "use an image of the cell that has it".to_owned(),
+                    ("python", _) => install("python3"),
+                    ("node", _) => install("nodejs"),
+                    _ => install("golang"),
+                }),
             },
         })
         .collect()

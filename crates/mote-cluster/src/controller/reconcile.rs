@@ -250,6 +250,7 @@ async fn function(controller: &Controller, name: &str) -> Result<(), kube::Error
         split: traffic.as_ref().map(|traffic| traffic.split.to_string()),
         traffic: traffic.clone(),
         instances: bounds.min,
+        selector: Some(format!("mote.dev/function={name}")),
         home: home(name, before.home.as_deref(), &live),
         shares: shares(name, bounds, &live),
         cells: Some(format!("{serving}/{}", live.len())),
