@@ -44,7 +44,7 @@ const GIB: u64 = 1 << 30;
 const HOUR_MS: u64 = 3_600_000;
 const INIT_MS_MAX: u64 = 600_000;
 
-const FUNCTION_KEYS: [&str; 25] = [
+const FUNCTION_KEYS: [&str; 26] = [
     "name",
     "runtime",
     "compat",
@@ -66,12 +66,13 @@ const FUNCTION_KEYS: [&str; 25] = [
     "async",
     "mqtt",
     "services",
+    "writable",
     "isolation",
     "access",
     "http",
     "static",
 ];
-const TOP_KEYS: [&str; 13] = [
+const TOP_KEYS: [&str; 14] = [
     "version",
     "name",
     "runtime",
@@ -84,6 +85,7 @@ const TOP_KEYS: [&str; 13] = [
     "methods",
     "secrets",
     "services",
+    "writable",
     "isolation",
 ];
 const LIMIT_KEYS: [&str; 15] = [
@@ -144,6 +146,8 @@ pub struct FunctionManifest {
     pub callers: Option<Lined<Vec<String>>>,
     /// The same for signed requests; exactly with the mode `webhook`.
     pub webhook: Option<WebhookManifest>,
+    /// Whether each instance may write to its code.
+    pub writable: Option<bool>,
     /// Whether a program or server reaches the services of the node.
     pub services: Option<Lined<bool>>,
     /// `module:object` or a file path.
@@ -497,6 +501,10 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
             .get(at, "isolation")
             .and_then(|_| read_word(reader, at, "isolation", &ISOLATIONS)),
         services: reader.get(at, "services").and_then(|_| reader.boolean(at, "services")),
+        writable: reader
+            .get(at, "writable")
+            .and_then(|_| reader.boolean(at, "writable"))
+            .map(|writable| writable.value),
         entry: reader.string(at, "entry", "a string, e.g. \"app:handle\""),
         command: reader.strings(at, "command", "an array, e.g. [\"./server\", \"--fast\"]"),
         methods: read_methods(reader, at),

@@ -74,6 +74,9 @@ pub struct InstanceRequest {
     /// Whether the program finds its limit in `/proc/meminfo`. V8 would derive the size of its heap
     /// from it, as a part of the limit, although the limit itself should decide.
     pub shows_memory: bool,
+    /// Whether the instance may write to its code: it gets a copy of its own, unless that would use
+    /// more than half of the disk.
+    pub writable_code: bool,
     /// Destinations it may reach; each becomes a listener inside the sandbox.
     pub egress: Vec<Egress>,
     /// Read-only files of its own: absolute path inside, and text. Only its processes see them.
@@ -99,6 +102,7 @@ impl InstanceRequest {
             && self.limits.pids == other.limits.pids
             && self.limits.disk_bytes == other.limits.disk_bytes
             && self.shows_memory == other.shows_memory
+            && self.writable_code == other.writable_code
             && self.egress == other.egress
             && self.files == other.files
             && self.links == other.links
@@ -115,6 +119,16 @@ pub struct Prewarmed {
     pub like: InstanceRequest,
     /// The number of programs.
     pub count: u32,
+}
+
+/// What the first process of a server's instance is asked for, in one byte on the instance's channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ServerOrder {
+    /// A connection to the server's port; the answer is a descriptor or an errno.
+    Connect = 1,
+    /// A SIGTERM for the server. It has no answer.
+    Terminate = 2,
 }
 
 /// How an instance ended.
@@ -170,6 +184,11 @@ pub trait InstanceControl: Send + Sync {
     /// possible, or if the instance has ended. Costs two small system calls per process. Paused
     /// processes use no processor time, keep their memory, and can be killed.
     fn set_paused(&self, paused: bool) -> bool;
+    /// The TCP ports at which its programs listen now; empty where that cannot be found out. Reads two
+    /// small files.
+    fn listening(&self) -> Vec<u16> {
+        Vec::new()
+    }
     /// The process id of its first process on the host, for people who inspect it there.
     fn pid(&self) -> Option<u32>;
     /// The resources that it uses now, `None` if the machine cannot measure them. May read a few

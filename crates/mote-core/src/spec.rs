@@ -385,6 +385,8 @@ pub struct FunctionSpec {
     pub calls: Vec<String>,
     /// The state that it keeps in the node.
     pub state: StateRules,
+    /// Whether each instance has a copy of the code that it may write to.
+    pub writable: bool,
     /// Whether a program or server reaches the services of the node although nothing else in its
     /// manifest needs them.
     pub services: bool,
@@ -524,6 +526,7 @@ impl FunctionSpec {
             egress: Vec::new(),
             calls: Vec::new(),
             state: StateRules::default(),
+            writable: false,
             services: false,
             access: Access::Unset,
             tokens: None,

@@ -131,6 +131,7 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
             disk_bytes: spec.limits.disk_bytes,
         },
         shows_memory: spec.runtime != Runtime::Node,
+        writable_code: spec.writable && spec.pod_kind().is_none(),
         // The network of a pod is the business of its cluster.
         egress: match spec.pod_kind() {
             Some(_) => Vec::new(),

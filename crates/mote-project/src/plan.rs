@@ -575,6 +575,8 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     spec.calls.clone_from(&function.calls);
     spec.state.shared.clone_from(&function.shared_state);
     spec.state.quota_bytes = function.state_quota_bytes.unwrap_or(spec.state.quota_bytes);
+    // On their own platforms, functions write next to their code.
+    spec.writable = function.writable.unwrap_or(spec.compat.is_some());
     spec.services = function.services.as_ref().is_some_and(|services| services.value);
     let name = spec.name.as_str();
     if let Some(coap) = &function.coap {

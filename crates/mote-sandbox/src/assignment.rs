@@ -7,10 +7,11 @@
 //! function's memory limit differs from that of the prewarmed instance, the file that shows the
 //! limit.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::message;
-use crate::plan::{Answer, Assignment};
+use crate::own_code;
+use crate::plan::{Answer, Assignment, OwnCode};
 use crate::root;
 use crate::step::{Failure, StepName, die_with_parent};
 use crate::sys;
@@ -39,6 +40,9 @@ fn assign(assignment: &[u8], mounts: OwnedFd) -> Result<(), Failure> {
     for bind in &assignment.binds {
         opened.push((bind, root::open_bind(bind)?));
     }
+    if let Some(code) = &assignment.own_code {
+        fill(code, mounts.as_fd())?;
+    }
     sys::enter_mounts(mounts.as_fd()).step("enter the mount namespace")?;
     for (bind, mount) in &opened {
         let shown = bind.target.display();
@@ -50,4 +54,22 @@ fn assign(assignment: &[u8], mounts: OwnedFd) -> Result<(), Failure> {
         root::rewrite(path, text)?;
     }
     Ok(())
+}
+
+/// Copies the code into the folder that the instance has for it. Code that is too large is a failure:
+/// the function then starts afresh.
+fn fill(code: &OwnCode, mounts: BorrowedFd<'_>) -> Result<(), Failure> {
+    let Some(source) = &code.source else { return Ok(()) };
+    let shown = code.target.display();
+    own_code::measure(source, code.tmp_bytes).step("measure the code")?;
+    let own = sys::openat(None, c"/proc/self/ns/mnt", libc::O_RDONLY, 0)
+        .step("open its own mount namespace")?;
+    sys::enter_mounts(mounts).step("enter the mount namespace")?;
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let folder = sys::cstring(code.target.as_os_str().as_encoded_bytes())
+        .and_then(|target| sys::openat(None, &target, flags, 0))
+        .step(format_args!("open {shown}"))?;
+    sys::enter_mounts(own.as_fd()).step("leave the mount namespace")?;
+    own_code::copy(source, folder.as_fd(), code.owner)
+        .step(format_args!("copy the code to {shown}"))
 }

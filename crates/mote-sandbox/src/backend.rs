@@ -21,7 +21,7 @@ use crate::cleanup::Unstarted;
 use crate::config::{HostFacts, Layer, SandboxConfig};
 use crate::identity::INSIDE_ID;
 use crate::loopback::{EGRESS_MAX, egress_address};
-use crate::plan::{Assignment, Bind, Listen, Plan, Preparation, Program, RootPlan};
+use crate::plan::{Assignment, Bind, Listen, OwnCode, Plan, Preparation, Program, RootPlan};
 use crate::prepared::{Pool, PreparedChild, has_died};
 use crate::prewarmed::PrewarmedPool;
 use crate::proc_files::{self, Machine};
@@ -174,7 +174,12 @@ impl ProcessBackend {
             let text = format!("nameserver {}\n", open_network::NAME_SERVER.ip());
             root.files.push((PathBuf::from("/etc/resolv.conf"), text));
         }
-        root.binds.push(bind(request.code_dir.clone(), CODE_DIR, false));
+        if request.writable_code {
+            let ids = self.host_ids(slot.number());
+            root.own_code = Some(self.own_code(request, ids));
+        } else {
+            root.binds.push(bind(request.code_dir.clone(), CODE_DIR, false));
+        }
         if let Some(packages) = &request.packages_dir {
             root.binds.push(bind(packages.clone(), PACKAGES_DIR, false));
         }
@@ -204,6 +209,16 @@ impl ProcessBackend {
         }
     }
 
+    /// The copy of the code that an instance with these ids may write to.
+    fn own_code(&self, request: &InstanceRequest, ids: (u32, u32)) -> OwnCode {
+        OwnCode {
+            source: Some(request.code_dir.clone()),
+            target: PathBuf::from(CODE_DIR),
+            owner: (!self.inner.rootless).then_some(ids),
+            tmp_bytes: request.limits.disk_bytes,
+        }
+    }
+
     fn base_root(&self, hosts: String, tmp_bytes: u64) -> RootPlan {
         let facts = &self.inner.facts;
         let mut binds: Vec<_> = facts
@@ -227,6 +242,7 @@ impl ProcessBackend {
             folders: Vec::new(),
             machine: None,
             tmp_bytes,
+            own_code: None,
         }
     }
 
@@ -316,13 +332,19 @@ impl ProcessBackend {
         let label = &request.label;
         let failed = |step: &str, source: io::Error| sandbox_error(label, step, source);
         running.prepared.cleanup.cgroup(|cgroup| cgroup.set_modest(false));
-        let mut binds = vec![bind(request.code_dir.clone(), CODE_DIR, false)];
+        let mut binds = Vec::new();
+        let own_code = request
+            .writable_code
+            .then(|| self.own_code(request, self.host_ids(running.prepared.cleanup.slot_number())));
+        if own_code.is_none() {
+            binds.push(bind(request.code_dir.clone(), CODE_DIR, false));
+        }
         if let Some(packages) = &request.packages_dir {
             binds.push(bind(packages.clone(), PACKAGES_DIR, false));
         }
         let changed = request.shows_memory && before.memory_bytes != request.limits.memory_bytes;
         let file = changed.then(|| proc_files::memory_file(request.limits.memory_bytes));
-        let message = Assignment { binds, file }
+        let message = Assignment { binds, own_code, file }
             .encode()
             .map_err(|source| failed("write the assignment", source))?;
         let (status, inside) = status_pair().map_err(|source| failed("create sockets", source))?;
@@ -380,6 +402,10 @@ impl ProcessBackend {
         let folders = [CODE_DIR, PACKAGES_DIR].map(PathBuf::from);
         plan.root.binds.retain(|bind| !folders.contains(&bind.target));
         plan.root.folders = folders.into();
+        if let Some(code) = &mut plan.root.own_code {
+            code.source = None;
+            plan.root.folders.retain(|folder| *folder != code.target);
+        }
         plan.work_dir = PathBuf::from("/");
         if let Program::PerInvocation { argv } = &mut plan.program {
             argv.clear();

@@ -7,7 +7,7 @@
 //! ends.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use mote_seccomp::BpfProgram;
 
@@ -134,7 +134,14 @@ fn compose(
     set_host_name().step("set the host name")?;
     sys::make_mounts_private().step("make mounts private")?;
     if plan.has(Layer::Root) {
-        root::compose(&plan.root)?;
+        let is_too_large = root::compose(&plan.root)?;
+        if is_too_large {
+            let text =
+                b"mote: the code takes more than half of [limits] disk, so its folder cannot be \
+                written to; raise disk\n";
+            // A full pipe only loses the hint.
+            let _ = sys::write(output.as_fd(), text);
+        }
     }
     // The program may reopen its own stdout through /dev/stdout, which asks the pipe's owner.
     // SAFETY: plain integers on a descriptor we own.

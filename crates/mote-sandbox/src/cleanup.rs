@@ -34,6 +34,11 @@ impl Unstarted {
         }
     }
 
+    /// The number of the slot, if the program runs.
+    pub(crate) fn slot_number(&self) -> u32 {
+        self.0.as_ref().and_then(|cleanup| cleanup.slot.as_ref()).map_or(0, Slot::number)
+    }
+
     pub(crate) fn cgroup<T: Default>(&self, ask: impl FnOnce(&InstanceCgroup) -> T) -> T {
         self.0.as_ref().map(|cleanup| ask(&cleanup.cgroup)).unwrap_or_default()
     }

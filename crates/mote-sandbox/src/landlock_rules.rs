@@ -63,6 +63,11 @@ pub(crate) fn apply(plan: &Plan) -> Result<(), Failure> {
         for bind in plan.root.binds.iter().filter(|bind| bind.writable) {
             allow(&bind.target, writable)?;
         }
+        if let Some(code) = &plan.root.own_code
+            && plan.has(Layer::Root)
+        {
+            allow(&code.target, writable)?;
+        }
         for sink in SINKS {
             allow(Path::new(sink), make_bitflags!(AccessFs::{ReadFile | WriteFile | Truncate}))?;
         }

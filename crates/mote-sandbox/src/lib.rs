@@ -40,6 +40,7 @@ mod loopback;
 mod message;
 mod open_network;
 mod outbox;
+mod own_code;
 mod plan;
 mod prepared;
 mod prewarmed;

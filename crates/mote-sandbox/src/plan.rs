@@ -71,6 +71,21 @@ pub(crate) struct RootPlan {
     pub(crate) machine: Option<Machine>,
     /// Size of `/tmp`.
     pub(crate) tmp_bytes: u64,
+    /// A copy of the code that the instance may write to.
+    pub(crate) own_code: Option<OwnCode>,
+}
+
+/// See [`crate::own_code`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct OwnCode {
+    /// The code on the host; `None` if it is not known yet.
+    pub(crate) source: Option<PathBuf>,
+    /// Where the copy is seen.
+    pub(crate) target: PathBuf,
+    /// The owner of the copy; `None` for the user of this process.
+    pub(crate) owner: Option<(u32, u32)>,
+    /// Size of `/tmp`.
+    pub(crate) tmp_bytes: u64,
 }
 
 /// The work of a child before it is given an instance: namespaces and cgroups, the slow part.
@@ -201,6 +216,8 @@ impl Preparation {
 pub(crate) struct Assignment {
     /// Binds in order; each target is an empty folder of the composed root.
     pub(crate) binds: Vec<Bind>,
+    /// A copy to make; its target is an empty folder that the instance may write to.
+    pub(crate) own_code: Option<OwnCode>,
     /// A generated file and its new text.
     pub(crate) file: Option<(PathBuf, String)>,
 }

@@ -7,7 +7,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use crate::plan::{Bind, RootPlan};
+use crate::own_code;
+use crate::plan::{Bind, OwnCode, RootPlan};
 use crate::proc_files::{self, Machine};
 use crate::step::{Failure, StepName, is_dir};
 use crate::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
@@ -35,7 +36,9 @@ const FILE_MODE: libc::mode_t = 0o644;
 const READ_ONLY: u64 = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
 
 /// Composes the root in this process's private mount namespace and moves into it.
-pub(crate) fn compose(plan: &RootPlan) -> Result<(), Failure> {
+///
+/// Returns whether the code is too large for a copy that the instance may write to.
+pub(crate) fn compose(plan: &RootPlan) -> Result<bool, Failure> {
     let mut mounts = Vec::with_capacity(plan.binds.len());
     for bind in &plan.binds {
         mounts.push((bind, open_bind(bind)?));
@@ -67,6 +70,10 @@ pub(crate) fn compose(plan: &RootPlan) -> Result<(), Failure> {
         attach(root, mount, Path::new(&format!("/dev/{name}")), false)?;
     }
     attach_own(root, plan)?;
+    let is_too_large = match &plan.own_code {
+        Some(code) => attach_own_code(root, code)?,
+        None => false,
+    };
     for folder in &plan.folders {
         make_parents(root, &folder.join("inside"))?;
     }
@@ -92,7 +99,8 @@ pub(crate) fn compose(plan: &RootPlan) -> Result<(), Failure> {
     }
     sys::pivot_into(root).step("pivot into the root")?;
     // The root is sealed only now; the writable mounts below it keep their own attributes.
-    seal(root)
+    seal(root)?;
+    Ok(is_too_large)
 }
 
 /// The mounts that belong to the instance itself.
@@ -108,6 +116,36 @@ fn attach_own(root: BorrowedFd<'_>, plan: &RootPlan) -> Result<(), Failure> {
     .step("create /tmp")?;
     attach(root, &tmp, Path::new("/tmp"), true)?;
     attach_proc(root, plan.machine)
+}
+
+/// Shows a folder of /tmp at the place of the code, with a copy of the code in it. Returns whether it
+/// was too large, and is shown as it is.
+fn attach_own_code(root: BorrowedFd<'_>, code: &OwnCode) -> Result<bool, Failure> {
+    if let Some(source) = &code.source {
+        match own_code::measure(source, code.tmp_bytes) {
+            Err(error) if error.raw_os_error() == Some(libc::EFBIG) => {
+                let target = code.target.clone();
+                let bind = Bind { source: source.clone(), target, writable: false };
+                attach(root, &open_bind(&bind)?, &code.target, true)?;
+                return Ok(true);
+            }
+            measured => measured.step("measure the code")?,
+        }
+    }
+    let made = || -> std::io::Result<()> {
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+        let tmp = sys::openat(Some(root), c"tmp", flags, 0)?;
+        sys::mkdirat(tmp.as_fd(), own_code::PLACE, 0o755)?;
+        let folder = sys::openat(Some(tmp.as_fd()), own_code::PLACE, flags, 0)?;
+        if let Some(source) = &code.source {
+            own_code::copy(source, folder.as_fd(), code.owner)?;
+        }
+        own_code::own(tmp.as_fd(), own_code::PLACE, code.owner)
+    };
+    made().step("copy the code")?;
+    let mount = sys::open_tree_at(root, own_code::PATH).step("open the copy of the code")?;
+    attach(root, &mount, &code.target, true)?;
+    Ok(false)
 }
 
 /// Mounts processes, and the files that are made for this instance, by name. Nothing else of /proc

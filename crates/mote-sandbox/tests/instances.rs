@@ -597,6 +597,62 @@ for host in ['203.0.113.80', '2001:db8::80', '127.0.0.1', '203.0.113.81', '2001:
     assert_eq!(text.replace("EADDRNOTAVAIL", "ENETUNREACH"), expected);
 }
 
+/// An instance that may write to its code writes to a copy, within the quota of /tmp.
+async fn writable_code(backend: &ProcessBackend) {
+    use std::os::unix::fs::PermissionsExt;
+    let code = Folder::new("writable");
+    std::fs::create_dir_all(code.0.join("sub/deep")).unwrap();
+    let script = "#!/bin/sh
+cat sub/data >&2; ls -A . sub
+echo new > sub/data && echo next > next && rm sub/deep/gone && mkdir made && cat sub/data next
+stat -c '%n %A' set-id; readlink link
+mknod device c 1 3 2>/dev/null && echo a device
+head -c 20000000 /dev/zero > large 2>/dev/null; stat -c %s large
+head -c 20000000 /dev/zero > /tmp/large 2>/dev/null; stat -c %s /tmp/large
+echo x > /packages-x 2>/dev/null || echo the rest is read-only
+";
+    code.write("run.sh", script).write("set-id", "#!/bin/sh\nid -u\n").write("sub/data", "old\n");
+    code.write("sub/deep/gone", "");
+    let set_id = std::fs::Permissions::from_mode(0o6755);
+    std::fs::set_permissions(code.0.join("set-id"), set_id).unwrap();
+    std::os::unix::fs::symlink("/etc/shadow", code.0.join("link")).unwrap();
+    let mut asked = request(40, &code.0, shim(&["./run.sh"]));
+    asked.writable_code = true;
+    for _ in 0..2 {
+        let (text, _) = finish(backend.start(asked.clone()).await.unwrap()).await;
+        // Each instance begins with the code as it was deployed.
+        assert!(text.contains("old\n") && text.contains("new\nnext\n"), "{text}");
+        assert!(text.contains("set-id -rwxr-xr-x\n/etc/shadow\n"), "{text}");
+        assert!(!text.contains("a device"), "{text}");
+        assert!(text.contains("the rest is read-only"), "{text}");
+        // What is left of the quota holds neither file, and the second has no room at all.
+        let sizes: Vec<u64> = text.lines().filter_map(|line| line.parse().ok()).collect();
+        assert!(sizes.len() == 2 && sizes.iter().sum::<u64>() < asked.limits.disk_bytes, "{text}");
+    }
+    assert_eq!(std::fs::read_to_string(code.0.join("sub/data")).unwrap(), "old\n");
+    assert!(code.0.join("sub/deep/gone").exists() && !code.0.join("next").exists());
+
+    // A prewarmed program gets the same.
+    if is_root_with_memory(backend) {
+        let script = "echo up >&3; read go <&3; cd /function && exec ./run.sh";
+        asked.launch = shim(&["sh", "-c", script]);
+        backend.keep_prewarmed(vec![Prewarmed { like: asked.clone(), count: 1 }]);
+        let started = next_prewarmed(backend, &asked).await;
+        backend.keep_prewarmed(Vec::new());
+        let mut channel = UnixStream::from(started.channel.try_clone().unwrap());
+        channel.write_all(b"go\n").unwrap();
+        let (text, _) = finish(started).await;
+        assert!(text.contains("old\n") && text.contains("new\nnext\n"), "{text}");
+        assert!(text.contains("set-id -rwxr-xr-x\n"), "{text}");
+    }
+
+    // Code that is too large stays as it is, and the log says so.
+    std::fs::write(code.0.join("big"), vec![0; asked.limits.disk_bytes as usize]).unwrap();
+    asked.launch = shim(&["sh", "-c", "echo x > next || cat sub/data"]);
+    let (text, _) = finish(backend.start(asked).await.unwrap()).await;
+    assert!(text.contains("raise disk\n") && text.contains("old\n"), "{text}");
+}
+
 async fn waiting(backend: &ProcessBackend) {
     if !is_root_with_memory(backend) {
         return println!("SKIPPED: prewarmed programs need root and a memory controller");
@@ -992,7 +1048,7 @@ fn main() {
                 $name(&backend).await;
             }
         )* } }
-        run!(failed_execution failed_preparation shell facts_of_the_machine runtimes limits socket_buffers per_invocation server_and_egress literal_egress
+        run!(failed_execution failed_preparation shell facts_of_the_machine runtimes limits socket_buffers per_invocation server_and_egress literal_egress writable_code
             installation installation_network waiting paused nothing_is_left daemon_death start_times);
     });
 }

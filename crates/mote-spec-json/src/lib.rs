@@ -109,6 +109,8 @@ struct SpecV1 {
     #[serde(default, skip_serializing_if = "StateV1::is_default")]
     state: StateV1,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    writable: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     services: bool,
     #[serde(default, skip_serializing_if = "Access::is_unset")]
     access: Access,
@@ -279,6 +281,7 @@ impl From<FunctionSpec> for SpecV1 {
             origin: spec.origin,
             calls: spec.calls,
             state: spec.state.into(),
+            writable: spec.writable,
             services: spec.services,
             access: spec.access,
             tokens: spec.tokens.map(Arc::unwrap_or_clone),
@@ -318,6 +321,7 @@ impl From<SpecV1> for FunctionSpec {
             origin: spec.origin,
             calls: spec.calls,
             state: spec.state.into(),
+            writable: spec.writable,
             services: spec.services,
             access: spec.access,
             tokens: spec.tokens.map(Arc::new),

@@ -55,6 +55,7 @@ pub(crate) fn request(instance: u64, code_dir: &Path, launch: Launch) -> Instanc
             disk_bytes: 16 * MIB,
         },
         shows_memory: true,
+        writable_code: false,
         pod: None,
         egress: Vec::new(),
         files: Vec::new(),
