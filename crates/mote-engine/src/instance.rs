@@ -40,6 +40,8 @@ enum StartFailure {
     Launch(#[from] LaunchError),
     #[error("did not become ready in {0} ms")]
     TimedOut(u64),
+    #[error("nothing listens on $PORT ({port}) after {waited_ms} ms{}", elsewhere(listening))]
+    NotListening { port: u16, waited_ms: u64, listening: Vec<u16> },
     #[error("worker ended before it was ready ({0})")]
     Ended(String),
     /// The same for a prewarmed program: it may not be the function's fault.
@@ -51,6 +53,27 @@ enum StartFailure {
     Load(String),
     #[error("worker socket: {0}")]
     Socket(#[from] std::io::Error),
+}
+
+/// Where a server listens instead, and what to do about it.
+fn elsewhere(ports: &[u16]) -> String {
+    match ports {
+        [] => {
+            "; a server must listen there before that time, or [limits] init_timeout must be longer"
+                .to_owned()
+        }
+        [port] => format!(
+            "; the program listens on port {port}: let it use $PORT, or write port = {port} in mote.toml"
+        ),
+        [first, rest @ ..] => {
+            let rest: Vec<_> = rest.iter().map(u16::to_string).collect();
+            format!(
+                "; the program listens on the ports {first} and {}: let it use $PORT, or name one with \
+                 port in mote.toml",
+                rest.join(" and ")
+            )
+        }
+    }
 }
 
 /// A start under way.
@@ -101,6 +124,18 @@ fn bury(revision: &Revision, exited: BoxFuture<Exit>, reservation: Option<Reserv
     }));
 }
 
+/// Why a server is not ready when its time is over. Sockets that stand for destinations of the
+/// function are not its own.
+fn silent_server(revision: &Revision, port: u16, mut listening: Vec<u16>) -> StartFailure {
+    let waited_ms = revision.init_timeout_ms();
+    if listening.contains(&port) {
+        return StartFailure::TimedOut(waited_ms);
+    }
+    let doors = revision.spec.doors();
+    listening.retain(|port| !doors.iter().any(|door| door.port == *port));
+    StartFailure::NotListening { port, waited_ms, listening }
+}
+
 fn held(room: &mut Option<Reservation>) -> Reservation {
     room.take().expect("room is held until an instance takes it")
 }
@@ -137,13 +172,15 @@ async fn ready(
         StartFailure::Ended(text)
     };
     match launch {
-        Launch::Server { .. } => {
+        Launch::Server { port, .. } => {
             let link = Arc::new(ServerLink::new(channel, revision.spec.protocol)?);
             let mut exited = control.exited();
             let failure = tokio::select! {
                 result = link.wait_ready() => result.err().map(StartFailure::from),
                 exit = &mut exited => return Err(ended(exit)),
-                () = tokio::time::sleep(limit) => Some(StartFailure::TimedOut(init_timeout_ms)),
+                () = tokio::time::sleep(limit) => {
+                    Some(silent_server(revision, port, control.listening()))
+                }
             };
             if let Some(failure) = failure {
                 control.kill();

@@ -213,11 +213,20 @@ impl pool::Instance for Instance {
 
     fn ask_to_exit(&mut self) {
         self.reservation.leave();
-        match self.link {
+        match &self.link {
             Link::Frames { .. } => {
                 self.write(|out| wire::put_frame(out, FrameKind::Drain, 0, 0, &[]));
             }
+            // It is killed later if it still runs.
+            Link::Server(link) if link.terminate() => {}
             Link::Server(_) => self.control.kill(),
+        }
+    }
+
+    fn exit_grace_ns(&self) -> u64 {
+        match self.link {
+            Link::Frames { .. } => WORKER_EXIT_NS,
+            Link::Server(_) => SERVER_EXIT_NS,
         }
     }
 
@@ -225,6 +234,11 @@ impl pool::Instance for Instance {
         self.control.kill();
     }
 }
+
+/// How long a worker of ours may take to exit after its last invocation.
+const WORKER_EXIT_NS: u64 = 1_000_000_000;
+/// How long a server may take to exit after a SIGTERM: it may write what it holds somewhere.
+const SERVER_EXIT_NS: u64 = 10_000_000_000;
 
 impl Instance {
     /// An instance that this thread serves.

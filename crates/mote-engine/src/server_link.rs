@@ -15,6 +15,7 @@ use hyper::Response;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use mote_core::backend::ServerOrder;
 use mote_core::body::{Body, BodyError};
 use mote_core::spec::Protocol;
 use mote_core::wire::HEADERS_BYTES_MAX;
@@ -41,7 +42,9 @@ pub(crate) struct Connection {
 
 /// The way into one server instance.
 pub(crate) struct ServerLink {
-    channel: tokio::sync::Mutex<UnixStream>,
+    channel: UnixStream,
+    /// Held by whoever waits for an answer on the channel.
+    asking: tokio::sync::Mutex<()>,
     idle: Mutex<Vec<Connection>>,
     /// The one connection of a server that speaks HTTP/2.
     h2: Option<H2Link>,
@@ -57,9 +60,10 @@ impl ServerLink {
         // below are used.
         let channel = std::os::unix::net::UnixStream::from(channel);
         channel.set_nonblocking(true)?;
-        let channel = tokio::sync::Mutex::new(UnixStream::from_std(channel)?);
+        let channel = UnixStream::from_std(channel)?;
         let h2 = (protocol == Protocol::H2c).then(H2Link::default);
-        Ok(Self { channel, idle: Mutex::new(Vec::new()), h2, runtime: Handle::current() })
+        let asking = tokio::sync::Mutex::new(());
+        Ok(Self { channel, asking, idle: Mutex::new(Vec::new()), h2, runtime: Handle::current() })
     }
 
     /// Where its connections are served.
@@ -122,13 +126,12 @@ impl ServerLink {
     /// A new socket, and the meter of the bytes read from it.
     pub(crate) async fn open(&self) -> io::Result<(TokioIo<Metered>, Arc<Meter>)> {
         let stream = {
-            let channel = self.channel.lock().await;
-            channel
-                .async_io(Interest::WRITABLE, || {
-                    Ok(rustix::net::send(&*channel, &[1], SendFlags::NOSIGNAL)?)
-                })
-                .await?;
-            channel.async_io(Interest::READABLE, || receive(&channel)).await?
+            let (_asking, channel) = (self.asking.lock().await, &self.channel);
+            let ask = || {
+                Ok(rustix::net::send(channel, &[ServerOrder::Connect as u8], SendFlags::NOSIGNAL)?)
+            };
+            channel.async_io(Interest::WRITABLE, ask).await?;
+            channel.async_io(Interest::READABLE, || receive(channel)).await?
         };
         let stream = std::net::TcpStream::from(stream);
         stream.set_nonblocking(true)?;
@@ -137,6 +140,14 @@ impl ServerLink {
         let stream = TcpStream::from_std(stream)?;
         let io = TokioIo::new(Metered::new(stream, meter.clone()));
         Ok((io, meter))
+    }
+
+    /// Asks the server to end (SIGTERM). Returns whether the order is on its way.
+    pub(crate) fn terminate(&self) -> bool {
+        // The order has no answer, so it may pass between a question and its answer. Whether the
+        // channel has room is asked of the kernel: nobody waits for it here.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        rustix::net::send(&self.channel, &[ServerOrder::Terminate as u8], flags).is_ok()
     }
 
     pub(crate) fn take_idle(&self) -> Option<Connection> {

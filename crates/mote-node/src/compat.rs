@@ -484,7 +484,8 @@ impl Invocations for PlatformNode {
 impl Logs for PlatformNode {
     fn logs(&self, name: &str, follow: bool) -> Option<Log> {
         let revision = self.node.engine.get(name)?;
-        let (held, following) = functions::log_lines(&revision, follow);
+        let (held, following) =
+            functions::log_lines(revision.spec.name.as_str(), &revision.log, follow);
         Some(Log { held, following })
     }
 }

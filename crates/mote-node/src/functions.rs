@@ -9,7 +9,7 @@ use mote_api::types::{LogLine, LogStream};
 use mote_api::{Problem, Timestamp};
 use mote_core::name::split;
 use mote_core::spec::ScaleOverride;
-use mote_engine::logs::{LogLevel, LogLine as EngineLine, LogSource};
+use mote_engine::logs::{FunctionLog, LogLevel, LogLine as EngineLine, LogSource};
 use mote_engine::{Engine, Revision, clock};
 use tokio::sync::broadcast::error::RecvError;
 
@@ -79,13 +79,14 @@ pub(crate) async fn set_bounds(
 
 /// The stored lines of a function's log, and the lines that follow if `follow` is set. A follower
 /// that is too slow receives the number of lines that it missed. It holds no revision, so it ends
-/// with the function.
+/// with the function `name`.
 pub(crate) fn log_lines(
-    revision: &Revision,
+    name: &str,
+    log: &FunctionLog,
     follow: bool,
 ) -> (Vec<LogLine>, BoxStream<'static, LogLine>) {
-    let name = revision.spec.name.to_string();
-    let (held, mut following) = revision.log.follow();
+    let name = name.to_owned();
+    let (held, mut following) = log.follow();
     let held = held.iter().map(|line| log_line(&name, line)).collect();
     if !follow {
         return (held, futures_util::stream::empty().boxed());

@@ -12,6 +12,7 @@ mod code;
 mod compat;
 mod deploy;
 pub mod doctor;
+mod failed_logs;
 mod functions;
 mod golang;
 mod https;
@@ -96,6 +97,7 @@ pub(crate) struct Node {
     pub(crate) backend: Arc<ProcessBackend>,
     pub(crate) interpreters: interpreters::Found,
     pub(crate) deploying: turns::Deploying,
+    pub(crate) failed_logs: failed_logs::FailedLogs,
     /// Held while a Go function is built, because all builds share one compiler cache.
     pub(crate) go_builds: mote_namespaces::Turns,
     /// Held while a function with routes begins to serve.

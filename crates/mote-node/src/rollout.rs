@@ -24,9 +24,11 @@ use super::{Node, functions, schedules};
 
 /// Lines of the log that are searched for those of a failed start, and how many of the last ones
 /// the message shows; it shows fewer where `mote logs` has the others.
-const LINES_LOOKED_AT: usize = 100;
+const LINES_LOOKED_AT: usize = 1_000;
 const LINES_OF_LIVE: usize = 5;
-const LINES_OF_FIRST: usize = 30;
+/// The same from a function that was never live, at the beginning and at the end.
+const LINES_AT_FIRST: usize = 10;
+const LINES_AT_LAST: usize = 20;
 
 /// The stored revisions of `name`, newest first.
 pub(crate) async fn revisions(node: &Node, name: &FunctionName) -> Result<RevisionList, Problem> {
@@ -253,21 +255,36 @@ pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Pr
         .filter(|line| line.text == reason || !line.text.contains(&reason))
         .map(|line| format!("  | {}", line.text))
         .collect();
-    // The node keeps no log of a function that has never been live, so `mote logs` could not show
-    // it.
     let is_live = node.engine.get(revision.spec.name.as_str()).is_some();
-    let shown = if is_live { LINES_OF_LIVE } else { LINES_OF_FIRST };
-    let last = said[said.len().saturating_sub(shown)..].join("\n");
     let mut text = format!("{} did not become ready: {reason}", revision.title());
-    if !last.is_empty() {
-        text = format!("{text}; its last log lines:\n{last}");
+    if is_live {
+        let last = &said[said.len().saturating_sub(LINES_OF_LIVE)..];
+        if !last.is_empty() {
+            text = format!("{text}; its last log lines:\n{}", last.join("\n"));
+        }
+    } else if !said.is_empty() {
+        // The cause is the first line of some programs, and the last one of others.
+        text = format!("{text}; its log:\n{}", first_and_last(&said).join("\n"));
+        node.failed_logs.keep(&revision.spec.name, &revision.log);
     }
-    let elsewhere = is_live.then(|| format!("see: mote logs {}", revision.spec.name));
+    let elsewhere = (is_live || said.len() > LINES_AT_FIRST + LINES_AT_LAST)
+        .then(|| format!("see: mote logs {}", revision.spec.name));
     let problem = Problem::new(422, "M0411", text);
     Err(match missing_module(&problem.detail, &revision.spec).or(elsewhere) {
         Some(hint) => problem.with_hint(hint),
         None => problem,
     })
+}
+
+/// The lines at both ends, and how many were left out between them.
+fn first_and_last(lines: &[String]) -> Vec<String> {
+    let left_out = lines.len().saturating_sub(LINES_AT_FIRST + LINES_AT_LAST);
+    if left_out == 0 {
+        return lines.to_vec();
+    }
+    let (first, last) = (&lines[..LINES_AT_FIRST], &lines[lines.len() - LINES_AT_LAST..]);
+    let between = format!("  … {left_out} more lines");
+    first.iter().cloned().chain([between]).chain(last.iter().cloned()).collect()
 }
 
 /// A hint for a module that was not found when the function was loaded, and similar errors.
@@ -279,7 +296,7 @@ fn missing_module(text: &str, spec: &FunctionSpec) -> Option<String> {
         (!name.is_empty() && name.len() <= 100 && name.chars().all(plain)).then_some(name)
     };
     if text.contains("Read-only file system") || text.contains("EROFS: read-only") {
-        let hint = "the code folder is read-only: let the function write to /tmp";
+        let hint = "the code folder is read-only: let the function write to /tmp, or write writable = true in mote.toml";
         return Some(hint.to_owned());
     }
     if text.contains("No space left on device") || text.contains("no space left on device") {

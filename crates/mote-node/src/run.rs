@@ -314,6 +314,7 @@ async fn serve(
         backend,
         interpreters: found,
         deploying: Default::default(),
+        failed_logs: Default::default(),
         go_builds: Default::default(),
         route_turn: Default::default(),
         trees: Default::default(),

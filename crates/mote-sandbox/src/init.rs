@@ -10,6 +10,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
+use mote_core::backend::ServerOrder;
+
 use crate::config::Layer;
 use crate::message;
 use crate::plan::{Answer, Plan, Program};
@@ -129,7 +131,7 @@ fn wait(main: i32, children: &OwnedFd, server: Option<(&OwnedFd, u16)>) -> i32 {
         }
         if entries[2].revents != 0
             && let Some((channel, port)) = server
-            && !connect_once(channel.as_fd(), port)
+            && !obey(channel.as_fd(), port, main)
         {
             // The engine has closed its end and will send no more requests.
             entries[2].fd = -1;
@@ -137,11 +139,18 @@ fn wait(main: i32, children: &OwnedFd, server: Option<(&OwnedFd, u16)>) -> i32 {
     }
 }
 
-/// Answers one request for a connection; false when the engine's end is closed.
-fn connect_once(channel: BorrowedFd<'_>, port: u16) -> bool {
+/// Carries out one order for a server; false when the engine's end is closed.
+fn obey(channel: BorrowedFd<'_>, port: u16, server: i32) -> bool {
     let mut request = [0; 16];
     match sys::read(channel, &mut request) {
         Ok(0) => return false,
+        Ok(_) if request[0] == ServerOrder::Terminate as u8 => {
+            // SAFETY: plain integers; the server is a child that has not been collected.
+            unsafe {
+                libc::kill(server, libc::SIGTERM);
+            }
+            return true;
+        }
         Ok(_) => {}
         Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
     }

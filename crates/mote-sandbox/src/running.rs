@@ -110,6 +110,15 @@ impl InstanceControl for Control {
         self.cgroup.as_ref().is_some_and(|cgroup| cgroup.set_paused(self.init, paused))
     }
 
+    fn listening(&self) -> Vec<u16> {
+        let tables = ["tcp", "tcp6"].map(|name| format!("/proc/{}/net/{name}", self.init));
+        let texts = tables.map(|table| std::fs::read_to_string(table).unwrap_or_default());
+        let mut ports: Vec<u16> = texts.iter().flat_map(|text| listening_in(text)).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+
     fn pid(&self) -> Option<u32> {
         u32::try_from(self.init).ok()
     }
@@ -135,5 +144,31 @@ impl InstanceControl for Control {
 impl Drop for Control {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// The ports of listening sockets in a table of the kernel (proc(5), `/proc/net/tcp`).
+fn listening_in(table: &str) -> impl Iterator<Item = u16> {
+    const LISTEN: &str = "0A";
+    table.lines().filter_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let (local, state) = (words.next()?, words.nth(1)?);
+        let (_, port) = local.rsplit_once(':')?;
+        (state == LISTEN).then(|| u16::from_str_radix(port, 16).ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listening_ports_are_read_from_the_table_of_the_kernel() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt\n   \
+            0: 0100007F:0BB8 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000\n   \
+            1: 0100007F:9C40 0100007F:0BB8 01 00000000:00000000 00:00000000 00000000  1000\n   \
+            2: 00000000000000000000000001000000:1F90 00000000000000000000000000000000:0000 0A 0\n";
+        assert_eq!(listening_in(table).collect::<Vec<_>>(), [3000, 8080]);
+        assert_eq!(listening_in("").count(), 0);
     }
 }

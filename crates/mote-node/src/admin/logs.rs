@@ -32,7 +32,11 @@ pub(super) async fn read(
     Path(name): Path<String>,
     Query(query): Query<LogQuery>,
 ) -> Result<Response, Refused> {
-    let revision = find(&node.engine, &name)?;
+    let log = match find(&node.engine, &name) {
+        Ok(revision) => revision.log.clone(),
+        // A function that was never live may have left the log of its deploy.
+        Err(unknown) => node.failed_logs.of(&name).ok_or(unknown)?,
+    };
     let since_ms = match &query.since {
         Some(text) => since(text)?,
         None => 0,
@@ -44,9 +48,9 @@ pub(super) async fn read(
                 && invocation.as_ref().is_none_or(|id| line.invocation.as_ref() == Some(id))
         }
     };
-    let (mut lines, following) = log_lines(&revision, query.follow);
-    // A follower holds no revision, so that its log ends when the function is removed.
-    drop(revision);
+    let (mut lines, following) = log_lines(&name, &log, query.follow);
+    // A follower holds no log, so that it ends when the function is removed.
+    drop(log);
     lines.retain(|line| wanted(line));
     if let Some(tail) = query.tail {
         let skip = lines.len().saturating_sub(usize::try_from(tail).unwrap_or(usize::MAX));

@@ -9,8 +9,6 @@ use crate::budget::{Rest, rest};
 /// An instance that has not ended an invocation this long after its deadline is stuck, or works on an
 /// answer that no caller waits for.
 const STUCK_NS: u64 = 1_000_000_000;
-/// A draining instance that has not exited this long after it was asked to is killed.
-const EXIT_NS: u64 = 1_000_000_000;
 /// Pause between two attempts to pause an instance that could not be paused, for instance because
 /// the machine has no control groups.
 const PAUSE_AGAIN_NS: u64 = 60_000_000_000;
@@ -100,7 +98,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.keep_spares(now_ns, &mut orders);
         self.pause_idle(now_ns);
         for (key, worker) in &mut self.workers {
-            if worker.leave(now_ns, EXIT_NS) {
+            if worker.leave(now_ns) {
                 orders.exiting.push(key);
             }
         }

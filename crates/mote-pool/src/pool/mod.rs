@@ -119,9 +119,17 @@ pub trait Instance {
     fn leaving(&mut self) {}
     /// Asks it to exit. It holds no invocation and gets no more.
     fn ask_to_exit(&mut self);
+    /// How long it may take to exit after it was asked to; then it is killed.
+    fn exit_grace_ns(&self) -> u64 {
+        EXIT_NS
+    }
     /// Ends its processes at once.
     fn kill(&mut self);
 }
+
+/// A draining instance that has not exited this long after it was asked to is killed, unless it says
+/// another time.
+const EXIT_NS: u64 = 1_000_000_000;
 
 /// The rules for all instances of a revision.
 #[derive(Debug, Clone)]

@@ -528,10 +528,11 @@ impl<R: Running, I: Instance> Worker<R, I> {
         taken
     }
 
-    /// Asks a draining instance without invocations to exit, and kills it if it still runs
-    /// `grace_ns` later. An ending instance is killed `grace_ns` after its end became known.
+    /// Asks a draining instance without invocations to exit, and kills it if it still runs when its
+    /// time for that is over. An ending instance is killed as long after its end became known.
     /// Returns whether the instance was asked now.
-    pub(super) fn leave(&mut self, now_ns: u64, grace_ns: u64) -> bool {
+    pub(super) fn leave(&mut self, now_ns: u64) -> bool {
+        let grace_ns = self.instance.exit_grace_ns();
         let stop = match &mut self.state {
             State::Draining(stop) => stop,
             State::Ending { since_ns, .. } => {

@@ -1,0 +1,33 @@
+//! The logs of functions whose first deploy failed: no function has them, and their authors need them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mote_core::FunctionName;
+use mote_engine::logs::FunctionLog;
+use parking_lot::Mutex;
+
+/// Logs kept; a further one replaces the oldest.
+const LOGS_MAX: usize = 8;
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(crate) struct FailedLogs(Mutex<VecDeque<(FunctionName, Arc<FunctionLog>)>>);
+
+impl FailedLogs {
+    /// Keeps the log of a failed deploy in the place of an earlier one of the same name.
+    pub(crate) fn keep(&self, name: &FunctionName, log: &Arc<FunctionLog>) {
+        let mut kept = self.0.lock();
+        kept.retain(|(other, _)| other != name);
+        kept.push_back((name.clone(), log.clone()));
+        if kept.len() > LOGS_MAX {
+            kept.pop_front();
+        }
+    }
+
+    /// The log of the last failed deploy of this name.
+    pub(crate) fn of(&self, name: &str) -> Option<Arc<FunctionLog>> {
+        let kept = self.0.lock();
+        kept.iter().find(|(other, _)| other.as_str() == name).map(|(_, log)| log.clone())
+    }
+}
