@@ -717,3 +717,20 @@ async def handle(event, ctx):
     node.ok(&["deploy", folder.path().to_str().unwrap()]);
     assert_eq!(node.get("/aiocoap").text(), "lamp dim, lamp dim");
 }
+
+#[test]
+fn functions_of_a_namespace_send_no_datagrams_to_the_node() {
+    let node = Node::start();
+    node.ok(&["namespace", "create", "team"]);
+    let mut hosts = vec!["127.0.0.1".to_owned(), "localhost".to_owned(), "[::1]".to_owned()];
+    hosts.extend(own_address().map(|own| own.to_string()));
+    hosts.extend(name_of_loopback());
+    for host in hosts {
+        let manifest = format!("version = 1\n[allow]\nnet = [\"udp://{host}:5683\"]\n");
+        let files = [("app.py", CALLER), ("mote.toml", manifest.as_str())];
+        let deployed = mote_tests::namespaces::deploy(&node, "team", "f", &files);
+        let said = String::from_utf8_lossy(&deployed.stderr).into_owned();
+        let reason = format!("udp://{host}:5683 is the machine of the node");
+        assert!(said.contains("M0425") && said.contains(&reason), "{said}");
+    }
+}

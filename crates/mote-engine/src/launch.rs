@@ -77,10 +77,12 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
     // worker runs.
     let is_started_with_all = matches!(launch, Launch::Server { .. } | Launch::Worker { .. });
     let runtime = spec.answered_by();
-    let mut own: Vec<(String, String)> =
-        spec.env.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-    own.extend(secret_env(revision)?);
-    own.retain(|(key, _)| is_started_with_all || is_read_at_start(runtime, key));
+    let is_given = |key: &String| is_started_with_all || is_read_at_start(runtime, key);
+    let mut own: Vec<(String, String)> = spec.env.clone().into_iter().collect();
+    if spec.secret_env.keys().any(is_given) {
+        own.extend(secret_env(revision)?);
+    }
+    own.retain(|(key, _)| is_given(key));
     let base = [("PATH", interpreters.path.as_str()), ("HOME", "/tmp"), ("LANG", "C.UTF-8")];
     // A program that finds a variable twice takes the first.
     let mut env: Vec<(String, String)> = base

@@ -353,17 +353,17 @@ impl Pools {
         needs: &BTreeMap<PodKind, Needed>,
         refused: &mut Refused,
     ) -> Result<(), kube::Error> {
-        let mut wanted: BTreeMap<&str, BTreeSet<(&(String, u16), &str)>> = BTreeMap::new();
+        let mut wanted: BTreeMap<&str, BTreeSet<Destination<'_>>> = BTreeMap::new();
         for Needed { pod, .. } in needs.values().filter(|it| !it.pod.function.is_empty()) {
             let net = wanted.entry(&pod.function).or_default();
-            net.extend(pod.net.iter().map(|to| (to, "TCP")));
-            net.extend(pod.net_udp.iter().map(|to| (to, "UDP")));
+            net.extend(pod.net.iter().map(|(host, port)| (host.as_str(), *port, "TCP")));
+            net.extend(pod.net_udp.iter().map(|(host, port)| (host.as_str(), *port, "UDP")));
         }
         for (function, net) in &wanted {
             let mut resolved = Vec::new();
-            for ((host, port), protocol) in net {
+            for (host, port, protocol) in net.iter().copied() {
                 let addresses = addresses(host).await;
-                resolved.push(Opening { host: host.clone(), port: *port, protocol, addresses });
+                resolved.push(Opening { host: host.to_owned(), port, protocol, addresses });
             }
             let policy = pod_objects::policy(function, &resolved);
             let there = self.policies.get(&policy.name_any());
@@ -389,6 +389,9 @@ impl Pools {
         Ok(())
     }
 }
+
+/// A host, a port, and the protocol in which a function reaches them.
+type Destination<'a> = (&'a str, u16, &'a str);
 
 /// The addresses of a host now, without those that lead to the pod or its machine.
 ///
