@@ -301,18 +301,16 @@ fn module(
     };
     let wanted: Vec<&Provided> = provided(spec).iter().filter(|one| !brings(one.module)).collect();
     if let Some(vendor) = vendor {
-        let mut list = vendor.list(&text);
+        let mut list = vendor.list(&mut text);
         for one in &wanted {
-            for (name, text) in texts_of(one, texts) {
-                put(&format!("vendor/{}/{name}", one.module), text)?;
+            for (name, content) in texts_of(one, texts) {
+                put(&format!("vendor/{}/{name}", one.module), content)?;
             }
             let files = one.files.iter().map(|(name, _)| *name);
-            list.push_str(&vendor::entry(one.module, files, &text));
+            list.push_str(&vendor::entry(one.module, files, &mut text));
         }
         put("vendor/modules.txt", &list)?;
-        if !code.join("go.mod").is_file() {
-            put("go.mod", &text)?;
-        }
+        put("go.mod", &text)?;
         return Ok(module);
     }
     for (at, one) in wanted.iter().enumerate() {

@@ -42,19 +42,27 @@ impl Vendor {
         self.folder.join(module).is_dir()
     }
 
-    /// The list of its packages. Without a `go.mod` of the function, the one that is written for it
-    /// requires nothing, so no module may be marked as required.
-    pub(crate) fn list(&self, go_mod: &str) -> String {
+    /// The list of its packages. Without a `go.mod` of the function, the requirements are added to the
+    /// one that is written for it.
+    pub(crate) fn list(&self, go_mod: &mut String) -> String {
         match &self.list {
             Some(list) if self.has_go_mod => ended(list),
-            Some(list) => {
-                let lines = list.lines().filter(|line| !line.starts_with("##"));
-                lines.map(|line| format!("{line}\n")).collect()
-            }
+            Some(list) => required(list, go_mod),
             None => {
                 let mut text = String::new();
-                for package in &self.packages {
-                    text.push_str(&entry(package, [""].into_iter(), go_mod));
+                for module in &self.packages {
+                    // A package below another one belongs to the same module.
+                    let is_below = |other: &String| module.starts_with(&format!("{other}/"));
+                    if self.packages.iter().any(is_below) {
+                        continue;
+                    }
+                    let below = self.packages.iter().filter_map(|one| {
+                        let rest = one.strip_prefix(module.as_str())?;
+                        (rest.is_empty() || rest.starts_with('/'))
+                            .then(|| format!("{}/.", rest.trim_start_matches('/')))
+                    });
+                    let files: Vec<String> = below.collect();
+                    text.push_str(&entry(module, files.iter().map(String::as_str), go_mod));
                 }
                 text
             }
@@ -62,25 +70,62 @@ impl Vendor {
     }
 }
 
-/// The lines of the list for one module with these files. A module that `go.mod` requires is marked.
+/// The lines of the list for one module with these files, which `go_mod` then requires.
 pub(crate) fn entry<'a>(
     module: &str,
     files: impl Iterator<Item = &'a str>,
-    go_mod: &str,
+    go_mod: &mut String,
 ) -> String {
-    let required = go_mod.lines().find_map(|line| {
-        let mut words = line.trim().trim_start_matches("require ").split_whitespace();
-        (words.next() == Some(module)).then(|| words.next()).flatten()
-    });
-    let mut text = format!("# {module} {}\n", required.unwrap_or("v0.0.0"));
-    if required.is_some() {
-        text.push_str("## explicit\n");
-    }
+    let version = require(go_mod, module, &version_of(module));
+    // The version of Go decides which syntax the module may use.
+    let mut text = format!("# {module} {version}\n## explicit; go 1.21\n");
     let folders: BTreeSet<&str> =
         files.map(|file| file.rsplit_once('/').map_or("", |(folder, _)| folder)).collect();
     for folder in folders {
         let slash = if folder.is_empty() { "" } else { "/" };
         let _ = writeln!(text, "{module}{slash}{folder}");
+    }
+    text
+}
+
+/// A version that the path of a module permits.
+fn version_of(module: &str) -> String {
+    let last = module.rsplit('/').next().unwrap_or_default();
+    let suffix = if module.starts_with("gopkg.in/") {
+        last.rsplit_once('.').map_or("", |(_, suffix)| suffix)
+    } else {
+        last
+    };
+    let major = suffix.strip_prefix('v').and_then(|digits| digits.parse::<u32>().ok());
+    format!("v{}.0.0", major.unwrap_or(0))
+}
+
+/// The version in which `go_mod` requires a module; adds the requirement if there is none.
+fn require(go_mod: &mut String, module: &str, version: &str) -> String {
+    let known = go_mod.lines().find_map(|line| {
+        let mut words = line.trim().trim_start_matches("require ").split_whitespace();
+        (words.next() == Some(module)).then(|| words.next()).flatten().map(str::to_owned)
+    });
+    known.unwrap_or_else(|| {
+        let _ = write!(go_mod, "\nrequire {module} {version} // indirect\n");
+        version.to_owned()
+    })
+}
+
+/// A list whose `go.mod` is lost: every module in it becomes a requirement.
+fn required(list: &str, go_mod: &mut String) -> String {
+    let mut text = String::new();
+    let mut lines = list.lines().peekable();
+    while let Some(line) = lines.next() {
+        let mut words = line.strip_prefix("# ").unwrap_or_default().split_whitespace();
+        let (Some(module), Some(version)) = (words.next(), words.next()) else {
+            let _ = writeln!(text, "{line}");
+            continue;
+        };
+        let version = require(go_mod, module, version);
+        let marks = lines.next_if(|next| next.starts_with("## ")).unwrap_or("## explicit");
+        let marks = marks.replacen("## go", "## explicit; go", 1);
+        let _ = write!(text, "# {module} {version}\n{marks}\n");
     }
     text
 }
@@ -155,28 +200,44 @@ mod tests {
             ("vendor/example.com/x/z/w.go", "package z"),
             ("vendor/example.com/x/t/only_test.go", "package t"),
             ("vendor/example.com/x/testdata/v.go", "package v"),
+            ("vendor/example.com/y/v3/u.go", "package y"),
+            ("vendor/gopkg.in/yaml.v2/t.go", "package yaml"),
         ]);
-        let list = Vendor::of(code.path()).unwrap().list("module a\n");
-        let wanted = "# example.com/x v0.0.0\nexample.com/x\n\
-                      # example.com/x/z v0.0.0\nexample.com/x/z\n";
+        let mut go_mod = "module a\n".to_owned();
+        let list = Vendor::of(code.path()).unwrap().list(&mut go_mod);
+        let wanted = "# example.com/x v0.0.0\n## explicit; go 1.21\nexample.com/x\nexample.com/x/z\n\
+                      # example.com/y/v3 v3.0.0\n## explicit; go 1.21\nexample.com/y/v3\n\
+                      # gopkg.in/yaml.v2 v2.0.0\n## explicit; go 1.21\ngopkg.in/yaml.v2\n";
         assert_eq!(list, wanted);
+        assert!(go_mod.contains("\nrequire example.com/y/v3 v3.0.0 // indirect\n"), "{go_mod}");
+        assert_eq!(go_mod.matches("require").count(), 3);
     }
 
     #[test]
-    fn a_list_without_a_go_mod_marks_nothing_as_required() {
-        let code =
-            folder(&[("vendor/modules.txt", "# example.com/x v1.0.0\n## explicit\nexample.com/x")]);
-        let list = Vendor::of(code.path()).unwrap().list("module a\n");
-        assert_eq!(list, "# example.com/x v1.0.0\nexample.com/x\n");
+    fn each_module_of_a_list_without_a_go_mod_is_required() {
+        let list = "# example.com/x v1.0.0\n## explicit\nexample.com/x\n# example.com/y v1.1.0 => ../y\n\
+                    ## go 1.17\nexample.com/y\n# example.com/z v0.1.0\nexample.com/z";
+        let code = folder(&[("vendor/modules.txt", list)]);
+        let mut go_mod = "module a\n".to_owned();
+        let list = Vendor::of(code.path()).unwrap().list(&mut go_mod);
+        let wanted = "# example.com/x v1.0.0\n## explicit\nexample.com/x\n# example.com/y v1.1.0\n\
+                      ## explicit; go 1.17\nexample.com/y\n# example.com/z v0.1.0\n## explicit\n\
+                      example.com/z\n";
+        assert_eq!(list, wanted);
+        assert_eq!(go_mod.matches("// indirect").count(), 3, "{go_mod}");
     }
 
     #[test]
-    fn a_provided_module_is_marked_as_go_mod_requires_it() {
-        let go_mod = "module a\n\nrequire (\n\texample.com/sdk v1.2.3 // indirect\n)\n";
+    fn a_provided_module_has_the_version_that_go_mod_requires() {
+        let mut go_mod =
+            "module a\n\nrequire (\n\texample.com/sdk v1.2.3 // indirect\n)\n".to_owned();
+        let before = go_mod.clone();
         let files = || ["pkg/a.go", "pkg/b.go"].into_iter();
-        let wanted = "# example.com/sdk v1.2.3\n## explicit\nexample.com/sdk/pkg\n";
-        assert_eq!(entry("example.com/sdk", files(), go_mod), wanted);
-        let wanted = "# example.com/sdk v0.0.0\nexample.com/sdk/pkg\n";
-        assert_eq!(entry("example.com/sdk", files(), "module a\n"), wanted);
+        let wanted = "# example.com/sdk v1.2.3\n## explicit; go 1.21\nexample.com/sdk/pkg\n";
+        assert_eq!(entry("example.com/sdk", files(), &mut go_mod), wanted);
+        assert_eq!(go_mod, before);
+        let wanted = "# example.com/other v0.0.0\n## explicit; go 1.21\nexample.com/other/pkg\n";
+        assert_eq!(entry("example.com/other", files(), &mut go_mod), wanted);
+        assert!(go_mod.ends_with("\nrequire example.com/other v0.0.0 // indirect\n"));
     }
 }
