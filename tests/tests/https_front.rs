@@ -186,6 +186,42 @@ fn each_host_gets_its_certificate_and_changed_ones_are_read_under_load() {
     assert_eq!(client("names", &address, &["a.example"]), kept);
 }
 
+/// What openssl says after a handshake in which the client accepts only these signatures.
+fn handshake(address: &str, signatures: &str) -> String {
+    let script = format!(
+        "openssl s_client -connect {address} -tls1_2 -sigalgs {signatures} </dev/null 2>/dev/null \
+         | openssl x509 -noout -text"
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().expect("openssl");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_client_gets_a_certificate_of_a_kind_that_it_accepts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("UTF-8");
+    let rsa =
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=own -keyout z.key -out z.crt";
+    let made = Command::new("sh").args(["-c", rsa]).current_dir(folder.path()).output();
+    if !certificates(folder.path(), &["a.example"]) || !made.is_ok_and(|made| made.status.success())
+    {
+        let name = "a_client_gets_a_certificate_of_a_kind_that_it_accepts";
+        return skip(name, "openssl makes no certificates here");
+    }
+    let address = free_address().to_string();
+    let node = Node::start_with(&["--https", &address, "--certificates", path]);
+    assert!(handshake(&address, "ECDSA+SHA256").contains("id-ecPublicKey"));
+    assert!(handshake(&address, "RSA+SHA256").contains("rsaEncryption"));
+    drop(node);
+
+    let address = free_address().to_string();
+    let node = Node::start_with(&["--https", &address]);
+    assert!(!handshake(&address, "RSA+SHA256").contains("Public Key"));
+    wait_for("the log to name the client", || {
+        node.log().contains("accepts no certificate of this kind").then_some(())
+    });
+}
+
 /// Connections to this port of loopback that the server holds.
 fn connections(port: u16) -> usize {
     let table = std::fs::read_to_string("/proc/net/tcp").expect("the kernel's table");

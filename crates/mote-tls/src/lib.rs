@@ -29,6 +29,8 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use files::Pair;
 use parking_lot::RwLock;
@@ -71,6 +73,8 @@ pub struct Certificates {
     loaded: RwLock<Arc<[Loaded]>>,
     /// Tells those who have handed something over that it has changed.
     changes: watch::Sender<()>,
+    /// Whether the log names a client that is too old. Anyone can be one, so once is enough.
+    told_of_old_client: AtomicBool,
 }
 
 /// One certificate in use, and the files from which it was read.
@@ -132,7 +136,9 @@ impl Certificates {
         }
         let loaded = RwLock::new(loaded.into());
         let changes = watch::Sender::new(());
-        Ok((Self { folder: folder.to_owned(), acme, provider, loaded, changes }, faults))
+        let told_of_old_client = AtomicBool::new(false);
+        let folder = folder.to_owned();
+        Ok((Self { folder, acme, provider, loaded, changes, told_of_old_client }, faults))
     }
 
     /// Reads changed, new and removed files. Blocks.
@@ -248,20 +254,46 @@ impl ResolvesServerCert for Certificates {
             return acme.in_handshake(hello.server_name()?, &self.provider);
         }
         let loaded = self.loaded.read().clone();
-        chosen(loaded.iter().map(|one| &one.key), &hello)
+        let chosen = chosen(loaded.iter().map(|one| &one.key), &hello);
+        if !self.told_of_old_client.load(Relaxed)
+            && let Some(lacks) = chosen.as_ref().and_then(|key| self.lacks(&hello, key))
+        {
+            self.told_of_old_client.store(true, Relaxed);
+            tracing::warn!(
+                "a TLS client cannot connect, because it {lacks}; docs/guides/https.md says more, \
+                 and further clients are not logged"
+            );
+        }
+        chosen
     }
 }
 
-/// The first certificate that is valid for the host that a client names; otherwise the first one.
+impl Certificates {
+    /// What an old client does not know, if it therefore cannot connect.
+    fn lacks(&self, hello: &ClientHello<'_>, key: &CertifiedKey) -> Option<&'static str> {
+        let known = self.provider.cipher_suites.iter().map(|suite| suite.suite());
+        if !known.into_iter().any(|suite| hello.cipher_suites().contains(&suite)) {
+            return Some("offers no cipher suite with AES-GCM or ChaCha20 (only CBC or older)");
+        }
+        let can_use = key.key.choose_scheme(hello.signature_schemes()).is_some();
+        (!can_use).then_some("accepts no certificate of this kind, for example only RSA")
+    }
+}
+
+/// The first certificate that is valid for the host that a client names and of a kind that the
+/// client accepts; otherwise the first one that is valid, the first of such a kind, or the first.
 fn chosen<'a>(
     mut keys: impl Iterator<Item = &'a Arc<CertifiedKey>> + Clone,
     hello: &ClientHello<'_>,
 ) -> Option<Arc<CertifiedKey>> {
+    let accepts =
+        |key: &&'a Arc<CertifiedKey>| key.key.choose_scheme(hello.signature_schemes()).is_some();
     let named = hello.server_name().and_then(|name| {
         let name = ServerName::try_from(name).ok()?;
-        keys.clone().find(|key| is_for(&key.cert[0], &name))
+        let valid = keys.clone().filter(|key| is_for(&key.cert[0], &name));
+        valid.clone().find(accepts).or_else(|| valid.into_iter().next())
     });
-    named.or_else(|| keys.next()).cloned()
+    named.or_else(|| keys.clone().find(accepts)).or_else(|| keys.next()).cloned()
 }
 
 fn is_for(certificate: &CertificateDer<'_>, name: &ServerName<'_>) -> bool {
