@@ -339,6 +339,10 @@ pub struct MqttStatus {
 pub struct Limits {
     /// Memory of one instance in bytes.
     pub memory_bytes: u64,
+    /// Memory of each of its processes in bytes, if this machine can limit nothing else; absent if the
+    /// instance as a whole is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_memory_bytes: Option<u64>,
     /// CPU of one instance in thousandths of a core; absent is no cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_millis: Option<u32>,

@@ -134,6 +134,13 @@ impl ProcessBackend {
         Report { items: report::items(&self.inner.cgroups, self.inner.config.uid_base) }
     }
 
+    /// The private memory of each process of an instance with this limit, on machines where the
+    /// memory of a whole instance cannot be limited.
+    pub fn process_bytes(&self, memory_bytes: u64) -> Option<u64> {
+        let is_whole = self.inner.cgroups.has("memory");
+        (!is_whole).then(|| memory_bytes.saturating_add(DATA_BYTES_EXTRA))
+    }
+
     /// The user and group id on the host that an instance in `slot` runs as.
     fn host_ids(&self, slot: u32) -> (u32, u32) {
         if self.inner.rootless {
@@ -201,8 +208,7 @@ impl ProcessBackend {
             program,
             env,
             work_dir,
-            data_bytes: (!inner.cgroups.has("memory"))
-                .then(|| request.limits.memory_bytes.saturating_add(DATA_BYTES_EXTRA)),
+            data_bytes: self.process_bytes(request.limits.memory_bytes),
             file_bytes: None,
             processes: u64::from(request.limits.pids) + 1,
             egress,
@@ -298,8 +304,7 @@ impl ProcessBackend {
             program: Program::Shim { argv },
             env,
             work_dir: PathBuf::from(PACKAGES_DIR),
-            data_bytes: (!inner.cgroups.has("memory"))
-                .then(|| limits.memory_bytes.saturating_add(DATA_BYTES_EXTRA)),
+            data_bytes: self.process_bytes(limits.memory_bytes),
             file_bytes: Some(file_bytes),
             processes: u64::from(limits.pids) + 1,
             egress,

@@ -111,8 +111,8 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
         false => add(
             "memory",
             Degraded,
-            "private memory of each process only (RLIMIT_DATA), not of the whole instance, and not \
-             its files in /tmp and its sockets; usage is not shown",
+            "limits each process to the function's limit and 256 MiB (RLIMIT_DATA); child processes \
+             and /tmp are not counted; usage is not shown",
             if sys::is_root() {
                 "enable the memory controller (on some boards: cgroup_enable=memory on the kernel command line)"
             } else {

@@ -126,7 +126,17 @@ pub(super) fn describe_text(function: &Function) -> String {
         line("", &format!("{counts}, {running} running"));
     }
     let limits = &function.limits;
-    line("memory", &size_text(limits.memory_bytes));
+    let memory = size_text(limits.memory_bytes);
+    line(
+        "memory",
+        &match limits.process_memory_bytes {
+            Some(bytes) => format!(
+                "{memory}; enforced here: {} for each process, without /tmp and child processes (mote doctor)",
+                size_text(bytes)
+            ),
+            None => memory,
+        },
+    );
     line("timeout", &duration_text(limits.timeout_ms));
     let max = limits.instances_max.map_or_else(|| "cores".to_owned(), |max| max.to_string());
     line(
