@@ -259,7 +259,7 @@ Suggests: nodejs
 Section: admin
 Priority: optional
 Homepage: https://example.invalid/mote
-Description: function platform for the edge in one binary
+Description: function platform for the edge
  mote runs functions in sandboxes on one Linux machine and answers for them over
  HTTP and CoAP, for the messages of an MQTT broker, and by schedules. It needs no
  container engine and no cluster.

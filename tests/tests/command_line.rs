@@ -199,3 +199,49 @@ fn a_file_where_the_socket_should_be_stays_and_the_start_says_so() {
     assert!(said.contains("error[M0203]: socket: ") && said.contains("is not a socket"), "{said}");
     assert_eq!(std::fs::read_to_string(&notes).expect("it is there"), "precious");
 }
+
+#[test]
+fn a_node_whose_ports_are_in_use_names_all_of_them() {
+    let node = Node::start();
+    let (http, coap) = (node.http.to_string(), node.coap.to_string());
+    let dir = tempfile::tempdir().expect("temp folder");
+    let output = Command::new(mote_binary())
+        .args(["up", "--http", &http, "--coap", &coap, "--data"])
+        .args([dir.path(), "--socket".as_ref(), &dir.path().join("s")])
+        .output()
+        .expect("the binary starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(75), "{said}");
+    for port in [node.http.port(), node.coap.port()] {
+        assert!(said.contains(&format!("error[M0210]: port {port} is already in use")), "{said}");
+    }
+    assert!(said.contains("mote up --http :") && said.contains(" --coap :"), "{said}");
+}
+
+#[test]
+fn the_port_of_functions_is_not_taken_for_the_management_api() {
+    let node = Node::start();
+    let front = format!("http://{}", node.http);
+    let output = Command::new(mote_binary())
+        .args(["--node", &front, "list"])
+        .env("MOTE_TOKEN", "any")
+        .output()
+        .expect("the binary starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("functions are called there; the management API is at"), "{said}");
+    let page = node.get("/");
+    assert_eq!(page.status, 404);
+    assert!(page.text().contains("this is mote, which runs functions"), "{}", page.text());
+}
+
+#[test]
+fn a_limit_that_the_machine_cannot_enforce_is_shown_as_what_it_enforces() {
+    let node = Node::start();
+    node.deploy_ok("hello", &[("app.py", HELLO)]);
+    let limits = node.json(&["describe", "hello", "-o", "json"])["limits"].clone();
+    let doctor = String::from_utf8_lossy(&node.mote(&["doctor"]).stdout).into_owned();
+    let is_of_processes = doctor.contains("RLIMIT_DATA");
+    assert_eq!(limits["process_memory_bytes"].is_u64(), is_of_processes, "{limits} {doctor}");
+    let shown = node.ok(&["describe", "hello"]);
+    assert_eq!(shown.contains("enforced here"), is_of_processes, "{shown}");
+}

@@ -171,6 +171,9 @@ fn a_rollout_stops_at_the_node_that_refuses() {
     assert_eq!(output.status.code(), Some(8), "{output:?}");
     assert_eq!(states(&output), "a rolled back, b failed, c not begun");
     assert_eq!(fleet.answers(), ["one", "one", "one"]);
+    let text = said(&output);
+    assert!(text.contains("as before the deploy again: a\n"), "{text}");
+    assert!(text.contains("to go on: repeat the command with --node a,b,c"), "{text}");
 
     // A function that is new is removed again, and a split of the traffic is restored.
     for node in &fleet.nodes[1..] {

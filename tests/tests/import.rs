@@ -215,7 +215,8 @@ fn an_import_writes_nothing_outside_of_the_project() {
     }
     let code = "def handle(event, context):\n    return 1\n";
     std::fs::write(outside.join("handler.py"), code).expect("a file");
-    let stack = "provider: {name: openfaas}\nfunctions:\n  a: {lang: python3-http, handler: ../outside}\n";
+    let stack =
+        "provider: {name: openfaas}\nfunctions:\n  a: {lang: python3-http, handler: ../outside}\n";
     std::fs::write(project.join("stack.yml"), stack).expect("a file");
     let output = Command::new(mote_binary())
         .arg("import")

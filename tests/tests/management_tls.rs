@@ -89,6 +89,17 @@ fn a_certificate_is_trusted_by_fingerprint_or_authority() {
         let list = ["--node", name, "list", "-o", "name"];
         assert_eq!(printed(&mote(&list, &[("MOTE_NODES", file)])), "hello\n", "{name}");
     }
+    // A variable takes precedence over the file for one node, and is for no more than one.
+    for (variable, value, code) in
+        [("MOTE_TOKEN", "wrong", "M1401"), ("MOTE_FINGERPRINT", other.as_str(), "M0208")]
+    {
+        let variables = [("MOTE_NODES", file), (variable, value)];
+        let refused = mote(&["--node", "one", "list"], &variables);
+        assert!(said(&refused).contains(code), "{refused:?}");
+        let both = mote(&["--node", "one,two", "list", "-o", "name"], &variables);
+        assert_eq!(printed(&both), "hello\nhello\n");
+        assert!(said(&both).contains(&format!("{variable} is ignored")), "{both:?}");
+    }
 
     // The same port speaks plain HTTP with this machine, and ends what is neither.
     let admin: SocketAddr = admin.parse().unwrap();

@@ -111,3 +111,13 @@ fn tests_do_not_sleep_instead_of_waiting() {
         }
     }
 }
+
+#[test]
+fn the_readme_and_the_summary_name_every_guide() {
+    let (readme, summary) = (read(root().join("README.md")), read(root().join("docs/SUMMARY.md")));
+    for entry in std::fs::read_dir(root().join("docs/guides")).expect("the guides") {
+        let name = entry.expect("a guide").file_name().to_string_lossy().into_owned();
+        assert!(readme.contains(&format!("docs/guides/{name}")), "README.md lacks {name}");
+        assert!(summary.contains(&format!("guides/{name}")), "docs/SUMMARY.md lacks {name}");
+    }
+}

@@ -479,7 +479,18 @@ impl Client {
     pub(crate) fn refusal(&self, status: StatusCode, body: &[u8]) -> ClientError {
         match serde_json::from_slice::<Problem>(body) {
             Ok(problem) => ClientError::Problem(Box::new(problem)),
-            Err(_) => self.unexpected(format!("status {}", status.as_u16())),
+            Err(_) => {
+                // The answer of the front for an unknown function has fewer members.
+                let front = serde_json::from_slice::<serde_json::Value>(body);
+                let is_front = front.is_ok_and(|answer| answer["code"] == "M0501");
+                self.unexpected(if is_front {
+                    "functions are called there; the management API is at the address of the node's \
+                     setting admin"
+                        .to_owned()
+                } else {
+                    format!("status {}; it is not the management API of a node", status.as_u16())
+                })
+            }
         }
     }
 

@@ -112,6 +112,21 @@ const CALLS_AT_ONCE_MAX: u64 = 100_000;
 const SCALE_KEYS: [&str; 10] =
     ["min", "max", "idle", "queue", "policy", "target", "start", "balance", "pause", "spare"];
 const TARGET_MAX: u64 = 1_000_000;
+const ALLOW_KEYS: [&str; 3] = ["net", "functions", "mqtt"];
+const KV_KEYS: [&str; 2] = ["shared", "quota"];
+/// The sections to which the keys belong that are often written elsewhere.
+const SECTIONS: [(&str, &[&str]); 10] = [
+    ("[limits]", &LIMIT_KEYS),
+    ("[scale]", &SCALE_KEYS),
+    ("[allow]", &ALLOW_KEYS),
+    ("[kv]", &KV_KEYS),
+    ("[async]", &background::KEYS),
+    ("[access]", &["mode"]),
+    ("[http]", &http::KEYS),
+    ("[static]", &static_files::KEYS),
+    ("[[route]]", &route::KEYS),
+    ("[[trigger]]", &schedule::KEYS),
+];
 
 /// A manifest: one function, or several that share the folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -421,7 +436,7 @@ pub struct CoapManifest {
 impl Manifest {
     /// Reads a manifest; `file` is only shown in errors. All mistakes are reported together.
     pub fn parse(file: &str, source: &str) -> Result<Self, Mistakes> {
-        let mut reader = TomlReader::new(file, source);
+        let mut reader = TomlReader::new(file, source).with_sections(&SECTIONS);
         let document = reader.parse()?;
         let table = document.get_ref();
         let top = reader.top(table);
@@ -528,7 +543,7 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
         read_env(reader, &section, &mut function);
     }
     if let Some(section) = sub_section(reader, at, "allow") {
-        reader.check_keys(&section, &["net", "functions", "mqtt"], &[], &TOP_KEYS);
+        reader.check_keys(&section, &ALLOW_KEYS, &[], &TOP_KEYS);
         function.egress = read_egress(reader, &section);
         let wanted = "an array of names of functions, e.g. [\"resize\"]";
         function.calls = read_names(reader, &section, "functions", wanted, true);
@@ -536,7 +551,7 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
         function.topics = reader.strings(&section, "mqtt", wanted);
     }
     if let Some(section) = sub_section(reader, at, "kv") {
-        reader.check_keys(&section, &["shared", "quota"], &[], &TOP_KEYS);
+        reader.check_keys(&section, &KV_KEYS, &[], &TOP_KEYS);
         let wanted = "an array of names of shared namespaces, e.g. [\"site\"]";
         function.shared_state = read_names(reader, &section, "shared", wanted, false);
         function.state_quota_bytes =

@@ -75,12 +75,22 @@ pub struct TomlReader<'a> {
     file: &'a str,
     source: &'a str,
     mistakes: Vec<Mistake>,
+    /// The keys of sections, for hints about a key that stands elsewhere.
+    sections: &'static [(&'static str, &'static [&'static str])],
 }
 
 impl<'a> TomlReader<'a> {
     /// Begins to read the text of `file`, whose name is only used in messages.
     pub fn new(file: &'a str, source: &'a str) -> Self {
-        Self { file, source, mistakes: Vec::new() }
+        Self { file, source, mistakes: Vec::new(), sections: &[] }
+    }
+
+    /// Names the sections to which keys belong.
+    pub fn with_sections(
+        self,
+        sections: &'static [(&'static str, &'static [&'static str])],
+    ) -> Self {
+        Self { sections, ..self }
     }
 
     /// Parses the text; a syntax error ends the reading at once.
@@ -196,7 +206,16 @@ impl<'a> TomlReader<'a> {
                 });
             } else {
                 let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
+                let elsewhere: Vec<&str> = self
+                    .sections
+                    .iter()
+                    .filter(|(label, keys)| *label != section.label && keys.contains(&name))
+                    .map(|(label, _)| *label)
+                    .collect();
                 let hint = match crate::nearest(name, known.iter().copied()) {
+                    _ if !elsewhere.is_empty() => {
+                        format!("write it below {}", elsewhere.join(" or "))
+                    }
                     Some(near) => format!("did you mean `{near}`?"),
                     None => format!("known here: {}", known.join(", ")),
                 };

@@ -8,7 +8,7 @@ use mote_gateway::http;
 use mote_service_manager::Sockets;
 use tokio::net::{TcpListener, UdpSocket, UnixListener};
 
-use crate::unusable::{busy, unusable};
+use crate::unusable::{AddressError, busy, unusable};
 use mote_config::Config;
 
 /// The sockets that the node serves.
@@ -30,6 +30,14 @@ impl Listeners {
     /// Takes the given sockets and binds the others. A given socket replaces the setting of its
     /// listener.
     pub(crate) async fn open(config: &mut Config, given: Sockets) -> Result<Self> {
+        let is_given = [given.http.is_some(), given.https.is_some(), given.coap.is_some()];
+        match Self::open_all(config, given).await {
+            Err(error) => Err(with_others(error, config, is_given)),
+            opened => opened,
+        }
+    }
+
+    async fn open_all(config: &mut Config, given: Sockets) -> Result<Self> {
         let http = front("http", given.http, &mut config.http)?;
         let https = front("https", given.https, &mut config.https)?;
         let coap = match given.coap {
@@ -78,6 +86,37 @@ impl Listeners {
             admin,
         })
     }
+}
+
+/// Adds to the error about an address in use every other address that is in use too, so that the
+/// owner can change all of them at once.
+fn with_others(mut error: anyhow::Error, config: &Config, is_given: [bool; 3]) -> anyhow::Error {
+    let Some(busy) = error.downcast_mut::<AddressError>() else { return error };
+    if busy.source.kind() != std::io::ErrorKind::AddrInUse {
+        return error;
+    }
+    let [http, https, coap] = is_given;
+    let wanted = [
+        ("http", config.http.filter(|_| !http), false),
+        ("https", config.https.filter(|_| !https), false),
+        ("coap", config.coap.filter(|_| !coap), true),
+        ("coap_tcp", config.coap_tcp, false),
+        ("coap_tls", config.coap_tls, false),
+        ("coap_dtls", config.coap_dtls, true),
+        ("admin", config.admin, false),
+    ];
+    for (key, address, is_udp) in wanted {
+        let Some(address) = address.filter(|_| key != busy.key) else { continue };
+        let bound = if is_udp {
+            std::net::UdpSocket::bind(address).map(drop)
+        } else {
+            std::net::TcpListener::bind(address).map(drop)
+        };
+        if bound.is_err_and(|error| error.kind() == std::io::ErrorKind::AddrInUse) {
+            busy.others.push((key, address));
+        }
+    }
+    error
 }
 
 /// Puts the address of a given socket in the place of the setting.

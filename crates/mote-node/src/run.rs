@@ -756,9 +756,9 @@ fn announce(node: &Node) {
     text.push_str(match (node.config.lan, reached.is_empty()) {
         (true, false) => "  reach  the local network:\n",
         (true, true) => "  reach  this machine only, because every address above is its own\n",
-        (false, true) => "  reach  this machine only (mote up --lan opens it)\n",
+        (false, true) => "  reach  from this machine only; --lan opens it\n",
         (false, false) => {
-            "  reach  functions this machine only (mote up --lan opens them), and also:\n"
+            "  reach  functions from this machine only (--lan opens them), and also:\n"
         }
     });
     for Reach { what, address, who } in reached.iter().take(REACH_LINES_MAX) {

@@ -15,6 +15,8 @@ pub(crate) struct AddressError {
     pub(crate) address: SocketAddr,
     #[source]
     pub(crate) source: io::Error,
+    /// Further settings whose address is in use.
+    pub(crate) others: Vec<(&'static str, SocketAddr)>,
 }
 
 /// A setting names something that the node cannot use; another start would fail in the same way.
@@ -34,7 +36,7 @@ pub(super) fn unusable(key: &'static str, text: String) -> anyhow::Error {
 
 /// An address that cannot be used, as an error with a remedy.
 pub(super) fn busy(key: &'static str, address: SocketAddr, error: io::Error) -> anyhow::Error {
-    AddressError { key, address, source: error }.into()
+    AddressError { key, address, source: error, others: Vec::new() }.into()
 }
 
 /// Where a program lies that the setting `key` needs, next to that of the node.

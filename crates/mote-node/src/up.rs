@@ -91,18 +91,22 @@ fn start_log() {
 /// The failure and its remedy.
 fn explain(error: &anyhow::Error) -> (String, u8) {
     if let Some(busy) = error.downcast_ref::<AddressError>() {
-        let AddressError { key, address, source } = busy;
+        let AddressError { key, address, source, others } = busy;
         if source.kind() == io::ErrorKind::AddrInUse {
-            let port = address.port();
-            // Only the address that is in use has to change.
-            let flags = format!("--{} :{}", key.replace('_', "-"), port.saturating_add(1));
-            return (
-                format!(
-                    "error[M0210]: port {port} is already in use on {}\n  try:  mote up {flags}    or stop the program that uses it",
-                    address.ip()
-                ),
-                exit::BUSY,
-            );
+            let all = || std::iter::once((*key, *address)).chain(others.iter().copied());
+            let lines = all().map(|(_, address)| {
+                let (port, ip) = (address.port(), address.ip());
+                format!("error[M0210]: port {port} is already in use on {ip}\n")
+            });
+            // Only the addresses that are in use have to change.
+            let flags = all().map(|(key, address)| {
+                format!("--{} :{}", key.replace('_', "-"), address.port().saturating_add(1))
+            });
+            let flags = flags.collect::<Vec<_>>().join(" ");
+            let lines: String = lines.collect();
+            let text =
+                format!("{lines}  try:  mote up {flags}    or stop the program that uses it");
+            return (text, exit::BUSY);
         }
         let code = "M0203";
         return (format!("error[{code}]: cannot listen on {address}: {source}"), exit::CONFIG);

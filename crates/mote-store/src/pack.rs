@@ -72,6 +72,15 @@ pub fn pack_whole(root: &Path, first: Option<(&str, &[u8])>) -> Result<Packed, P
     Packer { whole: true, ..Packer::default() }.pack(root, first)
 }
 
+/// The file whose rules leave out the entry at `path` below the folder `root`, if one does.
+pub fn left_out_by(root: &Path, path: &str) -> Result<Option<&'static str>, PackError> {
+    let Some((name, ignore)) = find_ignore(root)? else { return Ok(None) };
+    let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+    let is_left_out =
+        |part: &str| ignore.verdict(part, root.join(part).is_dir()) == Verdict::LeftOut;
+    Ok(ends.map(|end| &path[..end]).any(is_left_out).then_some(name))
+}
+
 #[derive(Default)]
 struct Packer {
     /// Whether no file is ignored.
@@ -227,15 +236,20 @@ impl Packer {
 }
 
 fn read_ignore(root: &Path) -> Result<Ignore, PackError> {
+    Ok(find_ignore(root)?.map(|(_, ignore)| ignore).unwrap_or_default())
+}
+
+/// The file with rules in a folder, and its rules.
+fn find_ignore(root: &Path) -> Result<Option<(&'static str, Ignore)>, PackError> {
     for name in [".moteignore", ".gitignore"] {
         let path = root.join(name);
         match fs::read(&path) {
-            Ok(text) => return Ok(Ignore::parse(&String::from_utf8_lossy(&text))),
+            Ok(text) => return Ok(Some((name, Ignore::parse(&String::from_utf8_lossy(&text))))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(io_error(&path, error)),
         }
     }
-    Ok(Ignore::default())
+    Ok(None)
 }
 
 fn io_error(path: &Path, source: io::Error) -> PackError {
@@ -275,6 +289,18 @@ mod tests {
         fs::set_permissions(at("run.sh"), fs::Permissions::from_mode(0o700)).unwrap();
         std::os::unix::fs::symlink("../index.mjs", at("lib/link")).unwrap();
         dir
+    }
+
+    #[test]
+    fn a_rule_that_leaves_out_a_file_or_its_folder_is_named_by_its_file() {
+        let dir = tree();
+        let by = |path: &str| left_out_by(dir.path(), path).unwrap();
+        assert_eq!([by("out/o"), by("note.log")], [Some(".moteignore"); 2]);
+        assert_eq!([by("index.mjs"), by("lib/a.py")], [None; 2]);
+        fs::remove_file(dir.path().join(".moteignore")).unwrap();
+        assert_eq!(by("out/o"), None);
+        fs::write(dir.path().join(".gitignore"), "out\n!out/o\n").unwrap();
+        assert_eq!(by("out/o"), Some(".gitignore"), "the folder is not entered");
     }
 
     #[test]

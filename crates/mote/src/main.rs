@@ -1,4 +1,4 @@
-//! `mote`: a function platform for the edge in one binary. Its command line is `mote-cli`.
+//! `mote`: a function platform for the edge. Its command line is `mote-cli`.
 
 use std::process::ExitCode;
 

@@ -4,7 +4,7 @@ use crate::toml_reader::{Lined, Section, TomlReader};
 
 use super::{HOUR_MS, TOP_KEYS, narrow};
 
-const KEYS: [&str; 8] = [
+pub(super) const KEYS: [&str; 8] = [
     "attempts",
     "backoff",
     "backoff_max",

@@ -6,7 +6,8 @@ use crate::toml_reader::{Section, TomlReader};
 
 use super::{FunctionManifest, GIB, HOUR_MS, KIB, TOP_KEYS, read_methods};
 
-const KEYS: [&str; 6] = ["methods", "headers", "body_max", "compress", "node_port", "cors"];
+pub(super) const KEYS: [&str; 6] =
+    ["methods", "headers", "body_max", "compress", "node_port", "cors"];
 const CORS_KEYS: [&str; 6] = ["origins", "methods", "headers", "expose", "credentials", "max_age"];
 /// Methods of requests that browsers send to other origins without asking first.
 const SIMPLE_METHODS: [&str; 3] = ["GET", "HEAD", "POST"];

@@ -4,7 +4,7 @@ use crate::toml_reader::TomlReader;
 
 use super::{FunctionManifest, Lined, Section, TOP_KEYS, read_methods};
 
-const KEYS: [&str; 5] = ["host", "path", "methods", "redirect", "status"];
+pub(super) const KEYS: [&str; 5] = ["host", "path", "methods", "redirect", "status"];
 /// Permanent, and with the method and body of the request (RFC 9110, 15.4.9).
 const STATUS_DEFAULT: u16 = 308;
 

@@ -10,7 +10,7 @@ use super::{FunctionManifest, HOUR_MS, TOP_KEYS, read_word};
 use crate::toml_reader::{Lined, Section, TomlReader};
 
 /// The keys of such a section.
-const KEYS: [&str; 10] = [
+pub(super) const KEYS: [&str; 10] = [
     "cron", "every", "timezone", "missed", "jitter", "overlap", "method", "path", "headers", "body",
 ];
 /// The form that a message shows to somebody who wrote another one.

@@ -4,7 +4,7 @@ use crate::toml_reader::{Section, TomlReader};
 
 use super::{FunctionManifest, HOUR_MS, TOP_KEYS};
 
-const KEYS: [&str; 3] = ["folder", "fallback", "cache"];
+pub(super) const KEYS: [&str; 3] = ["folder", "fallback", "cache"];
 /// Longest time for which clients may keep a file: a year, as RFC 9111 suggests.
 const CACHE_MS_MAX: u64 = 365 * 24 * HOUR_MS;
 

@@ -49,7 +49,7 @@ Environment:
                /etc/mote]
   NO_COLOR     Print no colours";
 
-/// A function platform for the edge in one binary.
+/// A function platform for the edge.
 #[derive(Debug, Parser)]
 #[command(name = "mote", version, propagate_version = true, max_term_width = 100, after_help = ENVIRONMENT)]
 pub(super) struct Args {

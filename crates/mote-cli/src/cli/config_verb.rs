@@ -91,8 +91,8 @@ pub(super) fn given(flags: &NodeFlags) -> Vec<(&'static str, String)> {
 
 pub(super) fn run(args: &ConfigArgs, output: &Output) -> Result<(), Failure> {
     match &args.verb {
-        ConfigVerb::Check(flags) => {
-            load(given(flags), flags.config.clone())?;
+        ConfigVerb::Check { file, flags } => {
+            load(given(flags), file.clone().or_else(|| flags.config.clone()))?;
             output.say("the configuration is valid");
             Ok(())
         }

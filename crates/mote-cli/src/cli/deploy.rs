@@ -263,6 +263,14 @@ impl Steps<'_> {
             output.warn(&harmless(&format!("{name}: {warning}")));
         }
         let path = planned.code.as_ref().map_or(path, |code| code.path());
+        for (key, file) in mote_project::named_files(path, &spec) {
+            if let Some(rules) = mote_store::pack::left_out_by(path, &file)? {
+                let text = format!("{name}: {rules} leaves out {file}, which {key} names");
+                let hint = "write a .moteignore, which is then read instead of .gitignore, with what to \
+                            leave out; an empty one leaves out nothing";
+                return Err(Failure::new("M0113", harmless(&text).to_string()).with_hint(hint));
+            }
+        }
 
         let json = mote_spec_json::to_json(&spec).into_bytes();
         let first = for_node.then_some((mote_api::SPEC_ENTRY, json.as_slice()));

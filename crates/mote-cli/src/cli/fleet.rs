@@ -226,8 +226,14 @@ fn summary(
         };
         nodes.iter().filter(has).map(|node| node.name.as_str()).collect::<Vec<_>>().join(",")
     };
-    let rest = nodes.iter().zip(outcomes).filter(|(_, outcome)| outcome.done().is_none());
+    let went_back = of(&[State::RolledBack, State::Removed]);
+    let is_back = |name: &str| went_back.split(',').any(|known| known == name);
+    let rest = nodes.iter().zip(outcomes);
+    let rest = rest.filter(|(node, outcome)| outcome.done().is_none() || is_back(&node.name));
     let rest: Vec<&str> = rest.map(|(node, _)| node.name.as_str()).collect();
+    if !went_back.is_empty() {
+        output.say(&format!("  as before the deploy again: {went_back}"));
+    }
     let unknown = of(&[State::Unknown]);
     if !unknown.is_empty() {
         output.say(&format!("  to see what is live: mote list --node {unknown}"));

@@ -90,6 +90,13 @@ pub(super) fn read_text(path: &Path) -> std::io::Result<String> {
 /// Clients of these nodes, each with its own token. With several nodes, each token must be known.
 fn connect(all: &[Named], global: &Global) -> Result<Vec<Node>, Failure> {
     let is_only = all.len() == 1;
+    for name in ["MOTE_TOKEN", "MOTE_FINGERPRINT"] {
+        if !is_only && variable(name).is_some() {
+            let text =
+                format!("{name} is ignored: it is for one node, and this command names several");
+            Output::new(global).warn(&text);
+        }
+    }
     let node = |node| {
         let made = connect_one(node, global, is_only)?;
         if is_only || !matches!(made.client.endpoint(), Endpoint::Tcp { token: None, .. }) {
@@ -108,11 +115,12 @@ fn connect(all: &[Named], global: &Global) -> Result<Vec<Node>, Failure> {
 
 /// The client of a node.
 fn connect_one(node: &Named, global: &Global, is_only: bool) -> Result<Node, Failure> {
-    let token = match &node.token_file {
-        Some(path) => Some(token(&node.name, path, global)?),
-        // A token belongs to one node and must not be sent to others.
-        None if is_only => std::env::var("MOTE_TOKEN").ok(),
-        None => None,
+    // A variable that somebody has set for this command takes precedence over a file, as with other
+    // command lines. A token belongs to one node and must not be sent to others.
+    let token = match (variable("MOTE_TOKEN").filter(|_| is_only), &node.token_file) {
+        (Some(token), _) => Some(token),
+        (None, Some(path)) => Some(token(&node.name, path, global)?),
+        (None, None) => None,
     };
     let client = client_of(node, token, is_only, global)?;
     Ok(Node { name: node.name.clone(), client })
@@ -151,25 +159,21 @@ pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// TLS with what is trusted of a node: what `nodes.toml` says, then `MOTE_FINGERPRINT`, which is for
-/// one node, `MOTE_CA`, and the authorities of the machine.
+/// TLS with what is trusted of a node: `MOTE_FINGERPRINT`, which is for one node, then what
+/// `nodes.toml` says, `MOTE_CA`, and the authorities of the machine.
 fn secure(node: &Named, is_only: bool) -> Result<Tls, Failure> {
-    let given = || variable("MOTE_FINGERPRINT").filter(|_| is_only);
-    let trust = match (&node.fingerprint, &node.ca) {
+    let given = variable("MOTE_FINGERPRINT").filter(|_| is_only);
+    let trust = match (given.or_else(|| node.fingerprint.clone()), &node.ca) {
         (None, Some(path)) => Trust::Authorities(path.clone()),
-        (None, None) if given().is_none() => match variable("MOTE_CA") {
+        (None, None) => match variable("MOTE_CA") {
             Some(path) => Trust::Authorities(path.into()),
             None => Trust::System,
         },
-        (fingerprint, _) => {
-            let text = fingerprint.clone().or_else(given).unwrap_or_default();
-            Trust::fingerprint(&text).ok_or_else(|| {
-                let text = format!("{}: not a fingerprint", harmless(&text));
-                let hint =
-                    "write the SHA-256 of the certificate, as the node prints it when it starts";
-                Failure::new("M0101", text).with_hint(hint)
-            })?
-        }
+        (Some(text), _) => Trust::fingerprint(&text).ok_or_else(|| {
+            let text = format!("{}: not a fingerprint", harmless(&text));
+            let hint = "write the SHA-256 of the certificate, as the node prints it when it starts";
+            Failure::new("M0101", text).with_hint(hint)
+        })?,
     };
     let failed = |error: String| {
         let failure = Failure::new("M0102", harmless(&error).to_string());

@@ -39,8 +39,7 @@ fn missing(program: &Path, error: &Error) -> Failure {
         format!("{}: this program carries out the command, and is missing", program.display());
     let name = program.file_name().unwrap_or_default().display();
     Failure::new("M0104", text).with_hint(format!(
-        "install mote again, or copy {name} from the archive or build from which mote comes into \
-         the folder of mote"
+        "install mote again, or copy {name} from the same archive or build into the folder of mote"
     ))
 }
 

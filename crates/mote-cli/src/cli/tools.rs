@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::process::ExitCode;
 
 use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use mote_api::exit;
 
 use super::args::{Args, Global, OnFailure, Verb};
@@ -27,7 +27,7 @@ pub fn run() -> ExitCode {
     }
     let args = match Args::try_parse() {
         Ok(args) => args,
-        Err(error) => return usage(&error),
+        Err(error) => return usage(error),
     };
     let output = Output::new(&args.global);
     let result = match args.verb {
@@ -159,12 +159,27 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     runtime.map_err(|error| Failure::new("M0103", format!("cannot start: {error}")))
 }
 
+/// Suggests the verb that differs least from the word that was written. clap compares words by their
+/// first letters, and so suggests `simulate` for `lsit`.
+fn suggest_verb(error: &mut clap::Error) {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+        return;
+    };
+    let command = super::command();
+    let names = command.get_subcommands().map(clap::Command::get_name);
+    if let Some(near) = mote_api::nearest(word, names) {
+        let near = ContextValue::Strings(vec![near.to_owned()]);
+        error.insert(ContextKind::SuggestedSubcommand, near);
+    }
+}
+
 /// The message of clap, with our error code in front.
-fn usage(error: &clap::Error) -> ExitCode {
+fn usage(mut error: clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
+    suggest_verb(&mut error);
     let text = error.render().to_string();
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         eprint!("{text}");

@@ -66,9 +66,7 @@ impl Reason {
     /// One sentence for people.
     pub fn text(self) -> &'static str {
         match self {
-            Reason::Idle => {
-                "no call arrived for so long that keeping an idle instance costs more than starting one"
-            }
+            Reason::Idle => "keeping it would cost more than starting it again",
             Reason::FirstInvocation => "an invocation waits and no instance runs",
             Reason::Backlog => "invocations wait longer than the queueing target",
             Reason::OfferedLoad => "this many serve the offered load within the queueing target",

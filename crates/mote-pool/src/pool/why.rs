@@ -13,10 +13,8 @@ pub struct Why {
 
 impl Why {
     /// A deploy waits for its first instance.
-    pub const DEPLOY: Why = Why {
-        word: "deploy",
-        text: "a revision receives traffic only after one of its instances is ready",
-    };
+    pub const DEPLOY: Why =
+        Why { word: "deploy", text: "the deploy waits until one instance is ready" };
     /// The node started.
     pub const WARM: Why =
         Why { word: "warm", text: "scale.start requires one as soon as the node runs" };

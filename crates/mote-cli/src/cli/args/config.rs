@@ -1,5 +1,7 @@
 //! Flags of `mote config`.
 
+use std::path::PathBuf;
+
 use clap::{Args as ClapArgs, Subcommand};
 
 use super::NodeFlags;
@@ -13,7 +15,13 @@ pub(in crate::cli) struct Config {
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum ConfigVerb {
     /// Check the configuration
-    Check(NodeFlags),
+    Check {
+        /// The file [default: the one that the node reads]
+        #[arg(value_name = "FILE", conflicts_with = "config")]
+        file: Option<PathBuf>,
+        #[command(flatten)]
+        flags: Box<NodeFlags>,
+    },
     /// Print each value with its origin
     Show(NodeFlags),
 }
