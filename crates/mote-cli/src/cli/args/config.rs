@@ -20,7 +20,7 @@ pub(in crate::cli) enum ConfigVerb {
         #[arg(value_name = "FILE", conflicts_with = "config")]
         file: Option<PathBuf>,
         #[command(flatten)]
-        flags: Box<NodeFlags>,
+        flags: NodeFlags,
     },
     /// Print each value with its origin
     Show(NodeFlags),
