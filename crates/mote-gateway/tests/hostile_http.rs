@@ -185,10 +185,10 @@ fn cases() -> Vec<Case> {
     add("28", get("/Foo"), Answered(404, "no function named Foo"));
     add("28", get("/-x"), Answered(404, "no function named -x"));
     add("28", get("/a.b"), Answered(404, "no function named a.b"));
-    add("28", get("/"), Answered(404, "this is mote, which runs functions"));
+    add("28", get("/"), Answered(404, "this is mote, which runs functions; each function answers at /NAME"));
     add("28", get(&format!("/{}", "x".repeat(65))), Answered(404, "no function named xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\u{2026}"));
     add("28", get("/%F0%9F%98%80"), Answered(404, "no function named %F0%9F%98%80"));
-    add("28", get("//echo"), Answered(404, "this is mote, which runs functions"));
+    add("28", get("//echo"), Answered(404, "this is mote, which runs functions; each function answers at /NAME"));
     add("30", b"PUT /get-only HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), Answered(405, "GET, HEAD only"));
 
     // Requests that must be served, with their own framing.
