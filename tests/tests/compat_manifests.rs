@@ -5,7 +5,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use mote_tests::Node;
+use mote_tests::{Node, skip};
 
 /// Writes files below a folder of the test.
 fn write(folder: &Path, files: &[(&str, &str)]) {
@@ -476,4 +476,24 @@ fn the_exit_code_of_a_serializing_program_decides_the_status() {
     for _ in 0..20 {
         assert_eq!(node.get("/fails").status, 500);
     }
+}
+
+#[test]
+fn a_function_that_exceeds_its_limit_is_told_where_its_platform_sets_it() {
+    let node = Node::start();
+    let doctor = node.mote(&["doctor"]);
+    if String::from_utf8_lossy(&doctor.stdout).contains("RLIMIT_DATA") {
+        let name = "a_function_that_exceeds_its_limit_is_told_where_its_platform_sets_it";
+        return skip(name, "the kernel limits no instance here");
+    }
+    let manifest = "metadata: {name: big}\nspec:\n  runtime: python\n  handler: big:run\n  \
+                    resources: {limits: {memory: 64Mi}}\n";
+    let code = "def run(context, event):\n    return str(len(bytearray(b'x') * (200 << 20)))\n";
+    let folder = folder(&[("function.yaml", manifest), ("big.py", code)]);
+    node.ok(&["deploy", folder.path().to_str().expect("text")]);
+    let answer = node.post("/big", b"");
+    assert_eq!(answer.status, 502, "{}", answer.text());
+    let key =
+        "raise it: [limits] memory in mote.toml, or spec.resources.limits.memory in function.yaml";
+    assert!(answer.text().contains(key), "{}", answer.text());
 }

@@ -283,3 +283,18 @@ pub(super) fn explain(
 pub(super) fn failed(text: &str) -> Problem {
     Problem::new(422, "M0401", text)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::install_memory_bytes;
+
+    #[test]
+    fn an_installation_has_half_of_the_machine_within_bounds_and_the_budget() {
+        let mib =
+            |machine: u64, budget: u64| install_memory_bytes(machine << 20, budget << 20) >> 20;
+        assert_eq!(mib(16_384, 12_288), 8_192);
+        assert_eq!(mib(65_536, 49_152), 8_192);
+        assert_eq!(mib(4_096, 3_072), 2_048);
+        assert_eq!(mib(1_024, 768), 768, "a small board");
+    }
+}
