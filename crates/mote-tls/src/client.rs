@@ -235,6 +235,7 @@ impl ServerCertVerifier for Verifier {
 mod tests {
     use super::*;
     use crate::{Acceptor, Certificates, is_encrypted};
+    use std::future::pending;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     #[test]
@@ -265,7 +266,9 @@ mod tests {
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let Ok(mut stream) = acceptor.accept(stream, || Some(())).await else { continue };
+                let Ok(mut stream) = acceptor.accept(stream, || Some(pending())).await else {
+                    continue;
+                };
                 let told: &[u8] = if is_encrypted(&stream) { b"tls" } else { b"plain" };
                 let _ = stream.write_all(told).await;
                 let _ = stream.shutdown().await;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -230,4 +230,6 @@ pub(crate) struct HttpFront<I> {
     pub(crate) connections: Seats<IpAddr>,
     /// Handshakes of TLS that are not complete, by the address of the client.
     pub(crate) handshakes: Seats<IpAddr>,
+    /// When the log last said that connections ended for others; 0 before that.
+    pub(crate) noted_ns: AtomicU64,
 }

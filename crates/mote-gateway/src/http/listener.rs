@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mote_core::Invoker;
@@ -19,6 +20,7 @@ use super::connection;
 use super::front::{Bounds, Config, HttpFront, Stopper};
 use super::proxies::{Proxies, read_header};
 use super::socket::Socket;
+use crate::ids::now_ns;
 
 /// Connections that the kernel completes before the front accepts them; the kernel may reduce this
 /// to its own limit (`net.core.somaxconn`, usually 4096). A client that finds it full is not
@@ -84,6 +86,7 @@ pub async fn serve<I: Invoker>(
         websockets,
         connections,
         handshakes,
+        noted_ns: AtomicU64::new(0),
     });
     let begin = |stream: TcpStream, peer: SocketAddr, place: OwnedSemaphorePermit| {
         // A connection of a proxy counts for the client that its header names.
@@ -165,7 +168,28 @@ pub async fn serve<I: Invoker>(
     Ok(())
 }
 
+/// The pause between two lines in the log about connections that ended for others.
+const NOTE_PAUSE_NS: u64 = 60_000_000_000;
+
 impl<I: Invoker> HttpFront<I> {
+    /// Notes that a connection had to end for others. One line a minute tells the operator.
+    fn note_ended(&self, address: IpAddr) {
+        let (now, last) = (now_ns(), self.noted_ns.load(Ordering::Relaxed));
+        if (last == 0 || now.saturating_sub(last) >= NOTE_PAUSE_NS)
+            && self
+                .noted_ns
+                .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        {
+            let (of_address, all) =
+                (self.connections.taken_by(&address_owner(address)), self.connections.taken());
+            tracing::warn!(
+                %address, of_address, all,
+                "idle HTTP connections end, because new ones need their places"
+            );
+        }
+    }
+
     /// A seat for a connection of `owner`'s address. Without one, its client is told why if that needs
     /// no waiting, and the connection has to be closed.
     fn sit(&self, stream: &TcpStream, address: IpAddr) -> Option<Arc<Seat<IpAddr>>> {
@@ -216,7 +240,7 @@ async fn handle<I: Invoker>(
     tokio::select! {
         biased;
         () = open(stream, address, via, &seat, front) => {}
-        () = ended => tracing::debug!(%address, "HTTP connection ended: others needed its place"),
+        () = ended => front.note_ended(address),
     }
 }
 
