@@ -161,6 +161,9 @@ fn readable_folder() -> tempfile::TempDir {
     dir
 }
 
+/// A variable of [`Node::start_with_env`] that limits how many files the node may open.
+pub const OPEN_FILES: &str = "TEST_OPEN_FILES";
+
 impl Node {
     /// Starts a node on an empty data folder.
     pub fn start() -> Self {
@@ -211,7 +214,13 @@ impl Node {
             SocketAddr::new(host, at.port()).to_string()
         };
         let started = Instant::now();
-        let child = Command::new(mote_binary())
+        let mut command = Command::new(mote_binary());
+        if let Some((_, files)) = env.iter().find(|(name, _)| name == OPEN_FILES) {
+            command = Command::new("sh");
+            command.arg("-c").arg(format!("ulimit -n {files} && exec \"$0\" \"$@\""));
+            command.arg(mote_binary());
+        }
+        let child = command
             .arg("up")
             .args(["--data".as_ref(), dir.path().join("data").as_os_str()])
             .args(["--socket".as_ref(), dir.path().join("s").as_os_str()])

@@ -2,11 +2,13 @@
 //! machine.
 
 use std::fs::File;
-use std::net::Ipv4Addr;
+use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::AsFd as _;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::net::{self, AddressFamily, SocketType};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// A network namespace whose cable ends here. Dropping it removes both.
@@ -16,6 +18,14 @@ pub struct Far {
     pub near: Ipv4Addr,
     /// The address of the other end.
     pub far: Ipv4Addr,
+}
+
+/// Connects from this address, which the network of the thread has.
+pub fn connect_from(source: Ipv4Addr, to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    net::bind(&socket, &SocketAddr::from((source, 0)))?;
+    net::connect(&socket, &to)?;
+    Ok(socket.into())
 }
 
 fn ip(args: &str) -> bool {
@@ -49,6 +59,24 @@ impl Far {
     /// The name, for `ip netns exec`.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Gives the other end so many further addresses, in 100.64.0.0/10. A test has the same `number` as
+    /// for [`Far::new`].
+    pub fn more_addresses(&self, number: u8, count: usize) -> Option<Vec<Ipv4Addr>> {
+        let network = Ipv4Addr::new(100, 64 + number % 64, 0, 0);
+        let first = u32::from(network) + 1;
+        let addresses = (0..u32::try_from(count).ok()?).map(|at| Ipv4Addr::from(first + at));
+        let addresses: Vec<Ipv4Addr> = addresses.collect();
+        let lines: String =
+            addresses.iter().map(|one| format!("addr add {one}/32 dev far\n")).collect();
+        let mut batch = Command::new("ip");
+        let mut batch =
+            batch.args(["-n", &self.name, "-batch", "-"]).stdin(Stdio::piped()).spawn().ok()?;
+        batch.stdin.take()?.write_all(lines.as_bytes()).ok()?;
+        let is_made = batch.wait().is_ok_and(|status| status.success());
+        let is_made = is_made && ip(&format!("route add {network}/16 via {}", self.far));
+        is_made.then_some(addresses)
     }
 
     /// Pulls the cable there, or plugs it in again.

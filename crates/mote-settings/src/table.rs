@@ -81,7 +81,7 @@ pub const SETTINGS: [Setting; 53] = [
     Setting {
         key: "trusted_proxies",
         default: "none",
-        text: "Proxies in front of the node, as addresses and networks (`127.0.0.1, 10.0.0.0/8`). The node believes what they say about their clients: access rules and rates then apply to the address of the client. The limit on connections from one address still applies to the proxy. See [Proxies in front of a node](../guides/operating.md#proxies-in-front-of-a-node).",
+        text: "Proxies in front of the node, as addresses and networks (`127.0.0.1, 10.0.0.0/8`). The node believes what they say about their clients: access rules and rates then apply to the address of the client. The limit on connections from one address still applies to the proxy; with the PROXY protocol, it applies to the client. See [Proxies in front of a node](../guides/operating.md#proxies-in-front-of-a-node).",
     },
     Setting {
         key: "proxy_header",

@@ -1,0 +1,326 @@
+//! Connections and guesses from many addresses do not keep proven callers, operators and devices out.
+//!
+//! All of loopback counts as one owner, so the attackers and the callers are in another network, where
+//! each has an address of its own. The latencies are printed. They are not compared with a limit,
+//! because they depend on the machine: what a test checks is that every request of a caller is answered
+//! while the attack goes on.
+
+use std::collections::VecDeque;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use mote_tests::network::{Far, connect_from};
+use mote_tests::{Answer, Connection, Node, OPEN_FILES, free_port, is_root, p99, skip, wait_for};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+const OPEN: &str = "version = 1\n[access]\nmode = \"public\"\n";
+const KEY: &str = "version = 1\n[access]\nmode = \"key\"\n";
+const CODE: &str = "def handle(event, ctx):\n    return 'ran'\n";
+/// Addresses from which each attack comes.
+const ADDRESSES: [usize; 5] = [2, 4, 60, 150, 1_000];
+/// Requests of each caller during an attack.
+const PROBES: usize = 12;
+/// Connections of the attackers that begin anew between two requests.
+const ANEW: usize = 20;
+
+/// A node that other machines reach, with these variables.
+fn node(env: &[(&str, &str)], flags: &[&str]) -> Node {
+    let node = Node::start_with_env(&[&["--lan"], flags].concat(), env);
+    // The attackers need many files.
+    let limit = getrlimit(Resource::Nofile);
+    let many = Rlimit { current: limit.maximum, ..limit };
+    setrlimit(Resource::Nofile, many).expect("a process may use what it is given");
+    node.deploy_ok("open", &[("app.py", CODE), ("mote.toml", OPEN)]);
+    node.deploy_ok("locked", &[("app.py", CODE), ("mote.toml", KEY)]);
+    node
+}
+
+fn network(test: &str, number: u8) -> Option<(Far, Vec<Ipv4Addr>)> {
+    let far = if is_root() { Far::new(number) } else { None };
+    let found = far.and_then(|far| {
+        let addresses = far.more_addresses(number, *ADDRESSES.last().expect("some"))?;
+        Some((far, addresses))
+    });
+    if found.is_none() {
+        skip(test, "needs root, and cannot make a network namespace");
+    }
+    found
+}
+
+/// Connections that attackers hold.
+struct Attack<'a> {
+    sources: &'a [Ipv4Addr],
+    /// A proxy that opens all of them, and says for whom each is.
+    via: Option<Ipv4Addr>,
+    to: SocketAddr,
+    /// What each sends, and whether it then waits for an answer.
+    sends: &'a [u8],
+    waits: bool,
+    held: VecDeque<TcpStream>,
+    begun: usize,
+}
+
+impl<'a> Attack<'a> {
+    fn new(sources: &'a [Ipv4Addr], to: SocketAddr, sends: &'a [u8], waits: bool) -> Self {
+        Self { sources, via: None, to, sends, waits, held: VecDeque::new(), begun: 0 }
+    }
+
+    fn begin(&mut self, count: usize) {
+        for _ in 0..count {
+            let source = self.sources[self.begun % self.sources.len()];
+            self.begun += 1;
+            let near = self.via.unwrap_or(source);
+            let mut stream = connect_from(near, self.to).expect("the kernel accepts it");
+            let mut sent = Vec::new();
+            if self.via.is_some() {
+                sent = format!("PROXY TCP4 {source} {} 1024 443\r\n", self.to.ip()).into_bytes();
+            }
+            sent.extend_from_slice(self.sends);
+            // The node may have closed it for another one already.
+            if stream.write_all(&sent).is_ok() && self.waits {
+                let _ = stream.set_read_timeout(Some(Duration::from_secs(20)));
+                let _ = stream.read(&mut [0; 1_024]);
+            }
+            self.held.push_back(stream);
+        }
+    }
+
+    fn anew(&mut self, count: usize) {
+        self.held.drain(..count.min(self.held.len()));
+        self.begin(count);
+    }
+}
+
+/// What callers have waited, for the report.
+#[derive(Default)]
+struct Waited(Vec<Duration>);
+
+impl Waited {
+    fn call(&mut self, what: &str, ask: impl FnOnce() -> std::io::Result<Answer>) {
+        let begun = Instant::now();
+        let answer = ask().unwrap_or_else(|error| panic!("{what}: no answer: {error}"));
+        self.0.push(begun.elapsed());
+        assert_eq!(answer.status, 200, "{what}: {}", answer.text());
+    }
+
+    fn report(&mut self, what: &str) {
+        self.0.sort();
+        let most = self.0.last().copied().unwrap_or_default();
+        println!("{what}: {} answers, p99 {:?}, most {most:?}", self.0.len(), p99(&self.0));
+    }
+}
+
+/// Calls over a connection that is kept, and over new ones.
+fn probe(
+    waited: &mut Waited,
+    what: &str,
+    at: SocketAddr,
+    kept: &mut Connection,
+    path: &str,
+    fields: &[(&str, &str)],
+) {
+    waited.call(&format!("{what}, kept connection"), || kept.try_call("GET", path, fields, b""));
+    waited.call(&format!("{what}, new connection"), || {
+        Connection::try_open(at)?.try_call("GET", path, fields, b"")
+    });
+}
+
+#[test]
+fn connections_of_many_addresses_keep_nobody_out() {
+    let test = "connections_of_many_addresses_keep_nobody_out";
+    let number = 200 + (std::process::id() % 25) as u8;
+    let Some((far, addresses)) = network(test, number) else { return };
+    let admin = free_port();
+    let node = node(&[(OPEN_FILES, "4096")], &["--admin", &format!("http://0.0.0.0:{admin}")]);
+    let key = node.ok(&["key", "create", "web", "--function", "locked"]);
+    let key = key.split_whitespace().find(|word| word.starts_with("mote_")).expect("a key");
+    let bearer = format!("Bearer {}", node.token());
+    let http = SocketAddr::from((far.near, node.http.port()));
+    let admin = SocketAddr::from((far.near, admin));
+    let (caller, operator) = ([("x-api-key", key)], [("authorization", bearer.as_str())]);
+    far.run(|| {
+        let mut kept = Connection::open(http);
+        let mut managing = Connection::open(admin);
+        let mut first = Waited::default();
+        probe(&mut first, "before", http, &mut kept, "/locked", &caller);
+        probe(&mut first, "before", admin, &mut managing, "/v1/status", &operator);
+        let idle = b"GET /open HTTP/1.1\r\nhost: a\r\n\r\n";
+        for (kind, sends, waits) in [
+            ("silent", &b""[..], false),
+            ("half heads", b"GET /open HTTP/1.1\r\nhost: a\r\nx-", false),
+            (
+                "half bodies",
+                b"POST /open HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nab",
+                false,
+            ),
+            ("idle", idle, true),
+        ] {
+            for count in ADDRESSES.into_iter().filter(|count| !waits || *count == 60) {
+                let what = format!("{kind} HTTP connections of {count} addresses");
+                let mut attack = Attack::new(&addresses[..count], http, sends, waits);
+                attack.begin(1_700);
+                let mut waited = Waited::default();
+                for _ in 0..PROBES {
+                    attack.anew(ANEW);
+                    probe(&mut waited, &what, http, &mut kept, "/locked", &caller);
+                    // A caller without a key finds room as well.
+                    waited.call(&format!("{what}, no key"), || {
+                        Connection::try_open(http)?.try_call("GET", "/open", &[], b"")
+                    });
+                    probe(&mut waited, &what, admin, &mut managing, "/v1/status", &operator);
+                }
+                waited.report(&what);
+            }
+        }
+        for count in ADDRESSES {
+            let what = format!("silent management connections of {count} addresses");
+            let mut attack = Attack::new(&addresses[..count], admin, b"", false);
+            attack.begin(600);
+            let mut waited = Waited::default();
+            for _ in 0..PROBES {
+                attack.anew(ANEW);
+                probe(&mut waited, &what, admin, &mut managing, "/v1/status", &operator);
+                probe(&mut waited, &what, http, &mut kept, "/locked", &caller);
+            }
+            waited.report(&what);
+        }
+    });
+}
+
+#[test]
+fn half_handshakes_of_many_addresses_keep_nobody_out() {
+    let test = "half_handshakes_of_many_addresses_keep_nobody_out";
+    if Command::new("curl").arg("--version").output().is_err() {
+        return skip(test, "needs curl");
+    }
+    let number = 226 + (std::process::id() % 25) as u8;
+    let Some((far, addresses)) = network(test, number) else { return };
+    let proxy = format!("{}/32", far.far);
+    let proxied = ["--trusted-proxies", &proxy, "--proxy-header", "proxy-protocol"];
+    // The beginning of a record with a handshake.
+    let half = [22, 3, 1, 2, 0, 1];
+    for flags in [&[][..], &proxied] {
+        let port = free_port();
+        let address = format!("0.0.0.0:{port}");
+        let _node = node(&[], &[&["--https", &address], flags].concat());
+        let to = SocketAddr::from((far.near, port));
+        let via = if flags.is_empty() { None } else { Some(far.far) };
+        let curl = || {
+            let mut curl = Command::new("curl");
+            curl.args(["-sk", "-m", "20", "-o", "/dev/null", "-w", "%{http_code} %{time_total}"]);
+            curl.args(via.map(|_| "--haproxy-protocol"));
+            let output = curl.arg(format!("https://{to}/open")).output().expect("curl");
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        far.run(|| {
+            for count in [4, 150, 1_000] {
+                let behind = if via.is_some() { " behind a proxy" } else { "" };
+                let what = format!("half handshakes of {count} addresses{behind}");
+                let mut attack = Attack::new(&addresses[..count], to, &half, false);
+                attack.via = via;
+                attack.begin(1_500);
+                let mut waited = Waited::default();
+                for _ in 0..PROBES {
+                    attack.anew(ANEW);
+                    let said = curl();
+                    let time = said.strip_prefix("200 ").and_then(|time| time.parse().ok());
+                    let time = time.unwrap_or_else(|| panic!("{what}: {said}"));
+                    waited.0.push(Duration::from_secs_f64(time));
+                }
+                waited.report(&what);
+            }
+        });
+    }
+}
+
+/// A CONNECT of MQTT 3.1.1.
+fn connect(id: &str, user: &str, password: &str) -> Vec<u8> {
+    let mut rest = b"\0\x04MQTT\x04\xc2\0\x3c".to_vec();
+    for field in [id, user, password] {
+        rest.extend_from_slice(&(field.len() as u16).to_be_bytes());
+        rest.extend_from_slice(field.as_bytes());
+    }
+    let mut packet = vec![0x10, rest.len() as u8];
+    packet.extend_from_slice(&rest);
+    packet
+}
+
+/// Whether a client is accepted; `None` if it has no answer yet.
+fn accepted(stream: &mut TcpStream, waits: bool) -> Option<bool> {
+    stream.set_nonblocking(!waits).expect("a mode");
+    let mut answer = [0; 4];
+    match stream.read_exact(&mut answer) {
+        Ok(()) => Some(answer[3] == 0),
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && !waits => None,
+        Err(_) => Some(false),
+    }
+}
+
+#[test]
+fn guesses_of_many_addresses_do_not_delay_devices() {
+    let test = "guesses_of_many_addresses_do_not_delay_devices";
+    let number = 175 + (std::process::id() % 25) as u8;
+    let Some((far, addresses)) = network(test, number) else { return };
+    let node = node(&[], &["--mqtt", "0.0.0.0:0"]);
+    let mut lines = node.announcement.lines();
+    let port = lines.find_map(|line| line.strip_prefix("  mqtt   mqtt://"));
+    let port = port.and_then(|address| address.rsplit_once(':')?.1.parse().ok());
+    let to = SocketAddr::from((far.near, port.expect("the announcement names the broker")));
+    let add = |name: &str| {
+        let added = node.mote_with_input(&["mqtt", "users", "add", name, "--read", "#"], b"right");
+        assert!(added.status.success(), "{added:?}");
+    };
+    ["new2", "new4", "new60", "new150", "one"].into_iter().for_each(add);
+    far.run(|| {
+        let open = |source: Ipv4Addr, user: &str, password: &str| {
+            let mut stream = connect_from(source, to).expect("a connection");
+            stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a limit");
+            let id = format!("c{source}{user}");
+            stream.write_all(&connect(&id, user, password)).expect("sent");
+            stream
+        };
+        let guess = |source: &Ipv4Addr| open(*source, "one", "wrong");
+        // The broker takes up its users within a second.
+        wait_for("the users", || {
+            (accepted(&mut open(far.far, "one", "right"), true) == Some(true)).then_some(())
+        });
+        let mut refused = 0;
+        for count in [2, 4, 60, 150] {
+            // From now on, something bad is known of each of these addresses. A few at a time, because
+            // the broker gives up clients that wait for 10 s.
+            for some in addresses[refused..count].chunks(8) {
+                let guesses: Vec<_> = some.iter().map(guess).collect();
+                for mut guess in guesses {
+                    assert_eq!(accepted(&mut guess, true), Some(false));
+                }
+            }
+            refused = count;
+            let sources = addresses[..count].iter();
+            let mut waiting: Vec<_> = sources.clone().chain(sources).map(guess).collect();
+            // A device whose password was right before, and another one at an address of which nothing
+            // is known.
+            let user = format!("new{count}");
+            let device = |source: Ipv4Addr, user: &str| {
+                let begun = Instant::now();
+                assert_eq!(accepted(&mut open(source, user, "right"), true), Some(true));
+                begun.elapsed()
+            };
+            let known = device(far.far, "one");
+            let new = device(addresses[500 + count], &user);
+            let left =
+                waiting.iter_mut().filter_map(|one| accepted(one, false).is_none().then_some(()));
+            let left = left.count();
+            assert!(count < 60 || left > count, "{left} of {} guesses waited longer", 2 * count);
+            println!(
+                "among guesses of {count} addresses ({left} left): a device that was there before \
+                 {known:?}, a new one {new:?}"
+            );
+            drop(waiting);
+        }
+    });
+    // A further user changes nothing for devices that were there.
+    add("four");
+    drop(node);
+}
