@@ -166,9 +166,9 @@ fn listen_to_node(
     Ok(is_closed)
 }
 
-async fn bound(address: SocketAddr) -> io::Result<TcpListener> {
+fn bound(address: SocketAddr) -> io::Result<TcpListener> {
     let cannot = |error| io::Error::other(format!("cannot listen on {address}: {error}"));
-    TcpListener::bind(address).await.map_err(cannot)
+    mote_tls::listen(address).map_err(cannot)
 }
 
 async fn serve(
@@ -181,9 +181,9 @@ async fn serve(
     rules.remember(&folder);
     // The library listens for the node alone; this program accepts devices.
     let own = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-    let plain = bound(config.listen).await?;
+    let plain = bound(config.listen)?;
     let tls = match config.tls {
-        Some(address) => Some(bound(address).await?),
+        Some(address) => Some(bound(address)?),
         None => None,
     };
     let storage = StorageConfig::new()

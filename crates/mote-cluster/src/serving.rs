@@ -23,7 +23,7 @@ pub(crate) struct Port {
 impl Port {
     /// Listens at the address.
     pub(crate) async fn bind(address: std::net::SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind(address).await.map_err(|error| {
+        let listener = mote_compat::listen(address).map_err(|error| {
             io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"))
         })?;
         Ok(Self { listener, places: Places::new(CONNECTIONS_MAX) })

@@ -33,6 +33,7 @@ use tokio::sync::watch;
 
 pub use listener::Bound;
 pub use mote_outgoing::{self as outgoing, Outgoing, Reach};
+pub use mote_tls::listen;
 pub use queue::Queue;
 
 /// The context of a platform's API. `N` is the set of traits that it uses.

@@ -38,7 +38,7 @@ pub struct Bound {
 impl Bound {
     /// Binds the port.
     pub async fn new(address: SocketAddr) -> io::Result<Self> {
-        Self::of(TcpListener::bind(address).await?)
+        Self::of(mote_tls::listen(address)?)
     }
 
     /// A listener that is bound already.

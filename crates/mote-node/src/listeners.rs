@@ -52,8 +52,8 @@ impl Listeners {
                 None => None,
             },
         };
-        let coap_tcp = stream("coap_tcp", given.coap_tcp, &mut config.coap_tcp).await?;
-        let coap_tls = stream("coap_tls", given.coap_tls, &mut config.coap_tls).await?;
+        let coap_tcp = front("coap_tcp", given.coap_tcp, &mut config.coap_tcp)?;
+        let coap_tls = front("coap_tls", given.coap_tls, &mut config.coap_tls)?;
         let coap_dtls = match (given.coap_dtls, config.coap_dtls) {
             (Some(given), _) => {
                 replace("coap_dtls", &mut config.coap_dtls, given.local_addr()?);
@@ -73,7 +73,7 @@ impl Listeners {
             }
             None => bind_socket(&config.socket)?,
         };
-        let admin = tcp("admin", config.admin).await?;
+        let admin = front("admin", None, &mut config.admin)?;
         Ok(Self {
             http,
             https,
@@ -128,7 +128,7 @@ fn replace(key: &str, setting: &mut Option<SocketAddr>, given: SocketAddr) {
     *setting = Some(given);
 }
 
-/// The socket of an HTTP front.
+/// The socket of a front over TCP, or of the management API.
 fn front(
     key: &'static str,
     given: Option<std::net::TcpListener>,
@@ -140,22 +140,6 @@ fn front(
     }
     let Some(address) = *setting else { return Ok(None) };
     Ok(Some(http::listen(address).map_err(|error| busy(key, address, error))?))
-}
-
-/// The socket of a CoAP front over TCP or TLS.
-async fn stream(
-    key: &'static str,
-    given: Option<std::net::TcpListener>,
-    setting: &mut Option<SocketAddr>,
-) -> Result<Option<TcpListener>> {
-    let Some(given) = given else { return tcp(key, *setting).await };
-    replace(key, setting, given.local_addr()?);
-    Ok(Some(TcpListener::from_std(given)?))
-}
-
-async fn tcp(key: &'static str, address: Option<SocketAddr>) -> Result<Option<TcpListener>> {
-    let Some(address) = address else { return Ok(None) };
-    Ok(Some(TcpListener::bind(address).await.map_err(|error| busy(key, address, error))?))
 }
 
 /// Binds the management socket. A socket that a killed node left behind is replaced: the store's

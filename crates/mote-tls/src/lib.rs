@@ -22,7 +22,7 @@ pub use acme::{Acme, PROGRAM as ACME_PROGRAM};
 pub use authorities::{ClientAuthorities, names};
 pub use client::{Connector, Trust, fingerprint_in};
 pub use renewing::keep_renewed;
-pub use stream::{Acceptor, Stream, is_encrypted, plain};
+pub use stream::{Acceptor, Stream, is_encrypted, listen, plain};
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};

@@ -3,12 +3,13 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::server::TlsStream;
@@ -23,6 +24,20 @@ const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first byte of a handshake (RFC 8446, section 5.1). No request of HTTP begins with it.
 const HANDSHAKE: u8 = 22;
+
+/// Connections that the kernel completes before they are accepted. The usual 128 are full after a burst
+/// of 128 clients, and each further one tries again after a whole second.
+const BACKLOG: u32 = 4096;
+
+/// Listens on an address, with room for bursts of new clients. Called inside the runtime that accepts
+/// them.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A restarted program must not wait until the kernel forgets connections of the previous one.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
 
 /// Tells clients that speak TLS from others, and answers their handshakes.
 #[derive(Debug, Clone)]
