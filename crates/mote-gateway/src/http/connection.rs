@@ -217,7 +217,7 @@ async fn serve_one<I: Invoker>(
         }
     };
     writer.logged.found(route.name().as_str(), &request.head);
-    let is_proven = request.head.caller().is_some();
+    let is_proven = request.head.is_admitted() && request.head.caller().is_some();
     let standing = if is_proven { Standing::Proven } else { Standing::Anonymous };
     if peer.seat.prove(standing).is_err() {
         let refusal = crowded();

@@ -317,7 +317,11 @@ impl<I: Invoker> Service<I> {
             }
         };
         self.activity.refusals.store(0, Ordering::Relaxed);
-        let standing = if head.caller().is_some() { Standing::Proven } else { Standing::Anonymous };
+        let standing = if head.is_admitted() && head.caller().is_some() {
+            Standing::Proven
+        } else {
+            Standing::Anonymous
+        };
         if self.activity.seat.prove(standing).is_err() {
             return (name, Err(no_place()));
         }
