@@ -71,7 +71,7 @@ fn a_namespace_leaves_websockets_to_others() {
     let Some(far) = far("WebSockets of namespaces", 60) else { return };
     let Some(files) = files_max() else { return skip("WebSockets of namespaces", "no limits") };
     // The front has 256 connections then, of which 128 may be WebSockets, and 64 of one address.
-    if !limit_files("512:512") {
+    if !limit_files("768:768") {
         return skip("WebSockets of namespaces", "no prlimit that works here");
     }
     let (node, _) = start(&["--lan", "--access", "public"]);
