@@ -61,6 +61,20 @@ const LAYERS: [(Layer, &str); 12] = [
 const WEAKER: [(&str, &str); 2] =
     [("memory", "more_memory_than_allowed"), ("landlock", "feed_entropy_pool")];
 
+/// Attempts that succeed in an instance that may write to its code, on its own copy alone.
+const ON_THE_OWN_COPY: [&str; 3] =
+    ["create_in_code", "hard_link_to_program", "write_own_program_file"];
+
+/// How the attacked instance was made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Plain,
+    /// Its program was up before its code was there.
+    Waited,
+    /// It may write to its code.
+    Writable,
+}
+
 type Results = BTreeMap<String, bool>;
 
 fn parse(text: &str) -> Results {
@@ -109,8 +123,9 @@ async fn inside(
     without: &[Layer],
     code: &Path,
     env: &[(String, String)],
-    waited: bool,
+    form: Form,
 ) -> Results {
+    let waited = form == Form::Waited;
     let mut config = SandboxConfig::default();
     for layer in without {
         config = config.without(*layer);
@@ -137,6 +152,13 @@ async fn inside(
         asked.env.push(("T_CODE".to_owned(), code.to_str().unwrap().to_owned()));
     } else {
         asked.env.push(("T_CODE".to_owned(), "/function".to_owned()));
+    }
+    if form == Form::Writable {
+        asked.writable_code = true;
+        // Twice the size of the probe and its copy, and less than the attempts on the disk need.
+        let size = std::fs::metadata(code.join("probe")).unwrap().len();
+        asked.limits.disk_bytes = size.next_multiple_of(4096) * 4 + (1 << 20);
+        asked.limits.memory_bytes += size * 2;
     }
     let started = if waited {
         // The program is up before its code is there, and continues after it reads a line.
@@ -223,7 +245,7 @@ fn main() {
     }
     // One zygote per configuration, all forked while single-threaded.
     let mut zygotes: Vec<_> =
-        (0..layers.len() + together.len() + 2).map(|_| Zygote::fork().unwrap()).collect();
+        (0..layers.len() + together.len() + 3).map(|_| Zygote::fork().unwrap()).collect();
 
     let code = Folder::new("escape");
     std::fs::copy(std::env::current_exe().unwrap(), code.0.join("probe")).unwrap();
@@ -271,20 +293,22 @@ fn main() {
 
     let control = if root { outside(&code.0, &env) } else { Results::new() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (full, assigned, removed, together) = runtime.block_on(async {
-        let full = inside(zygotes.pop().unwrap(), &[], &code.0, &env, false).await;
-        let assigned = inside(zygotes.pop().unwrap(), &[], &code.0, &env, true).await;
+    let (full, assigned, writable, removed, together) = runtime.block_on(async {
+        let full = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Plain).await;
+        let assigned = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Waited).await;
+        let writable = inside(zygotes.pop().unwrap(), &[], &code.0, &env, Form::Writable).await;
         let mut removed = Vec::new();
         for (layer, name) in layers {
-            let results = inside(zygotes.pop().unwrap(), &[*layer], &code.0, &env, false).await;
+            let results =
+                inside(zygotes.pop().unwrap(), &[*layer], &code.0, &env, Form::Plain).await;
             removed.push((*name, results));
         }
         let mut several = Vec::new();
         for (layers, name, attack) in together {
-            let results = inside(zygotes.pop().unwrap(), layers, &code.0, &env, false).await;
+            let results = inside(zygotes.pop().unwrap(), layers, &code.0, &env, Form::Plain).await;
             several.push((name, attack, results[*attack]));
         }
-        (full, assigned, removed, several)
+        (full, assigned, writable, removed, several)
     });
     victim.kill().unwrap();
     victim.wait().unwrap();
@@ -318,6 +342,11 @@ fn main() {
     let (tried, blocked) = (waited.clone().count(), waited.filter(|(_, worked)| !**worked).count());
     println!("in a program that waited: {tried} tried / {blocked} blocked");
     assert!(succeeded.is_empty(), "attempts that got out: {succeeded:?}");
+    let worked = writable.iter().filter(|(name, worked)| **worked && counts(&name.as_str()));
+    let worked: Vec<_> = worked.map(|(name, _)| name.as_str()).collect();
+    println!("with code of its own: {} tried, these worked: {worked:?}", writable.len());
+    assert_eq!(worked, ON_THE_OWN_COPY, "on its own copy");
+    assert!(code.0.join("probe").exists(), "the original is as it was");
     assert_eq!(full.len(), ATTEMPTS.len());
     if !root {
         return;

@@ -236,7 +236,7 @@ pub(crate) async fn or_gone<T>(
         Err(end) => tokio::select! {
             biased;
             result = work => Some(result),
-            () = gone_after(end, input, reader, until) => None,
+            () = Box::pin(gone_after(end, input, reader, until)) => None,
         },
     }
 }
@@ -256,7 +256,8 @@ pub(crate) enum Until<'a> {
 /// Resolves when the client has gone. Bytes of following requests are kept, up to a limit.
 pub(crate) async fn gone(input: &mut Input, reader: &mut Reader<'_>, until: Until<'_>) {
     let end = std::future::poll_fn(|cx| poll_end(input, reader, cx)).await;
-    gone_after(end, input, reader, until).await;
+    // Rare, so that it takes no room in the state of each connection.
+    Box::pin(gone_after(end, input, reader, until)).await;
 }
 
 /// Resolves when a client that sends nothing more takes nothing either.
