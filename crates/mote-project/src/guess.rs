@@ -95,7 +95,7 @@ pub(super) fn runtime(
 
 /// The error about a folder of pages without a function.
 fn only_pages(folder: &Folder) -> Mistakes {
-    let hint = "a function serves pages beside its code: move them into a folder such as public, write \
+    let hint = "a function serves pages in addition to its code: move them into a folder such as public, write \
                 [static] folder = \"public\" in mote.toml, and add a handler for all other paths, e.g. \
                 app.py";
     let text = format!("{}: index.html, and no code", folder.stem());
