@@ -33,6 +33,14 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// The refusal of a request whose connection has no place any more.
+    pub(crate) fn no_place() -> Self {
+        let text = "too many connections of callers without a key, a token or a certificate";
+        let mut refusal = Self::new(503, "M1032", text);
+        refusal.retry_after_s = Some(1);
+        refusal
+    }
+
     /// A refusal with a status, a code and its text.
     pub fn new(status: u16, code: &'static str, detail: impl Into<String>) -> Self {
         let detail = detail.into();

@@ -75,6 +75,11 @@ pub(super) struct Entity {
     pub(super) what: What,
 }
 
+/// The full name of an action. Those of the platform's own packages are stored with their namespace.
+pub(super) fn path(namespace: &str, name: &str) -> String {
+    name.strip_prefix('/').map_or_else(|| format!("{namespace}/{name}"), str::to_owned)
+}
+
 impl Entity {
     pub(super) fn new(what: What) -> Self {
         let (parameters, annotations) = (Vec::new(), Vec::new());
@@ -120,10 +125,8 @@ impl Entity {
                 shown.insert("limits".into(), limits.clone());
             }
             What::Sequence { components, limits } => {
-                let components: Vec<_> = components
-                    .iter()
-                    .map(|one| format!("/{}", super::run::path(NAMESPACE, one)))
-                    .collect();
+                let components: Vec<_> =
+                    components.iter().map(|one| format!("/{}", path(NAMESPACE, one))).collect();
                 let exec = json!({ "kind": "sequence", "components": components, "binary": false });
                 shown.insert("exec".into(), exec);
                 shown.insert("limits".into(), limits.clone());
@@ -133,7 +136,7 @@ impl Entity {
             }
             What::Rule { trigger, action, active } => {
                 let reference = |name: &str| {
-                    let full = super::run::path(NAMESPACE, name);
+                    let full = path(NAMESPACE, name);
                     let (path, own) = full.rsplit_once('/').unwrap_or(("", &full));
                     json!({ "name": own, "path": path })
                 };

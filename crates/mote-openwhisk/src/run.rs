@@ -237,11 +237,6 @@ fn built_in(own: &str, arguments: &Value, now: &str) -> Value {
     if too_long(&result) { json!({"error": "the result is longer than 1 MiB"}) } else { result }
 }
 
-/// The full name of an action. Those of the platform's own packages are stored with their namespace.
-pub(super) fn path(namespace: &str, name: &str) -> String {
-    name.strip_prefix('/').map_or_else(|| format!("{namespace}/{name}"), str::to_owned)
-}
-
 /// A record of an activation that ended now, without response and logs.
 pub(super) fn record(
     space: Option<&Space>,
@@ -257,7 +252,7 @@ pub(super) fn record(
         What::Sequence { .. } => "sequence".to_owned(),
         _ => String::new(),
     };
-    let mut annotations = vec![json!({ "key": "path", "value": path(namespace, name) })];
+    let mut annotations = vec![json!({ "key": "path", "value": entities::path(namespace, name) })];
     if !kind.is_empty() {
         annotations.push(json!({ "key": "kind", "value": kind }));
     }

@@ -51,30 +51,12 @@ const CHECKED_BYTES_MAX: u64 = 8 << 20;
 /// Damaged files of one name that are kept.
 const MOVED_MAX: u32 = 100;
 
-/// The name of the mark in `mote.db` which says that the node has made a file.
-fn mark(name: &str) -> String {
-    format!("made/{name}")
-}
-
-/// Notes in the `mote.db` next to `path` that this database is being made, before anything is in it.
-pub(crate) fn note_made(path: &Path) -> Result<(), StoreError> {
-    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
-    let store = folder.join("mote.db");
-    if !store.exists() {
-        return Ok(());
-    }
-    let connection = schema::connect(&store)?;
-    let row = (mark(&name.to_string_lossy()),);
-    let insert = "INSERT OR REPLACE INTO marks (name, value) VALUES (?1, 1)";
-    connection.execute(insert, row).map(|_| ()).map_err(|error| schema::sql(&store, error))
-}
-
 impl Store {
     /// Checks the database `name` of the data folder before it is opened. A damaged one is moved aside
     /// with its log, so that a new one can be made; the result says what was lost.
     pub fn check_file(&self, name: &str) -> Result<Option<LostFile>, StoreError> {
         let path = self.root().join(name);
-        let was_made = self.mark(&mark(name))?.is_some();
+        let was_made = self.mark(&schema::made(name))?.is_some();
         let bytes = match std::fs::metadata(&path) {
             Ok(meta) => meta.len(),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
@@ -85,17 +67,17 @@ impl Store {
                 return Ok(None);
             }
             // A log without its file is of no use, and SQLite would remove it.
-            self.forget_mark(&mark(name))?;
+            self.forget_mark(&schema::made(name))?;
             return Ok(Some(LostFile { name: name.to_owned(), loss: Loss::Missing }));
         }
         let Some(reason) = damage(&path, bytes)? else {
             if !was_made {
-                self.set_mark(&mark(name), 1)?;
+                self.set_mark(&schema::made(name), 1)?;
             }
             return Ok(None);
         };
         let moved_to = self.move_aside(&path)?;
-        self.forget_mark(&mark(name))?;
+        self.forget_mark(&schema::made(name))?;
         let loss = Loss::Damaged { reason, moved_to };
         Ok(Some(LostFile { name: name.to_owned(), loss }))
     }

@@ -10,7 +10,6 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::StoreError;
-use crate::files;
 
 /// Version of the tables; each change raises it and adds one migration.
 pub(crate) const VERSION: u32 = 1 + MIGRATIONS.len() as u32;
@@ -172,7 +171,7 @@ pub(crate) fn open_file(path: &Path, steps: &[&str]) -> Result<Connection, Store
     let version = pragma(&connection, "user_version").map_err(sql)?;
     refuse(path, version, pragma(&connection, "application_id").map_err(sql)?, known)?;
     if version == 0 {
-        files::note_made(path)?;
+        note_made(path)?;
     }
     for name in [path.to_owned(), beside(path, "-wal"), beside(path, "-shm")] {
         if name.exists() {
@@ -185,6 +184,24 @@ pub(crate) fn open_file(path: &Path, steps: &[&str]) -> Result<Connection, Store
     migrate(&mut connection, version, &[], steps).map_err(sql)?;
     remove_former(path, version);
     Ok(connection)
+}
+
+/// The name of the mark in `mote.db` which says that the node has made a file.
+pub(crate) fn made(name: &str) -> String {
+    format!("made/{name}")
+}
+
+/// Notes in the `mote.db` next to `path` that this database is being made, before anything is in it.
+fn note_made(path: &Path) -> Result<(), StoreError> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    let store = folder.join("mote.db");
+    if !store.exists() {
+        return Ok(());
+    }
+    let connection = connect(&store)?;
+    let row = (made(&name.to_string_lossy()),);
+    let insert = "INSERT OR REPLACE INTO marks (name, value) VALUES (?1, 1)";
+    connection.execute(insert, row).map(|_| ()).map_err(|error| sql(&store, error))
 }
 
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {

@@ -220,7 +220,7 @@ async fn serve_one<I: Invoker>(
     let is_proven = request.head.is_admitted() && request.head.caller().is_some();
     let standing = if is_proven { Standing::Proven } else { Standing::Anonymous };
     if peer.seat.prove(standing).is_err() {
-        let refusal = crowded();
+        let refusal = Refusal::no_place();
         let _ = answer::refuse(writer, &front.config, &refusal, None, is_head, false).await;
         return After::CloseUnread;
     }
@@ -275,14 +275,6 @@ async fn serve_one<I: Invoker>(
             After::CloseUnread
         }
     }
-}
-
-/// The refusal of a request whose connection has no place any more.
-pub(super) fn crowded() -> Refusal {
-    let text = "too many connections of callers without a key, a token or a certificate";
-    let mut refusal = Refusal::new(503, "M1032", text);
-    refusal.retry_after_s = Some(1);
-    refusal
 }
 
 fn early_data() -> Refusal {

@@ -24,7 +24,6 @@ use tokio::time::Instant;
 
 use super::client::TlsClient;
 use super::compress::Choice;
-use super::connection::crowded as no_place;
 use super::front::{HttpFront, Stopper, WellKnown};
 use super::h2_activity::{Activity, OpenStream, Progress, UNSENT_BYTES_TOTAL_MAX, Waiting};
 use super::h2_answer::AnswerBody;
@@ -323,7 +322,7 @@ impl<I: Invoker> Service<I> {
             Standing::Anonymous
         };
         if self.activity.seat.prove(standing).is_err() {
-            return (name, Err(no_place()));
+            return (name, Err(Refusal::no_place()));
         }
         let stream_idle = Duration::from_millis(route.stream_idle_ms());
         let choice = Choice::of(route.http(), &head);
@@ -333,7 +332,7 @@ impl<I: Invoker> Service<I> {
         {
             // A stop waits until it is sent.
             if !open.accept() {
-                return (name, Err(no_place()));
+                return (name, Err(Refusal::no_place()));
             }
             file.headers = open.added.to(file.headers);
             return (name, Ok(choice.apply(file)));
@@ -381,7 +380,7 @@ impl<I: Invoker> Service<I> {
             chain: None,
         };
         if !open.accept() {
-            return (name, Err(no_place()));
+            return (name, Err(Refusal::no_place()));
         }
         let result = self.invoker.invoke(&route, invocation).await;
         let result = result.map(|mut reply| {
