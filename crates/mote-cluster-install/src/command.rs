@@ -149,7 +149,8 @@ impl Uninstall {
             return Ok(());
         }
         let columns = "custom-columns=POD:.metadata.name,MACHINE:.spec.nodeName";
-        let get = ["get", "pods", "-n", &namespace, "--no-headers", "--ignore-not-found", "-o", columns];
+        let get =
+            ["get", "pods", "-n", &namespace, "--no-headers", "--ignore-not-found", "-o", columns];
         let pods = self.cluster.ask(&get)?;
         Err(format!(
             "everything else is removed, but the namespace {namespace} still has pods, whose machines \

@@ -158,6 +158,8 @@ fn values_that_cannot_be_used_are_refused_with_what_is_expected() {
         ("natsReplicas=9", "a number from 1 to 5"),
         ("controllerReplicas=-1", "a number from 1 to 9"),
         ("nodeSelector=disk=ssd", "labels in braces"),
+        ("tolerations=x", "a list in brackets"),
+        ("affinity=x", "a map in braces"),
         ("podNodes=a", "KEY=VALUE"),
         ("closedNetworks=foo", "private, or networks"),
         ("closedNetworks=private,10.0.0.0/33", "private, or networks"),
@@ -190,7 +192,7 @@ fn helm_accepts(name: &str, text: &str) -> bool {
     values[name] = match text {
         "true" => true.into(),
         "false" => false.into(),
-        map if map.starts_with('{') => yaml_serde::from_str(map).unwrap(),
+        map if map.starts_with(['{', '[']) => yaml_serde::from_str(map).unwrap(),
         text => text.parse::<i64>().map_or_else(|_| text.into(), Value::from),
     };
     jsonschema::is_valid(&schema, &values)

@@ -105,7 +105,7 @@ pub(crate) struct FunctionStatus {
     /// Instances that are kept ready.
     #[serde(default)]
     pub(crate) instances: u32,
-    /// A selector of pods, which autoscalers require. It fits none, because instances are no pods.
+    /// A selector of pods, which autoscalers require. It fits none, because an instance is not a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) selector: Option<String>,
     /// The cell that runs the MQTT subscriptions, and without NATS the schedules too.

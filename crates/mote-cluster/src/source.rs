@@ -1,8 +1,8 @@
 //! From the files and settings of a `Function` to the archive that a cell takes.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::io::Read as _;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use base64::Engine as _;
