@@ -367,6 +367,19 @@ fn client(port: u16, id: &str, clean: bool) -> Option<TcpStream> {
     (answer == [0x20, 2, 0, 0]).then_some(stream)
 }
 
+/// A device that speaks MQTT 3.1 learns why it cannot connect.
+#[test]
+fn a_client_of_an_old_version_gets_an_answer() {
+    let (_node, port) = start(&[]);
+    let mut stream =
+        TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).expect("a broker");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.write_all(b"\x10\x0f\0\x06MQIsdp\x03\x02\0\x3c\0\x01a").expect("sent");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("an answer");
+    assert_eq!(answer, [0x20, 2, 0, 1], "unacceptable protocol version");
+}
+
 fn memory_bytes(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");

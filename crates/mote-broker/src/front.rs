@@ -26,7 +26,8 @@ use mqtt5::broker::{
 };
 use mqtt5::error::Result;
 use mqtt5::packet::connect::ConnectPacket;
-use tokio::net::TcpListener;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -129,6 +130,24 @@ fn owner(from: SocketAddr) -> IpAddr {
     }
 }
 
+/// The answer to a client of MQTT 3.1: unacceptable protocol version (MQTT 3.1.1, 3.2.2.3). The library
+/// closes its connection without an answer.
+const WRONG_VERSION: [u8; 4] = [0x20, 2, 0, 1];
+
+/// Whether the first message of a client is the CONNECT of MQTT 3.1. Leaves it in the socket.
+async fn speaks_version_3_1(stream: &TcpStream) -> bool {
+    let mut head = [0; 16];
+    let count = stream.peek(&mut head).await.unwrap_or(0);
+    is_connect_3_1(&head[..count])
+}
+
+fn is_connect_3_1(head: &[u8]) -> bool {
+    let Some((0x10, rest)) = head.split_first() else { return false };
+    // The length of the message has one to four bytes, of which all but the last have the high bit.
+    let length = rest.iter().position(|byte| byte & 0x80 == 0).map_or(4, |last| last + 1);
+    rest.get(length..).is_some_and(|name| name.starts_with(b"\0\x06MQIsdp"))
+}
+
 /// Accepts connections without TLS, and serves them, until `stop` ends.
 pub(crate) async fn accept_plain(
     listener: TcpListener,
@@ -142,7 +161,7 @@ pub(crate) async fn accept_plain(
             accepted = listener.accept() => accepted,
             _ = &mut to_stop => break,
         };
-        let (stream, from) = match accepted {
+        let (mut stream, from) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::error!("a connection cannot be accepted: {error}");
@@ -153,7 +172,17 @@ pub(crate) async fn accept_plain(
         let Ok(seat) = service.seats.take(owner(from)) else { continue };
         let _ = stream.set_nodelay(true);
         let (service, open, stop) = (service.clone(), open.clone(), ending.subscribe());
+        let mut to_end = ending.subscribe();
         tokio::spawn(async move {
+            let is_old = tokio::select! {
+                is_old = timeout(HANDSHAKE_TIMEOUT, speaks_version_3_1(&stream)) => is_old.unwrap_or(false),
+                _ = to_end.recv() => return,
+                () = seat.ended() => return,
+            };
+            if is_old {
+                let _ = timeout(END_PATIENCE, stream.write_all(&WRONG_VERSION)).await;
+                return;
+            }
             let transport = BrokerTransport::tcp(stream);
             service.serve(transport, Vec::new(), (from, Arc::new(seat)), stop).await;
             drop(open);
@@ -287,5 +316,25 @@ impl AuthProvider for Certified {
         filter: &'a str,
     ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>> {
         self.rules.authorize_subscribe(client_id, user, filter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_of_version_3_1_are_known_by_their_first_message() {
+        assert!(is_connect_3_1(b"\x10\x17\0\x06MQIsdp\x03\x02"));
+        assert!(is_connect_3_1(b"\x10\x97\x01\0\x06MQIsdp\x03"));
+        for other in [
+            &b"\x10\x10\0\x04MQTT\x04\x02"[..],
+            b"\x10",
+            b"",
+            b"\x10\xff\xff\xff\xff",
+            b"GET / HTTP/1.1\r\n",
+        ] {
+            assert!(!is_connect_3_1(other), "{other:?}");
+        }
     }
 }

@@ -78,13 +78,38 @@ fn start_log() {
     use std::io::IsTerminal as _;
     use tracing_subscriber::filter::LevelFilter;
     let builder = tracing_subscriber::fmt()
-        .with_writer(io::stderr)
+        .with_writer(|| Harmless(io::stderr()))
         .with_max_level(LevelFilter::INFO)
         .log_internal_errors(false);
     if io::stderr().is_terminal() {
         builder.init();
     } else {
         builder.json().init();
+    }
+}
+
+/// Writes text in which nothing steers the terminal that shows it: lines quote what strangers sent. The
+/// subscriber escapes C0 and, on a terminal, uses it for colours; this takes care of C1 and of Unicode's
+/// bidirectional controls.
+struct Harmless<W>(W);
+
+impl<W: io::Write> io::Write for Harmless<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let steers = |c: char| {
+            ('\u{80}'..='\u{9f}').contains(&c) || mote_api::text::is_bidirectional_control(c)
+        };
+        match std::str::from_utf8(bytes) {
+            Ok(text) if text.contains(steers) => {
+                let text: String = text.chars().map(|c| if steers(c) { '?' } else { c }).collect();
+                self.0.write_all(text.as_bytes())?;
+            }
+            _ => self.0.write_all(bytes)?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -131,6 +156,14 @@ fn explain(error: &anyhow::Error) -> (String, u8) {
 #[cfg(test)]
 mod tests {
     use rustix::process::{Resource, getrlimit, setrlimit};
+
+    #[test]
+    fn the_log_does_not_steer_a_terminal() {
+        use std::io::Write as _;
+        let mut log = super::Harmless(Vec::new());
+        log.write_all("\x1b[2m\u{e9}\u{202e}x\u{9b}y\n".as_bytes()).expect("memory");
+        assert_eq!(String::from_utf8(log.0).expect("text"), "\x1b[2m\u{e9}?x?y\n");
+    }
 
     #[test]
     fn open_files_are_raised_to_what_is_allowed() {
