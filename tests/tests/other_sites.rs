@@ -165,6 +165,10 @@ fn pages_of_other_sites_reach_no_local_function() {
         "127.0.0.1:0",
         "--tinyfaas-http",
         "127.0.0.1:0",
+        "--tinyfaas-coap",
+        "127.0.0.1:0",
+        "--tinyfaas-grpc",
+        "127.0.0.1:0",
     ]);
     node.deploy_ok("lamp", &[("app.py", LAMP)]);
     let open = "version = 1\n\n[access]\nmode = \"public\"\n";
