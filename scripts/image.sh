@@ -52,7 +52,7 @@ packages_of() {
   esac
 }
 # Dependencies that only the maintainers' scripts need, which do not run here.
-UNNEEDED='^(dpkg|tar|debconf|perl.*|openssl|coreutils|debianutils|libc-bin|libcrypt-dev|mawk|readline-common|libdb5.3|cdebconf|libselinux1|libpcre2-8-0|libacl1|libattr1|libgmp10|libmd0|python3-setuptools|python3-wheel)$'
+UNNEEDED='^(dpkg|tar|debconf|perl.*|openssl|coreutils|debianutils|libc-bin|libcrypt-dev|mawk|readline-common|libdb5.3|cdebconf|libselinux1|libpcre2-8-0|libacl1|libattr1|libmd0|python3-setuptools|python3-wheel)$'
 
 # apt with sources and state of its own, so that the machine's packages do not matter.
 apt_in() {
