@@ -218,7 +218,7 @@ fn a_caller_that_leaves_cancels_what_it_called() {
     let mut client = std::net::TcpStream::connect(node.http).expect("connects");
     let request = "GET /loop?to=called&path=/wait HTTP/1.1\r\nhost: localhost\r\n\r\n";
     std::io::Write::write_all(&mut client, request.as_bytes()).expect("sent");
-    wait_for("the call to run", || logs().contains("waits").then_some(()));
+    wait_for("the call to run", || logs().contains("stdout: waits").then_some(()));
     drop(client);
     wait_for("the call to end", || logs().contains("was cancelled").then_some(()));
 }

@@ -437,7 +437,6 @@ fn functions_of_a_namespace_never_reach_the_node() {
         (format!("LOCALHOST:{port}"), true),
         (format!("x.localhost:{port}"), true),
         (format!("127.1.2.3:{http}"), true),
-        (format!("0.0.0.0:{}", admin.port()), true),
         ("169.254.169.254:80".to_owned(), true),
         ("mote.internal:80".to_owned(), true),
         (format!("localhost.:{port}"), true),
@@ -454,6 +453,10 @@ fn functions_of_a_namespace_never_reach_the_node() {
         let plain = node.deploy("probe", &[("app.py", code), ("mote.toml", &manifest)]);
         assert!(plain.status.success(), "{net}: {plain:?}");
     }
+    // No namespace may name an address that is no host.
+    let manifest = format!("version = 1\n[allow]\nnet = [\"0.0.0.0:{}\"]\n", admin.port());
+    let output = deploy(&node, "plant", "probe", &[("app.py", code), ("mote.toml", &manifest)]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("M0303"), "{output:?}");
     let manifest = "version = 1\n[allow]\nnet = [\"*\"]\n";
     let files = [("app.py", code), ("mote.toml", manifest)];
     deploy_ok(&node, "plant", "probe", &files);

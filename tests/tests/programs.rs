@@ -212,7 +212,7 @@ fn the_end_of_a_program_cancels_its_call() {
     );
     std::io::Write::write_all(&mut client, request.as_bytes()).expect("sent");
     let logs = || node.ok(&["logs", "called"]);
-    wait_for("the call to run", || logs().contains("waits").then_some(()));
+    wait_for("the call to run", || logs().contains("stdout: waits").then_some(()));
     drop(client);
     wait_for("the call to end", || logs().contains("was cancelled").then_some(()));
 }

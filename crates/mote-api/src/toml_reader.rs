@@ -213,10 +213,14 @@ impl<'a> TomlReader<'a> {
                     .map(|(label, _)| *label)
                     .collect();
                 let hint = match crate::nearest(name, known.iter().copied()) {
-                    _ if !elsewhere.is_empty() => {
+                    Some(near) if elsewhere.is_empty() => format!("did you mean `{near}`?"),
+                    Some(near) => format!(
+                        "did you mean `{near}`? If not, write it below {}",
+                        elsewhere.join(" or ")
+                    ),
+                    None if !elsewhere.is_empty() => {
                         format!("write it below {}", elsewhere.join(" or "))
                     }
-                    Some(near) => format!("did you mean `{near}`?"),
                     None => format!("known here: {}", known.join(", ")),
                 };
                 let place = place(section);

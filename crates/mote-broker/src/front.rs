@@ -26,7 +26,7 @@ use mqtt5::broker::{
 };
 use mqtt5::error::Result;
 use mqtt5::packet::connect::ConnectPacket;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{broadcast, mpsc, oneshot};
@@ -141,6 +141,16 @@ async fn speaks_version_3_1(stream: &TcpStream) -> bool {
     is_connect_3_1(&head[..count])
 }
 
+/// Answers such a client, and reads until it closes: a socket that is closed with bytes in it resets the
+/// connection, and the answer could be lost.
+async fn refuse_version(stream: &mut TcpStream) -> io::Result<()> {
+    stream.write_all(&WRONG_VERSION).await?;
+    stream.shutdown().await?;
+    let mut rest = [0; 1_024];
+    while stream.read(&mut rest).await? > 0 {}
+    Ok(())
+}
+
 fn is_connect_3_1(head: &[u8]) -> bool {
     let Some((0x10, rest)) = head.split_first() else { return false };
     // The length of the message has one to four bytes, of which all but the last have the high bit.
@@ -180,7 +190,7 @@ pub(crate) async fn accept_plain(
                 () = seat.ended() => return,
             };
             if is_old {
-                let _ = timeout(END_PATIENCE, stream.write_all(&WRONG_VERSION)).await;
+                let _ = timeout(END_PATIENCE, refuse_version(&mut stream)).await;
                 return;
             }
             let transport = BrokerTransport::tcp(stream);

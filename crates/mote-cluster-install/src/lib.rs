@@ -200,18 +200,19 @@ fn filled(line: &str, value: impl Fn(&str) -> String) -> String {
 /// A value in the chart's language.
 fn in_chart(name: &str) -> String {
     match default(name) {
-        Some(NONE | EMPTY) => format!("{{{{ .Values.{name} | toJson }}}}"),
+        Some(default) if is_structure(default) => format!("{{{{ .Values.{name} | toJson }}}}"),
         _ => format!("{{{{ .Values.{name} }}}}"),
     }
 }
 
-/// The default of a value that is a map.
-const NONE: &str = "{}";
-/// The default of a value that is a list.
-const EMPTY: &str = "[]";
+/// Whether a default is a map or a list.
+fn is_structure(text: &str) -> bool {
+    text.starts_with(['{', '['])
+}
 
 /// A default as YAML: numbers, maps and booleans as such, so that the chart can test them.
 fn literal(text: &str) -> String {
-    let plain = text.parse::<u32>().is_ok() || ["true", "false", NONE, EMPTY].contains(&text);
+    let plain =
+        text.parse::<u32>().is_ok() || matches!(text, "true" | "false") || is_structure(text);
     if plain { text.to_owned() } else { format!("{text:?}") }
 }

@@ -229,9 +229,9 @@ pub const VALUES: [Value; 30] = [
     ),
     value(
         "tolerations",
-        "[]",
+        "[{key: node-role.kubernetes.io/control-plane, operator: Exists, effect: NoSchedule}]",
         Kind::List,
-        "Taints of machines that the cells and the controller tolerate.",
+        "Taints of machines that the cells and the controller tolerate: machines with special tasks, such as control planes of small clusters, have cells too.",
     ),
     value("affinity", "{}", Kind::Map, "The affinity of the cells."),
     value(

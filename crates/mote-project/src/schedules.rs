@@ -143,7 +143,7 @@ mod tests {
         );
         check(
             "every = \"5s\"\nheaders = { \"a b\" = \"1\" }",
-            "error[M0303]: mote.toml: trigger.headers: at most 32 fields; names do not begin with mote- (line 2)",
+            "error[M0303]: mote.toml: trigger.headers: at most 32 fields; names do not begin with mote-, mqtt- or coap- (line 2)",
         );
     }
 }

@@ -30,7 +30,7 @@ fn a_missing_program_is_named() {
         assert_eq!((code, out.as_str()), (Some(1), ""), "{args:?}: {error}");
         let program = folder.path().join("mote-tools");
         assert!(error.starts_with(&format!("error[M0104]: {}: ", program.display())), "{error}");
-        assert!(error.contains("copy mote-tools from the archive"), "{error}");
+        assert!(error.contains("copy mote-tools from the same archive or build"), "{error}");
     }
 }
 

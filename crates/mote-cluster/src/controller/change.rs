@@ -264,6 +264,12 @@ async fn followed(
     let end = tokio::time::Instant::now() + PATIENCE;
     loop {
         let Some(function) = controller.functions.get(name) else {
+            // The mirror may not have a function that was made just now.
+            let there = controller.functions_api.get_opt(name).await;
+            let is_there = there.is_ok_and(|function| function.is_some());
+            if is_there && tokio::time::timeout_at(end, changes.changed()).await.is_ok() {
+                continue;
+            }
             return Err(Problem::new(409, "M1405", format!("{name} was removed in the meantime")));
         };
         let seen = function.status.as_ref().map_or(0, |status| status.observed_generation);
