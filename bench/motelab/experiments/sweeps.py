@@ -338,7 +338,7 @@ def _program(lab: Lab, target: Mote, name: str, command: list[str]) -> Function:
 
 def export_modes(lab: Lab) -> Outcome:
     """The same server called directly and through the gateway."""
-    missing = ["direct calls reach a server outside of a sandbox: the port of a function is not used"]
+    missing = ["direct calls reach a server outside of a sandbox: node_port is not used"]
     by_name = {target.name: target for target in lab.targets}
     mote, native = by_name.get("mote"), by_name.get("native")
     if not isinstance(mote, Mote) or native is None:
