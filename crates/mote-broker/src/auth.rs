@@ -39,7 +39,7 @@ const FAILURES_PERIOD: Duration = Duration::from_secs(60);
 /// Addresses with failures that are remembered, and those from which a right password came.
 const ADDRESSES_MAX: usize = 4_096;
 /// Passwords that wait to be checked. Beyond that, the latest one of the address with the most of them
-/// is not checked, and its client is told that the broker is busy.
+/// is not checked, and the broker answers its client that it is busy.
 const CHECKS_MAX: usize = 1_000;
 /// Sessions that may outlive their connection.
 pub(crate) const SESSIONS_MAX: usize = 250;

@@ -121,7 +121,7 @@ impl Service {
     }
 }
 
-/// The owner that an address counts as. Programs of this machine are told apart by their loopback
+/// The owner that an address counts as. Programs of this machine differ by their loopback
 /// addresses.
 fn owner(from: SocketAddr) -> IpAddr {
     match from.ip().to_canonical() {

@@ -415,7 +415,7 @@ mod tests {
         }
         assert_eq!(held.iter().filter(|one| one.1.is_ended()).count(), 1);
         assert!(held.remove(0).1.is_ended());
-        // Connections in use stay, and the client is told.
+        // Connections in use stay, and the answer says so.
         assert!(held.iter().all(|one| one.1.begin_work()));
         clients.push(TcpStream::connect(address).await.expect("connected"));
         let (stream, peer) = listener.accept().await.expect("accepted");

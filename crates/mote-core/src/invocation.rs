@@ -402,6 +402,10 @@ const TRIGGER_FIELDS: [&[u8]; 2] = [b"mqtt-", b"coap-"];
 /// about its route. A caller's field of this name is left out, so a function may believe it. Any other
 /// sign is as good as a hyphen, because programs receive all of them as the same variable.
 pub fn is_set_by_node(name: &[u8]) -> bool {
+    // Each field of each request is asked about, and nearly none begins like these.
+    if !matches!(name.first(), Some(b'm' | b'M' | b'c' | b'C')) {
+        return false;
+    }
     if TRIGGER_FIELDS.iter().any(|start| without(name, start).is_some()) {
         return true;
     }

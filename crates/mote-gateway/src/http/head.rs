@@ -536,7 +536,7 @@ fn fields_too_long() -> Refusal {
 /// The answer for a name that no function has.
 pub(crate) fn no_such_function(name: &str) -> Refusal {
     if name.is_empty() {
-        // What stands here is told to strangers, so it names no function.
+        // Strangers read this text, so it names no function.
         let text = "this is mote, which runs functions; each function answers at /NAME";
         return Refusal::new(404, "M0501", text);
     }
