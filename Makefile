@@ -9,7 +9,6 @@ build:
 # The images of a cell and of a controller, in target/images.
 image: build
 	cargo build --release -p mote-cluster
-	cargo build --release -p mote-pod
 	scripts/image.sh
 
 dist test-cluster test-dist test-guests test-kernel bench-cell bench-cluster-scale bench-control-plane demo deny lab lint test test-long test-mqtt test-zero experiments soak bench-accept bench-access bench-check bench-cold bench-contracts bench-fairness bench-footprint bench-idle bench-kv bench-calls bench-mqtt bench-schedules bench-starts bench-threads bench-tls bench-warm profile-warm fuzz bench-spill:

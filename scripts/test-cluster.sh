@@ -23,7 +23,6 @@ else
   export MOTE_BIN=$bin/mote
 fi
 cargo build --profile "$profile" -p mote-cluster
-cargo build --profile "$profile" -p mote-pod
 escape=$(cargo test --profile "$profile" -p mote-sandbox --test escape --no-run --message-format=json |
   python3 -c 'import json, sys
 for line in sys.stdin:
@@ -43,5 +42,4 @@ scripts/cluster.sh build kine
 APISERVER_STORE=kine cargo test --profile "$profile" -p mote-tests --test cluster an_applied_function
 scripts/image.sh
 python3 -B tests/kubernetes/cell.py --bin "$bin" --escape "$escape"
-python3 -B tests/kubernetes/pods.py --bin "$bin"
 python3 -B tests/kubernetes/cluster.py --bin "$bin" "$@"

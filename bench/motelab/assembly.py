@@ -43,7 +43,6 @@ class Manifest:
     compat: str | None = None
     runtime: str = "python"
     command: tuple[str, ...] = ()
-    isolation: str | None = None
 
     def text(self) -> str:
         """As mote.toml; TOML's texts, numbers and lists are JSON's."""
@@ -52,8 +51,6 @@ class Manifest:
             lines.append(f"command = {json.dumps(list(self.command))}")
         if self.compat:
             lines.append(f'compat = "{self.compat}"')
-        if self.isolation:
-            lines.append(f'isolation = "{self.isolation}"')
         lines += [
             "[limits]",
             f'memory = "{self.memory_mib}MiB"',

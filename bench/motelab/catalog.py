@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / "workloads"
 PROFILES = ("smoke", "edge", "paper")
 #: Targets on a cluster, and all targets.
-CLUSTERS = ("mote-cluster", "mote-pod", "kubernetes", "kubernetes-hpa")
+CLUSTERS = ("mote-cluster", "kubernetes", "kubernetes-hpa")
 TARGETS = ("mote", "native", "openfaas", "http", *CLUSTERS)
 
 

@@ -66,20 +66,6 @@ class Cells(Mote):
         return Function(name, f"http://{host}/{name}", f"coap://{host}:5683/{name}")
 
 
-class Pods(Cells):
-    """The same, with a pod for each instance, if this build of mote knows `isolation = "pod"`."""
-
-    ending = "-pod"
-
-    def __init__(self, cluster: Cluster, binary: Path, services: Services, work: Path) -> None:
-        super().__init__(cluster, binary, services, work / "pods")
-        self.name = "mote-pod"
-
-    def manifest(self, workload: Workload, profile: str, wish: Wish, name: str) -> Manifest:
-        """What it is given beside its code."""
-        return replace(super().manifest(workload, profile, wish, name), isolation="pod")
-
-
 class Plain(Deployed):
     """Functions as a Deployment and a Service, with an HPA or a fixed number of pods."""
 
@@ -243,6 +229,4 @@ def target(
     """A target by its name."""
     if name == "mote-cluster":
         return Cells(cluster, binary, services, work)
-    if name == "mote-pod":
-        return Pods(cluster, binary, services, work)
     return Plain(cluster, binary, services, work, has_hpa=name == "kubernetes-hpa")

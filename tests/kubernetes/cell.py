@@ -110,9 +110,7 @@ def installer(binaries: Path, cluster: Cluster, *args: str) -> subprocess.Comple
 def bare_cell(binaries: Path, cluster: Cluster) -> str:
     """Installs cells without agents, so that the test itself decides what they run. Returns the
     name of the pod."""
-    printed = installer(
-        binaries, cluster, "install", "--dry-run", "--set", "spillOver=false", "--set", "pods=false"
-    )
+    printed = installer(binaries, cluster, "install", "--dry-run", "--set", "spillOver=false")
     made = cluster.kubectl(
         "apply", "--dry-run=client", "-o", "json", "-f", "-", data=printed.stdout.encode()
     )

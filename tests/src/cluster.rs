@@ -176,8 +176,6 @@ impl Cluster {
             .env("KUBECONFIG", self.kubeconfig(&format!("mote-{}", args[0])))
             .env("POD_NAME", name)
             .env("POD_IP", "127.0.0.1")
-            // Clusters with NATS stand for installations without functions as pods.
-            .envs(self.nats.is_none().then_some(("MOTE_PODS_NAMESPACE", "mote-functions")))
             .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

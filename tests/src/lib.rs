@@ -18,7 +18,6 @@ pub mod namespaces;
 #[path = "../../crates/mote-nats/tests/server/process.rs"]
 pub mod nats;
 pub mod network;
-pub mod pods;
 pub mod releases;
 pub mod restarting;
 pub mod schedule;

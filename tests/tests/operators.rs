@@ -23,8 +23,7 @@ fn manage(admin: SocketAddr, method: &str, path: &str, token: Option<&str>) -> A
 /// The roles that may send a request, as the documentation says it.
 fn permitted(method: &str, path: &str) -> &'static [&'static str] {
     let is_below = |topic: &str| path.starts_with(&format!("/v1/{topic}"));
-    let of_operators =
-        ["keys", "tokens", "audit", "mqtt", "cells", "pods", "journals", "namespaces"];
+    let of_operators = ["keys", "tokens", "audit", "mqtt", "cells", "journals", "namespaces"];
     match method {
         "get" if is_below("audit") => &ROLES[2..],
         "get" if is_below("kv") => &ROLES[1..],

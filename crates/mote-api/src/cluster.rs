@@ -10,7 +10,6 @@ use crate::cells::{CellList, CellsRequest};
 use crate::client::{Client, ClientError, DEPLOY_TIMEOUT, built, function_path};
 use crate::journals::JournalList;
 use crate::paths;
-use crate::pods::{PodList, PodsRequest};
 use crate::types::{DeployResult, TrafficResult};
 
 impl Client {
@@ -63,16 +62,6 @@ impl Client {
     pub async fn give_journal_back(&self, name: &str) -> Result<JournalList, ClientError> {
         let path = paths::JOURNAL.replace("{name}", name);
         self.send_json(Method::DELETE, &path, &(), self.timeout.max(DEPLOY_TIMEOUT)).await
-    }
-
-    /// Tells a cell which pods wait; the list replaces the one before.
-    pub async fn set_pods(&self, wish: &PodsRequest) -> Result<PodList, ClientError> {
-        self.send_json(Method::PUT, paths::PODS, wish, self.timeout).await
-    }
-
-    /// The pods that wait, and those that a cell has claimed.
-    pub async fn pods(&self) -> Result<PodList, ClientError> {
-        self.get(paths::PODS).await
     }
 
     /// The body at `path`, if the answer is a success; at most

@@ -145,8 +145,6 @@ const ROWS: &[Row] = &[
         "The node has no secret with this name. `mote secret list` shows the existing secrets."),
     row("M0416", exit::INVALID, "the node's OpenWhisk API is off",
         "Only the node's OpenWhisk API can create the packages, sequences, triggers and rules of a manifest.yaml. Start the node with `mote up --openwhisk on`, or write openwhisk = \"on\" into its configuration, and deploy again. The functions are deployed and work without that API."),
-    row("M0417", exit::INVALID, "the node has no pods",
-        "The manifest says isolation = \"pod\", and the node is not part of a Kubernetes cluster in which `mote-cluster` runs, or that cluster has not told it of its pods yet. Leave isolation out of the manifest: the function then runs in a sandbox of the node."),
     row("M0418", exit::NO_FUNCTION, "no such key",
         "The node has no key of a caller with this name. `mote key list` shows the existing keys."),
     row("M0419", exit::INVALID, "caller has a key already",

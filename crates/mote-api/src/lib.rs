@@ -26,7 +26,6 @@ pub mod openapi;
 pub mod openwhisk;
 pub mod operators;
 pub mod paths;
-pub mod pods;
 pub mod quantity;
 mod reach;
 pub mod text;

@@ -44,49 +44,14 @@ const GIB: u64 = 1 << 30;
 const HOUR_MS: u64 = 3_600_000;
 const INIT_MS_MAX: u64 = 600_000;
 
-const FUNCTION_KEYS: [&str; 26] = [
-    "name",
-    "runtime",
-    "compat",
-    "template",
-    "port",
-    "protocol",
-    "entry",
-    "command",
-    "methods",
-    "secrets",
-    "limits",
-    "scale",
-    "env",
-    "trigger",
-    "route",
-    "allow",
-    "kv",
-    "build",
-    "async",
-    "mqtt",
-    "services",
-    "writable",
-    "isolation",
-    "access",
-    "http",
-    "static",
+const FUNCTION_KEYS: [&str; 25] = [
+    "name", "runtime", "compat", "template", "port", "protocol", "entry", "command", "methods",
+    "secrets", "limits", "scale", "env", "trigger", "route", "allow", "kv", "build", "async",
+    "mqtt", "services", "writable", "access", "http", "static",
 ];
-const TOP_KEYS: [&str; 14] = [
-    "version",
-    "name",
-    "runtime",
-    "compat",
-    "template",
-    "port",
-    "protocol",
-    "entry",
-    "command",
-    "methods",
-    "secrets",
-    "services",
-    "writable",
-    "isolation",
+const TOP_KEYS: [&str; 13] = [
+    "version", "name", "runtime", "compat", "template", "port", "protocol", "entry", "command",
+    "methods", "secrets", "services", "writable",
 ];
 const LIMIT_KEYS: [&str; 15] = [
     "memory",
@@ -151,8 +116,6 @@ pub struct FunctionManifest {
     pub port: Option<Lined<u16>>,
     /// What a server speaks: `http1` or `h2c`.
     pub protocol: Option<Lined<ProtocolName>>,
-    /// What separates its instances from everything else: `sandbox` or `pod`.
-    pub isolation: Option<IsolationName>,
     /// `[access] mode`: who may call it.
     pub access: Option<AccessName>,
     /// The other keys of `[access]`, for callers with tokens; exactly with the mode `jwt`.
@@ -239,18 +202,6 @@ pub enum ProtocolName {
     /// `h2c`.
     H2c,
 }
-
-/// What separates instances from everything else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IsolationName {
-    /// `sandbox`.
-    Sandbox,
-    /// `pod`.
-    Pod,
-}
-
-const ISOLATIONS: [(&str, IsolationName); 2] =
-    [("sandbox", IsolationName::Sandbox), ("pod", IsolationName::Pod)];
 
 /// The platforms whose contracts a manifest may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -512,9 +463,6 @@ fn read_function(reader: &mut TomlReader<'_>, at: &Section<'_>) -> FunctionManif
         template: reader.string(at, "template", "a string, e.g. \"python3-http\""),
         port: read_port(reader, at),
         protocol: read_protocol(reader, at),
-        isolation: reader
-            .get(at, "isolation")
-            .and_then(|_| read_word(reader, at, "isolation", &ISOLATIONS)),
         services: reader.get(at, "services").and_then(|_| reader.boolean(at, "services")),
         writable: reader
             .get(at, "writable")

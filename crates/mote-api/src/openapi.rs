@@ -24,7 +24,6 @@ use crate::openwhisk::{
 use crate::operators::{
     AuditEntry, AuditLog, NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens,
 };
-use crate::pods::{PodList, PodPlace, PodsRequest, WaitingPod};
 use crate::types::{
     Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
     InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, Rate, Reach,
@@ -63,12 +62,12 @@ fn described() -> String {
     ),
     servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
     paths(
-        status, doctor, cells, put_cells, pods, put_pods, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, namespaces, create_namespace, namespace, update_namespace, delete_namespace, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, openapi_json, livez,
+        status, doctor, cells, put_cells, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, namespaces, create_namespace, namespace, update_namespace, delete_namespace, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, openapi_json, livez,
         readyz, metrics
     ),
     components(schemas(
         AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
-        Namespace, NamespaceList, NamespaceRequest, Quotas, AuditEntry, AuditLog, NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens, CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey, Cell, CellList, CellPlace, CellsRequest, PodList, PodPlace, PodsRequest, WaitingPod, InvocationState, RunStep, RunStepState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
+        Namespace, NamespaceList, NamespaceRequest, Quotas, AuditEntry, AuditLog, NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens, CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey, Cell, CellList, CellPlace, CellsRequest, InvocationState, RunStep, RunStepState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
         InvokeAnswer, InvokeRequest, JournalList, JournalState, JournalStatus, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten, LogLine,
         LogStream, MqttUser, MqttUserRequest, MqttUsers, NodeBudget, NodeStatus, Problem,
         Rate, Reach, RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
@@ -141,22 +140,6 @@ fn take_journal() {}
         (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid name"),
     ))]
 fn give_journal_back() {}
-
-/// The pods of the cluster that wait to become instances, and how many instances are pods.
-#[utoipa::path(get, path = "/v1/pods", tag = "node", responses(
-    (status = 200, body = PodList),
-))]
-fn pods() {}
-
-/// Replaces the list of waiting pods. The list holds until the node stops.
-#[utoipa::path(put, path = "/v1/pods", tag = "node",
-    request_body(content = PodsRequest),
-    responses(
-        (status = 200, body = PodList),
-        (status = 409, body = Problem, content_type = "application/problem+json", description = "the setting `cell` is off"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid list"),
-    ))]
-fn put_pods() {}
 
 /// All functions, by name.
 #[utoipa::path(get, path = "/v1/functions", tag = "functions", responses(

@@ -10,8 +10,6 @@ pub const CELLS: &str = "/v1/cells";
 pub const JOURNALS: &str = "/v1/journals";
 /// `PUT` (takes it over and runs it), `DELETE` (gives it back): one of them.
 pub const JOURNAL: &str = "/v1/journals/{name}";
-/// `GET`, `PUT` (replaces the list): the pods of the cluster that wait for functions.
-pub const PODS: &str = "/v1/pods";
 /// `GET`: all functions.
 pub const FUNCTIONS: &str = "/v1/functions";
 /// `GET`, `PUT` (deploy), `DELETE`: one function.

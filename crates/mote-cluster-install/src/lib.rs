@@ -29,8 +29,6 @@ pub enum WrongValue {
         /// What it may be.
         wanted: String,
     },
-    /// Functions as pods need the key of the cells.
-    PodsWithoutSpillOver,
 }
 
 impl std::fmt::Display for WrongValue {
@@ -43,9 +41,6 @@ impl std::fmt::Display for WrongValue {
             Self::Unfit { name, found, wanted } => {
                 write!(f, "--set {name}={found}: expected {wanted}")
             }
-            Self::PodsWithoutSpillOver => f.write_str(
-                "--set spillOver=false: functions as pods need spillOver; add --set pods=false",
-            ),
         }
     }
 }
@@ -72,9 +67,6 @@ pub fn render(given: &[(String, String)]) -> Result<String, WrongValue> {
         let given = given.iter().rev().find(|(key, _)| key == name);
         given.map(|(_, text)| text.clone()).or_else(|| default(name).map(str::to_owned))
     };
-    if of("pods").as_deref() == Some("true") && of("spillOver").as_deref() == Some("false") {
-        return Err(WrongValue::PodsWithoutSpillOver);
-    }
     let (mut all, mut leaves_out) = (String::new(), false);
     for line in body() {
         match directive(line) {
@@ -125,10 +117,8 @@ pub fn chart() -> Vec<(&'static str, String)> {
 /// The values of the chart as JSON Schema, with which Helm checks them.
 fn schema() -> String {
     let known = VALUES.map(|value| format!("    {:?}: {}", value.name, value.kind.schema()));
-    let pods = r#""if": {"properties": {"spillOver": {"const": false}}, "required": ["spillOver"]},
-  "then": {"properties": {"pods": {"const": false}}}"#;
     format!(
-        "{{\n  \"type\": \"object\",\n  \"additionalProperties\": false,\n  {pods},\n  \
+        "{{\n  \"type\": \"object\",\n  \"additionalProperties\": false,\n  \
          \"properties\": {{\n    \"global\": {{\"type\": \"object\"}},\n{}\n  }}\n}}\n",
         known.join(",\n")
     )

@@ -43,8 +43,6 @@ pub enum Kind {
     Map,
     /// A list in brackets, as Kubernetes takes it.
     List,
-    /// `KEY=VALUE`, separated by commas, or nothing.
-    Pairs,
     /// `private` and networks such as `203.0.113.0/24`, separated by commas, or nothing.
     Networks,
     /// Addresses that begin with `nats://` or `tls://`, separated by commas, or nothing.
@@ -82,9 +80,6 @@ impl Kind {
             Self::List => {
                 text.starts_with('[') && text.ends_with(']') && !text.contains(char::is_control)
             }
-            Self::Pairs => each(|pair| {
-                is_plain(pair) && pair.split_once('=').is_some_and(|(key, _)| !key.is_empty())
-            }),
             Self::Networks => each(is_network),
             Self::Servers => each(|server| {
                 let rest = server.strip_prefix("nats://").or(server.strip_prefix("tls://"));
@@ -108,7 +103,6 @@ impl Kind {
             Self::Labels => "labels in braces, such as {disk: ssd}".to_owned(),
             Self::Map => "a map in braces".to_owned(),
             Self::List => "a list in brackets, such as [{name: registry}]".to_owned(),
-            Self::Pairs => "KEY=VALUE, separated by commas".to_owned(),
             Self::Networks => {
                 "private, or networks such as 203.0.113.0/24, separated by commas".to_owned()
             }
@@ -141,7 +135,6 @@ impl Kind {
             }
             Self::Map => r#"{"type": "object"}"#.to_owned(),
             Self::List => r#"{"type": "array"}"#.to_owned(),
-            Self::Pairs => pattern("^([^,=]+=[^,]*(,[^,=]+=[^,]*)*)?$"),
             Self::Networks => {
                 let v4 = "[0-9]+([.][0-9]+){3}(/([12]?[0-9]|3[0-2]))?";
                 let v6 = "[0-9a-fA-F]*:[0-9a-fA-F:.]*(/([1-9]?[0-9]|1[01][0-9]|12[0-8]))?";
@@ -189,7 +182,7 @@ const fn value(name: &'static str, default: &'static str, kind: Kind, text: &'st
 }
 
 /// Every value, in the order of the chart's values.yaml.
-pub const VALUES: [Value; 30] = [
+pub const VALUES: [Value; 26] = [
     value(
         "namespace",
         "mote-system",
@@ -282,7 +275,7 @@ pub const VALUES: [Value; 30] = [
         "closedNetworks",
         "private",
         Kind::Networks,
-        "Networks that functions reach only if their manifest names the host: add the networks of pods, Services and machines if they are not private ones. Functions in pods do not follow it.",
+        "Networks that functions reach only if their manifest names the host: add the networks of pods, Services and machines if they are not private ones.",
     ),
     value(
         "nats",
@@ -301,25 +294,6 @@ pub const VALUES: [Value; 30] = [
         "1",
         Kind::Count(1, 5),
         "Copies that a cluster of NATS servers keeps: 1 to 5.",
-    ),
-    value(
-        "pods",
-        "true",
-        Kind::Switch,
-        "Whether functions may have isolation = \"pod\"; needs spillOver, for the key of the cells.",
-    ),
-    value("podsNamespace", "mote-functions", Kind::Label, "The namespace of these pods."),
-    value(
-        "waitingPods",
-        "2",
-        Kind::Count(1, 100),
-        "How many pods of each kind wait for functions: 1 or more.",
-    ),
-    value(
-        "podNodes",
-        "",
-        Kind::Pairs,
-        "Labels that the machines of these pods must have, as KEY=VALUE, separated by commas.",
     ),
     value("spillOver", "true", Kind::Switch, "Whether cells forward invocations to each other."),
     value(

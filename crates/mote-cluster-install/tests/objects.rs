@@ -125,7 +125,6 @@ fn the_chart_has_the_objects_of_the_command() {
         ("podMonitor", "true"),
         ("serviceMonitor", "true"),
         ("spillOver", "false"),
-        ("pods", "false"),
         ("nodeSelector", r#"{"mote.dev/cell":"yes"}"#),
         ("nats", "nats://10.0.0.5:4222,nats://10.0.0.6:4222"),
         ("natsSecret", "nats-login"),
@@ -146,21 +145,19 @@ fn the_chart_has_the_objects_of_the_command() {
 fn values_that_cannot_be_used_are_refused_with_what_is_expected() {
     for (given, wanted) in [
         ("networkPolicy=no", "true or false"),
-        ("pods=False", "true or false"),
+        ("spillOver=False", "true or false"),
         ("memoryLimit=lots", "an amount of memory"),
         ("memoryRequest=1GB", "an amount of memory"),
         ("memoryShare=150%", "a share from 1% to 100%"),
         ("cpuRequest=fast", "an amount of processors"),
         ("serviceType=Nodeport", "ClusterIP, NodePort, LoadBalancer"),
         ("pullPolicy=always", "IfNotPresent, Always, Never"),
-        ("waitingPods=0", "a number from 1 to 100"),
-        ("waitingPods=-3", "a number from 1 to 100"),
+        ("natsReplicas=0", "a number from 1 to 5"),
         ("natsReplicas=9", "a number from 1 to 5"),
         ("controllerReplicas=-1", "a number from 1 to 9"),
         ("nodeSelector=disk=ssd", "labels in braces"),
         ("tolerations=x", "a list in brackets"),
         ("affinity=x", "a map in braces"),
-        ("podNodes=a", "KEY=VALUE"),
         ("closedNetworks=foo", "private, or networks"),
         ("closedNetworks=private,10.0.0.0/33", "private, or networks"),
         ("nats=nats", "nats://"),
@@ -169,7 +166,6 @@ fn values_that_cannot_be_used_are_refused_with_what_is_expected() {
         ("namespace=Foo_Bar", "lower-case letters"),
         ("functionsNamespace=", "lower-case letters"),
         ("memorylimit=1Gi", "there is no value memorylimit"),
-        ("spillOver=false", "add --set pods=false"),
     ] {
         let (name, text) = given.split_once('=').unwrap();
         assert!(!helm_accepts(name, text), "the chart accepts {given}");

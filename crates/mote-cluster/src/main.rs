@@ -12,7 +12,6 @@ mod controller;
 mod keys;
 mod metrics;
 mod mirror;
-mod pods;
 mod resources;
 mod serving;
 mod source;
@@ -54,10 +53,6 @@ pub(crate) struct Place {
     /// The namespace of this pod, of the cells and of the Secrets mote-keys and mote-api.
     #[arg(long, env = "MOTE_SYSTEM_NAMESPACE", default_value = "mote-system")]
     pub(crate) system_namespace: String,
-    /// The namespace of pods that wait for functions with isolation = "pod"; without it, there are
-    /// none.
-    #[arg(long, env = "MOTE_PODS_NAMESPACE")]
-    pub(crate) pods_namespace: Option<String>,
 }
 
 fn main() -> ExitCode {

@@ -17,7 +17,6 @@ use mote_core::spec::Runtime;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
-use crate::pods::PodNeeds;
 use crate::resources::{Bounds, FunctionSpec as Wanted};
 
 /// Archives that are larger after compression are not part of their resource: the API server
@@ -39,8 +38,6 @@ pub(crate) struct Archive {
     pub(crate) runtime: String,
     /// The bounds of instances, for the whole cluster.
     pub(crate) bounds: Bounds,
-    /// What it needs of its pods, if its instances are pods.
-    pub(crate) pods: Option<PodNeeds>,
 }
 
 /// Packs the files of a function with its settings, which are those of `mote.toml`. The error is
@@ -116,8 +113,7 @@ pub(crate) fn check_runtime(spec: &FunctionSpec) -> Result<(), String> {
 pub(crate) fn of_tar(tar: Bytes, spec: &FunctionSpec) -> Archive {
     let digest = digest(&tar);
     let bounds = Bounds { min: spec.scale.min, max: spec.scale.max };
-    let pods = PodNeeds::of(spec);
-    Archive { tar, digest, runtime: spec.runtime.as_str().to_owned(), bounds, pods }
+    Archive { tar, digest, runtime: spec.runtime.as_str().to_owned(), bounds }
 }
 
 /// The files that `command` names. A resource cannot carry modes, so these are executable.
@@ -259,13 +255,6 @@ mod tests {
             (serde_json::json!({"files": {"a.py": ""}, "limits": {"timeout": "9000h"}}), "timeout"),
             (serde_json::json!({"files": {"../a.py": ""}}), "../a.py"),
             (serde_json::json!({"files": {"a.txt": ""}}), "runtime"),
-            (
-                serde_json::json!({
-                    "files": {"run.sh": ""}, "runtime": "exec", "command": ["sh", "run.sh"],
-                    "isolation": "pod",
-                }),
-                "python and node",
-            ),
         ];
         for (json, word) in cases {
             let error = archive("hello", &wanted(json.clone())).err().unwrap_or_default();

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 
-use crate::spec::{Egress, PodKind};
+use crate::spec::Egress;
 
 /// A boxed future, for this interface only; never on the request path.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -81,8 +81,6 @@ pub struct InstanceRequest {
     pub egress: Vec<Egress>,
     /// Read-only files of its own: absolute path inside, and text. Only its processes see them.
     pub files: Vec<(PathBuf, String)>,
-    /// The pods that can become the instance, if it is to be a pod.
-    pub pod: Option<PodKind>,
     /// Symbolic links of its own: absolute path inside, and where it leads.
     pub links: Vec<(PathBuf, PathBuf)>,
 }
@@ -106,7 +104,6 @@ impl InstanceRequest {
             && self.egress == other.egress
             && self.files == other.files
             && self.links == other.links
-            && self.pod == other.pod
     }
 }
 

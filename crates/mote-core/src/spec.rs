@@ -18,7 +18,6 @@ mod access;
 mod background;
 mod doors;
 mod http;
-mod isolation;
 pub mod mqtt;
 mod protocol;
 mod rate;
@@ -37,7 +36,6 @@ pub use background::{
 };
 pub use doors::{OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, SERVER_PORT};
 pub use http::{CORS_AGE_S_MAX, Cors, HttpRules, StaticFiles, is_below, is_origin};
-pub use isolation::{Isolation, PodKind};
 pub use protocol::Protocol;
 pub use rate::{CALLS_AT_ONCE_MAX, RATE_CALLS_MAX, RATE_PERIOD_MS_MAX, Rate, Rates};
 pub use runtime::{
@@ -418,8 +416,6 @@ pub struct FunctionSpec {
     pub port: Option<u16>,
     /// What a server speaks.
     pub protocol: Protocol,
-    /// What separates its instances from everything else.
-    pub isolation: Isolation,
     /// Names of the node's secrets that its instances read as files.
     pub secrets: Vec<String>,
     /// Environment variables whose values are secrets: variable, and name of the secret.
@@ -542,7 +538,6 @@ impl FunctionSpec {
             template: None,
             port: None,
             protocol: Protocol::Http1,
-            isolation: Isolation::default(),
             secrets: Vec::new(),
             secret_env: BTreeMap::new(),
             annotations: BTreeMap::new(),
@@ -714,7 +709,7 @@ impl FunctionSpec {
             "allow.net",
             "at most 32 of host:port, udp://host:port, *:port or *",
         );
-        for (ok, field, problem) in self.door_rules().into_iter().chain(self.isolation_rules()) {
+        for (ok, field, problem) in self.door_rules() {
             check(ok, field, problem);
         }
         check(self.mqtt.len() <= mqtt::MQTT_TRIGGERS_MAX, "trigger.mqtt", "at most 16");

@@ -96,7 +96,7 @@ impl Revision {
     }
 
     fn claim(&self, elsewhere: Option<&Arc<dyn Elsewhere>>) -> Option<Box<dyn Place>> {
-        elsewhere?.claim(self.key(), self.spec.memory_bytes_here())
+        elsewhere?.claim(self.key(), self.spec.limits.memory_bytes)
     }
 
     fn is_stuck(&self) -> bool {
@@ -142,7 +142,7 @@ impl Revision {
                 answer = &mut answer => return answered(answer),
                 () = elsewhere.room(key) => self.is_stuck() || elsewhere.is_leaving(),
             };
-            let bytes = self.spec.memory_bytes_here();
+            let bytes = self.spec.limits.memory_bytes;
             let Some(place) = room.then(|| elsewhere.claim(key, bytes)).flatten() else {
                 continue;
             };

@@ -49,11 +49,11 @@ pub(crate) enum LaunchError {
 pub(crate) fn kind(
     (revision, comes): (&Arc<Revision>, bool),
 ) -> Option<(InstanceRequest, Runtime, bool)> {
-    // Pods are prewarmed by their cluster. An interpreter that reads variables of the function at
+    // An interpreter that reads variables of the function at
     // its start may need the function's files there.
     let spec = &revision.spec;
     let must_start_fresh = spec.env.keys().any(|name| is_read_at_start(spec.answered_by(), name));
-    if !spec.secret_names().is_empty() || spec.pod_kind().is_some() || must_start_fresh {
+    if !spec.secret_names().is_empty() || must_start_fresh {
         return None;
     }
     Some((request(revision, 0).ok()?, revision.spec.answered_by(), comes))
@@ -133,13 +133,8 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
             disk_bytes: spec.limits.disk_bytes,
         },
         shows_memory: spec.runtime != Runtime::Node,
-        writable_code: spec.writable && spec.pod_kind().is_none(),
-        // The network of a pod is the business of its cluster.
-        egress: match spec.pod_kind() {
-            Some(_) => Vec::new(),
-            None => spec.doors(),
-        },
-        pod: spec.pod_kind(),
+        writable_code: spec.writable,
+        egress: spec.doors(),
         links,
         files,
     })

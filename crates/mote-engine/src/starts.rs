@@ -66,7 +66,7 @@ pub(crate) fn begin_spare(revision: &Arc<Revision>) {
 
 fn wish(revision: &Revision, evict: bool) -> RoomRequest<'_> {
     RoomRequest {
-        memory_bytes: revision.spec.memory_bytes_here(),
+        memory_bytes: revision.spec.limits.memory_bytes,
         cpu_millis: revision.spec.limits.cpu_millis,
         evict,
         function: revision.spec.name.as_str(),
@@ -122,7 +122,7 @@ fn lack_text(revision: &Revision, refusal: &Refusal) -> String {
         return exceeded.text(namespace);
     }
     let status = revision.shared.ledger.status();
-    let wanted = bytes_text(revision.spec.memory_bytes_here());
+    let wanted = bytes_text(revision.spec.limits.memory_bytes);
     let budget = bytes_text(status.budget.memory_bytes);
     match refusal.lack {
         Lack::TooLarge => {
@@ -224,7 +224,7 @@ impl Evictable for Revisions {
         for revision in all {
             let pool = revision.pool.lock();
             let leaving = pool.workers().filter(|(_, worker)| worker.is_draining()).count() as u64;
-            leaving_bytes += leaving * revision.spec.memory_bytes_here();
+            leaving_bytes += leaving * revision.spec.limits.memory_bytes;
             let ready = pool.ready_count();
             if most.is_none_or(|(_, most)| ready > most) {
                 most = Some((revision, ready));
@@ -262,7 +262,7 @@ fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
         return;
     }
     let (known, demand_per_s) = (pool.known(), pool.demand_per_s());
-    let memory_bytes = revision.spec.memory_bytes_here();
+    let memory_bytes = revision.spec.limits.memory_bytes;
     let start_ns = known.start.mean_ns();
     let spare = pool.dispensable();
     let mut idle: Vec<_> =
@@ -294,7 +294,7 @@ fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
 /// has ended its last call and is about to be asked to exit counts as well: until then nothing else
 /// shows that its memory will be given back.
 fn occupied(revision: &Revision, pool: &Pool, known: &Known, now_ns: u64) -> Vec<Occupied> {
-    let memory_bytes = revision.spec.memory_bytes_here();
+    let memory_bytes = revision.spec.limits.memory_bytes;
     let workers = pool.workers().filter_map(|(_, worker)| {
         let mean_ns = match worker.mean_ns() {
             0 => known.service.mean_ns(),

@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use mote_cells::{CellAddress, CellKey, Cells};
-use mote_core::backend::Backend;
 use mote_engine::Engine;
-use mote_pods::{PodBackend, Pods};
-use mote_sandbox::ProcessBackend;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 
@@ -27,18 +24,4 @@ pub(super) async fn start(settings: &CellSettings, engine: &Engine) -> Result<Ce
     engine.set_elsewhere(Arc::new(cells.clone()));
     engine.metrics().add(cells.clone());
     Ok(cells)
-}
-
-/// The pods that a cell may claim. None are known yet.
-pub(super) fn pods(settings: Option<&CellSettings>) -> Result<Option<Pods>> {
-    let pods = settings.map(|settings| Pods::read(&settings.key)).transpose();
-    pods.map_err(|error| unusable("cell_key", error.to_string()))
-}
-
-/// What starts instances: in a cell, some of them are pods.
-pub(super) fn backend(pods: &Option<Pods>, sandboxes: &Arc<ProcessBackend>) -> Arc<dyn Backend> {
-    match pods {
-        Some(pods) => Arc::new(PodBackend::new(pods.clone(), sandboxes.clone())),
-        None => sandboxes.clone(),
-    }
 }

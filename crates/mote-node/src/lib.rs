@@ -92,8 +92,6 @@ pub(crate) struct Node {
     pub(crate) nats: Option<mote_nats_client::Nats>,
     /// The other cells of the cluster, if the node is one.
     pub(crate) cells: Option<mote_cells::Cells>,
-    /// The pods that wait for functions, if the node is a cell.
-    pub(crate) pods: Option<mote_pods::Pods>,
     pub(crate) backend: Arc<ProcessBackend>,
     pub(crate) interpreters: interpreters::Found,
     pub(crate) deploying: turns::Deploying,

@@ -178,13 +178,12 @@ async fn serve(
         closed_networks: config.closed_networks.clone(),
         secrets,
     };
-    let pods = cells::pods(config.cell.as_ref())?;
     let mut further = Vec::new();
     for _ in 1..data_threads(config.threads, cores) {
         further.push(runtime_on_thread("mote-data", std::future::pending())?);
     }
     let data_path = Handle::current();
-    let engine = Engine::new(engine_config, cells::backend(&pods, &backend), data_path, &further);
+    let engine = Engine::new(engine_config, backend.clone(), data_path, &further);
     let nats = match &config.nats {
         Some(servers) => Some(nats::start(servers, config.uid_base, &Handle::current())?),
         None => None,
@@ -310,7 +309,6 @@ async fn serve(
         state: state.clone(),
         nats: nats.clone(),
         cells: cells.clone(),
-        pods,
         backend,
         interpreters: found,
         deploying: Default::default(),

@@ -35,12 +35,6 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
             .with_field("scale.balance")
             .with_hint("use the access mode key, basic, jwt or mtls, or balance = \"per-call\""));
     }
-    if spec.pod_kind().is_some() && !node.pods.as_ref().is_some_and(|pods| pods.are_known()) {
-        let text = format!("{}: this node has no pods", spec.name);
-        return Err(Problem::new(422, "M0417", text)
-            .with_field("isolation")
-            .with_hint("leave isolation out: the function then runs in a sandbox"));
-    }
     let missing = match spec.runtime {
         mote_core::spec::Runtime::Python => node.interpreters.python.as_ref().err(),
         mote_core::spec::Runtime::Node => node.interpreters.node.as_ref().err(),

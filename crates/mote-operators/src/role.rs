@@ -15,8 +15,8 @@ pub enum Role {
 }
 
 /// Paths below which only an operator may change something.
-const OF_OPERATORS: [&str; 8] =
-    ["keys", "tokens", "audit", "mqtt", "cells", "pods", "journals", "namespaces"];
+const OF_OPERATORS: [&str; 7] =
+    ["keys", "tokens", "audit", "mqtt", "cells", "journals", "namespaces"];
 /// Paths that show data of functions.
 const DATA: [&str; 1] = ["kv"];
 
@@ -90,7 +90,6 @@ mod tests {
             (false, "/v1/namespaces/plant", Role::Operator),
             (false, "/v1/mqtt/users/lamp", Role::Operator),
             (false, "/v1/cells", Role::Operator),
-            (false, "/v1/pods", Role::Operator),
             (false, "/v1/journals/a", Role::Operator),
             (false, "/v2/new", Role::Deployer),
         ] {

@@ -21,7 +21,6 @@ mod found;
 mod golang;
 mod guess;
 mod http;
-mod isolation;
 mod memory;
 mod mistakes;
 mod network;

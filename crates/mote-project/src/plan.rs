@@ -501,7 +501,6 @@ fn apply_contract(spec: &mut FunctionSpec, function: &FunctionManifest) -> Resul
         }
         spec.port = Some(port.value);
     }
-    spec.isolation = super::isolation::of(function);
     if let Some(protocol) = &function.protocol {
         if spec.runtime != Runtime::Server {
             return Err(in_manifest("M0303", protocol.line, "protocol: only for runtime server"));

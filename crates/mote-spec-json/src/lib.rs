@@ -13,9 +13,9 @@ use mote_core::name::FunctionName;
 use mote_core::policy::{Balance, Policy};
 use mote_core::spec::mqtt::{MqttTrigger, Publishing};
 use mote_core::spec::{
-    Access, AsyncRules, CertificateRules, CoapResource, Egress, FunctionSpec, HttpRules, Isolation,
-    Limits, Missed, Overlap, Platform, Protocol, Rates, Runtime, STREAM_IDLE_MS_DEFAULT, Scale,
-    Schedule, ScheduledCall, StartPolicy, StateRules, TokenRules, Transport, WebhookRules, When,
+    Access, AsyncRules, CertificateRules, CoapResource, Egress, FunctionSpec, HttpRules, Limits,
+    Missed, Overlap, Platform, Protocol, Rates, Runtime, STREAM_IDLE_MS_DEFAULT, Scale, Schedule,
+    ScheduledCall, StartPolicy, StateRules, TokenRules, Transport, WebhookRules, When,
 };
 use mote_core::state::QUOTA_BYTES_DEFAULT;
 use serde::{Deserialize, Serialize};
@@ -90,8 +90,6 @@ struct SpecV1 {
     port: Option<u16>,
     #[serde(default, skip_serializing_if = "is_http1")]
     protocol: Protocol,
-    #[serde(default, skip_serializing_if = "Isolation::is_sandbox")]
-    isolation: Isolation,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     secrets: Vec<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -272,7 +270,6 @@ impl From<FunctionSpec> for SpecV1 {
             template: spec.template,
             port: spec.port,
             protocol: spec.protocol,
-            isolation: spec.isolation,
             secrets: spec.secrets,
             secret_env: spec.secret_env,
             annotations: spec.annotations,
@@ -312,7 +309,6 @@ impl From<SpecV1> for FunctionSpec {
             template: spec.template,
             port: spec.port,
             protocol: spec.protocol,
-            isolation: spec.isolation,
             secrets: spec.secrets,
             secret_env: spec.secret_env,
             annotations: spec.annotations,

@@ -6,7 +6,6 @@
 //! function that broke out of its sandbox into the cell would find none.
 
 mod journals;
-mod pods;
 mod proxy;
 mod report;
 mod sync;
@@ -14,7 +13,7 @@ mod sync;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
@@ -89,8 +88,6 @@ struct Agent {
     journals_changed: Arc<Notify>,
     held: sync::Held,
     is_synced: AtomicBool,
-    /// How often the cell was restarted, as far as the agent knows.
-    starts: AtomicU64,
 }
 
 impl Agent {
@@ -188,13 +185,11 @@ async fn follow_cluster(
         journals_changed,
         held: sync::Held::default(),
         is_synced: AtomicBool::new(false),
-        starts: AtomicU64::new(0),
     });
     let agent = later.get_or_init(|| agent);
     tokio::select! {
         () = sync::keep(agent.clone()) => {}
         () = journals::keep(agent.clone()) => {}
-        () = pods::keep(agent.clone()) => {}
     }
     Ok(())
 }
@@ -276,10 +271,6 @@ async fn announce(cells: &Api<Cell>, options: &Options, journal: Option<&str>) {
 }
 
 impl Agent {
-    fn starts(&self) -> u64 {
-        self.starts.load(Ordering::Acquire)
-    }
-
     fn is_synced(&self) -> bool {
         self.is_synced.load(Ordering::Acquire)
     }

@@ -128,7 +128,6 @@ async fn follow_node(agent: Arc<Agent>) {
         before = Some((status.pid, status.uptime_ms));
         if is_new {
             tracing::info!("the cell was restarted");
-            agent.starts.fetch_add(1, Ordering::AcqRel);
             agent.held.functions.lock().clear();
             agent.work.add(SECRETS);
             agent.work.add(CELLS);

@@ -93,7 +93,7 @@ pub(super) async fn deploy(
         access: spec.access.or(Access::Public).as_str().to_owned(),
         held_back: wish.held_back,
         steps: Vec::new(),
-        warnings: crate::pods::without_effect(&spec),
+        warnings: Vec::new(),
         urls: urls(controller, name),
     };
     if wish.dry_run {

@@ -14,12 +14,10 @@ mod change;
 mod journals;
 mod lease;
 mod merge;
-mod pod_objects;
-mod pools;
 pub(crate) mod pulse;
 mod reconcile;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -68,8 +66,6 @@ pub(crate) struct Options {
     /// The folder with archives that are too large for their resources.
     #[arg(long, env = "MOTE_CONTROLLER_DATA", default_value = "/var/lib/mote-controller")]
     data: PathBuf,
-    #[command(flatten)]
-    pods: pools::PodOptions,
 }
 
 /// The controller's parts.
@@ -88,8 +84,6 @@ struct Controller {
     lost: Mutex<HashSet<String>>,
     /// Cells whose pulse this controller has heard.
     heard: Mutex<HashSet<String>>,
-    /// By function: why no pods can be made for it.
-    pods_refused: Mutex<BTreeMap<String, String>>,
     /// Since when pods are not ready.
     not_ready: Mutex<HashMap<String, Instant>>,
     archives: archives::Archives,
@@ -240,7 +234,6 @@ pub(crate) async fn run(options: Options) -> Result<(), Box<dyn std::error::Erro
         pods_api,
         lost: Mutex::default(),
         heard: Mutex::default(),
-        pods_refused: Mutex::default(),
         not_ready: Mutex::default(),
         archives,
         recorder: Recorder::new(client.clone(), reporter),
@@ -259,7 +252,6 @@ pub(crate) async fn run(options: Options) -> Result<(), Box<dyn std::error::Erro
     controller.pods.synced().await;
     tracing::info!("this controller holds the lease");
     tokio::spawn(listen_to_cells(controller.clone(), new_cells));
-    tokio::spawn(pools::keep(controller.clone(), client));
     let mut workers = tokio::task::JoinSet::new();
     for _ in 0..WORKERS {
         workers.spawn(reconcile::keep(controller.clone()));

@@ -18,7 +18,6 @@ use mote_core::rollout::{Share, Split, Traffic, sticky_key};
 use serde_json::json;
 
 use super::{Controller, journals, ready_condition};
-use crate::pods::NEEDS;
 use crate::resources::{
     BOUNDS, Bounds, Cell, DIGEST, Function, FunctionRevision, FunctionRevisionSpec, FunctionStatus,
     LABEL_FUNCTION, LABEL_NUMBER, READY, RUNTIME, WantedShare, revision_name,
@@ -199,8 +198,6 @@ fn annotations(archive: &Archive) -> BTreeMap<String, String> {
         (BOUNDS[0], min.to_string()),
     ];
     notes.extend(max.map(|max| (BOUNDS[1], max.to_string())));
-    let pods = archive.pods.as_ref().and_then(|pods| serde_json::to_string(pods).ok());
-    notes.extend(pods.map(|pods| (NEEDS, pods)));
     notes.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
@@ -479,9 +476,6 @@ async fn write(
     let is_told = before.is_some_and(|it| it.reason == ready.reason && it.message == ready.message);
     status.conditions.retain(|condition| condition.type_ != "Ready");
     status.conditions.push(ready.clone());
-    let refused = pods_condition(controller, function);
-    status.conditions.retain(|condition| condition.type_ != PODS);
-    status.conditions.extend(refused.clone());
     if function.status.as_ref() == Some(&status) {
         return Ok(());
     }
@@ -502,27 +496,7 @@ async fn write(
     if is_final && !is_told {
         tell(controller, function, ready).await;
     }
-    if let Some(refused) = refused {
-        let before = function.status.iter().flat_map(|status| &status.conditions);
-        let mut before = before.filter(|condition| condition.type_ == PODS);
-        if !before.any(|before| before.message == refused.message) {
-            tell(controller, function, refused).await;
-        }
-    }
     Ok(())
-}
-
-/// The condition of a function for which no pods can be made.
-const PODS: &str = "PodsWaiting";
-
-fn pods_condition(controller: &Controller, function: &Function) -> Option<Condition> {
-    let text = controller.pods_refused.lock().get(&function.name_any()).cloned()?;
-    let mut now = Condition { type_: PODS.to_owned(), ..condition("False", "PodsRefused", text) };
-    let mut before = function.status.iter().flat_map(|status| &status.conditions);
-    if let Some(before) = before.rfind(|condition| condition.type_ == PODS) {
-        now.last_transition_time = before.last_transition_time.clone();
-    }
-    Some(now)
 }
 
 /// Writes an event with what a condition says. It is a help for people; nothing depends on it.

@@ -18,7 +18,7 @@ use mote_api::types::{
 use mote_api::{Problem, Timestamp, paths};
 use mote_core::body::{Body, BodyError};
 use mote_core::invocation::{Head, headers};
-use mote_core::spec::{Isolation, ScaleOverride};
+use mote_core::spec::ScaleOverride;
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{InstanceStatus, PoolStatus, Revision, clock};
 use serde::Deserialize;
@@ -119,10 +119,7 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
         mqtt: node.mqtt.status(&spec.name).into_iter().map(crate::mqtt::described).collect(),
         limits: Limits {
             memory_bytes: spec.limits.memory_bytes,
-            process_memory_bytes: match spec.isolation {
-                Isolation::Sandbox => node.backend.process_bytes(spec.limits.memory_bytes),
-                Isolation::Pod => None,
-            },
+            process_memory_bytes: node.backend.process_bytes(spec.limits.memory_bytes),
             cpu_millis: spec.limits.cpu_millis,
             pids: spec.limits.pids,
             timeout_ms: revision.timeout_ms(),

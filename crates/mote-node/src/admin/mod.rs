@@ -16,7 +16,6 @@ mod namespaces;
 mod node_routes;
 mod openwhisk;
 mod operators;
-mod pods;
 mod rollout;
 mod scale;
 mod secrets;
@@ -71,7 +70,6 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::CELLS, get(cells::list).put(cells::put))
         .route(paths::JOURNALS, get(journals::list))
         .route(paths::JOURNAL, put(journals::take).delete(journals::give_back))
-        .route(paths::PODS, get(pods::list).put(pods::put))
         .route(paths::FUNCTIONS, get(functions::list))
         .route(
             paths::FUNCTION,

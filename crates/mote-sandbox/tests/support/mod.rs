@@ -56,7 +56,6 @@ pub(crate) fn request(instance: u64, code_dir: &Path, launch: Launch) -> Instanc
         },
         shows_memory: true,
         writable_code: false,
-        pod: None,
         egress: Vec::new(),
         files: Vec::new(),
         links: Vec::new(),
