@@ -443,7 +443,9 @@ server.serve_forever()
 "
         )
     };
-    let manifest = "version = 1\nruntime = \"server\"\ncommand = [\"python3\", \"app.py\"]\n";
+    // One instance at a time, so that each end is counted once.
+    let manifest = "version = 1\nruntime = \"server\"\ncommand = [\"python3\", \"app.py\"]\n\
+                    [scale]\nmax = 1\n";
     let log_says = |text: &str, times: usize| {
         wait_for(text, || (node.ok(&["logs", "f"]).matches(text).count() == times).then_some(()));
     };

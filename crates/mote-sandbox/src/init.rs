@@ -141,7 +141,8 @@ fn wait(main: i32, children: &OwnedFd, server: Option<(&OwnedFd, u16)>) -> i32 {
 
 /// Carries out one order for a server; false when the engine's end is closed.
 fn obey(channel: BorrowedFd<'_>, port: u16, server: i32) -> bool {
-    let mut request = [0; 16];
+    // An order is one byte. Orders that arrive together are read one by one.
+    let mut request = [0; 1];
     match sys::read(channel, &mut request) {
         Ok(0) => return false,
         Ok(_) if request[0] == ServerOrder::Terminate as u8 => {
