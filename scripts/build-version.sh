@@ -35,7 +35,7 @@ replace() { # file, script of sed
   mount --bind "$replaced/$(echo "$1" | tr / _)" "$1"
 }
 for crate in "${CRATES[@]}"; do
-  replace "crates/$crate/Cargo.toml" "s/^version\.workspace = true$/version = \"$version\"/"
+  replace "$(dirname "$(grep -l "^name = \"$crate\"\$" crates/*/*/Cargo.toml)")/Cargo.toml" "s/^version\.workspace = true$/version = \"$version\"/"
 done
 names=$(printf '%s\n' "${CRATES[@]}" | paste -sd '|' | sed 's/|/\\|/g')
 replace Cargo.lock "/^name = \"\($names\)\"$/{n;s/^version = .*/version = \"$version\"/}"

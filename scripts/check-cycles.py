@@ -116,7 +116,7 @@ def cycles(graph: Graph) -> list[set[str]]:
 
 def main() -> int:
     os.chdir(Path(__file__).parent.parent)
-    crates = sorted(Path("crates").iterdir())
+    crates = sorted(path.parent for path in Path("crates").glob("*/*/Cargo.toml"))
     found = 0
     for crate in crates:
         for group in cycles(graph_of(crate / "src")):

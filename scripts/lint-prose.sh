@@ -35,7 +35,7 @@ fi
 # The golden file has the messages of the command line, and docs/reference/errors.md has the
 # catalogue of errors that the code generates.
 mapfile -t prose < <(git ls-files '*.md')
-prose+=(crates/mote/tests/golden/cli_errors.txt)
+prose+=(crates/cli/mote/tests/golden/cli_errors.txt)
 
 python3 -B scripts/check-prose-rules.py "$vale" || failed=1
 "$vale" --output=line "${prose[@]}" || failed=1

@@ -531,7 +531,7 @@ translated() {
       # Not all system calls are translated; the tests that need others are named in the output. A test
       # that starts its own program again cannot run.
       for try in 1 2 3; do
-        (cd "crates/${crate//_/-}" && timeout 900 "$translator" -p "$page" "$file" --test-threads 2 \
+        (cd "$(dirname "$(grep -l "^name = \"${crate//_/-}\"\$" crates/*/*/Cargo.toml)")" && timeout 900 "$translator" -p "$page" "$file" --test-threads 2 \
           --skip a_crash_between_any_two_steps_leaves_the_old_or_the_new) >"$work/user" 2>&1 || true
         # With pages that are larger than those of this machine, the translator sometimes refuses a
         # thread memory that is there.

@@ -15,13 +15,14 @@ pub mod load;
 pub mod log;
 pub mod mqtt;
 pub mod namespaces;
-#[path = "../../crates/mote-nats/tests/server/process.rs"]
+#[path = "../../crates/companions/nats/tests/server/process.rs"]
 pub mod nats;
 pub mod network;
 pub mod releases;
 pub mod restarting;
 pub mod schedule;
 pub mod service_manager;
+pub mod tree;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -1,5 +1,5 @@
 //! The scaling experiments of published studies on a real node (R91 to R106, R125, R127); the same
-//! names under a virtual clock are in `crates/mote-lab/tests/experiments.rs`.
+//! names under a virtual clock are in `crates/lab/lab/tests/experiments.rs`.
 //!
 //! The shapes are the studies'; times are shortened, and the work is scaled to a machine with two
 //! cores. `MOTE_LONG=1` restores the original lengths: about six hours, `make experiments`. Times

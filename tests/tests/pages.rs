@@ -94,14 +94,14 @@ fn is_missing(word: &str) -> Option<String> {
         "cargo" => {
             let name = word.split("-p ").nth(1).and_then(|rest| rest.split(' ').next());
             name.is_some_and(|name| {
-                name == "mote-tests" || exists(format!("crates/{name}/Cargo.toml"))
+                name == "mote-tests" || mote_tests::tree::package(name).is_some()
             })
         }
         "mote" | "./lab" | "pytest" => true,
         path if path.contains('/') => exists(path.to_owned()) || exists(format!("bench/{path}")),
         name => {
             exists(format!("tests/tests/{name}.rs"))
-                || exists(format!("crates/mote-lab/tests/{name}.rs"))
+                || exists(format!("crates/lab/lab/tests/{name}.rs"))
         }
     };
     (!found).then(|| word.to_owned())
@@ -226,7 +226,7 @@ fn requirements_name_what_exists() {
                 if part.trim_end().ends_with("e2e") {
                     folder = Some("tests/tests");
                 } else if part.trim_end().ends_with("lab") {
-                    folder = Some("crates/mote-lab/tests");
+                    folder = Some("crates/lab/lab/tests");
                 } else if part.trim() != "," {
                     folder = None;
                 }

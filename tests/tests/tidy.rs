@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+use mote_tests::tree;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -27,10 +29,7 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
 }
 
 fn crates() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(root().join("crates")).unwrap();
-    let mut crates: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    crates.sort();
-    crates
+    tree::packages().into_iter().map(|(_, folder)| folder).collect()
 }
 
 /// The crates of this repository that the manifest of `folder` names before its
@@ -42,21 +41,44 @@ fn dependencies(folder: &Path) -> BTreeSet<String> {
     names.filter_map(|name| name.strip_prefix("mote-")).map(str::to_owned).collect()
 }
 
-/// The map of ARCHITECTURE.md names, for each crate, the crates that it uses.
+/// The district of a crate: the folder of `crates/` that holds it.
+fn district(folder: &Path) -> String {
+    folder.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+/// The table of ARCHITECTURE.md names, for each district, the districts that it uses. It uses no
+/// others, it uses these, and none uses itself through others.
 #[test]
-fn crates_use_what_the_map_says() {
+fn districts_use_what_the_table_says() {
     let architecture = read(root().join("ARCHITECTURE.md"));
-    for folder in crates() {
-        let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
-        let row = architecture.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
-        let row = row.unwrap_or_else(|| panic!("ARCHITECTURE.md has no row for {name}"));
-        let uses = row.split('|').nth(3).unwrap().trim();
-        let found = dependencies(&folder);
-        let mapped: BTreeSet<String> = match uses {
-            "nothing of ours" => BTreeSet::new(),
+    let packages = tree::packages();
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (name, folder) in &packages {
+        let uses = found.entry(district(folder)).or_default();
+        for used in dependencies(folder) {
+            let used = packages.get(&format!("mote-{used}"));
+            let used = district(used.unwrap_or_else(|| panic!("{name}: no such crate")));
+            if used != district(folder) {
+                uses.insert(used);
+            }
+        }
+    }
+    let mut above: BTreeSet<String> = BTreeSet::new();
+    let rows: Vec<&str> =
+        architecture.lines().filter(|line| line.starts_with("| `crates/")).collect();
+    assert_eq!(rows.len(), found.len(), "a row for each district");
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let name = cells[1].trim_matches('`').trim_start_matches("crates/").to_owned();
+        let uses = &found[&name];
+        let mapped: BTreeSet<String> = match cells[3] {
+            "–" => BTreeSet::new(),
             list => list.split(", ").map(str::to_owned).collect(),
         };
-        assert_eq!(found, mapped, "{name}: its Cargo.toml and the map of ARCHITECTURE.md differ");
+        assert_eq!(uses, &mapped, "{name}: its crates and the table of ARCHITECTURE.md differ");
+        let later = uses.difference(&above).collect::<Vec<_>>();
+        assert!(later.is_empty(), "{name} uses {later:?}, which stand below it in the table");
+        above.insert(name);
     }
 }
 

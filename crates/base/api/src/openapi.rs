@@ -1,0 +1,696 @@
+//! The OpenAPI 3.1 document of the management API.
+//!
+//! The functions below are never called: they carry the description of one route each.
+#![allow(dead_code, reason = "carriers of documentation")]
+
+use utoipa::OpenApi;
+#[cfg(test)]
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+
+use crate::cells::{Cell, CellList, CellPlace, CellsRequest};
+use crate::error::Problem;
+use crate::invocations::{
+    AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
+    InvocationState, RunStep, RunStepState,
+};
+use crate::journals::{JournalList, JournalState, JournalStatus};
+use crate::keys::{CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey};
+use crate::kv::{KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten};
+use crate::mqtt::{MqttUser, MqttUserRequest, MqttUsers};
+use crate::namespaces::{Namespace, NamespaceList, NamespaceRequest, Quotas};
+use crate::openwhisk::{
+    WhiskAction, WhiskEntity, WhiskManifest, WhiskResult, WhiskRule, WhiskSequence,
+};
+use crate::operators::{
+    AuditEntry, AuditLog, NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens,
+};
+use crate::types::{
+    Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
+    InvokeAnswer, InvokeRequest, LogLine, LogStream, NodeBudget, NodeStatus, Rate, Reach,
+    RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
+    ScheduleOutcome, ScheduleRun, Secret, SecretList, Stop, TrafficEdit, TrafficRequest,
+    TrafficResult, TrafficShare,
+};
+
+/// The document as pretty JSON with a final newline: the file in the repository, which a test writes.
+/// The code that makes it would take more room in a binary, and so would the text itself, so it is
+/// decompressed at each call.
+pub fn document() -> Vec<u8> {
+    let packed = include_bytes!(concat!(env!("OUT_DIR"), "/openapi.deflate"));
+    miniz_oxide::inflate::decompress_to_vec(packed).expect("the build has compressed it")
+}
+
+/// The same, from the descriptions below.
+#[cfg(test)]
+fn described() -> String {
+    let mut document = Document::openapi();
+    if let Some(components) = document.components.as_mut() {
+        components
+            .add_security_scheme("bearer", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
+    }
+    let mut text = document.to_pretty_json().unwrap();
+    text.push('\n');
+    text
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "mote management API",
+        version = "1",
+        description = "Deploys, runs and watches functions on one node. On the node's Unix socket, the user id identifies the caller (root and the user that runs mote may use it); over TCP, every request needs `Authorization: Bearer TOKEN`. Errors are `application/problem+json` with a stable `code`."
+    ),
+    servers((url = "http://localhost", description = "the Unix socket of the node, or its --admin address")),
+    paths(
+        status, doctor, cells, put_cells, journals, take_journal, give_journal_back, functions, function, deploy, remove, revisions, place, split, traffic, rollback, invoke, scale, logs, invocations, invocation, cancel_invocation, retry_invocation, delete_dead_letters, delete_dead_letter, schedules, secrets, put_secret, remove_secret, keys, create_key, rotate_key, revoke_key, tokens, create_token, revoke_token, namespaces, create_namespace, namespace, update_namespace, delete_namespace, audit, kv, kv_list, kv_clear, kv_get, kv_put, kv_delete, kv_increment, mqtt_users, put_mqtt_user, remove_mqtt_user, openwhisk, openapi_json, livez,
+        readyz, metrics
+    ),
+    components(schemas(
+        AcceptedInvocation, AcceptedInvocations, CancelledInvocation, DeletedDeadLetters,
+        Namespace, NamespaceList, NamespaceRequest, Quotas, AuditEntry, AuditLog, NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens, CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey, Cell, CellList, CellPlace, CellsRequest, InvocationState, RunStep, RunStepState, Check, CheckState, DeployResult, DoctorReport, Function, FunctionList, FunctionState,
+        InvokeAnswer, InvokeRequest, JournalList, JournalState, JournalStatus, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten, LogLine,
+        LogStream, MqttUser, MqttUserRequest, MqttUsers, NodeBudget, NodeStatus, Problem,
+        Rate, Reach, RevisionInfo, RevisionList, ScaleBounds, ScaleRequest, ScaleResult, Schedule, ScheduleList,
+        ScheduleOutcome, ScheduleRun, Secret, SecretList,
+        SplitRequest, Stop, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare, WhiskAction, WhiskEntity,
+        WhiskManifest, WhiskResult, WhiskRule, WhiskSequence
+    )),
+    security((), ("bearer" = []))
+)]
+struct Document;
+
+/// What this node is and does.
+#[utoipa::path(get, path = "/v1/status", tag = "node", responses(
+    (status = 200, body = NodeStatus),
+    (status = 401, body = Problem, content_type = "application/problem+json"),
+))]
+fn status() {}
+
+/// What works on this machine and what does not.
+#[utoipa::path(get, path = "/v1/doctor", tag = "node", responses(
+    (status = 200, body = DoctorReport),
+))]
+fn doctor() {}
+
+/// The other cells of the cluster, and whether this one is connected to them.
+#[utoipa::path(get, path = "/v1/cells", tag = "node", responses(
+    (status = 200, body = CellList),
+))]
+fn cells() {}
+
+/// Replaces the list of the other cells, and names this one. The list holds until the node stops.
+/// Connections to cells that stay in the list are kept; those to others end with their last
+/// invocation.
+#[utoipa::path(put, path = "/v1/cells", tag = "node",
+    request_body(content = CellsRequest),
+    responses(
+        (status = 200, body = CellList),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the setting `cell` is off"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid list"),
+    ))]
+fn put_cells() {}
+
+/// The journals of accepted invocations that this node runs: its own, and those that it has taken
+/// over from others. Empty if it keeps none in NATS.
+#[utoipa::path(get, path = "/v1/journals", tag = "node", responses(
+    (status = 200, body = JournalList),
+))]
+fn journals() {}
+
+/// Takes a journal over and runs it next to the own one. The node that ran it before can write
+/// nothing to it any more. The own name takes the own journal back from a node that has taken it.
+/// Nothing changes if this node runs the journal already.
+#[utoipa::path(put, path = "/v1/journals/{name}", tag = "node",
+    params(("name" = String, Path, description = "name of the journal: 1 to 64 letters, digits, - and _")),
+    responses(
+        (status = 200, body = JournalList),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the node has no journal in NATS, or runs too many"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid name"),
+        (status = 503, body = Problem, content_type = "application/problem+json", description = "NATS does not answer"),
+    ))]
+fn take_journal() {}
+
+/// Ends to run a journal that is not the own one. The answer is sent when its attempts have ended
+/// and their ends are in the stream; what has not ended stays there for the next node.
+#[utoipa::path(delete, path = "/v1/journals/{name}", tag = "node",
+    params(("name" = String, Path, description = "name of the journal")),
+    responses(
+        (status = 200, body = JournalList),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "it is the node's own journal"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid name"),
+    ))]
+fn give_journal_back() {}
+
+/// All functions, by name.
+#[utoipa::path(get, path = "/v1/functions", tag = "functions", responses(
+    (status = 200, body = FunctionList),
+))]
+fn functions() {}
+
+/// One function.
+#[utoipa::path(get, path = "/v1/functions/{name}", tag = "functions",
+    params(("name" = String, Path, description = "name of the function")),
+    responses(
+        (status = 200, body = Function),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn function() {}
+
+/// Deploys a new revision.
+///
+/// The body is a tar, plain or gzip, of the function's folder. Its first entry may be
+/// `.mote/spec.json`, the checked spec; it is set aside and does not become code. Without it the
+/// node reads `mote.toml` in the tar and guesses the rest. The name in the address wins. The old
+/// revision serves until the new one is stored and ready; on any error it stays live.
+#[utoipa::path(put, path = "/v1/functions/{name}", tag = "functions",
+    params(
+        ("name" = String, Path, description = "name of the function"),
+        ("dry_run" = Option<bool>, Query, description = "check everything, change nothing"),
+        ("no_traffic" = Option<bool>, Query, description = "the revision receives no share of the traffic"),
+        ("tag" = Option<String>, Query, description = "the revision receives no share of the traffic, and NAME@TAG reaches it"),
+    ),
+    request_body(content = Vec<u8>, content_type = "application/x-tar", description = "tar of the folder"),
+    responses(
+        (status = 200, body = DeployResult, description = "nothing was changed (dry run)"),
+        (status = 201, body = DeployResult, description = "the revision is ready, stored, and live unless it was deployed without traffic"),
+        (status = 400, body = Problem, content_type = "application/problem+json", description = "upload cut off"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "another deploy of this function is running, or there is no revision that could receive the traffic"),
+        (status = 413, body = Problem, content_type = "application/problem+json", description = "archive too large"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "archive, manifest or code refused, or the function did not become ready"),
+        (status = 507, body = Problem, content_type = "application/problem+json", description = "disk full"),
+    ))]
+fn deploy() {}
+
+/// Removes a function and its revisions. Invocations that run finish.
+#[utoipa::path(delete, path = "/v1/functions/{name}", tag = "functions",
+    params(("name" = String, Path, description = "name of the function")),
+    responses(
+        (status = 204, description = "removed"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn remove() {}
+
+/// The stored revisions of a function, newest first.
+#[utoipa::path(get, path = "/v1/functions/{name}/revisions", tag = "functions",
+    params(("name" = String, Path, description = "name of the function")),
+    responses(
+        (status = 200, body = RevisionList),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn revisions() {}
+
+/// Stores a revision under a number that somebody else chose, without traffic.
+///
+/// The agent of a cluster's cell uses this: all cells have the same revisions. A revision that is
+/// there already stays; another one under its number is refused.
+#[utoipa::path(put, path = "/v1/functions/{name}/revisions/{number}", tag = "functions",
+    params(
+        ("name" = String, Path, description = "name of the function"),
+        ("number" = u64, Path, description = "number of the revision, above every number that the function had"),
+        ("warm" = Option<bool>, Query, description = "an instance of it must become ready first"),
+    ),
+    request_body(content = Vec<u8>, content_type = "application/x-tar", description = "tar of the folder, as for a deploy"),
+    responses(
+        (status = 201, body = DeployResult, description = "the revision is stored, and ready if that was asked for"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "another deploy of this function is running"),
+        (status = 413, body = Problem, content_type = "application/problem+json", description = "archive too large"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "archive, manifest, code or number refused, or the function did not become ready"),
+        (status = 507, body = Problem, content_type = "application/problem+json", description = "disk full"),
+    ))]
+fn place() {}
+
+/// Sets the whole split of a function with its history.
+///
+/// The agent of a cluster's cell uses this. All revisions that the split names are stored already.
+#[utoipa::path(put, path = "/v1/functions/{name}/split", tag = "functions",
+    params(
+        ("name" = String, Path, description = "name of the function"),
+        ("warm" = Option<bool>, Query, description = "revisions that did not serve before must become ready first"),
+    ),
+    request_body(content = SplitRequest),
+    responses(
+        (status = 200, body = TrafficResult),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "no such function or revision"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "another deploy of this function is running"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "the split is not valid, or a revision did not become ready"),
+    ))]
+fn split() {}
+
+/// A whole split with its history, as a node stores it.
+#[derive(utoipa::ToSchema)]
+struct SplitRequest {
+    /// The shares, 100 % in sum.
+    split: Vec<TrafficShare>,
+    /// The revisions that were live before, the last one at the end. Rolling back goes to it.
+    before: Vec<u64>,
+    /// While traffic is divided: the revision that had all of it when the division began.
+    whole_before: Option<u64>,
+    /// Whether another cell runs the function's schedules and subscriptions.
+    elsewhere: bool,
+}
+
+/// Splits a function's traffic over its revisions.
+///
+/// Revisions that were not reached before are started first; when one does not become ready,
+/// nothing changes. The answer comes when the change is durable and in force.
+#[utoipa::path(put, path = "/v1/functions/{name}/traffic", tag = "functions",
+    params(("name" = String, Path, description = "name of the function")),
+    request_body(content = TrafficRequest),
+    responses(
+        (status = 200, body = TrafficResult),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "no such function or revision"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "another deploy of this function is running"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "the split is not valid, or a revision did not become ready"),
+    ))]
+fn traffic() {}
+
+/// Sends all of a function's traffic back to an earlier revision.
+///
+/// An instance of it is started first; when it does not become ready, nothing changes.
+#[utoipa::path(post, path = "/v1/functions/{name}/rollback", tag = "functions",
+    params(
+        ("name" = String, Path, description = "name of the function"),
+        ("revision" = Option<u64>, Query, description = "the revision; by default the one that was live before"),
+    ),
+    responses(
+        (status = 200, body = TrafficResult),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "no such function or revision, or no earlier revision"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "another deploy of this function is running"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "the revision did not become ready"),
+    ))]
+fn rollback() {}
+
+/// Runs a function once.
+///
+/// Body and headers reach the function as they are, except hop-by-hop headers, `Authorization`
+/// and `Mote-*`. Its status, headers and body are the answer. When `mote` made the answer
+/// instead, `Mote-Fault` carries the code and the body is a problem.
+#[utoipa::path(post, path = "/v1/functions/{name}/invoke", tag = "functions",
+    params(
+        ("name" = String, Path, description = "name of the function, or NAME@TAG"),
+        ("Mote-Method" = Option<String>, Header, description = "method that the function receives; POST by default"),
+        ("Mote-Path" = Option<String>, Header, description = "path and query that the function receives; / by default"),
+    ),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = "default", description = "the function's own answer; Mote-Invocation contains the invocation id")))]
+fn invoke() {}
+
+/// Starts or stops instances now, or sets their bounds.
+///
+/// `instances` is done at once and not kept: what is started idles for `scale.idle` at most, what
+/// `min` keeps is not stopped, busy instances stay. `min` and `max` are durable and hold until the
+/// next deploy. The answer does not wait for starts.
+#[utoipa::path(post, path = "/v1/functions/{name}/scale", tag = "functions",
+    params(("name" = String, Path, description = "name of the function")),
+    request_body = ScaleRequest,
+    responses(
+        (status = 200, body = ScaleResult),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "the numbers contradict each other"),
+    ))]
+fn scale() {}
+
+/// Log lines, one JSON object per line, oldest first.
+#[utoipa::path(get, path = "/v1/functions/{name}/logs", tag = "functions",
+    params(
+        ("name" = String, Path, description = "name of the function"),
+        ("follow" = Option<bool>, Query, description = "keep the stream open for new lines"),
+        ("since" = Option<String>, Query, description = "only lines younger than this: RFC 3339 time, or a duration such as 10m"),
+        ("tail" = Option<u64>, Query, description = "only the last lines, counted after the other filters"),
+        ("invocation" = Option<String>, Query, description = "only lines of this invocation"),
+    ),
+    responses(
+        (status = 200, body = LogLine, content_type = "application/jsonl"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn logs() {}
+
+/// Accepted invocations, newest first, without their answers.
+#[utoipa::path(get, path = "/v1/invocations", tag = "invocations",
+    params(
+        ("function" = Option<String>, Query, description = "only those of this function"),
+        ("state" = Option<String>, Query, description = "only those in this state: waiting, running, succeeded, dead or cancelled"),
+        ("before" = Option<String>, Query, description = "only those that were accepted before the one with this id"),
+        ("limit" = Option<usize>, Query, description = "1 to 1000; 100 unless given"),
+        ("runs" = Option<bool>, Query, description = "only runs of chains"),
+    ),
+    responses(
+        (status = 200, body = AcceptedInvocations),
+        (status = 422, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn invocations() {}
+
+/// One accepted invocation, with the function's answer if it has ended.
+#[utoipa::path(get, path = "/v1/invocations/{id}", tag = "invocations",
+    params(("id" = String, Path, description = "id of the invocation")),
+    responses(
+        (status = 200, body = AcceptedInvocation),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn invocation() {}
+
+/// Cancels an accepted invocation. An attempt that runs is ended; what it has done remains.
+#[utoipa::path(delete, path = "/v1/invocations/{id}", tag = "invocations",
+    params(("id" = String, Path, description = "id of the invocation")),
+    responses(
+        (status = 200, body = CancelledInvocation),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "it has ended"),
+    ))]
+fn cancel_invocation() {}
+
+/// Runs a dead letter again, with all its attempts.
+#[utoipa::path(post, path = "/v1/invocations/{id}/retry", tag = "invocations",
+    params(("id" = String, Path, description = "id of the dead letter")),
+    responses(
+        (status = 204, description = "it waits to run"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "it is not a dead letter"),
+    ))]
+fn retry_invocation() {}
+
+/// Removes all dead letters, or those of a function.
+#[utoipa::path(delete, path = "/v1/dead-letters", tag = "invocations",
+    params(("function" = Option<String>, Query, description = "only those of this function")),
+    responses((status = 200, body = DeletedDeadLetters)))]
+fn delete_dead_letters() {}
+
+/// Removes one dead letter.
+#[utoipa::path(delete, path = "/v1/dead-letters/{id}", tag = "invocations",
+    params(("id" = String, Path, description = "id of the dead letter")),
+    responses(
+        (status = 204, description = "removed"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn delete_dead_letter() {}
+
+/// The schedules of all functions, in the order of their names.
+#[utoipa::path(get, path = "/v1/schedules", tag = "functions", responses(
+    (status = 200, body = ScheduleList),
+))]
+fn schedules() {}
+
+/// Names of all secrets, each with the functions that read it. Values are never shown.
+#[utoipa::path(get, path = "/v1/secrets", tag = "secrets", responses(
+    (status = 200, body = SecretList),
+))]
+fn secrets() {}
+
+/// Makes or replaces a secret. Instances that start from then on see it; those that run keep what
+/// they have.
+#[utoipa::path(put, path = "/v1/secrets/{name}", tag = "secrets",
+    params(("name" = String, Path, description = "1 to 253 of a-z, A-Z, 0-9, -, _ and ., not beginning with .")),
+    request_body(content = String, content_type = "text/plain", description = "the value: text of at most 64 KiB, taken as it is"),
+    responses(
+        (status = 200, body = Secret, description = "replaced"),
+        (status = 201, body = Secret, description = "made"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid name or value of a secret"),
+    ))]
+fn put_secret() {}
+
+/// Removes a secret. Instances that run keep it; functions that read it start no further ones.
+#[utoipa::path(delete, path = "/v1/secrets/{name}", tag = "secrets",
+    params(("name" = String, Path, description = "name of the secret")),
+    responses(
+        (status = 204, description = "removed"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn remove_secret() {}
+
+/// The keys of callers, without the keys themselves.
+#[utoipa::path(get, path = "/v1/keys", tag = "keys", responses(
+    (status = 200, body = CallerKeys),
+))]
+fn keys() {}
+
+/// Makes a key for a new caller. The answer is the only one with the key.
+#[utoipa::path(post, path = "/v1/keys", tag = "keys",
+    request_body = CallerKeyRequest,
+    responses(
+        (status = 201, body = NewCallerKey, description = "made"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the caller has a key already, or the node has too many"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid name, pattern or lifetime"),
+    ))]
+fn create_key() {}
+
+/// Replaces the key of a caller. The answer is the only one with the new key.
+#[utoipa::path(post, path = "/v1/keys/{name}/rotate", tag = "keys",
+    params(("name" = String, Path, description = "name of the caller")),
+    request_body = CallerKeyRotation,
+    responses(
+        (status = 200, body = NewCallerKey, description = "replaced"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid grace"),
+    ))]
+fn rotate_key() {}
+
+/// Makes the keys of a caller invalid at once.
+#[utoipa::path(delete, path = "/v1/keys/{name}", tag = "keys",
+    params(("name" = String, Path, description = "name of the caller")),
+    responses(
+        (status = 204, description = "revoked"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn revoke_key() {}
+
+/// The namespaces that the sender may see, without the default one.
+#[utoipa::path(get, path = "/v1/namespaces", tag = "namespaces", responses(
+    (status = 200, body = NamespaceList),
+))]
+fn namespaces() {}
+
+/// Makes a namespace.
+#[utoipa::path(post, path = "/v1/namespaces", tag = "namespaces",
+    request_body = NamespaceRequest,
+    responses(
+        (status = 201, body = Namespace, description = "made"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "there is one with this name, or the node shares its functions with others"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid name"),
+    ))]
+fn create_namespace() {}
+
+/// One namespace, and what it uses.
+#[utoipa::path(get, path = "/v1/namespaces/{name}", tag = "namespaces",
+    params(("name" = String, Path, description = "name of the namespace")),
+    responses(
+        (status = 200, body = Namespace),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn namespace() {}
+
+/// Replaces the limits of a namespace. Functions and instances that exceed a new limit are not removed.
+#[utoipa::path(put, path = "/v1/namespaces/{name}", tag = "namespaces",
+    params(("name" = String, Path, description = "name of the namespace")),
+    request_body = Quotas,
+    responses(
+        (status = 200, body = Namespace),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn update_namespace() {}
+
+/// Deletes a namespace. It waits for changes and instances in it to end.
+#[utoipa::path(delete, path = "/v1/namespaces/{name}", tag = "namespaces",
+    params(
+        ("name" = String, Path, description = "name of the namespace"),
+        ("force" = Option<bool>, Query, description = "delete it with its functions, secrets, state, keys, tokens and accepted invocations; without this, it must be empty"),
+    ),
+    responses(
+        (status = 204, description = "deleted"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "it is not empty, or something in it does not end"),
+    ))]
+fn delete_namespace() {}
+
+/// The tokens of those who manage the node, without the tokens themselves.
+#[utoipa::path(get, path = "/v1/tokens", tag = "operators", responses(
+    (status = 200, body = OperatorTokens),
+))]
+fn tokens() {}
+
+/// Makes a token with a role. The answer is the only one with the token.
+#[utoipa::path(post, path = "/v1/tokens", tag = "operators",
+    request_body = OperatorTokenRequest,
+    responses(
+        (status = 201, body = NewOperatorToken, description = "made"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "there is a token with this name, or the node has too many"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a name, role or lifetime"),
+    ))]
+fn create_token() {}
+
+/// Makes a token invalid at once.
+#[utoipa::path(delete, path = "/v1/tokens/{name}", tag = "operators",
+    params(("name" = String, Path, description = "name of the token")),
+    responses(
+        (status = 204, description = "revoked"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+    ))]
+fn revoke_token() {}
+
+/// The latest requests that changed something or were not permitted to, the oldest first.
+#[utoipa::path(get, path = "/v1/audit", tag = "operators",
+    params(("limit" = Option<u32>, Query, description = "entries at most, up to 10000; 100 by default")),
+    responses((status = 200, body = AuditLog)))]
+fn audit() {}
+
+/// Users of the node's own MQTT broker, without their passwords.
+#[utoipa::path(get, path = "/v1/mqtt/users", tag = "mqtt", responses(
+    (status = 200, body = MqttUsers),
+    (status = 409, body = Problem, content_type = "application/problem+json", description = "the node runs no broker"),
+))]
+fn mqtt_users() {}
+
+/// Makes or replaces a user of the broker, which takes up the change within a second.
+#[utoipa::path(put, path = "/v1/mqtt/users/{name}", tag = "mqtt",
+    params(("name" = String, Path, description = "1 to 256 bytes")),
+    request_body = MqttUserRequest,
+    responses(
+        (status = 200, body = MqttUser),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the node runs no broker"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a valid name, password or filter"),
+    ))]
+fn put_mqtt_user() {}
+
+/// Removes a user of the broker.
+#[utoipa::path(delete, path = "/v1/mqtt/users/{name}", tag = "mqtt",
+    params(("name" = String, Path, description = "name of the user")),
+    responses(
+        (status = 204, description = "removed"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the node runs no broker"),
+    ))]
+fn remove_mqtt_user() {}
+
+/// What the namespaces of functions' state hold.
+#[utoipa::path(get, path = "/v1/kv", tag = "state", responses(
+    (status = 200, body = KvNamespaces),
+))]
+fn kv() {}
+
+/// Lists keys of a namespace in the order of their bytes.
+#[utoipa::path(get, path = "/v1/kv/{namespace}", tag = "state",
+    params(
+        ("namespace" = String, Path, description = "name of a function, or shared:NAME"),
+        ("prefix" = Option<String>, Query, description = "only keys that begin with it"),
+        ("after" = Option<String>, Query, description = "only keys behind this one"),
+        ("limit" = Option<u32>, Query, description = "keys at most, up to 1000"),
+    ),
+    responses(
+        (status = 200, body = KvListing),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a namespace"),
+    ))]
+fn kv_list() {}
+
+/// Removes everything in a namespace.
+#[utoipa::path(delete, path = "/v1/kv/{namespace}", tag = "state", params(("namespace" = String, Path, description = "name of a function, or shared:NAME")),
+    responses(
+        (status = 204, description = "it is empty"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a namespace"),
+    ))]
+fn kv_clear() {}
+
+/// The value of a key. The header `mote-version` is its version, and `mote-expires-unix-ms` says when
+/// it vanishes, if it does.
+#[utoipa::path(get, path = "/v1/kv/{namespace}/entry", tag = "state", params(("namespace" = String, Path, description = "name of a function, or shared:NAME"), ("key" = String, Query, description = "the key")),
+    responses(
+        (status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "there is no such entry"),
+    ))]
+fn kv_get() {}
+
+/// Writes the value of a key, which is on disk when this answers.
+#[utoipa::path(put, path = "/v1/kv/{namespace}/entry", tag = "state",
+    params(
+        ("namespace" = String, Path, description = "name of a function, or shared:NAME"),
+        ("key" = String, Query, description = "the key"),
+        ("ttl_ms" = Option<u64>, Query, description = "after how many milliseconds it vanishes"),
+        ("version" = Option<u64>, Query, description = "the version that the entry must have; 0 if there must be none"),
+    ),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "the value"),
+    responses(
+        (status = 200, body = KvWritten),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the entry has another version"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "not a namespace, key or value"),
+        (status = 507, body = Problem, content_type = "application/problem+json", description = "the quota is used up"),
+    ))]
+fn kv_put() {}
+
+/// Removes a key.
+#[utoipa::path(delete, path = "/v1/kv/{namespace}/entry", tag = "state", params(("namespace" = String, Path, description = "name of a function, or shared:NAME"), ("key" = String, Query, description = "the key")),
+    responses(
+        (status = 204, description = "removed"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "there is no such entry"),
+    ))]
+fn kv_delete() {}
+
+/// Adds to a whole number, which is 0 without an entry.
+#[utoipa::path(post, path = "/v1/kv/{namespace}/entry", tag = "state",
+    params(("namespace" = String, Path, description = "name of a function, or shared:NAME"), ("key" = String, Query, description = "the key"), ("by" = Option<i64>, Query, description = "what is added; 1 by default")),
+    responses(
+        (status = 200, body = KvWritten),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "the entry holds no number"),
+        (status = 507, body = Problem, content_type = "application/problem+json", description = "the quota is used up"),
+    ))]
+fn kv_increment() {}
+
+/// Makes or replaces the entities of an OpenWhisk manifest, or none where one cannot be made.
+///
+/// The functions of its actions are deployed already. The node keeps such entities where its
+/// OpenWhisk API is on.
+#[utoipa::path(put, path = "/v1/openwhisk", tag = "functions",
+    request_body(content = WhiskManifest),
+    responses(
+        (status = 200, body = WhiskResult),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "the node's OpenWhisk API is off"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "names that are not valid, or that do not exist"),
+    ))]
+fn openwhisk() {}
+
+/// This document.
+#[utoipa::path(get, path = "/v1/openapi.json", tag = "node", responses((status = 200)))]
+fn openapi_json() {}
+
+/// 200 while the process lives.
+#[utoipa::path(get, path = "/livez", tag = "health", responses((status = 200)), security(()))]
+fn livez() {}
+
+/// 200 when invocations can be served.
+#[utoipa::path(get, path = "/readyz", tag = "health",
+    responses((status = 200), (status = 503, description = "starting or stopping")), security(()))]
+fn readyz() {}
+
+/// Metrics in the Prometheus text format.
+#[utoipa::path(get, path = "/metrics", tag = "health", responses((status = 200)))]
+fn metrics() {}
+
+#[cfg(test)]
+mod tests {
+    /// The document in the repository is this one. `MOTE_BLESS=1 cargo test -p mote-api` rewrites it.
+    #[test]
+    fn the_checked_in_document_is_fresh() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/reference/openapi.json");
+        let now = super::described();
+        if std::env::var_os("MOTE_BLESS").is_some() {
+            std::fs::write(path, &now).unwrap();
+        }
+        let stored = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            stored == now,
+            "docs/reference/openapi.json is stale; refresh it with MOTE_BLESS=1"
+        );
+        assert!(now.contains("\"openapi\": \"3.1.0\""));
+    }
+
+    #[test]
+    fn every_path_is_documented() {
+        let document: serde_json::Value = serde_json::from_slice(&super::document()).unwrap();
+        // The test reads the constants of all paths, so a new one cannot be forgotten.
+        let paths = include_str!("paths.rs").lines().filter_map(|line| {
+            let (_, value) = line.split_once(": &str = \"")?;
+            value.strip_suffix("\";").filter(|value| value.starts_with('/'))
+        });
+        assert!(paths.clone().count() > 20);
+        for path in paths {
+            assert!(document["paths"][path].is_object(), "{path}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! What the tests of this front share.
+
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+pub mod coap;
+#[path = "../../../http/tests/support/fake.rs"]
+pub mod fake;
+pub mod relay;
+
+pub use fake::*;
