@@ -1,6 +1,6 @@
 """What workloads run on: a target deploys them and says where they answer.
 
-Adding a platform is a class with `deploy` and what it `offers`; see docs/guides/the-lab.md.
+Adding a platform is a class with `deploy` and what it `offers`; see bench/README.md.
 """
 
 from __future__ import annotations

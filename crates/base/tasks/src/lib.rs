@@ -3,7 +3,7 @@
 //! For each type of future that is spawned, and for each function that runs on a thread that may
 //! block, tokio puts about 4 KB of code and tables into a program. What is handed over by these
 //! functions has few types, so that a program contains that code once
-//! (`docs/decisions/0055-smaller-binary.md`). A future that runs for each request of the data path is
+//! (`docs/decisions/0091-one-program.md`). A future that runs for each request of the data path is
 //! spawned as it is. This crate must not know what a task does.
 
 use std::future::Future;

@@ -31,7 +31,7 @@ const SECRETS_LINK: &str = "/var/openfaas/secrets";
 /// Without these variables, glibc returns or keeps freed memory depending on what happens to lie
 /// above it: the same work then causes thousands of page faults in every call, or none. The values
 /// are the highest that glibc chooses by itself. Other C libraries ignore them.
-/// docs/decisions/0025-freed-memory.md.
+/// docs/decisions/0088-memory-by-need.md.
 const KEEPS_MEMORY: [(&str, &str); 2] =
     [("MALLOC_MMAP_THRESHOLD_", "33554432"), ("MALLOC_TRIM_THRESHOLD_", "67108864")];
 

@@ -122,7 +122,7 @@ impl ProcessBackend {
     /// Resolves when the zygote, which makes sandboxes, has ended: its instances end with it, and
     /// no start succeeds any more. Never resolves where the zygote's end cannot be watched. A
     /// process with threads cannot fork another zygote safely, so the node should end
-    /// (docs/decisions/0027-end-of-the-helper.md).
+    /// (docs/decisions/0002-own-sandbox.md).
     pub async fn helper_ended(&self) {
         if self.inner.zygote.ended().await.is_err() {
             std::future::pending().await

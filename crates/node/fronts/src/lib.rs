@@ -2,7 +2,7 @@
 //!
 //! The fronts are generic over what they call, so the crate that names the engine contains the code
 //! that every request passes. That is this crate: it is compiled for speed, and `mote-node`, which
-//! starts the fronts, for size (`docs/decisions/0055-smaller-binary.md`). Each future is behind a
+//! starts the fronts, for size (`docs/decisions/0091-one-program.md`). Each future is behind a
 //! pointer, because otherwise the crate that spawns it would contain its code. It must not know more
 //! than which front gets which invoker.
 

@@ -35,7 +35,7 @@ const CORES_PER_THREAD: usize = 4;
 
 /// Threads of the data path; if `asked` is 0, the number of cores decides. The first one also runs
 /// the CoAP front and the engine's other tasks. On few cores, a second one takes more from the
-/// functions and the clients than it gains (docs/decisions/0070-data-path-threads.md).
+/// functions and the clients than it gains (docs/decisions/0004-threads.md).
 pub fn data_threads(asked: usize, cores: usize) -> usize {
     match asked {
         0 if cores < CORES_PER_THREAD * 2 => 1,

@@ -6,7 +6,7 @@
 //! `mote_core::accept::Accept`. The crate must not know manifests, the store or how a function is
 //! run. Start with [`Schedules`].
 //!
-//! The rules for clock changes and for missed times are in `docs/decisions/0034-schedules.md`.
+//! The rules for clock changes and for missed times are in `docs/decisions/0037-journal.md`.
 
 pub mod book;
 pub mod driver;

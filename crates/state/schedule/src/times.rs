@@ -2,7 +2,7 @@
 //!
 //! The library `croner` reads cron expressions and searches the calendar; it never sees a zone.
 //! This module translates between the calendar and the zone, because the rule for clock changes is
-//! a promise to users (docs/decisions/0034-schedules.md).
+//! a promise to users (docs/decisions/0037-journal.md).
 
 use std::sync::Arc;
 
