@@ -78,8 +78,8 @@ const STANDALONE: [&str; 1] = ["standalone/serve.py"];
 const LEVEL: u8 = 10;
 
 fn main() -> io::Result<()> {
-    let shims =
-        Path::new(&env::var("CARGO_MANIFEST_DIR").map_err(io::Error::other)?).join("../../../shims");
+    let shims = Path::new(&env::var("CARGO_MANIFEST_DIR").map_err(io::Error::other)?)
+        .join("../../../shims");
     let out = PathBuf::from(env::var("OUT_DIR").map_err(io::Error::other)?);
     let mut source = String::new();
     for (constant, paths) in [("SHIMS", &SHIMS[..]), ("GO", &GO), ("STANDALONE", &STANDALONE)] {

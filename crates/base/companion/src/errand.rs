@@ -53,7 +53,7 @@ async fn run(
     command.stderr(if label.is_some() { Stdio::piped() } else { Stdio::inherit() });
     let mut child = command.spawn()?;
     if let (Some(label), Some(errors)) = (label, child.stderr.take()) {
-        tokio::spawn(mote_tasks::boxed(relay(errors, label)));
+        tokio::spawn(relay(errors, label));
     }
     let answered = async {
         let mut answer = Vec::new();

@@ -7,7 +7,6 @@ use std::pin::Pin;
 use std::process::Stdio;
 use std::time::Duration;
 
-use mote_tasks::Task;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::watch;
@@ -22,8 +21,7 @@ const LINE_BYTES_MAX: u64 = 1 << 10;
 /// Lines of its log in a second; what others do can cause lines, so further ones are dropped.
 const LINES_PER_S: u32 = 20;
 
-/// The work of [`Companion::serve`]. It is behind a pointer so that a program contains the code that
-/// keeps companions running once, and not once for each kind of them.
+/// The work of [`Companion::serve`].
 pub type Serving<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + Send + 'a>>;
 
 /// A program that a node keeps running.
@@ -58,16 +56,12 @@ pub fn command(program: &Path, folder: &Path) -> Command {
 }
 
 /// Runs a program until the node stops, with growing pauses between starts.
-pub fn keep(companion: impl Companion + 'static, stopped: watch::Receiver<bool>) -> Task {
-    mote_tasks::boxed(keep_running(Box::new(companion), stopped))
-}
-
-async fn keep_running(mut companion: Box<dyn Companion>, mut stopped: watch::Receiver<bool>) {
+pub async fn keep(mut companion: impl Companion, mut stopped: watch::Receiver<bool>) {
     let (first, longest) = companion.pauses();
     let mut pause = first;
     while !*stopped.borrow() {
         let began = Instant::now();
-        let ended = run(&mut *companion, &mut stopped).await;
+        let ended = run(&mut companion, &mut stopped).await;
         let is_stopping = *stopped.borrow();
         companion.ended(&ended, is_stopping);
         if is_stopping {
@@ -94,8 +88,7 @@ async fn run(
     // The command may hold the other end of a socket, whose close tells the process to end.
     drop(command);
     let label = companion.label();
-    let log =
-        child.stderr.take().map(|errors| tokio::spawn(mote_tasks::boxed(relay(errors, label))));
+    let log = child.stderr.take().map(|errors| tokio::spawn(relay(errors, label)));
     let ended = match companion.serve(&mut child, stopped).await {
         Ok(()) => match timeout(END_PATIENCE, child.wait()).await {
             Ok(status) => Ok(status?.to_string()),

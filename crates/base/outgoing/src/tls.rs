@@ -63,7 +63,7 @@ pub(crate) async fn connect(
 
 async fn config() -> Result<Arc<ClientConfig>, TlsError> {
     // Reads some hundred certificates from files.
-    let made = mote_tasks::blocking(|| {
+    let made = tokio::task::spawn_blocking(|| {
         let mut roots = RootCertStore::empty();
         let found = rustls_native_certs::load_native_certs();
         let (taken, _) = roots.add_parsable_certificates(found.certs);

@@ -162,8 +162,8 @@ impl Cells {
             counters: Counters::default(),
             random: RandomState::new(),
         });
-        runtime.spawn(mote_tasks::boxed(receiver::accept(shared.clone(), listener)));
-        runtime.spawn(mote_tasks::boxed(receiver::report(shared.clone())));
+        runtime.spawn(receiver::accept(shared.clone(), listener));
+        runtime.spawn(receiver::report(shared.clone()));
         Ok(Self(shared))
     }
 

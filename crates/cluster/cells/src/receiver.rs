@@ -59,7 +59,7 @@ pub(crate) async fn accept(shared: Arc<Shared>, listener: TcpListener) {
         let address = from.ip().to_canonical();
         let Ok(stranger) = strangers.take(address, 1) else { continue };
         let (shared, cells, failed) = (shared.clone(), cells.clone(), failed.clone());
-        tokio::spawn(mote_tasks::boxed(async move {
+        tokio::spawn(async move {
             let greeted = tokio::time::timeout(HANDSHAKE_TIMEOUT, greet(&shared, tcp)).await;
             let (io, input, name) = match greeted {
                 Ok(Ok(greeted)) => greeted,
@@ -76,7 +76,7 @@ pub(crate) async fn accept(shared: Arc<Shared>, listener: TcpListener) {
             drop(stranger);
             let Ok(_place) = cells.take(address, 1) else { return };
             serve(&shared, io, input, &name).await;
-        }));
+        });
     }
 }
 
@@ -128,8 +128,7 @@ async fn serve(shared: &Arc<Shared>, io: TlsStream<TcpStream>, input: BytesMut, 
     shared.inbound_count.fetch_add(1, Ordering::Relaxed);
     link.put_load(&load(shared));
     let again = Arc::new(Notify::new());
-    let reports =
-        tokio::spawn(mote_tasks::boxed(correct(shared.clone(), link.clone(), again.clone())));
+    let reports = tokio::spawn(correct(shared.clone(), link.clone(), again.clone()));
     let receive = |frame: Frame| {
         let Some(frame) = link.receive(frame)? else { return Ok(()) };
         if frame.kind != Kind::Invoke {

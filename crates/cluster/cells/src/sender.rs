@@ -71,7 +71,7 @@ impl Peer {
     /// Connects to the cell, and again whenever the connection is lost.
     pub(crate) fn start(shared: &Arc<Shared>, id: CellId, cell: CellAddress) -> Arc<Self> {
         let peer = Arc::new(Self { id, cell, state: Mutex::default(), retired: Notify::new() });
-        shared.runtime.spawn(mote_tasks::boxed(keep(shared.clone(), peer.clone())));
+        shared.runtime.spawn(keep(shared.clone(), peer.clone()));
         peer
     }
 

@@ -182,7 +182,7 @@ impl<I: Instance> Door<I> {
         flow.send(datagram);
         let carried =
             self.clone().answer(flow.clone(), inside.clone(), from, closed.clone(), places);
-        let task = tokio::spawn(mote_tasks::boxed(carried));
+        let task = tokio::spawn(carried);
         flows.all.insert(from, (flow, task.abort_handle()));
     }
 

@@ -70,10 +70,10 @@ impl<I: Instance> Door<I> {
                         }
                     };
                     let (door, closed) = (self.clone(), closed.clone());
-                    tokio::spawn(mote_tasks::boxed(async move {
+                    tokio::spawn(async move {
                         let _places = (place, shares);
                         door.pass(inside, closed).await;
-                    }));
+                    });
                 }
                 Err(error) if is_shortage(&error) => tokio::time::sleep(SHORTAGE_PAUSE).await,
                 // A connection that ended before it was accepted.

@@ -44,5 +44,5 @@ pub(crate) async fn look_up(
         let _place = place;
         Ok((host.as_str(), port).to_socket_addrs()?.collect())
     };
-    mote_tasks::blocking(look).await.map_err(io::Error::other)?
+    tokio::task::spawn_blocking(look).await.map_err(io::Error::other)?
 }

@@ -63,11 +63,11 @@ impl<I: Instance> Names<I> {
             let Some(question) = Question::read(&buffer[..length]) else { continue };
             let Ok(place) = places.clone().try_acquire_owned() else { continue };
             let (names, socket) = (names.clone(), socket.clone());
-            tokio::spawn(mote_tasks::boxed(async move {
+            tokio::spawn(async move {
                 let _place = place;
                 let answer = names.answer(&question).await;
                 let _ = socket.send_to(&answer, from).await;
-            }));
+            });
         }
     }
 

@@ -37,15 +37,13 @@ pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<Owne
         let door = Arc::new(Door { inside: inside.clone(), to });
         let closed = closed.clone();
         match door.to.transport {
-            Transport::Tcp => runtime().spawn(mote_tasks::boxed(door.accept(listener, closed))),
-            Transport::Udp => {
-                runtime().spawn(mote_tasks::boxed(door.carry_datagrams(listener, closed)))
-            }
+            Transport::Tcp => runtime().spawn(door.accept(listener, closed)),
+            Transport::Udp => runtime().spawn(door.carry_datagrams(listener, closed)),
         };
     }
     // If any host may be reached, the socket for looking up names follows them.
     if let Some(socket) = listeners.next() {
-        runtime().spawn(mote_tasks::boxed(Names(inside).serve(socket, closed)));
+        runtime().spawn(Names(inside).serve(socket, closed));
     }
     Doors(open)
 }

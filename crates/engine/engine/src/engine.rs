@@ -199,9 +199,7 @@ impl Engine {
             }
         }
         if !warm.is_empty() {
-            self.shared
-                .runtime
-                .spawn(mote_tasks::boxed(warm_up(warm, self.shared.config.budget.starts_max)));
+            self.shared.runtime.spawn(warm_up(warm, self.shared.config.budget.starts_max));
         }
     }
 
@@ -373,9 +371,7 @@ async fn warm_up(mut waiting: VecDeque<Arc<Revision>>, at_once: u32) {
         while starting.len() < at_once.max(1) as usize
             && let Some(revision) = waiting.pop_front()
         {
-            starting.spawn(mote_tasks::boxed(
-                async move { revision.start_one(Why::WARM, false).await },
-            ));
+            starting.spawn(async move { revision.start_one(Why::WARM, false).await });
         }
         if starting.join_next().await.is_none() {
             return;

@@ -118,10 +118,10 @@ pub(crate) async fn start(
 fn bury(revision: &Revision, exited: BoxFuture<Exit>, reservation: Option<Reservation>) {
     let Some(reservation) = reservation else { return };
     reservation.started();
-    revision.shared.runtime.spawn(mote_tasks::boxed(async move {
+    revision.shared.runtime.spawn(async move {
         exited.await;
         drop(reservation);
-    }));
+    });
 }
 
 /// Why a server is not ready when its time is over. Sockets that stand for destinations of the
@@ -157,11 +157,7 @@ async fn ready(
         revision.shared.backend.start(request).await?;
     let birth = Birth { prewarmed, ..birth };
     let control: Arc<dyn InstanceControl> = control.into();
-    revision.shared.runtime.spawn(mote_tasks::boxed(output::read(
-        revision.clone(),
-        instance,
-        output,
-    )));
+    revision.shared.runtime.spawn(output::read(revision.clone(), instance, output));
     let doors = egress::serve(revision, instance, egress);
     let limit = Duration::from_millis(init_timeout_ms);
     let ended = |exit: Exit| {
@@ -194,11 +190,11 @@ async fn ready(
             let link = Link::Server(link);
             let key = enlist(revision, birth, link, ready, control, held(room));
             let revision = revision.clone();
-            tokio::spawn(mote_tasks::boxed(async move {
+            tokio::spawn(async move {
                 let exit = exited.await;
                 drop(doors);
                 end(&revision, key, fault_of_exit(&exit, &revision.spec));
-            }));
+            });
         }
         Launch::Shim { .. } | Launch::Worker { .. } | Launch::PerInvocation { .. } => {
             let mut connection = Connection::new(stream(channel)?);

@@ -185,7 +185,7 @@ impl Prewarm {
         state.told = counts;
         let backend = self.backend.clone();
         // Runs on the data path's runtime, which serves the programs' sockets.
-        self.runtime.spawn(mote_tasks::boxed(async move { backend.keep_prewarmed(list) }));
+        self.runtime.spawn(async move { backend.keep_prewarmed(list) });
     }
 
     /// Decides again which programs should wait.
@@ -214,12 +214,12 @@ impl Prewarm {
         drop(state);
         if look {
             let prewarm = Arc::downgrade(self);
-            self.runtime.spawn(mote_tasks::boxed(async move {
+            self.runtime.spawn(async move {
                 tokio::time::sleep(LOOK).await;
                 let Some(prewarm) = prewarm.upgrade() else { return };
                 prewarm.state.lock().looking = false;
                 prewarm.tell();
-            }));
+            });
         }
     }
 }

@@ -150,11 +150,11 @@ pub(crate) fn begin(revision: &Arc<Revision>, requests: Vec<Admitted>) {
             Some(Err(_)) => {
                 let (revision, services) = (revision.clone(), services.clone());
                 let runtime = revision.shared.runtime.clone();
-                runtime.spawn(mote_tasks::boxed(async move {
+                runtime.spawn(async move {
                     let Some(reads) = request.reads.clone() else { return };
                     let Ok(permit) = reads.acquire_owned().await else { return };
                     begin_one(&revision, &services, request, Some(permit));
-                }));
+                });
                 continue;
             }
         };
@@ -212,10 +212,10 @@ fn deliver(
     }
     let revision = revision.clone();
     let runtime = revision.shared.runtime.clone();
-    runtime.spawn(mote_tasks::boxed(async move {
+    runtime.spawn(async move {
         std::future::poll_fn(|cx| try_write(&revision, place, &answer, Some(cx.waker()))).await;
         drop(permit);
-    }));
+    });
 }
 
 fn try_write(

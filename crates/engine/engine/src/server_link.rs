@@ -117,9 +117,9 @@ impl ServerLink {
     pub(crate) async fn connect_for_upgrade(&self) -> io::Result<Connection> {
         let (io, meter) = self.open().await?;
         let (sender, driver) = client().handshake(io).await.map_err(io::Error::other)?;
-        tokio::spawn(mote_tasks::boxed(async move {
+        tokio::spawn(async move {
             let _ = driver.with_upgrades().await;
-        }));
+        });
         Ok(Connection { sender, meter })
     }
 

@@ -40,12 +40,12 @@ pub(crate) fn serve(
 ) {
     let reads = Arc::new(Semaphore::new(READS_MAX));
     let programs = Programs { revision: revision.clone(), instance, reads };
-    revision.shared.runtime.spawn(mote_tasks::boxed(async move {
+    revision.shared.runtime.spawn(async move {
         let closed = async {
             let _ = closed.changed().await;
         };
         mote_service_api::serve(listener, instance, Arc::new(programs), closed).await;
-    }));
+    });
 }
 
 /// The programs of one instance.

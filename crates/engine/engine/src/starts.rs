@@ -78,11 +78,11 @@ fn wish(revision: &Revision, evict: bool) -> RoomRequest<'_> {
 fn spawn(revision: &Arc<Revision>, why: Why, reservation: Reservation) {
     let start = instance::start(revision.clone(), why, reservation);
     let (runtime, seat) = revision.shared.threads.next();
-    runtime.spawn(mote_tasks::boxed(async move {
+    runtime.spawn(async move {
         // A failure is in the pool and in the log.
         let _ = start.await;
         drop(seat);
-    }));
+    });
 }
 
 /// Takes starts back, and answers the callers that cannot be served before their deadline.
@@ -177,7 +177,7 @@ impl Revision {
             let again = Duration::from_nanos(ASK_AGAIN_NS);
             let _ = tokio::time::timeout(again, told.notified()).await;
         };
-        let start = mote_tasks::boxed(instance::start(self.clone(), why, reservation));
+        let start = instance::start(self.clone(), why, reservation);
         let started = self.shared.threads.start(start).await;
         self.ensure_reconciler();
         started.map_err(WarmError::Failed)

@@ -18,7 +18,7 @@ pub(crate) struct Spawner {
 
 impl Tasks for Spawner {
     fn reconcile(&self, revision: Arc<Revision>) {
-        self.runtime.spawn(mote_tasks::boxed(reconciler::run(revision)));
+        self.runtime.spawn(reconciler::run(revision));
     }
 
     fn follow_up(&self, revision: &Arc<Revision>, follow_up: FollowUp) {

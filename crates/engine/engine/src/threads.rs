@@ -7,7 +7,6 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
@@ -122,7 +121,7 @@ impl Threads {
         let count = if runtimes.len() == 1 { 0 } else { runtimes.len() };
         let inboxes: Box<[Arc<Inbox>]> = (0..count).map(|_| Arc::default()).collect();
         for (thread, (runtime, inbox)) in runtimes.iter().zip(&inboxes).enumerate() {
-            runtime.spawn(mote_tasks::boxed(inbox.clone().hand_out(thread)));
+            runtime.spawn(inbox.clone().hand_out(thread));
         }
         let seats = runtimes.iter().map(|_| Seat::default()).collect();
         Self { runtimes, inboxes, seats }
@@ -154,7 +153,7 @@ impl Threads {
     /// start ends.
     pub(crate) async fn start<T: Send + 'static>(
         &self,
-        start: Pin<Box<dyn Future<Output = T> + Send>>,
+        start: impl Future<Output = T> + Send + 'static,
     ) -> T {
         if self.inboxes.is_empty() {
             return start.await;

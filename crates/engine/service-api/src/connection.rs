@@ -121,7 +121,7 @@ async fn serve_within(
             () = &mut closed => return,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
-                Ok((stream, _)) => drop(connections.spawn(mote_tasks::boxed(connection(door.clone(), stream)))),
+                Ok((stream, _)) => drop(connections.spawn(connection(door.clone(), stream))),
                 Err(_) => tokio::time::sleep(SHORTAGE_PAUSE).await,
             },
         }

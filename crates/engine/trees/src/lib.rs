@@ -11,9 +11,9 @@ use std::time::Duration;
 use mote_core::fault::error_chain;
 use mote_engine::{Engine, Revision};
 use mote_store::Store;
-use mote_tasks::blocking;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
 
 /// Pause before a collection, so that one collection covers several deploys in a row.
 const CALM: Duration = Duration::from_secs(1);
@@ -64,7 +64,7 @@ async fn collect_once(trees: &Trees, engine: &Engine, store: &Arc<Store>) -> boo
         routed.iter().chain(&made).flat_map(|revision| revision.trees_in_use()).collect();
     drop((routed, made));
     let store = store.clone();
-    let collected = blocking(move || store.collect_garbage(&in_use)).await;
+    let collected = spawn_blocking(move || store.collect_garbage(&in_use)).await;
     match collected {
         Ok(Ok(collected)) => warn_of(&collected.left),
         Ok(Err(error)) => {
@@ -89,7 +89,7 @@ pub async fn verify(engine: Engine, store: Arc<Store>) {
         // The name of a code tree is the hash of its content; the name of a package tree is not.
         let Some(hash) = revision.trees_in_use().next() else { continue };
         let store = store.clone();
-        let verified = blocking(move || store.verify_code(&hash)).await;
+        let verified = spawn_blocking(move || store.verify_code(&hash)).await;
         let reason = match verified {
             Ok(Ok(true)) | Err(_) => continue,
             Ok(Ok(false)) => "its content on disk has changed".to_owned(),

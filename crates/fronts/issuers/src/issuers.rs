@@ -137,7 +137,7 @@ impl Issuers {
             for issuer in self.issuers() {
                 if issuer.begin(now) {
                     let (outgoing, room) = (outgoing.clone(), room.clone());
-                    fetches.spawn(mote_tasks::boxed(refresh(issuer, outgoing, room)));
+                    fetches.spawn(refresh(issuer, outgoing, room));
                 } else if let Some(at) = issuer.next(now) {
                     next = Some(next.map_or(at, |next| next.min(at)));
                 }

@@ -170,7 +170,7 @@ impl<I: Invoker> Triggers<I> {
                 ordered,
                 shared.clone(),
             );
-            let task = self.runtime.spawn(mote_tasks::boxed(client.run()));
+            let task = self.runtime.spawn(client.run());
             running.push(Running { settings, orders, shared, task });
         }
         if running.is_empty() {

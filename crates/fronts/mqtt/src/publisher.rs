@@ -145,7 +145,7 @@ impl Publisher {
         let (sender, jobs) = mpsc::unbounded_channel();
         let _ = sender.send(job);
         links.insert(connection.clone(), sender);
-        self.0.runtime.spawn(mote_tasks::boxed(Link::new(self.0.clone(), connection, jobs).run()));
+        self.0.runtime.spawn(Link::new(self.0.clone(), connection, jobs).run());
         Ok(answered)
     }
 }

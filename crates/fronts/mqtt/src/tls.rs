@@ -30,7 +30,7 @@ pub(crate) async fn connect(
     let name = ServerName::try_from(host.to_owned())
         .map_err(|_| Problem::Tls(format!("{host} cannot have a certificate")))?;
     // Reads some hundred certificates from files if the trigger names none.
-    let config = mote_tasks::blocking(move || config(&pem)).await;
+    let config = tokio::task::spawn_blocking(move || config(&pem)).await;
     let config = config.map_err(|_| Problem::Tls("cannot read certificates".to_owned()))??;
     TlsConnector::from(Arc::new(config))
         .connect(name, stream)

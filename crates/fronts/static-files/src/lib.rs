@@ -43,7 +43,8 @@ pub async fn answer(
     let wanted = Wanted::of(head)?;
     let (code, folder) = (code.to_owned(), rules.folder.clone());
     let fallback = rules.fallback.clone().filter(|_| wants_page(head));
-    let looked = mote_tasks::blocking(move || lookup::find(&code, &folder, &wanted, fallback));
+    let looked =
+        tokio::task::spawn_blocking(move || lookup::find(&code, &folder, &wanted, fallback));
     let found = looked.await.ok()??;
     match found {
         Found::Folder(last) => Some(redirect(name.unwrap_or(&last), head.query())),

@@ -35,7 +35,7 @@ impl FileSource {
     /// Reads the next piece on a thread that may block.
     fn read(&self) -> Reading {
         let (file, at, count) = (self.file.clone(), self.at, self.left.min(CHUNK_BYTES));
-        let read = mote_tasks::blocking(move || {
+        let read = tokio::task::spawn_blocking(move || {
             let mut piece = vec![0; count as usize];
             file.read_exact_at(&mut piece, at).map(|()| piece)
         });

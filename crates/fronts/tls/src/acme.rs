@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use mote_companion::errand::{logged_answer, program};
 use mote_companion::own_folder;
-use mote_tasks::blocking;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
+use tokio::task::spawn_blocking;
 use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -172,7 +172,7 @@ impl Certificates {
         while let Some(acme) = &self.acme {
             let pause = acme.run().await.unwrap_or(PAUSE_UNTOLD);
             let of_all = self.clone();
-            if let Ok(renewed) = blocking(move || of_all.renew()).await
+            if let Ok(renewed) = spawn_blocking(move || of_all.renew()).await
                 && renewed.changed
             {
                 tracing::info!("new connections get the certificate that was ordered");

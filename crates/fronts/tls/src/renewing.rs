@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mote_tasks::blocking;
+use tokio::task::spawn_blocking;
 
 use crate::{Certificates, ClientAuthorities};
 
@@ -26,7 +26,7 @@ pub async fn keep_renewed(
             certificates.changes.send_replace(());
         }
         let own = certificates.clone();
-        let Ok(renewed) = blocking(move || own.renew()).await else { continue };
+        let Ok(renewed) = spawn_blocking(move || own.renew()).await else { continue };
         if renewed.changed {
             let (file, fingerprint) = certificates.first();
             let first = file.display();
@@ -45,7 +45,7 @@ pub async fn keep_renewed(
 /// The same for the authorities of clients; returns whether they have changed. `told` is the last
 /// fault, which is logged only once.
 async fn renew_clients(clients: Arc<ClientAuthorities>, told: &mut String) -> bool {
-    let (changed, fault) = match blocking(move || clients.renew()).await {
+    let (changed, fault) = match spawn_blocking(move || clients.renew()).await {
         Ok(Ok(changed)) => (changed, String::new()),
         Ok(Err(fault)) => (false, fault.to_string()),
         Err(_) => return false,

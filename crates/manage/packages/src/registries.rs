@@ -212,7 +212,7 @@ impl Registries {
         for (listener, address) in listeners.into_iter().zip(self.listen()) {
             let Ok(listener) = adopt(listener) else { continue };
             let (own, places) = (self.clone(), places.clone());
-            doors.spawn(mote_tasks::boxed(async move {
+            doors.spawn(async move {
                 let mut open = JoinSet::new();
                 loop {
                     let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -222,7 +222,7 @@ impl Registries {
                         continue;
                     };
                     let own = own.clone();
-                    open.spawn(mote_tasks::boxed(async move {
+                    open.spawn(async move {
                         let _place = place;
                         // A client sees its connection end. Where an answer was possible, it has
                         // received the reason.
@@ -231,10 +231,10 @@ impl Registries {
                         } else {
                             relay(inside, TcpStream::connect(address).await).await
                         };
-                    }));
+                    });
                     while open.try_join_next().is_some() {}
                 }
-            }));
+            });
         }
         while doors.join_next().await.is_some() {}
         std::future::pending::<()>().await;

@@ -121,7 +121,7 @@ impl Front {
             Arc::new(move |certificate: &[u8]| clients.names_if_signed(certificate))
         });
         let front = mote_coap::serve_sessions(link, invoker, config, check, stopped.clone());
-        let mut front = self.settings.data_path.spawn(mote_tasks::boxed(front));
+        let mut front = self.settings.data_path.spawn(front);
         let served = tokio::select! {
             served = &mut front => served.map_err(io::Error::other)?,
             never = send_keys(&for_keys, &self.settings.guard) => never,

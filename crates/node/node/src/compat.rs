@@ -191,24 +191,20 @@ impl Listeners {
                     let parts = || (queue.clone(), stop.clone());
                     if let Some(bound) = self.openfaas {
                         let context = context_of::<dyn mote_openfaas::Node>(front.clone(), parts());
-                        serving.spawn(mote_tasks::boxed(mote_openfaas::serve(bound, context)));
+                        serving.spawn(mote_openfaas::serve(bound, context));
                     }
                     if let Some(TinyFaas { management, .. }) = self.tinyfaas {
                         let context =
                             context_of::<dyn mote_compat::node::Managed>(front.clone(), parts());
-                        serving.spawn(mote_tasks::boxed(mote_tinyfaas::serve(
-                            management, context, ports,
-                        )));
+                        serving.spawn(mote_tinyfaas::serve(management, context, ports));
                     }
                     if let Some(bound) = self.nuclio {
                         let context = context_of::<dyn mote_nuclio::Node>(front.clone(), parts());
-                        serving.spawn(mote_tasks::boxed(mote_nuclio::serve(bound, context)));
+                        serving.spawn(mote_nuclio::serve(bound, context));
                     }
                     if let Some(OpenWhisk { bound, incoming, .. }) = self.openwhisk {
                         let context = context_of::<dyn mote_openwhisk::Node>(front, parts());
-                        serving.spawn(mote_tasks::boxed(mote_openwhisk::serve(
-                            bound, context, resumed, incoming,
-                        )));
+                        serving.spawn(mote_openwhisk::serve(bound, context, resumed, incoming));
                     }
                     let all = async { while serving.join_next().await.is_some() {} };
                     stop.stopped().await;
@@ -323,14 +319,9 @@ impl PlatformNode {
         &self,
         work: impl Future<Output = Result<T, Problem>> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, Problem>> {
-        let (task, result) = mote_tasks::whole(work);
-        let task = self.management.spawn(task);
+        let task = self.management.spawn(work);
         let failed = |_| Problem::new(500, "M0599", "the node could not do this; see its log");
-        async move {
-            task.await.map_err(failed)?;
-            result.take()
-        }
-        .boxed()
+        async move { task.await.map_err(failed)? }.boxed()
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) fn compile_shims(found: &Found, shims: &Path, on: &Handle) {
     };
     let python = to_do(&found.python, compile_python).map(|one| ("Python", one));
     let node = to_do(&found.node, compile_node).map(|one| ("Node", one));
-    drop(on.spawn(mote_tasks::boxed(async move {
+    drop(on.spawn(async move {
         for (language, compilation) in python.into_iter().chain(node) {
             if let Err(error) = compile(compilation).await {
                 tracing::warn!(
@@ -29,7 +29,7 @@ pub(super) fn compile_shims(found: &Found, shims: &Path, on: &Handle) {
                 );
             }
         }
-    })));
+    }));
 }
 
 /// Folder of the shims, program, version.

@@ -231,8 +231,7 @@ pub(super) async fn shown(node: &Arc<Node>, stored: &StoredRevision) -> Result<(
 pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Problem> {
     let since = revision.log.tail(1).last().map_or(0, |line| line.sequence);
     let warming = revision.clone();
-    let (task, result) = mote_tasks::whole(async move { warming.warm().await });
-    let warmed = node.data_path.spawn(task).await.map(|()| result.take());
+    let warmed = node.data_path.spawn(async move { warming.warm().await }).await;
     let reason = match warmed.map_err(|error| internal(&error))? {
         Ok(()) => return Ok(()),
         Err(WarmError::NodeFull(reason)) => {

@@ -138,9 +138,9 @@ async fn serve(
     // Signal handlers are installed first, because a Ctrl-C during a slow start must stop it too.
     let mut interrupt = signal(SignalKind::interrupt()).context("signal handler")?;
     let mut terminate = signal(SignalKind::terminate()).context("signal handler")?;
-    let start_can_end = management.spawn(mote_tasks::boxed(end_of_start()));
+    let start_can_end = management.spawn(end_of_start());
     let (data_dir, settings) = (config.data.clone(), config.clone());
-    let opening = mote_tasks::blocking_on(management, move || -> Result<_> {
+    let opening = management.spawn_blocking(move || -> Result<_> {
         // All files are checked before one of them is changed.
         mote_journal::records::refuse_newer(&data_dir.join(accepted::FILE_NAME))?;
         mote_state::FileState::refuse_newer(&data_dir.join(STATE_FILE))?;
@@ -249,7 +249,7 @@ async fn serve(
         let shared = config.schedule_journal.clone();
         let (store, journals, runtime) = (store.clone(), journals.clone(), management.clone());
         let open = move || schedules::open(store, &journals, shared, runtime);
-        let opening = mote_tasks::blocking_on(management, open).await;
+        let opening = management.spawn_blocking(open).await;
         opening.context("cannot read the store")??
     };
     let all_namespaces = namespaces::open(&store, &config).await?;
@@ -278,7 +278,7 @@ async fn serve(
         }
     }));
     keys::bring_back(&store, &guard).await?;
-    management.spawn(mote_tasks::boxed(guard.issuers().clone().run(outgoing.clone())));
+    management.spawn(guard.issuers().clone().run(outgoing.clone()));
     let of_callers = guard.clone();
     let opens = Arc::new(move |head: &_, route: &dyn RouteInfo| of_callers.proves(head, route));
     let node = Arc::new(Node {
@@ -359,9 +359,7 @@ async fn serve(
     engine.metrics().add(NoticeMetrics(notices.clone()));
     engine.metrics().add(RefusalMetrics(guard.clone()));
     let (running, data_path) = (engine.clone(), Handle::current());
-    journals.run(move |journal| {
-        data_path.spawn(mote_tasks::boxed(mote_journal::run(journal, running.clone())))
-    });
+    journals.run(move |journal| data_path.spawn(mote_journal::run(journal, running.clone())));
     let invoker = Calls::Own(Guarded::new(node.invoker.clone(), guard));
 
     // From here on, calls may have been accepted, so a signal no longer ends the process at once.
@@ -399,8 +397,8 @@ async fn serve(
     }
     let handover = certificates.clone().map(|all| Handover::new(all, clients.clone()));
     if let Some(certificates) = certificates {
-        management.spawn(mote_tasks::boxed(certificates.clone().keep_ordered()));
-        management.spawn(mote_tasks::boxed(mote_tls::keep_renewed(certificates, clients)));
+        management.spawn(certificates.clone().keep_ordered());
+        management.spawn(mote_tls::keep_renewed(certificates, clients));
     }
     if let Some(listener) = coap_listener {
         let configs = (coap_config.clone(), mote_coap::StreamConfig::default());
@@ -448,18 +446,18 @@ async fn serve(
         let serving = platforms.serve(node.clone(), handle, fronts_of_others, stopped);
         Some(serving.await?)
     };
-    let admin_task = management.spawn(mote_tasks::boxed(admin::serve(
+    let admin_task = management.spawn(admin::serve(
         node.clone(),
         socket,
         admin_listener
             .map(|socket| Ok::<_, std::io::Error>(Bound::of(socket)?.with_tls(tls)))
             .transpose()?,
         admin_stopped,
-    )));
-    management.spawn(mote_tasks::boxed({
+    ));
+    management.spawn({
         let engine = engine.clone();
         mote_memory::give_back(move || engine.idle())
-    }));
+    });
 
     node.ready.store(true, std::sync::atomic::Ordering::Release);
     announce(&node);
@@ -468,7 +466,7 @@ async fn serve(
     if manager.watchdog.is_some() {
         // A task of the data path: if that hangs, the service manager hears nothing more.
         let manager = manager.clone();
-        tokio::spawn(mote_tasks::boxed(async move { manager.pet_in_time().await }));
+        tokio::spawn(async move { manager.pet_in_time().await });
     }
     let deploying = deploy_at_start(deploy, &node.config.socket);
     let code = tokio::select! {
@@ -512,12 +510,12 @@ async fn serve(
             tracing::warn!(grace_s, "ending calls that did not finish in time");
         }
         if let Some(log) = access_log {
-            let closed = mote_tasks::blocking(move || log.close());
+            let closed = tokio::task::spawn_blocking(move || log.close());
             let _ = waiting_for(&engine, "the access log", closed).await;
         }
         let _ = stop_admin.send(true);
         if let Some(platforms) = platforms {
-            let joined = mote_tasks::blocking(move || platforms.join());
+            let joined = tokio::task::spawn_blocking(move || platforms.join());
             let _ = waiting_for(&engine, "the APIs of other platforms", joined).await;
         }
         // Attempts that do not end in time are repeated by the next start.
@@ -532,7 +530,7 @@ async fn serve(
             waiting_for(&engine, "the MQTT broker", broker.stop()).await;
         }
         if let Some(state) = state_file {
-            let closed = mote_tasks::blocking(move || state.close());
+            let closed = tokio::task::spawn_blocking(move || state.close());
             let _ = waiting_for(&engine, "the state of functions", closed).await;
         }
         if let Some(nats) = &nats {
@@ -638,7 +636,7 @@ async fn bring_back(node: &Arc<Node>, management: &Handle) -> Result<()> {
     let store = node.store.clone();
     let read = move || Ok::<_, anyhow::Error>((store.functions()?, store.scales()?));
     let (inventory, scales) =
-        mote_tasks::blocking_on(management, read).await.context("cannot read the store")??;
+        management.spawn_blocking(read).await.context("cannot read the store")??;
     for damaged in &inventory.damaged {
         tracing::error!(
             function = %damaged.function,
@@ -682,8 +680,8 @@ async fn bring_back(node: &Arc<Node>, management: &Handle) -> Result<()> {
     }
     mote_trees::warn_of(&node.store.recovery().left);
     let (trees, engine, store) = (node.trees.clone(), node.engine.clone(), node.store.clone());
-    management.spawn(mote_tasks::boxed(mote_trees::collect(trees, engine.clone(), store.clone())));
-    management.spawn(mote_tasks::boxed(mote_trees::verify(engine, store)));
+    management.spawn(mote_trees::collect(trees, engine.clone(), store.clone()));
+    management.spawn(mote_trees::verify(engine, store));
     Ok(())
 }
 

@@ -2,8 +2,8 @@
 
 use mote_api::Problem;
 use mote_store::{Store, StoreError};
-pub(crate) use mote_tasks::blocking;
 use tokio::task::JoinError;
+pub(crate) use tokio::task::spawn_blocking as blocking;
 
 use super::Node;
 

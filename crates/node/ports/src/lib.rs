@@ -163,7 +163,7 @@ impl Ports {
                     return;
                 }
                 let (ports, spec) = (self.clone(), spec.clone());
-                tokio::spawn(mote_tasks::boxed(async move { ports.keep_trying(spec, port).await }));
+                tokio::spawn(async move { ports.keep_trying(spec, port).await });
             }
         }
     }
@@ -299,7 +299,7 @@ impl Ports {
         let name = function.clone();
         let (calls, stopper) = (calls.only(function), http::Stopper::default());
         let stopped = stopper.clone();
-        let task = runtime.spawn(mote_tasks::boxed(async move {
+        let task = runtime.spawn(async move {
             // The runtime that serves the listener must receive its events.
             let served = match TcpListener::from_std(listener) {
                 Ok(listener) => mote_fronts::http(listener, calls, config, stopped).await,
@@ -308,7 +308,7 @@ impl Ports {
             if let Err(error) = served {
                 tracing::error!(function = %name, port, %error, "cannot serve the port");
             }
-        }));
+        });
         held.state = State::Open(stopper);
         self.0.outgoing.open_ports.open(port);
         let mut tasks = self.0.tasks.lock();

@@ -90,7 +90,7 @@ impl Publisher {
         }
         let (questions, count) = self.0.notices.begin_asking(function, &path, query);
         for (question, resource) in questions {
-            tokio::spawn(mote_tasks::boxed(ask(self.0.clone(), question, resource)));
+            tokio::spawn(ask(self.0.clone(), question, resource));
         }
         Ok(count)
     }

@@ -86,7 +86,7 @@ pub fn status_of(problem: &Problem, bad: &[u16]) -> StatusCode {
 /// Decodes an upload in base64 on another thread: it takes tens of milliseconds for many MiB, and
 /// one thread serves every client of these APIs.
 pub async fn decoded(text: String) -> Option<Vec<u8>> {
-    let decoding = mote_tasks::blocking(move || mote_core::base64::decode(text.as_bytes()));
+    let decoding = tokio::task::spawn_blocking(move || mote_core::base64::decode(text.as_bytes()));
     decoding.await.ok().flatten()
 }
 

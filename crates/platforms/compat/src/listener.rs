@@ -112,13 +112,13 @@ impl Bound {
                     Err(error) => tracing::debug!(%error, %peer, "no connection"),
                 }
             };
-            connections.spawn(mote_tasks::boxed(async move {
+            connections.spawn(async move {
                 tokio::select! {
                     biased;
                     () = serving => {}
                     () = until => tracing::debug!(%peer, "connection ended: others needed its place"),
                 }
-            }));
+            });
         }
         drop(self.socket);
         let all = async { while connections.join_next().await.is_some() {} };

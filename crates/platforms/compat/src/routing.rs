@@ -7,6 +7,7 @@
 
 use std::future::Future;
 use std::marker::PhantomData;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
@@ -15,12 +16,11 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{self, MethodFilter, MethodRouter};
 use futures_util::FutureExt as _;
-use mote_tasks::Task;
 
 pub use crate::arguments::{Argument, Call, Refusal};
 
 /// The future of an answer.
-type Answered = Task<Response>;
+type Answered = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 /// An asynchronous function that answers requests of an API with the state `S`, and whose arguments
 /// are `A`.

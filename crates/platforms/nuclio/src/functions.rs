@@ -270,11 +270,11 @@ async fn deploy(
     })?;
     let deploying = part.deploy(deploy);
     let building = dashboard.building.clone();
-    let task = tokio::spawn(mote_tasks::boxed(async move {
+    let task = tokio::spawn(async move {
         let result = deploying.await;
         building.end(name.as_str(), result.as_ref().err().map(mote_compat::words));
         result
-    }));
+    });
     let wait = field(fields, "x-nuclio-wait-function-action").is_some_and(|text| text == "true");
     if wait {
         let gone = |_| {

@@ -64,11 +64,11 @@ pub(super) async fn accept_running(
 ) -> Result<(), Refused> {
     let kept = keep(whisk, id, (action, &found), payload, (None, caller)).await?;
     let owner = whisk.clone();
-    whisk.tasks.spawn(mote_tasks::boxed(async move {
+    whisk.tasks.spawn(async move {
         let started_ms = unix_ms();
         let ended = running.await.unwrap_or(Err(NotRun::Failed));
         settle(&owner, id, &found, started_ms, ended, kept).await;
-    }));
+    });
     Ok(())
 }
 
@@ -122,7 +122,7 @@ async fn keep(
 
 fn spawn(whisk: &Whisk, activation: Activation, place: Place, kept: Kept) {
     let owner = whisk.clone();
-    whisk.tasks.spawn(mote_tasks::boxed(async move {
+    whisk.tasks.spawn(async move {
         let started_ms = unix_ms();
         let ended = run::activate_kept(&owner, &activation, &kept);
         // An activation that makes the node panic counts as ended, because it would do so again at
@@ -130,7 +130,7 @@ fn spawn(whisk: &Whisk, activation: Activation, place: Place, kept: Kept) {
         let ended = AssertUnwindSafe(ended).catch_unwind().await.unwrap_or(Err(NotRun::Failed));
         drop(place);
         settle(&owner, activation.id, &activation.found, started_ms, ended, kept).await;
-    }));
+    });
 }
 
 /// Forgets an accepted activation once its record is in the store; if it could not run, the record

@@ -220,12 +220,12 @@ async fn invoke(
         let (whisk, found, payload) = (whisk.clone(), found.clone(), payload.clone());
         let caller = caller.clone();
         let tasks = whisk.tasks.clone();
-        tasks.spawn(mote_tasks::boxed(async move {
+        tasks.spawn(async move {
             let _places = (place, places);
             let payload = Value::Object(payload);
             let activation = Activation { id, found, payload, cause: None, caller };
             run::activate(&whisk, &activation, Patience::Refused).await
-        }))
+        })
     };
     let asked = flags.timeout.map_or(BLOCKING_MAX, Duration::from_millis).min(BLOCKING_MAX);
     let ended = match tokio::time::timeout(asked, &mut running).await {

@@ -204,7 +204,7 @@ impl Journal {
         if let Some(replica) = &self.0.replica {
             if let Err(error) = self.open().await {
                 *replica.closed.lock() = error.clone();
-                tokio::spawn(mote_tasks::boxed(self.clone().keep_opening()));
+                tokio::spawn(self.clone().keep_opening());
                 return Err(error);
             }
         } else if !self.0.path.exists() {
@@ -228,7 +228,7 @@ impl Journal {
             let path = self.0.path.clone();
             let log = self.0.replica.as_ref();
             let log = log.map(|replica| (replica.replication.clone(), replica.state.clone()));
-            let opened = mote_tasks::blocking(move || match log {
+            let opened = tokio::task::spawn_blocking(move || match log {
                 Some((replication, state)) => Records::replicated(&path, &replication, &state),
                 None => Records::open(&path),
             });

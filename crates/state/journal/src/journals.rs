@@ -167,7 +167,7 @@ impl Journals {
         }
         if let Err(error) = journal.open().await {
             if let Some(folder) = folder {
-                let _ = mote_tasks::blocking(move || std::fs::remove_dir_all(folder)).await;
+                let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(folder)).await;
             }
             return Err(refused(&error));
         }
@@ -180,7 +180,7 @@ impl Journals {
             false => self.0.others.lock().insert(name.to_owned(), running),
         };
         if let Some(before) = before {
-            tokio::spawn(mote_tasks::boxed(self.clone().close(before)));
+            tokio::spawn(self.clone().close(before));
         }
         Ok(())
     }
@@ -215,7 +215,7 @@ impl Journals {
         }
         self.0.past.lock().add_past(&journal.figures());
         // The end of its threads blocks.
-        let ended = mote_tasks::blocking(move || {
+        let ended = tokio::task::spawn_blocking(move || {
             drop(journal);
             if let Some(folder) = folder
                 && let Err(error) = std::fs::remove_dir_all(folder)

@@ -74,12 +74,7 @@ pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
     let (mut ended, mut grown_bytes) = (0_u32, 0_u64);
     loop {
         while let Some((number, end)) = begin(&journal, &invoker) {
-            attempts.spawn(mote_tasks::boxed(attempt(
-                journal.clone(),
-                invoker.clone(),
-                number,
-                end,
-            )));
+            attempts.spawn(attempt(journal.clone(), invoker.clone(), number, end));
         }
         if journal.is_stopping() && attempts.is_empty() {
             return;
@@ -110,7 +105,7 @@ pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
             let (sweeper, by_bytes) = (journal.clone(), grown_bytes >= SWEEP_AFTER_BYTES);
             (ended, grown_bytes) = (0, 0);
             // In a task, because invocations begin meanwhile.
-            attempts.spawn(mote_tasks::boxed(async move { sweeper.sweep(by_bytes).await }));
+            attempts.spawn(async move { sweeper.sweep(by_bytes).await });
         }
     }
 }

@@ -48,7 +48,7 @@ impl Nats {
             stopping,
             task: Mutex::new(None),
         });
-        let task = runtime.spawn(mote_tasks::boxed(process::keep(launch, shared.clone(), stopped)));
+        let task = runtime.spawn(process::keep(launch, shared.clone(), stopped));
         *shared.task.lock() = Some(task);
         Self(shared)
     }

@@ -176,7 +176,7 @@ impl Schedules {
         let mut life = self.0.life.lock();
         if *life == Life::Idle && !is_empty {
             *life = Life::Running;
-            let task = self.0.runtime.spawn(mote_tasks::boxed(drive(self.0.clone())));
+            let task = self.0.runtime.spawn(drive(self.0.clone()));
             *self.0.task.lock() = Some(task);
         }
         self.0.changed.notify_one();
@@ -207,7 +207,7 @@ impl Schedules {
             let _ = tokio::time::timeout(STOP_MAX, task).await;
         }
         let inner = self.0.clone();
-        let _ = mote_tasks::blocking(move || inner.keep_mark(now())).await;
+        let _ = tokio::task::spawn_blocking(move || inner.keep_mark(now())).await;
     }
 }
 
@@ -293,7 +293,7 @@ async fn drive(inner: Arc<Inner>) {
                 }
                 if inner.mark_is_old(now) && offered.is_empty() {
                     let inner = inner.clone();
-                    let _ = mote_tasks::blocking(move || inner.keep_mark(now)).await;
+                    let _ = tokio::task::spawn_blocking(move || inner.keep_mark(now)).await;
                 }
             }
             Some(key) = running.next() => inner.book.lock().ended(&key),

@@ -78,7 +78,7 @@ pub(crate) async fn check(
         status: 0,
     });
     let of_node = node.clone();
-    let left = move |act| drop(tokio::spawn(mote_tasks::boxed(operators::record(&of_node, act))));
+    let left = move |act| drop(tokio::spawn(operators::record(&of_node, act)));
     let begun = act.map(|act| Begun::new(act, left));
     let response = match denied {
         None => run(request, next).await,
@@ -137,7 +137,7 @@ async fn run(mut request: Request, next: Next) -> Response {
     let Some(change) = request.extensions_mut().remove::<Arc<Change>>() else {
         return next.run(request).await;
     };
-    let (task, result) = mote_tasks::whole(async move {
+    let answered = tokio::spawn(async move {
         let ended = Arc::new(AtomicBool::new(false));
         let request = request.map(|body| call::until(body, change.closed(), ended.clone()));
         let response = next.run(request).await;
@@ -148,8 +148,8 @@ async fn run(mut request: Request, next: Next) -> Response {
         }
     });
     let failed = || Problem::new(500, "M0599", "the node could not make the change; see its log");
-    match tokio::spawn(task).await {
-        Ok(()) => result.take().unwrap_or_else(|problem| Refused(problem).into_response()),
+    match answered.await {
+        Ok(result) => result.unwrap_or_else(|problem| Refused(problem).into_response()),
         Err(_) => Refused(failed()).into_response(),
     }
 }

@@ -127,9 +127,7 @@ async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Refused> {
     let failed = |_| Problem::new(500, "M0599", "the node could not make the change; see its log");
-    let (task, result) = mote_tasks::whole(work);
-    tokio::spawn(task).await.map_err(failed)?;
-    Ok(result.take()?)
+    Ok(tokio::spawn(work).await.map_err(failed)??)
 }
 
 /// A word of a client, as an error shows it.
@@ -227,10 +225,10 @@ async fn serve_unix(socket: UnixListener, uid: u32, app: Router, stop: watch::Re
         let Ok(place) = shares.take(peer, 1) else { continue };
         let caller = access::Caller::Local(peer);
         let served = http1(stream, caller, None, app.clone(), stopped(stop.clone()));
-        connections.spawn(mote_tasks::boxed(async move {
+        connections.spawn(async move {
             log_end(served.await);
             drop(place);
-        }));
+        });
     }
     drop(socket);
     while connections.join_next().await.is_some() {}
