@@ -23,6 +23,7 @@ pub mod fault;
 pub mod invocation;
 pub mod line_budget;
 pub mod name;
+pub mod openwhisk_action;
 pub mod place;
 pub mod policy;
 pub mod publish;

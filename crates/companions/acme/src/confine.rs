@@ -9,7 +9,7 @@ use landlock::{
     ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, PathBeneath,
     PathFd, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, Scope, path_beneath_rules,
 };
-use mote_companion::confinement::{Bounds, give_up_rights};
+use mote_process::companion::confinement::{Bounds, give_up_rights};
 
 /// What the names of hosts and the certificates of the system need: settings, libraries, and what a
 /// service for names writes.

@@ -20,7 +20,7 @@ use std::io;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mote_companion::confinement;
+use mote_process::companion::confinement;
 use tracing::level_filters::LevelFilter;
 
 use arguments::Arguments;

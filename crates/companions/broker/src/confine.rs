@@ -8,7 +8,7 @@ use landlock::{
     ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible as _, PathBeneath, PathFd,
     Ruleset, RulesetAttr as _, RulesetCreatedAttr as _,
 };
-use mote_companion::confinement::{Bounds, give_up_rights};
+use mote_process::companion::confinement::{Bounds, give_up_rights};
 
 /// The files are every connection, the storage, and some room.
 const BOUNDS: Bounds = Bounds { memory_bytes: 512 << 20, files: 4_096 };

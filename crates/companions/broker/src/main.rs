@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use mote_companion::confinement;
 use mote_core::seats::Seats;
+use mote_process::companion::confinement;
 use mote_tls::handover::Received;
 use mqtt5::broker::config::StorageConfig;
 use mqtt5::broker::{BrokerConfig, MqttBroker, ResourceLimits, StorageBackend as _};

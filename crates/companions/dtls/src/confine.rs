@@ -7,7 +7,7 @@ use landlock::{
     ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _,
     Scope,
 };
-use mote_companion::confinement::{Bounds, give_up_rights};
+use mote_process::companion::confinement::{Bounds, give_up_rights};
 
 /// All sessions with the most that their clients can make the library keep, which is five times the
 /// usual, and a few descriptors.

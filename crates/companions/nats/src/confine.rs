@@ -6,7 +6,7 @@ use std::io;
 use landlock::{
     ABI, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _,
 };
-use mote_companion::confinement::{Bounds, give_up_rights};
+use mote_process::companion::confinement::{Bounds, give_up_rights};
 
 /// The memory is for the requests under way, and for the keys of the namespaces that are in use;
 /// the files are the connections, and some room.

@@ -25,7 +25,7 @@ use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use mote_companion::confinement;
+use mote_process::companion::confinement;
 use tokio::net::UnixStream;
 use tracing::level_filters::LevelFilter;
 

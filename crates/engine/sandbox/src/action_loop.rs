@@ -16,7 +16,7 @@ use crate::outbox::{put_error, raw};
 use crate::program_run::{LOG_STDERR_INFO, LOG_STDOUT_INFO};
 use crate::spawn::{Child, Command, Stdio};
 use crate::sys;
-use mote_openwhisk_action as whisk;
+use mote_core::openwhisk_action as whisk;
 
 /// The program is ended if a result or an acknowledgement is longer than this.
 const LINE_BYTES_MAX: usize = 8 << 20;

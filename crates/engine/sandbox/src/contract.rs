@@ -211,7 +211,7 @@ pub(crate) fn action_facts(
         ("namespace", "_".to_owned()),
         ("action_name", format!("/_/{function}")),
         ("action_version", version.to_owned()),
-        ("activation_id", mote_openwhisk_action::activation(invoke).unwrap_or(id)),
+        ("activation_id", mote_core::openwhisk_action::activation(invoke).unwrap_or(id)),
         ("transaction_id", "0".to_owned()),
         ("deadline", deadline.to_string()),
         ("api_key", String::new()),

@@ -7,7 +7,7 @@ use mote_core::wire::{
 
 use crate::outbox::OUTBOX_BYTES_MAX;
 use crate::sys;
-use mote_openwhisk_action::Answer;
+use mote_core::openwhisk_action::Answer;
 
 /// See the module's documentation.
 pub(crate) struct Delivery {

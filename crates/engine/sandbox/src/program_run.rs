@@ -21,7 +21,7 @@ use crate::log_lines::{LogLines, drain, put_line};
 use crate::outbox::{OUTBOX_BYTES_MAX, put_credit, put_error, raw};
 use crate::spawn::{Child, Command, Stdio};
 use crate::sys;
-use mote_openwhisk_action as whisk;
+use mote_core::openwhisk_action as whisk;
 
 /// The kernel accepts no longer argument; a longer line is passed on stdin only.
 const ARGUMENT_BYTES_MAX: usize = 128 << 10;

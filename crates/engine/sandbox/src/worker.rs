@@ -21,7 +21,7 @@ use crate::outbox::{OUTBOX_BYTES_MAX, put_credit, put_error};
 use crate::program_run::{Input, Run};
 use crate::spawn::Command;
 use crate::sys;
-use mote_openwhisk_action as whisk;
+use mote_core::openwhisk_action as whisk;
 
 /// Programs at once when LOAD does not say.
 const CONCURRENCY_DEFAULT: u32 = mote_core::spec::CONCURRENCY_DEFAULT_EXEC;

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mote_companion::supervision::{self, Companion, Serving};
+use mote_process::companion::supervision::{self, Companion, Serving};
 use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mote_companion::errand::{logged_answer, program};
-use mote_companion::own_folder;
+use mote_process::companion::errand::{logged_answer, program};
+use mote_process::companion::own_folder;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use tokio::task::spawn_blocking;
 use tokio_rustls::rustls::crypto::CryptoProvider;

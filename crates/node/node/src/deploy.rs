@@ -351,7 +351,7 @@ async fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, 
 /// code for that.
 async fn read_upload(name: &FunctionName, folder: &Path) -> Result<FunctionSpec, Problem> {
     let arguments = [OsStr::new(upload::VERB), folder.as_os_str(), OsStr::new(name.as_str())];
-    let answer = mote_companion::errand::answer(upload::PROGRAM, &arguments).await;
+    let answer = mote_process::companion::errand::answer(upload::PROGRAM, &arguments).await;
     let read = answer.and_then(|json| Ok(serde_json::from_slice::<ReadUpload>(&json)?));
     match read {
         Ok(ReadUpload::Spec(json)) => mote_spec_json::from_json(json.as_bytes())

@@ -223,7 +223,7 @@ impl Node {
             data_dir: self.config.data.display().to_string(),
             functions: functions.len() as u64,
             instances,
-            memory_bytes: mote_memory::resident_bytes(),
+            memory_bytes: mote_process::memory::resident_bytes(),
             budget: self.budget(),
             notes,
         }

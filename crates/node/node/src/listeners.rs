@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use mote_gateway::http;
-use mote_service_manager::Sockets;
+use mote_process::service_manager::Sockets;
 use tokio::net::{TcpListener, UdpSocket, UnixListener};
 
 use crate::unusable::{AddressError, busy, unusable};

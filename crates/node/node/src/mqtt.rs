@@ -52,7 +52,7 @@ pub(super) async fn start_broker(
     let program = companion("mqtt", BROKER_PROGRAM)?;
     let folder = data.join(BROKER_FOLDER);
     let uid = uid_base - 1;
-    mote_companion::own_folder::make(&folder, uid)
+    mote_process::companion::own_folder::make(&folder, uid)
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     let tls = own.tls.zip(handover).map(|(listen, handover)| {
         let changes = handover.changes();

@@ -213,7 +213,10 @@ pub(super) async fn request(
         packages_bytes_max,
         free_bytes_min,
         limits: InstanceLimits {
-            memory_bytes: install_memory_bytes(mote_memory::machine_bytes(), node.memory_bytes),
+            memory_bytes: install_memory_bytes(
+                mote_process::memory::machine_bytes(),
+                node.memory_bytes,
+            ),
             cpu_millis: None,
             pids: INSTALL_PIDS,
             disk_bytes: INSTALL_TMP_BYTES,
@@ -247,7 +250,7 @@ pub(super) fn explain(
     } else if outcome.timed_out {
         format!("took longer than {} s", INSTALL_TIMEOUT.as_secs())
     } else if outcome.exit.out_of_memory {
-        let most = install_memory_bytes(mote_memory::machine_bytes(), budget);
+        let most = install_memory_bytes(mote_process::memory::machine_bytes(), budget);
         format!(
             "ran out of memory (an installation may use {}: half of the machine's memory, and no \
              more than the node's setting memory)",

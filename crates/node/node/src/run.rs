@@ -27,8 +27,8 @@ use mote_operators::{Audit, Operators};
 use mote_outgoing::Outgoing;
 use mote_pool::budget::Budget;
 use mote_ports::Ports;
+use mote_process::service_manager::ServiceManager;
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
-use mote_service_manager::ServiceManager;
 use mote_services::{NodeServices, Runs};
 use mote_store::{LostFile, Store, StoredFunction, StoredRevision};
 use mote_tls::handover::Handover;
@@ -163,7 +163,7 @@ async fn serve(
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cores_max = u32::try_from(cores).unwrap_or(1);
     let budget = Budget {
-        memory_bytes: config.memory.of(mote_memory::machine_bytes()),
+        memory_bytes: config.memory.of(mote_process::memory::machine_bytes()),
         starts_max: STARTS_PER_CORE.saturating_mul(cores_max),
     };
     let for_prewarmed = config.prewarm_bytes.unwrap_or_else(|| prewarm_bytes(budget.memory_bytes));
@@ -456,7 +456,7 @@ async fn serve(
     ));
     management.spawn({
         let engine = engine.clone();
-        mote_memory::give_back(move || engine.idle())
+        mote_process::memory::give_back(move || engine.idle())
     });
 
     node.ready.store(true, std::sync::atomic::Ordering::Release);

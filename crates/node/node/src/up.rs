@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use mote_api::exit;
-use mote_service_manager::ServiceManager;
+use mote_process::service_manager::ServiceManager;
 use mote_store::StoreError;
 
 use crate::unusable::{AddressError, SettingError};

@@ -11,8 +11,8 @@ use mote_compat::journal::Kept;
 use mote_compat::node::{Call, Space};
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Reply};
+use mote_core::openwhisk_action as whisk;
 use mote_core::{Fault, FaultClass, InvocationId};
-use mote_openwhisk_action as whisk;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 

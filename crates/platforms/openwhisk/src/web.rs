@@ -17,9 +17,9 @@ use mote_compat::node::Space;
 use mote_core::base64;
 use mote_core::body::Body;
 use mote_core::invocation::Reply;
+use mote_core::openwhisk_action as whisk;
 use mote_core::shares::{Share, address_owner};
 use mote_core::wire::Invoke;
-use mote_openwhisk_action as whisk;
 use serde_json::{Map, Value};
 
 use super::run::{self, Activation, Found, Patience};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use mote_companion::supervision::{self, Companion, END_PATIENCE, Serving};
+use mote_process::companion::supervision::{self, Companion, END_PATIENCE, Serving};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};

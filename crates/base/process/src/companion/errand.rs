@@ -10,7 +10,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::supervision::relay;
+use crate::companion::supervision::relay;
 
 /// How long a program may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);

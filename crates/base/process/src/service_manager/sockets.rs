@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use crate::GivenError;
+use crate::service_manager::GivenError;
 
 /// The names, for messages.
 pub(crate) const NAMES: &str = "http, https, coap, coap-tcp, coap-dtls, coap-tls and management";

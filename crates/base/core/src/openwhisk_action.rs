@@ -6,9 +6,9 @@
 //! pure: this crate must not know of sockets, files, clocks or processes. Start reading at
 //! [`arguments`].
 
-use mote_core::base64;
-use mote_core::invocation::headers;
-use mote_core::wire::Invoke;
+use crate::base64;
+use crate::invocation::headers;
+use crate::wire::Invoke;
 use serde_json::{Map, Value};
 
 /// Field that the platform's API sets to the id of the activation. With this field, the body holds
