@@ -2,7 +2,7 @@
 
 use async_nats::{HeaderMap, Message};
 use bytes::Bytes;
-use mote_nats_client::NatsError;
+use mote_journal::nats::NatsError;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;

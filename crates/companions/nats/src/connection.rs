@@ -11,7 +11,7 @@ use async_nats::{
     ServerAddr,
 };
 use bytes::Bytes;
-use mote_nats_client::{NatsError, Settings};
+use mote_journal::nats::{NatsError, Settings};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};

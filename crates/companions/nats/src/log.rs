@@ -3,7 +3,7 @@
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use mote_nats_client::{NatsError, Publishing, Reply};
+use mote_journal::nats::{NatsError, Publishing, Reply};
 use tokio::time::Instant;
 
 use crate::api::{self, StoreError};

@@ -3,7 +3,7 @@
 use std::io::{self, Read as _};
 
 use bytes::BytesMut;
-use mote_nats_client::{FRAME_BYTES_MAX, NatsError, Reply, Request, Settings, take_frame};
+use mote_journal::nats::{FRAME_BYTES_MAX, NatsError, Reply, Request, Settings, take_frame};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;

@@ -8,7 +8,7 @@ use async_nats::{Message, StatusCode};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use mote_core::state::Namespace;
-use mote_nats_client::NatsError;
+use mote_journal::nats::NatsError;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::{Notify, watch};

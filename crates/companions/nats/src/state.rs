@@ -19,7 +19,7 @@ use mote_core::state::{
     Condition, Entry, LIST_BYTES_MAX, LIST_MAX, Namespace, Operation, Outcome, Quota, StateError,
     Usage,
 };
-use mote_nats_client::{NatsError, Stored};
+use mote_journal::nats::{NatsError, Stored};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::task::AbortHandle;

@@ -5,7 +5,7 @@ use async_nats::{HeaderMap, jetstream};
 use bytes::Bytes;
 use futures_util::TryStreamExt as _;
 use futures_util::future::join_all;
-use mote_nats_client::{NatsError, PageOf, Reply, ServerStatus, Stored};
+use mote_journal::nats::{NatsError, PageOf, Reply, ServerStatus, Stored};
 use serde_json::json;
 use tokio::time::Instant;
 

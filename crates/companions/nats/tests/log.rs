@@ -6,7 +6,7 @@ mod server;
 
 use std::time::{Duration, Instant};
 
-use mote_nats_client::{Nats, NatsError, PageOf, Publishing};
+use mote_journal::nats::{Nats, NatsError, PageOf, Publishing};
 use server::Server;
 
 fn message(subject: &str, body: &str) -> Publishing {

@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../../../state/state/tests/contract/mod.rs"]
+#[path = "../../../state/store/tests/contract/mod.rs"]
 mod contract;
 mod server;
 
 use contract::Place;
 use mote_core::state::State;
-use mote_nats_client::{Nats, NatsState};
+use mote_journal::nats::{Nats, NatsState};
 use server::Server;
 
 struct OnServer {

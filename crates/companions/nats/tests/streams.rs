@@ -5,7 +5,7 @@
 mod server;
 
 use async_nats::HeaderMap;
-use mote_nats_client::{NatsError, PageOf, Publishing, Settings};
+use mote_journal::nats::{NatsError, PageOf, Publishing, Settings};
 use server::{Server, connect, free_port};
 
 fn page(from: u64, most: u32) -> PageOf {

@@ -1,14 +1,14 @@
 //! The destinations that an instance may reach: listeners inside its sandbox, served by
-//! [`mote_egress`].
+//! [`crate::egress_doors`].
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use crate::egress_doors::{Door, EgressShares, Instance, Names};
 use mote_core::FunctionName;
 use mote_core::services::SERVICES_PORT;
 use mote_core::spec::{Egress, OWN_FRONT, Transport};
-use mote_egress::{Door, EgressShares, Instance, Names};
 use tokio::sync::watch;
 
 use crate::logs::LogLevel;
@@ -29,7 +29,7 @@ pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<Owne
     for to in doors {
         let Some(listener) = listeners.next() else { break };
         if revision.spec.has_services_door() && to.port == SERVICES_PORT && to.host == OWN_FRONT.0 {
-            if let Ok(listener) = mote_egress::adopt(listener) {
+            if let Ok(listener) = crate::egress_doors::adopt(listener) {
                 crate::services_door::serve(revision, instance, listener, closed.clone());
             }
             continue;

@@ -7,7 +7,7 @@ use mote_core::FunctionSpec;
 use mote_core::backend::{InstanceLimits, InstanceRequest, Launch};
 use mote_core::name::kept;
 use mote_core::spec::{Platform, Runtime, SERVER_PORT};
-use mote_seal::SecretError;
+use mote_store::seal::SecretError;
 
 use crate::revision::Revision;
 

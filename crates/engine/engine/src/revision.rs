@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crate::metrics::FunctionMetrics;
 use mote_core::elsewhere::RevisionKey;
 use mote_core::spec::{Access, FunctionSpec, ScaleOverride};
 use mote_core::{Fault, FaultClass, Invocation, InvocationId, Reply, Trigger};
-use mote_metrics::FunctionMetrics;
 use mote_pool::admission::Callee;
 use mote_pool::autoscale::{Bounds, Decision, Known};
 use mote_pool::{Refusal, StopReason, Why, Withdrawn};

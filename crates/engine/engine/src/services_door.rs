@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
+use crate::service_api::{Ask, URL_VARIABLE, address};
 use mote_core::chain::Chain;
 use mote_core::services::{Answer, AnswerFuture, Asked, Begun, Caller, Status};
 use mote_core::spec::FunctionSpec;
 use mote_core::state::Operation;
 use mote_core::{Invocation, InvocationId};
-use mote_service_api::{Ask, URL_VARIABLE, address};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 
@@ -44,7 +44,7 @@ pub(crate) fn serve(
         let closed = async {
             let _ = closed.changed().await;
         };
-        mote_service_api::serve(listener, instance, Arc::new(programs), closed).await;
+        crate::service_api::serve(listener, instance, Arc::new(programs), closed).await;
     });
 }
 

@@ -3,7 +3,7 @@
 use mote_core::destination::ClosedNetworks;
 use mote_core::spec::Access;
 use mote_pool::budget::Budget;
-use mote_seal::Secrets;
+use mote_store::seal::Secrets;
 
 /// Interpreters found on the host, with the arguments that start them inside a sandbox.
 #[derive(Debug, Clone, Default)]

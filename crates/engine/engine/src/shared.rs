@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crate::egress_doors::{Carrier, EgressShares};
 use mote_core::backend::Backend;
 use mote_core::elsewhere::Elsewhere;
 use mote_core::services::Services;
 use mote_core::spec::Egress;
-use mote_egress::{Carrier, EgressShares};
 use mote_pool::admission::ProcessorMeter;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;

@@ -544,7 +544,7 @@ impl<'a> Batch<'a> {
                     line,
                 );
             }
-            if let Some(hint) = mote_egress::hint(&revision.spec, &text) {
+            if let Some(hint) = crate::egress_doors::hint(&revision.spec, &text) {
                 let (level, source) = (LogLevel::Warn, LogSource::Platform);
                 revision.log.push(level, source, revision.number, instance, Some(id), hint);
             }

@@ -9,7 +9,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
-use mote_seccomp::BpfProgram;
+use crate::seccomp::BpfProgram;
 
 use crate::config::Layer;
 use crate::identity;

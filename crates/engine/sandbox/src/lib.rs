@@ -49,6 +49,7 @@ mod program_run;
 mod report;
 mod root;
 mod running;
+pub mod seccomp;
 mod slots;
 mod spawn;
 mod step;

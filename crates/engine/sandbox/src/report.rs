@@ -155,11 +155,11 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
         ),
     }
     add("network namespace", Enforced, "loopback only", "");
-    match mote_seccomp::compile() {
+    match crate::seccomp::compile() {
         Ok(_) => add(
             "seccomp",
             Enforced,
-            &format!("{} system calls allowed", mote_seccomp::allowed_count()),
+            &format!("{} system calls allowed", crate::seccomp::allowed_count()),
             "",
         ),
         Err(error) => {

@@ -624,7 +624,7 @@ pub(crate) fn take_short_turns() -> io::Result<()> {
 }
 
 /// Puts a filter of system calls on this process. Needs no_new_privs or CAP_SYS_ADMIN.
-pub(crate) fn load_filter(filter: &mote_seccomp::BpfProgram) -> io::Result<()> {
+pub(crate) fn load_filter(filter: &crate::seccomp::BpfProgram) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: filter.len() as libc::c_ushort,
         filter: filter.as_ptr().cast_mut().cast(),

@@ -124,7 +124,7 @@ fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
     };
     sys::close_from(CONTROL_FD + 1)?;
     std::env::set_current_dir("/")?;
-    let filter = mote_seccomp::compile()?;
+    let filter = crate::seccomp::compile()?;
 
     let mut buffer = vec![0; PREPARATION_BYTES_MAX];
     loop {

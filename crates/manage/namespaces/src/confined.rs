@@ -9,7 +9,7 @@ use mote_core::FunctionSpec;
 use mote_core::spec::{
     ANY_HOST, Access, Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, Recipient,
 };
-use mote_egress::is_of_this_machine;
+use mote_engine::egress_doors::is_of_this_machine;
 use mote_outgoing::Reach;
 
 /// How long a deploy waits for what a name leads to.

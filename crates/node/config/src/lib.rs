@@ -16,7 +16,7 @@ use mote_core::destination::ClosedNetworks;
 use mote_core::fault::bytes_text;
 use mote_core::spec::{Access, MEMORY_BYTES_MIN};
 use mote_gateway::http::Proxies;
-use mote_seal::KeySource;
+use mote_store::seal::KeySource;
 
 pub use function_ports::FunctionPorts;
 

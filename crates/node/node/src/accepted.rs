@@ -6,8 +6,8 @@ use bytes::Bytes;
 use mote_compat::journal::Runner;
 use mote_compat::queue::Later;
 use mote_core::accept::Accept as _;
+use mote_journal::nats::Nats;
 use mote_journal::{Journal, Journals};
-use mote_nats_client::Nats;
 use mote_outgoing::Outgoing;
 use mote_store::Store;
 use tokio::runtime::Handle;
@@ -34,7 +34,7 @@ pub(crate) fn journals(
         return Journals::new(Journal::new(path, outgoing), None);
     };
     let (runtime, folder) = (management.clone(), store.root().join(OTHERS));
-    let named = mote_journal_nats::named(nats, runtime, own, folder, title(config));
+    let named = mote_journal::nats_log::named(nats, runtime, own, folder, title(config));
     let journal = Journal::replicated(path, outgoing, (named.replication)(&named.own));
     Journals::new(journal, Some(named))
 }

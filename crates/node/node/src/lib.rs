@@ -61,8 +61,8 @@ pub use mote_config::{
     CellSettings, Config, NatsServers, OwnBroker, PlatformApis, Share, TinyFaas,
 };
 pub use mote_gateway::http::{Proxies, ProxyWord};
-pub use mote_journal_nats::is_name as is_journal_name;
-pub use mote_nats_client::{WrongAddress as WrongNatsAddress, address as nats_address};
+pub use mote_journal::nats::{WrongAddress as WrongNatsAddress, address as nats_address};
+pub use mote_journal::nats_log::is_name as is_journal_name;
 pub use mote_outgoing::Reach;
 pub use mote_sandbox::UID_BASE_DEFAULT;
 pub use up::run;
@@ -89,7 +89,7 @@ pub(crate) struct Node {
     /// The state of functions.
     pub(crate) state: Arc<dyn mote_core::state::State>,
     /// The connection to NATS, if the node shares anything with others.
-    pub(crate) nats: Option<mote_nats_client::Nats>,
+    pub(crate) nats: Option<mote_journal::nats::Nats>,
     /// The other cells of the cluster, if the node is one.
     pub(crate) cells: Option<mote_cells::Cells>,
     pub(crate) backend: Arc<ProcessBackend>,
@@ -138,7 +138,7 @@ pub(crate) struct Node {
     /// The schedules of the live revisions.
     pub(crate) schedules: mote_schedule::Schedules,
     /// Code and packages in use.
-    pub(crate) trees: Arc<mote_trees::Trees>,
+    pub(crate) trees: Arc<mote_engine::trees::Trees>,
     /// The functions' subscriptions at MQTT brokers.
     pub(crate) mqtt: mote_mqtt::Triggers<Engine>,
     /// Publishes messages of functions.

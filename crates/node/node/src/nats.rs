@@ -7,8 +7,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use mote_api::types::{Check, CheckState};
 use mote_core::state::State;
-use mote_nats_client::{Launch, Nats, NatsError, NatsState, Settings};
-use mote_state::FileState;
+use mote_journal::nats::{Launch, Nats, NatsError, NatsState, Settings};
+use mote_store::state::FileState;
 use tokio::runtime::Handle;
 
 use super::unusable::{companion, unusable};

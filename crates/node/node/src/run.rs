@@ -143,7 +143,7 @@ async fn serve(
     let opening = management.spawn_blocking(move || -> Result<_> {
         // All files are checked before one of them is changed.
         mote_journal::records::refuse_newer(&data_dir.join(accepted::FILE_NAME))?;
-        mote_state::FileState::refuse_newer(&data_dir.join(STATE_FILE))?;
+        mote_store::state::FileState::refuse_newer(&data_dir.join(STATE_FILE))?;
         let store = Store::open(&data_dir)?;
         let lost_files = lost_files(&store, settings.journal_name.is_some())?;
         let shims = mote_shims::unpack(store.root())
@@ -678,10 +678,10 @@ async fn bring_back(node: &Arc<Node>, management: &Handle) -> Result<()> {
     for revision in live.iter().filter(is_here).filter(|live| !live.spec.schedules.is_empty()) {
         schedules::bring_back(node, revision);
     }
-    mote_trees::warn_of(&node.store.recovery().left);
+    mote_engine::trees::warn_of(&node.store.recovery().left);
     let (trees, engine, store) = (node.trees.clone(), node.engine.clone(), node.store.clone());
-    management.spawn(mote_trees::collect(trees, engine.clone(), store.clone()));
-    management.spawn(mote_trees::verify(engine, store));
+    management.spawn(mote_engine::trees::collect(trees, engine.clone(), store.clone()));
+    management.spawn(mote_engine::trees::verify(engine, store));
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use mote_core::name::{kept, of_kept};
 use mote_core::spec::is_secret_name;
 use mote_engine::Engine;
 use mote_namespaces::{flag, no_such_secret as unknown};
-use mote_seal::{KeySource, Keys, SecretError, Secrets, Zeroizing, make_key_file};
+use mote_store::seal::{KeySource, Keys, SecretError, Secrets, Zeroizing, make_key_file};
 use mote_store::{SecretsThere, Store};
 
 use super::Node;

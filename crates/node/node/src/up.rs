@@ -22,7 +22,7 @@ pub fn run(config: Config, deploy: &[PathBuf]) -> ExitCode {
     // Files with secrets are made with a mode that only their owner can read.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     raise_open_files();
-    mote_seal::forbid_core_files();
+    mote_store::seal::forbid_core_files();
     let given = ServiceManager::take();
     let given = given.and_then(|given| given.sockets.check_reach(config.lan).map(|()| given));
     let manager = match given {

@@ -1,6 +1,6 @@
 //! The setting of the keys that encrypt secrets.
 
-use mote_seal::KeySource;
+use mote_store::seal::KeySource;
 
 use super::Check;
 

@@ -16,6 +16,8 @@ mod front;
 mod journal;
 mod journals;
 mod metrics;
+pub mod nats;
+pub mod nats_log;
 pub mod pending;
 pub mod record;
 pub mod records;

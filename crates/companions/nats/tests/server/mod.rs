@@ -14,7 +14,7 @@ mod process;
 use mote_core::state::{
     Begun, Condition, Entry, Namespace, Operation, Outcome, Quota, State as _, StateError,
 };
-use mote_nats_client::{Launch, Nats, NatsState, Settings};
+use mote_journal::nats::{Launch, Nats, NatsState, Settings};
 
 pub use process::{Server, free_port};
 

@@ -234,7 +234,7 @@ impl Bench {
         let config = Config {
             access_default: mote_core::spec::Access::Public,
             closed_networks: Default::default(),
-            secrets: mote_seal::Secrets::new(mote_seal::Keys::random()),
+            secrets: mote_store::seal::Secrets::new(mote_store::seal::Keys::random()),
             instances_max_default: 1,
             busy_poll: true,
             timeout_factor: 1,

@@ -41,7 +41,7 @@ pub(super) async fn give_back(
 }
 
 fn check(name: &str) -> Result<(), Problem> {
-    if mote_journal_nats::is_name(name) {
+    if mote_journal::nats_log::is_name(name) {
         return Ok(());
     }
     let detail = format!("journal {}: 1 to 64 letters, digits, - and _", shortened(name));

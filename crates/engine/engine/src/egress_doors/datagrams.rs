@@ -1,0 +1,263 @@
+//! Carries datagrams between a socket inside a sandbox and the one destination that it stands for.
+//!
+//! Each socket of a program that sends to it gets a socket outside, connected to the destination,
+//! so that an answer finds the program that asked. Such a pair is a flow. Nothing ends a flow, so it
+//! ends when nothing has passed for [`IDLE`], or when a newer flow needs its place. As on any
+//! network, datagrams that find no room are lost.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use mote_core::turn::Turn;
+use tokio::net::UdpSocket;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::egress_doors::Instance;
+use crate::egress_doors::door::{CONNECT_TIMEOUT, Door, within};
+use crate::egress_doors::relay::PIECE;
+use crate::egress_doors::shares::{CONNECTIONS_MAX, Place};
+
+/// How long a flow lasts after its last datagram: the least that address translators keep one
+/// (RFC 4787, REQ-5).
+const IDLE: Duration = Duration::from_secs(120);
+/// Datagrams, and their bytes, that wait while the destination's name is looked up.
+const WAITING_MAX: usize = 8;
+const WAITING_BYTES_MAX: usize = 64 << 10;
+
+/// The way between one socket of a program and the destination.
+struct Flow {
+    outside: OnceLock<UdpSocket>,
+    state: Mutex<State>,
+}
+
+struct State {
+    used: Instant,
+    /// Datagrams that arrived before there was a socket outside.
+    waiting: Vec<Box<[u8]>>,
+}
+
+impl Flow {
+    fn new() -> Arc<Self> {
+        let state = State { used: Instant::now(), waiting: Vec::new() };
+        Arc::new(Self { outside: OnceLock::new(), state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a datagram to the destination, or keeps it until that is possible.
+    fn send(&self, datagram: &[u8]) {
+        let mut state = self.state();
+        state.used = Instant::now();
+        if let Some(outside) = self.outside.get() {
+            // The task of the flow reads the reason of a failure from the socket.
+            let _ = outside.try_send(datagram);
+            return;
+        }
+        let bytes: usize = state.waiting.iter().map(|one| one.len()).sum();
+        if state.waiting.len() < WAITING_MAX && bytes + datagram.len() <= WAITING_BYTES_MAX {
+            state.waiting.push(datagram.into());
+        }
+    }
+
+    /// Takes the socket outside and sends what waits for it.
+    async fn open(&self, outside: UdpSocket) {
+        // A new socket takes datagrams only after the runtime has seen that it does.
+        let _ = outside.writable().await;
+        let mut state = self.state();
+        for datagram in std::mem::take(&mut state.waiting) {
+            let _ = outside.try_send(&datagram);
+        }
+        let _ = self.outside.set(outside);
+    }
+}
+
+/// The flows of one socket inside, by the socket of the program.
+#[derive(Default)]
+struct Flows {
+    all: HashMap<SocketAddr, (Arc<Flow>, AbortHandle)>,
+    has_warned: bool,
+}
+
+impl Flows {
+    /// Ends the flow that has been idle longest.
+    fn end_oldest(&mut self) {
+        let oldest = self.all.iter().min_by_key(|(_, (flow, _))| flow.state().used);
+        if let Some(from) = oldest.map(|(from, _)| *from)
+            && let Some((_, task)) = self.all.remove(&from)
+        {
+            task.abort();
+        }
+    }
+}
+
+impl<I: Instance> Door<I> {
+    /// Carries datagrams until the instance has ended.
+    pub async fn carry_datagrams(
+        self: Arc<Self>,
+        socket: OwnedFd,
+        mut closed: watch::Receiver<()>,
+    ) {
+        let socket = std::net::UdpSocket::from(socket);
+        let adopted = socket.set_nonblocking(true).and_then(|()| UdpSocket::from_std(socket));
+        let inside = match adopted {
+            Ok(inside) => Arc::new(inside),
+            Err(error) => return self.warn(&error),
+        };
+        let mut flows = Flows::default();
+        let mut turn = Turn::new();
+        let mut has_ended = false;
+        loop {
+            tokio::select! {
+                // Datagrams that arrived before the end are carried.
+                biased;
+                ready = inside.readable() => if ready.is_err() { return },
+                _ = closed.changed() => {
+                    has_ended = true;
+                    // The runtime looks once more for datagrams that it has not noticed.
+                    tokio::task::yield_now().await;
+                }
+            }
+            loop {
+                let received = PIECE.with_borrow_mut(|piece| {
+                    let (length, from) = inside.try_recv_from(piece)?;
+                    self.forward(&piece[..length], from, &inside, &mut flows, &closed);
+                    io::Result::Ok(length)
+                });
+                match received {
+                    Ok(length) => turn.charge(1, length),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    // An answer that a program did not take; the error has now been read.
+                    Err(_) => turn.charge(1, 0),
+                }
+                if turn.is_over() {
+                    turn = Turn::new();
+                    tokio::task::yield_now().await;
+                }
+            }
+            if has_ended {
+                return;
+            }
+        }
+    }
+
+    /// Sends a datagram on through the flow of its sender, which is made if there is none.
+    fn forward(
+        self: &Arc<Self>,
+        datagram: &[u8],
+        from: SocketAddr,
+        inside: &Arc<UdpSocket>,
+        flows: &mut Flows,
+        closed: &watch::Receiver<()>,
+    ) {
+        // The tasks of all flows end with the instance; what they have opened still sends.
+        let has_ended = closed.has_changed().is_err();
+        if let Some((flow, task)) = flows.all.get(&from)
+            && (has_ended || !task.is_finished())
+        {
+            return flow.send(datagram);
+        }
+        if flows.all.len() >= CONNECTIONS_MAX {
+            flows.all.retain(|_, (_, task)| !task.is_finished());
+        }
+        if flows.all.len() >= CONNECTIONS_MAX {
+            flows.end_oldest();
+        }
+        let Some(places) = self.try_share() else {
+            // The place of the ended flow is free for the next datagram.
+            flows.end_oldest();
+            if !std::mem::replace(&mut flows.has_warned, true) {
+                self.warn(&"too many connections: datagrams are lost until others end");
+            }
+            return;
+        };
+        let flow = Flow::new();
+        flow.send(datagram);
+        let carried =
+            self.clone().answer(flow.clone(), inside.clone(), from, closed.clone(), places);
+        let task = tokio::spawn(carried);
+        flows.all.insert(from, (flow, task.abort_handle()));
+    }
+
+    /// Opens a flow, and carries its answers until it is idle or the instance has ended.
+    async fn answer(
+        self: Arc<Self>,
+        flow: Arc<Flow>,
+        inside: Arc<UdpSocket>,
+        from: SocketAddr,
+        mut closed: watch::Receiver<()>,
+        _places: [Place; 2],
+    ) {
+        match within(CONNECT_TIMEOUT, self.open_outside()).await {
+            Ok(outside) => flow.open(outside).await,
+            Err(error) => return self.warn(&error),
+        }
+        let Some(outside) = flow.outside.get() else { return };
+        let mut turn = Turn::new();
+        let mut has_warned = false;
+        loop {
+            let idle_at = flow.state().used + IDLE;
+            tokio::select! {
+                biased;
+                ready = outside.readable() => if ready.is_err() { return },
+                () = tokio::time::sleep_until(idle_at) => {
+                    if flow.state().used.elapsed() >= IDLE {
+                        return;
+                    }
+                    continue;
+                }
+                _ = closed.changed() => return,
+            }
+            loop {
+                let received = PIECE.with_borrow_mut(|piece| {
+                    let length = outside.try_recv(piece)?;
+                    // A program that reads too slowly loses datagrams.
+                    let _ = inside.try_send_to(&piece[..length], from);
+                    io::Result::Ok(length)
+                });
+                match received {
+                    Ok(length) => {
+                        flow.state().used = Instant::now();
+                        turn.charge(1, length);
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    // The destination, or a router on the way, refused an earlier datagram.
+                    Err(error) => {
+                        turn.charge(1, 0);
+                        if !std::mem::replace(&mut has_warned, true) {
+                            self.warn(&error);
+                        }
+                    }
+                }
+                if turn.is_over() {
+                    turn = Turn::new();
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+
+    /// A socket that sends to the destination and receives from no one else.
+    async fn open_outside(&self) -> io::Result<UdpSocket> {
+        let mut last = None;
+        for address in self.addresses().await? {
+            let any: SocketAddr = match address {
+                SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+                SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+            };
+            let socket = UdpSocket::bind(any).await?;
+            match socket.connect(address).await {
+                Ok(()) => return Ok(socket),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| io::Error::other("no address can be reached")))
+    }
+}

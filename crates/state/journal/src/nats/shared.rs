@@ -1,0 +1,86 @@
+//! What the handles and the task of the process share: requests on their way, and who waits.
+
+use std::collections::{HashMap, VecDeque};
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use crate::nats::frames::{NatsError, Reply};
+
+/// What the handles and the task of the process share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) traffic: Mutex<Traffic>,
+    /// Tells the task that there is something to send.
+    pub(crate) queued: Notify,
+    pub(crate) stopping: watch::Sender<bool>,
+    pub(crate) task: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Requests on their way.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    pub(crate) next: u64,
+    pub(crate) waiting: HashMap<u64, oneshot::Sender<Reply>>,
+    /// Frames that no process has been sent yet.
+    pub(crate) queue: VecDeque<(u64, Vec<u8>)>,
+    pub(crate) queued_bytes: usize,
+    /// Why the process does not run; empty while it does.
+    pub(crate) problem: String,
+    pub(crate) ended: bool,
+}
+
+impl Shared {
+    /// The next frame to send.
+    pub(crate) fn next_frame(&self) -> Option<Vec<u8>> {
+        let mut traffic = self.traffic.lock();
+        loop {
+            let (number, frame) = traffic.queue.pop_front()?;
+            traffic.queued_bytes -= frame.len();
+            // Nobody waits for a request whose time is over, so it is not sent.
+            if traffic.waiting.contains_key(&number) {
+                return Some(frame);
+            }
+        }
+    }
+
+    pub(crate) fn answered(&self, number: u64, reply: Reply) {
+        if let Some(waiting) = self.traffic.lock().waiting.remove(&number) {
+            // An error means that nobody waits any more.
+            let _ = waiting.send(reply);
+        }
+    }
+
+    /// The process runs.
+    pub(crate) fn began(&self) {
+        self.traffic.lock().problem.clear();
+    }
+
+    /// The process does not run. Requests that were sent to it are answered with an error; those that
+    /// are still queued wait for the next process.
+    pub(crate) fn broke(&self, problem: &str) {
+        let mut traffic = self.traffic.lock();
+        traffic.problem = problem.to_owned();
+        let queued: std::collections::HashSet<u64> =
+            traffic.queue.iter().map(|(number, _)| *number).collect();
+        let lost: Vec<u64> =
+            traffic.waiting.keys().filter(|number| !queued.contains(number)).copied().collect();
+        for number in lost {
+            if let Some(waiting) = traffic.waiting.remove(&number) {
+                let text = format!("the connection to NATS was lost: {problem}");
+                let _ = waiting.send(Reply::Failed(NatsError::Unreachable(text)));
+            }
+        }
+    }
+
+    /// Nothing is asked any more.
+    pub(crate) fn end(&self) {
+        let mut traffic = self.traffic.lock();
+        traffic.ended = true;
+        traffic.queue.clear();
+        traffic.queued_bytes = 0;
+        // Dropping what would answer them tells those that wait.
+        traffic.waiting.clear();
+    }
+}

@@ -1,0 +1,62 @@
+//! The state of functions over NATS.
+
+use mote_core::state::{Begun, Namespace, Operation, Quota, State, StateError, StateFuture, Usage};
+
+use crate::nats::client::{Nats, unexpected};
+use crate::nats::frames::{NatsError, Reply, Request};
+
+/// The state of functions in NATS JetStream, which several nodes share. `mote-nats` has the rules;
+/// this hands operations over. The version of an entry is its place in the stream, which only the
+/// server knows, so an operation is answered after the server has stored it, durable or not.
+#[derive(Debug, Clone)]
+pub struct NatsState(Nats);
+
+impl NatsState {
+    /// State over this connection.
+    pub fn new(nats: Nats) -> Self {
+        Self(nats)
+    }
+}
+
+impl State for NatsState {
+    fn begin(
+        &self,
+        namespace: Namespace,
+        operation: Operation,
+        quota: Quota,
+        _durable: bool,
+        now_unix_ms: u64,
+    ) -> Begun {
+        let asked = self.0.ask(&Request::State { namespace, operation, quota, now_unix_ms });
+        Begun::Later(Box::pin(async move {
+            match asked.await.map_err(of_nats)? {
+                Reply::State(result) => result,
+                other => Err(of_nats(unexpected(&other))),
+            }
+        }))
+    }
+
+    fn usage(&self) -> StateFuture<Vec<Usage>> {
+        let asked = self.0.ask(&Request::Usage);
+        Box::pin(async move {
+            match asked.await.map_err(of_nats)? {
+                Reply::Usage(usage) => Ok(usage),
+                other => Err(of_nats(unexpected(&other))),
+            }
+        })
+    }
+
+    fn clear(&self, namespace: Namespace) -> StateFuture<()> {
+        let asked = self.0.ask(&Request::Clear(namespace));
+        Box::pin(async move {
+            match asked.await.map_err(of_nats)? {
+                Reply::Done => Ok(()),
+                other => Err(of_nats(unexpected(&other))),
+            }
+        })
+    }
+}
+
+fn of_nats(error: NatsError) -> StateError {
+    StateError::Disk(error.to_string())
+}
