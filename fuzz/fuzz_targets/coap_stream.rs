@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use mote_coap::Config;
 use mote_coap::machine::Machine;
 use mote_coap::stream::{self, BASE_MESSAGE_BYTES, MESSAGE_BYTES_MAX};
-use mote_notices::{Notices, State};
+use mote_coap::notices::{Notices, State};
 use mote_core::spec::CoapResource;
 use mote_core::{Fault, FunctionName, Invocation, Invoker, Reply, RouteInfo};
 

@@ -125,7 +125,7 @@ impl Invocations for Obeys {
     }
 
     fn check_target(&self, target: &str) -> Result<(), Problem> {
-        match mote_gateway::http::target::split(format!("/function{target}").as_bytes()) {
+        match mote_http::http::target::split(format!("/function{target}").as_bytes()) {
             Ok(_) => Ok(()),
             Err(refusal) => Err(Problem::new(refusal.status, refusal.code, refusal.detail)),
         }

@@ -18,7 +18,7 @@
 //
 // A sandbox gets the parts as one CommonJS module, `mote_worker.cjs`: opening several files makes a cold
 // start slower, and Node can keep compiled code of such a module alone (`mote_start.cjs`). So the parts
-// share one namespace there (see `crates/manage/shims/build.rs`). A part imports another only with
+// share one namespace there (see `crates/manage/build/build.rs`). A part imports another only with
 // `import { ... } from './NAME.mjs';` at its head, under the same name; no two parts define the same
 // name, and all import a module of Node by the same line. A part does not use `import.meta`.
 

@@ -10,7 +10,7 @@
     adapters                   what adapters for other platforms may use of all this
 
 A sandbox gets these files as one: the build puts them into a module `mote_worker.py`, this file first,
-because opening several costs a cold start several milliseconds (see `crates/manage/shims/build.rs`). So
+because opening several costs a cold start several milliseconds (see `crates/manage/build/build.rs`). So
 the parts share one namespace there. A part imports another only with `from mote_worker.NAME import ...`
 at its head, never inside a function and never under another name; and no two parts define the same name.
 """

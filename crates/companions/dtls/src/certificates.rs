@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dimpl::{Config, Dtls, DtlsCertificate};
+use mote_coap::dtls_frames::ServerCertificate;
 use mote_core::shares::address_owner;
-use mote_dtls_frames::ServerCertificate;
 
 use crate::config;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dimpl::PskResolver;
-use mote_dtls_frames::Psk;
+use mote_coap::dtls_frames::Psk;
 
 /// Bytes of the longest key. The keys of callers are shorter.
 const KEY_BYTES_MAX: usize = 64;

@@ -23,7 +23,7 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use mote_dtls_frames::{MESSAGE_BYTES_MAX, Message};
+use mote_coap::dtls_frames::{MESSAGE_BYTES_MAX, Message};
 use mote_process::companion::confinement;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags};

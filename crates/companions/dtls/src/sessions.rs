@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dimpl::{Config, Dtls, Output};
-use mote_core::shares::address_owner;
-use mote_dtls_frames::{
+use mote_coap::dtls_frames::{
     CERTIFICATE_BYTES_MAX, Message, Psk, SESSIONS_MAX, ServerCertificate, datagram_head,
 };
+use mote_core::shares::address_owner;
 
 use crate::certificates::{Own, Paces};
 use crate::config;

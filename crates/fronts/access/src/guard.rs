@@ -4,13 +4,13 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
+use crate::issuers::{Issuers, Rejected};
 use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
 use mote_core::body::Body;
 use mote_core::invocation::Head;
 use mote_core::spec::{Access, CertificateRules, Rates, TokenRules, WebhookRules};
 use mote_core::{Fault, RouteInfo, name};
-use mote_issuers::{Issuers, Rejected};
 use tokio::sync::watch;
 
 use crate::bounded::unix_ms;
@@ -81,7 +81,7 @@ impl Guard {
         head: &Head,
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
-        if head.is_admitted() || mote_webhook::is_signed(rules, head.headers(), unix_ms()) {
+        if head.is_admitted() || crate::webhook::is_signed(rules, head.headers(), unix_ms()) {
             return Ok(());
         }
         self.0.refusals.note(function, &Fault::NoSignature, from);
@@ -105,7 +105,7 @@ impl Guard {
             let secret = name::kept(&rules.secret, name::split(function).1);
             secrets(&secret, &mut |secret| {
                 let is_valid =
-                    mote_webhook::verifies(rules, secret, head.headers(), &bytes, unix_ms());
+                    crate::webhook::verifies(rules, secret, head.headers(), &bytes, unix_ms());
                 verified = if is_valid { Ok(()) } else { Err(Fault::NoSignature) };
             });
         }

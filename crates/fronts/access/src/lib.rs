@@ -15,11 +15,14 @@ mod credentials;
 mod guard;
 mod guarded;
 mod guesses;
+pub mod issuers;
+pub mod jwt;
 mod meters;
 mod metrics;
 mod pages;
 mod refusals;
 mod ring;
+pub mod webhook;
 
 use mote_core::spec::Access;
 

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
+use crate::notices::Watch;
 use mote_core::FunctionName;
-use mote_notices::Watch;
 
 use super::blocks::Block;
 use super::exchanges::Noted;

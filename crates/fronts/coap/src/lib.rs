@@ -14,6 +14,7 @@ mod batch;
 pub mod blocks;
 pub mod content_format;
 mod cutting;
+pub mod dtls_frames;
 mod exchange;
 mod exchange_io;
 pub mod exchanges;
@@ -22,6 +23,7 @@ mod links;
 #[cfg(feature = "fuzzing")]
 pub mod machine;
 pub mod message;
+pub mod notices;
 mod notifying;
 #[cfg(test)]
 mod notifying_tests;

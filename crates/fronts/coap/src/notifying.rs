@@ -4,8 +4,8 @@
 use std::net::SocketAddr;
 use std::task::Context;
 
+use crate::notices::{Resource, Watch};
 use mote_core::{Invoker, RouteInfo};
-use mote_notices::{Resource, Watch};
 
 use super::content_format::media_type;
 use super::cutting::Frame;

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::task::{Context, Waker};
 
+use crate::notices::{Notices, State};
 use bytes::Bytes;
 use mote_core::spec::CoapResource;
 use mote_core::{Fault, FunctionName, Invocation, Invoker, Reply, RouteInfo};
-use mote_notices::{Notices, State};
 
 use super::message::{self, MessageType, Request};
 use super::server::{Config, Server};

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
-use mote_notices::{Feed, Watch};
+use crate::notices::{Feed, Watch};
 use slab::Slab;
 
 use super::exchange::Recipient;

@@ -6,10 +6,10 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
 
+use crate::notices::Notices;
 use bytes::Bytes;
 use mote_core::body::Body;
 use mote_core::{Fault, FunctionName, Invocation, Invoker, RouteInfo, Trigger};
-use mote_notices::Notices;
 use slab::Slab;
 
 use super::batch::Outbox;

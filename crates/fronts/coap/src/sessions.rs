@@ -3,7 +3,7 @@
 //! checks.
 //!
 //! A session is a peer of the front, under an address that contains the number of the session
-//! ([`mote_dtls_frames::address_of`]). So everything that the front keeps for a peer, such as the
+//! ([`crate::dtls_frames::address_of`]). So everything that the front keeps for a peer, such as the
 //! answers to repeated messages, is for one session, as RFC 7252, 9.1 requires.
 
 use std::io::{self, ErrorKind};
@@ -12,11 +12,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use mote_core::Invoker;
-use mote_dtls_frames::{
+use crate::dtls_frames::{
     IDENTITY_BYTES_MAX, MESSAGE_BYTES_MAX, Message, SESSIONS_OF_NODE_MAX, address_of,
     datagram_head, session_of,
 };
+use mote_core::Invoker;
 use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;

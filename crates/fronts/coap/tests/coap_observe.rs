@@ -15,9 +15,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use mote_coap::notices::{Notices, State};
 use mote_coap::{Config, StreamConfig, serve, serve_stream};
 use mote_core::FunctionName;
-use mote_notices::{Notices, State};
 use support::coap::*;
 use support::relay::Relay;
 use support::{Fake, seed};

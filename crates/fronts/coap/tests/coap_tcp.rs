@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use mote_coap::notices::{Notices, State};
 use mote_coap::{Config, StreamConfig, serve_stream};
 use mote_core::FunctionName;
-use mote_notices::{Notices, State};
 use support::coap::*;
 use support::{Fake, pattern_bytes};
 

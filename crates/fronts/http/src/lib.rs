@@ -7,8 +7,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod access_log;
 mod added;
 pub mod gathering;
+pub mod h2_frames;
 pub mod http;
 mod ids;
 pub mod refusal;
+pub mod static_files;
+pub mod websocket;

@@ -8,7 +8,7 @@ mod support;
 
 use std::sync::atomic::Ordering;
 
-use mote_gateway::http::{Bounds, Config};
+use mote_http::http::{Bounds, Config};
 use support::raw_http::{Client, Server};
 
 /// The expected result.

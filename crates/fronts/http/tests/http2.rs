@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use mote_gateway::http::{Config, REFUSALS_IN_A_ROW_MAX};
+use mote_http::http::{Config, REFUSALS_IN_A_ROW_MAX};
 use support::pattern_bytes;
 use support::raw_http::Server;
 

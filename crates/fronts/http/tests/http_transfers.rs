@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use mote_gateway::http::Config;
+use mote_http::http::Config;
 use support::pattern_bytes;
 use support::raw_http::Server;
 
@@ -543,7 +543,7 @@ async fn a_burst_of_clients_connects_before_the_first_is_accepted() {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let files_max = files.current.map_or(usize::MAX, |files| files as usize);
     let burst = kernel_max.min(1_500).min(files_max.saturating_sub(100));
-    let listener = mote_gateway::http::listen(([127, 0, 0, 1], 0).into()).unwrap();
+    let listener = mote_http::http::listen(([127, 0, 0, 1], 0).into()).unwrap();
     let address = listener.local_addr().unwrap();
     let mut clients = Vec::new();
     for n in 0..burst {

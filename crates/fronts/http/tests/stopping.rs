@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use mote_gateway::http::{Config, Stopper, listen, serve};
+use mote_http::http::{Config, Stopper, listen, serve};
 use support::Fake;
 
 #[test]

@@ -14,7 +14,7 @@ use std::time::Duration;
 use mote_core::body::Body;
 use mote_core::turn::TURN_ITEMS_MAX;
 use mote_core::{Fault, FunctionName, Invocation, Invoker, Phases, Reply, RouteInfo};
-use mote_gateway::http::{Config, REFUSALS_IN_A_ROW_MAX, Stopper, listen, serve};
+use mote_http::http::{Config, REFUSALS_IN_A_ROW_MAX, Stopper, listen, serve};
 use parking_lot::Mutex;
 use support::raw_http::Server;
 

@@ -36,7 +36,7 @@ pub(super) fn apply(
     spec.webhook = match &function.webhook {
         Some(webhook) => {
             let rules = signed(webhook);
-            mote_webhook::check(&rules).map_err(|(key, wanted)| {
+            mote_access::webhook::check(&rules).map_err(|(key, wanted)| {
                 in_manifest("M0303", webhook.line, &format!("{key}: {wanted}"))
             })?;
             Some(Arc::new(rules))
@@ -121,7 +121,7 @@ fn rules(tokens: &TokensManifest, folder: Option<&Path>) -> Result<TokenRules, M
     };
     let TokensManifest { issuer, audience, claims, .. } = tokens.clone();
     let rules = TokenRules { issuer, audience, keys, claims };
-    match mote_jwt::check(&rules) {
+    match mote_access::jwt::check(&rules) {
         Ok(()) => Ok(rules),
         Err((key, problem)) => {
             let line = tokens.keys.as_ref().filter(|_| key == "keys").map(|keys| keys.line);
@@ -141,7 +141,7 @@ fn read(file: &str, folder: Option<&Path>) -> Result<String, String> {
     }
     let file = folder.join(path);
     let meta = fs::metadata(&file).map_err(|error| error.to_string())?;
-    if !meta.is_file() || meta.len() > mote_jwt::SET_BYTES_MAX as u64 {
+    if !meta.is_file() || meta.len() > mote_access::jwt::SET_BYTES_MAX as u64 {
         return Err("not a file of at most 64 KiB".to_owned());
     }
     fs::read_to_string(&file).map_err(|error| error.to_string())

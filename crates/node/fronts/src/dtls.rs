@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mote_access::{Guard, Key};
 use mote_coap::CheckCertificate;
-use mote_dtls_frames::{CERTIFICATE_BYTES_MAX, Message, Psk, ServerCertificate, all_keys};
+use mote_coap::dtls_frames::{CERTIFICATE_BYTES_MAX, Message, Psk, ServerCertificate, all_keys};
 use mote_process::companion::supervision::{self, Companion, Serving};
 use mote_tls::Certificates;
 use mote_tls::handover::Handover;

@@ -16,7 +16,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 
-use mote_gateway::http;
+use mote_http::http;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::Handle;
 use tokio::sync::watch;

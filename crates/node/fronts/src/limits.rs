@@ -1,7 +1,7 @@
 //! The limits of the HTTP fronts, derived from the number of files that this process may open, and the
 //! threads that serve their connections.
 
-use mote_gateway::http;
+use mote_http::http;
 
 // The parts of the open files that a node may use for the connections of its fronts, two thirds
 // together. The rest is for instances, for what functions connect to, for the APIs of other platforms

@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use mote_access::Guarded;
-use mote_access_log::AccessLog;
 use mote_api::Problem;
 use mote_compat::node::{
     Access, Act, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function,
@@ -23,8 +22,9 @@ use mote_core::spec::{
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{Engine, Revision, clock};
 use mote_fronts::Calls;
-use mote_gateway::http;
-use mote_gateway::http::Stopper;
+use mote_http::access_log::AccessLog;
+use mote_http::http;
+use mote_http::http::Stopper;
 use mote_journal::{Reader, problem_of};
 use mote_store::{DocumentChange, Store, StoreError};
 use mote_tinyfaas::{GrpcFront, Ports, TinyFaasFront};
@@ -406,8 +406,8 @@ impl Invocations for PlatformNode {
 
     fn check_target(&self, target: &str) -> Result<(), Problem> {
         let whole = format!("/function{target}");
-        let checked = mote_gateway::http::target::split(whole.as_bytes());
-        let refused = |refusal: mote_gateway::refusal::Refusal| {
+        let checked = mote_http::http::target::split(whole.as_bytes());
+        let refused = |refusal: mote_http::refusal::Refusal| {
             Problem::new(refusal.status, refusal.code, refusal.detail)
         };
         checked.map(|_| ()).map_err(refused)

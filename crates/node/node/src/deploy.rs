@@ -147,7 +147,7 @@ async fn attempt(
     );
     let spec = spec(&name, &staged).await?;
     check(node, &spec)?;
-    mote_namespaces::confined::check_names(&spec).await?;
+    mote_tenants::namespaces::confined::check_names(&spec).await?;
     golang::check(node, &spec)?;
     let _files = node.namespaces.files_turn(files_place, &name).await?;
     let mut trees = vec![staged.path.clone()];

@@ -111,7 +111,7 @@ fn of_sandbox(uid_base: u32) -> Vec<Check> {
 /// The programs that are installed beside this one.
 fn of_programs() -> Vec<Check> {
     let programs = [
-        ("chains", mote_shims::CHAIN, "chains cannot be deployed"),
+        ("chains", mote_build::shims::CHAIN, "chains cannot be deployed"),
         ("own broker", BROKER_PROGRAM, "the setting mqtt cannot be on"),
         ("orders of certificates", mote_tls::ACME_PROGRAM, "the setting acme cannot be used"),
         ("link to NATS", nats::PROGRAM, "the setting nats cannot be on"),

@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mote_api::Problem;
+use mote_build::golang::GENERATED;
+use mote_build::packages::client::Client;
+use mote_build::packages::registries::Registries;
 use mote_core::FunctionSpec;
 use mote_core::spec::Runtime;
-use mote_golang::GENERATED;
-use mote_packages::client::Client;
-use mote_packages::registries::Registries;
 use mote_sandbox::BuildRequest;
 use mote_store::{Lookup, PackagesStaging, StagedCode};
 
@@ -57,7 +57,7 @@ pub(crate) async fn build(
 ) -> Result<Installed, Problem> {
     check(node, spec)?;
     let go = node.interpreters.go.as_ref().map_err(|reason| packages::failed(reason))?;
-    let key = mote_golang::key(spec, &staged.hash, &go.version);
+    let key = mote_build::golang::key(spec, &staged.hash, &go.version);
     let turn = node.go_builds.wait(&spec.name, TURN_TIMEOUT).await;
     let _turn = turn.map_err(|waited| {
         let minutes = waited.as_secs() / 60;
@@ -77,7 +77,7 @@ pub(crate) async fn build(
     };
     let (own, code) = (spec.clone(), staged.path.to_path_buf());
     let generated =
-        blocking(move || Ok((mote_golang::generate(&own, &code, staging.path())?, staging)));
+        blocking(move || Ok((mote_build::golang::generate(&own, &code, staging.path())?, staging)));
     let (target, staging) = generated
         .await
         .unwrap_or_else(|_| Err(packages::failed("the node could not read the code")))?;
@@ -141,7 +141,7 @@ async fn request(
     }
     // Without a vendor folder, `go` looks up missing sums and requirements.
     let code = staged.path.to_path_buf();
-    let vendored = blocking(move || mote_golang::is_vendored(&code)).await;
+    let vendored = blocking(move || mote_build::golang::is_vendored(&code)).await;
     let flags = if vendored.unwrap_or_default() {
         "-buildvcs=false -mod=vendor"
     } else {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use mote_api::harmless;
 use mote_coap::{StreamConfig, StreamTls};
-use mote_gateway::http;
+use mote_http::http;
 use mote_tls::{Acceptor, Acme, Certificates, ClientAuthorities};
 
 use crate::unusable::unusable;

@@ -4,8 +4,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-pub(crate) use mote_interpreters::{Found, Interpreter, find};
-use mote_shims::{Compilation, compile_node, compile_python};
+pub(crate) use mote_build::interpreters::{Found, Interpreter, find};
+use mote_build::shims::{Compilation, compile_node, compile_python};
 use tokio::process::Command;
 use tokio::runtime::Handle;
 
@@ -54,9 +54,12 @@ pub(super) fn for_engine(found: &Found) -> mote_engine::Interpreters {
     mote_engine::Interpreters {
         python: command(
             &found.python,
-            &[mote_shims::PYTHON_OPTIONS, &format!("/mote/{}", mote_shims::PYTHON_SHIM)],
+            &[
+                mote_build::shims::PYTHON_OPTIONS,
+                &format!("/mote/{}", mote_build::shims::PYTHON_SHIM),
+            ],
         ),
-        node: command(&found.node, &[&format!("/mote/{}", mote_shims::NODE_START)]),
+        node: command(&found.node, &[&format!("/mote/{}", mote_build::shims::NODE_START)]),
         path: found.path(),
     }
 }

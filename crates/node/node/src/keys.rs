@@ -11,8 +11,8 @@ use mote_core::FunctionSpec;
 use mote_core::name::{kept, of_kept};
 use mote_core::spec::{Access, is_secret_name};
 use mote_engine::clock;
-use mote_namespaces::{flag, no_such_key as unknown};
 use mote_store::{Added, Store, StoreError, StoredKey};
+use mote_tenants::namespaces::{flag, no_such_key as unknown};
 
 use super::Node;
 use super::store_work::{blocking, with_store};
@@ -100,7 +100,7 @@ pub(crate) async fn create(node: &Node, wish: CallerKeyRequest) -> Result<NewCal
         }
         Added::Full => {
             let problem = match of_kept(&key.name).0 {
-                Some(namespace) => mote_namespaces::full(namespace, keys_max, "keys"),
+                Some(namespace) => mote_tenants::namespaces::full(namespace, keys_max, "keys"),
                 None => {
                     let text = format!("the node has {KEYS_MAX} keys, which is the limit");
                     Problem::new(409, "M0303", text)

@@ -47,7 +47,7 @@ use mote_api::types::{NodeBudget, NodeStatus, Urls};
 use mote_core::FunctionName;
 use mote_core::spec::{Access, Runtime};
 use mote_engine::{Engine, Revision};
-use mote_gateway::gathering::Gathering;
+use mote_http::gathering::Gathering;
 use mote_journal::{Deferring, Journals};
 use mote_outgoing::Outgoing;
 use mote_ports::reachable;
@@ -56,11 +56,11 @@ use mote_store::Store;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-pub use mote_access_log::{Destination as AccessLogPlace, Format as AccessLogFormat};
 pub use mote_config::{
     CellSettings, Config, NatsServers, OwnBroker, PlatformApis, Share, TinyFaas,
 };
-pub use mote_gateway::http::{Proxies, ProxyWord};
+pub use mote_http::access_log::{Destination as AccessLogPlace, Format as AccessLogFormat};
+pub use mote_http::http::{Proxies, ProxyWord};
 pub use mote_journal::nats::{WrongAddress as WrongNatsAddress, address as nats_address};
 pub use mote_journal::nats_log::is_name as is_journal_name;
 pub use mote_outgoing::Reach;
@@ -85,7 +85,7 @@ pub(crate) struct Node {
     /// The rule for requests that the node itself sends.
     pub(crate) outgoing: Outgoing,
     /// The resources of functions that clients observe.
-    pub(crate) notices: mote_notices::Notices,
+    pub(crate) notices: mote_coap::notices::Notices,
     /// The state of functions.
     pub(crate) state: Arc<dyn mote_core::state::State>,
     /// The connection to NATS, if the node shares anything with others.
@@ -97,7 +97,7 @@ pub(crate) struct Node {
     pub(crate) deploying: turns::Deploying,
     pub(crate) failed_logs: failed_logs::FailedLogs,
     /// Held while a Go function is built, because all builds share one compiler cache.
-    pub(crate) go_builds: mote_namespaces::Turns,
+    pub(crate) go_builds: mote_tenants::namespaces::Turns,
     /// Held while a function with routes begins to serve.
     pub(crate) route_turn: tokio::sync::Mutex<()>,
     /// The ports that functions have for themselves.
@@ -113,14 +113,14 @@ pub(crate) struct Node {
     pub(crate) coap_dtls: Option<SocketAddr>,
     pub(crate) coap_tls: Option<SocketAddr>,
     /// The tokens of those who manage the node over TCP.
-    pub(crate) operators: Arc<mote_operators::Operators>,
+    pub(crate) operators: Arc<mote_tenants::operators::Operators>,
     /// The namespaces of functions.
-    pub(crate) namespaces: Arc<mote_namespaces::Namespaces>,
+    pub(crate) namespaces: Arc<mote_tenants::namespaces::Namespaces>,
     /// Held while namespaces are changed.
     pub(crate) namespace_turn: tokio::sync::Mutex<()>,
     /// Held while tokens are changed.
     pub(crate) token_turn: tokio::sync::Mutex<()>,
-    pub(crate) audit: Arc<mote_operators::Audit>,
+    pub(crate) audit: Arc<mote_tenants::operators::Audit>,
     /// The APIs for other platforms' clients: platform and address.
     pub(crate) compat: Vec<(&'static str, String)>,
     /// Accepts manifests of OpenWhisk, if its API is on.

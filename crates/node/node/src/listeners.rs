@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::Result;
-use mote_gateway::http;
+use mote_http::http;
 use mote_process::service_manager::Sockets;
 use tokio::net::{TcpListener, UdpSocket, UnixListener};
 

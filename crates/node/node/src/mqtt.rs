@@ -17,7 +17,7 @@ use mote_mqtt::{
     Host, Level, Local, LocalBroker, LocalNamespaces, LocalSettings, LocalTls, Publisher, State,
     Status, Triggers,
 };
-use mote_namespaces::Namespaces;
+use mote_tenants::namespaces::Namespaces;
 use mote_tls::handover::Handover;
 use tokio::runtime::Handle;
 

@@ -14,9 +14,9 @@ use mote_core::state::{Namespace as StateOf, Usage};
 use mote_engine::ledger::{Held, UNLIMITED};
 use mote_engine::{Revision, clock};
 use mote_journal::{Reader, problem_of};
-use mote_namespaces::{Namespace, Namespaces, Wrong};
-use mote_operators::tokens;
 use mote_store::Store;
+use mote_tenants::namespaces::{Namespace, Namespaces, Wrong};
+use mote_tenants::operators::tokens;
 
 use super::store_work::{blocking, internal, store_problem, with_store};
 use super::unusable::unusable;
@@ -97,7 +97,7 @@ pub(crate) async fn list(node: &Node) -> Result<Vec<Shown>, Problem> {
 /// One namespace, and what it uses.
 pub(crate) async fn describe(node: &Node, name: &str) -> Result<Shown, Problem> {
     let found = list(node).await?.into_iter().find(|one| one.name == name);
-    found.ok_or_else(|| mote_namespaces::no_such_namespace(name))
+    found.ok_or_else(|| mote_tenants::namespaces::no_such_namespace(name))
 }
 
 /// Makes a namespace.
@@ -123,7 +123,7 @@ pub(crate) async fn create(node: &Arc<Node>, wish: NamespaceRequest) -> Result<S
 pub(crate) async fn update(node: &Arc<Node>, name: &str, quotas: Quotas) -> Result<Shown, Problem> {
     let _turn = node.namespace_turn.lock().await;
     let one = Namespace { quotas, ..node.namespaces.get(name)? };
-    mote_namespaces::check_limits(&quotas)?;
+    mote_tenants::namespaces::check_limits(&quotas)?;
     put(node, name, Some(one)).await?;
     limit(node, name, &quotas);
     describe(node, name).await
@@ -243,7 +243,7 @@ async fn must_be_empty(node: &Node, name: &str) -> Result<(), Problem> {
         ("function with state", "functions with state", states(node, name).await?.len()),
         ("accepted invocation or more", "accepted invocations", waiting),
     ];
-    mote_namespaces::must_be_empty(name, &counts)
+    mote_tenants::namespaces::must_be_empty(name, &counts)
 }
 
 fn of(all: Vec<Arc<Revision>>, namespace: &str) -> impl Iterator<Item = Arc<Revision>> {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use mote_api::Problem;
-use mote_operators::tokens::{self, NotChanged};
-use mote_operators::{Act, Operators};
 use mote_store::Store;
+use mote_tenants::operators::tokens::{self, NotChanged};
+use mote_tenants::operators::{Act, Operators};
 
 use super::Node;
 use super::store_work::{blocking, internal, store_problem};

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mote_api::Problem;
+use mote_build::packages::output;
+use mote_build::packages::registries::Registries;
+use mote_build::packages::wanted::Wanted;
 use mote_core::backend::InstanceLimits;
 use mote_core::fault::error_chain;
 use mote_core::{FunctionName, FunctionSpec};
-use mote_packages::output;
-use mote_packages::registries::Registries;
-use mote_packages::wanted::Wanted;
 use mote_sandbox::{BuildOutcome, BuildRequest};
 use mote_store::{Lookup, PackagesStaging, StagedCode, StoredPackages};
 

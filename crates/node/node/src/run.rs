@@ -12,18 +12,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use mote_access::{Guard, Guarded, RefusalMetrics};
-use mote_access_log::{AccessLog, Destination as AccessLogPlace};
 use mote_api::exit;
 use mote_api::text::wrapped;
 use mote_api::types::Reach;
+use mote_coap::notices::NoticeMetrics;
 use mote_compat::Bound;
 use mote_core::RouteInfo;
 use mote_engine::{Config as EngineConfig, Engine, Revision, Serving};
 use mote_fronts::{Calls, dtls, on_thread};
-use mote_gateway::http;
+use mote_http::access_log::{AccessLog, Destination as AccessLogPlace};
+use mote_http::http;
 use mote_journal::Deferring;
-use mote_notices::NoticeMetrics;
-use mote_operators::{Audit, Operators};
 use mote_outgoing::Outgoing;
 use mote_pool::budget::Budget;
 use mote_ports::Ports;
@@ -31,6 +30,7 @@ use mote_process::service_manager::ServiceManager;
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
 use mote_services::{NodeServices, Runs};
 use mote_store::{LostFile, Store, StoredFunction, StoredRevision};
+use mote_tenants::operators::{Audit, Operators};
 use mote_tls::handover::Handover;
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle};
@@ -146,7 +146,7 @@ async fn serve(
         mote_store::state::FileState::refuse_newer(&data_dir.join(STATE_FILE))?;
         let store = Store::open(&data_dir)?;
         let lost_files = lost_files(&store, settings.journal_name.is_some())?;
-        let shims = mote_shims::unpack(store.root())
+        let shims = mote_build::shims::unpack(store.root())
             .with_context(|| format!("cannot write the shims below {}", data_dir.display()))?;
         let secrets = secrets::open(&settings, &store)?;
         Ok((store, shims, secrets, lost_files))
@@ -329,7 +329,7 @@ async fn serve(
         cores: cores_max,
         started,
         ready: AtomicBool::new(false),
-        gathering: mote_gateway::gathering::Gathering::default(),
+        gathering: mote_http::gathering::Gathering::default(),
         created_at_ms: Mutex::default(),
         elsewhere: Mutex::default(),
         random: Default::default(),

@@ -7,9 +7,9 @@ use mote_core::FunctionSpec;
 use mote_core::name::{kept, of_kept};
 use mote_core::spec::is_secret_name;
 use mote_engine::Engine;
-use mote_namespaces::{flag, no_such_secret as unknown};
 use mote_store::seal::{KeySource, Keys, SecretError, Secrets, Zeroizing, make_key_file};
 use mote_store::{SecretsThere, Store};
+use mote_tenants::namespaces::{flag, no_such_secret as unknown};
 
 use super::Node;
 use super::store_work::with_store;
@@ -182,12 +182,12 @@ fn may_put(
     let Some(namespace) = of_kept(name).0 else { return Ok(()) };
     let hint = "remove secrets that no function reads: mote secret remove NAME";
     if there.others >= NAMESPACE_SECRETS_MAX {
-        let problem = mote_namespaces::full(namespace, NAMESPACE_SECRETS_MAX, "secrets");
+        let problem = mote_tenants::namespaces::full(namespace, NAMESPACE_SECRETS_MAX, "secrets");
         return Err(problem.with_hint(hint));
     }
     if there.others_bytes + bytes > NAMESPACE_BYTES_MAX {
         let most = NAMESPACE_BYTES_MAX >> 20;
-        let problem = mote_namespaces::full(namespace, most, "MiB of secrets");
+        let problem = mote_tenants::namespaces::full(namespace, most, "MiB of secrets");
         return Err(problem.with_hint(hint));
     }
     Ok(())

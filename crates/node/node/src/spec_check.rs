@@ -14,11 +14,11 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     if let Some(error) = spec.check().into_iter().next() {
         return Err(Problem::new(422, "M0303", error.to_string()).with_field(error.field));
     }
-    let tokens = spec.tokens.as_deref().map_or(Ok(()), mote_jwt::check);
+    let tokens = spec.tokens.as_deref().map_or(Ok(()), mote_access::jwt::check);
     if let Err((field, problem)) = tokens {
         return Err(Problem::new(422, "M0303", format!("access.{field}: {problem}")));
     }
-    if let Some(Err((field, wanted))) = spec.webhook.as_deref().map(mote_webhook::check) {
+    if let Some(Err((field, wanted))) = spec.webhook.as_deref().map(mote_access::webhook::check) {
         return Err(Problem::new(422, "M0303", format!("access.{field}: {wanted}")));
     }
     // The node's own mode is not enough, because another start of the node may have another one.
@@ -41,7 +41,7 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
         _ => None,
     };
     let chain = match spec.runtime {
-        mote_core::spec::Runtime::Chain => mote_shims::unpack_chain(node.store.root()).err(),
+        mote_core::spec::Runtime::Chain => mote_build::shims::unpack_chain(node.store.root()).err(),
         _ => None,
     };
     if let Some(reason) = missing.or(chain.as_ref()) {
@@ -69,7 +69,7 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
     if let Err((field, wanted)) = mote_routes::check(&spec.name, spec.routes()) {
         return Err(Problem::new(422, "M0303", format!("{field}: {wanted}")).with_field(field));
     }
-    mote_namespaces::confined::check(node.outgoing.reach, spec)?;
+    mote_tenants::namespaces::confined::check(node.outgoing.reach, spec)?;
     route_conflict(node, spec)?;
     node.ports.check(spec)?;
     schedules::check(spec)?;

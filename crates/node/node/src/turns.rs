@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use mote_api::Problem;
 use mote_core::FunctionName;
-use mote_namespaces::Change;
+use mote_tenants::namespaces::Change;
 use parking_lot::Mutex;
 
 use super::Node;

@@ -20,7 +20,7 @@ use mote_api::types::OwnPort;
 use mote_config::FunctionPorts;
 use mote_core::{FunctionName, FunctionSpec};
 use mote_fronts::Calls;
-use mote_gateway::http;
+use mote_http::http;
 use mote_outgoing::Outgoing;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use mote_coap::notices::{BODY_BYTES_MAX, Notices, Question, Resource, State};
 use mote_core::body::Body;
 use mote_core::invocation::{Head, put_header};
 use mote_core::services::{Answer, Caller, Notice, Status};
@@ -18,7 +19,6 @@ use mote_core::{
     Fault, FunctionName, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger,
 };
 use mote_engine::{Engine, clock};
-use mote_notices::{BODY_BYTES_MAX, Notices, Question, Resource, State};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 

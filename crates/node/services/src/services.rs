@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use mote_coap::notices::Notices;
 use mote_core::accept::{Accept, AcceptError, Deferred};
 use mote_core::body::{Body, BodyError};
 use mote_core::chain::Chain;
@@ -23,8 +24,7 @@ use mote_core::spec::Runtime;
 use mote_core::state::{self, KEYS_MAX, Namespace, Operation, Quota, State};
 use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger, name};
 use mote_engine::{Engine, Route, clock};
-use mote_namespaces::Namespaces;
-use mote_notices::Notices;
+use mote_tenants::namespaces::Namespaces;
 
 use crate::publisher::Publisher;
 use crate::runs::Runs;

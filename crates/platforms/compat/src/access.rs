@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mote_api::Problem;
-use mote_operators::{Begun, bearer, reads_only};
+use mote_tenants::operators::{Begun, bearer, reads_only};
 
 use crate::connection;
 use crate::node::{Act, Admission, Api, Managed, Role, Scope};
@@ -242,7 +242,7 @@ pub async fn recorded(
 /// What a request does, as if it were refused; `None` if it changes nothing.
 pub fn act(who: &str, from: SocketAddr, request: &Request) -> Option<Act> {
     let (method, path) = (request.method().as_str(), request.uri().path());
-    mote_operators::is_act(method, path).then(|| Act {
+    mote_tenants::operators::is_act(method, path).then(|| Act {
         at_unix_ms: unix_ms(),
         who: who.to_owned(),
         from: from.ip().to_canonical().to_string(),

@@ -18,8 +18,8 @@ use mote_core::body::Body;
 use mote_core::invocation::{Head, Reply};
 use mote_core::spec::Platform;
 use mote_core::{Fault, FunctionName, FunctionSpec};
-pub use mote_namespaces::{Api, Change as NamespaceChange, Namespaces, Scope, Space};
-pub use mote_operators::{Act, Admission, Role, reads_only};
+pub use mote_tenants::namespaces::{Api, Change as NamespaceChange, Namespaces, Scope, Space};
+pub use mote_tenants::operators::{Act, Admission, Role, reads_only};
 
 /// Authentication for the management of the node.
 pub trait Access: Send + Sync + 'static {

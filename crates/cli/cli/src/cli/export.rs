@@ -32,7 +32,7 @@ fn kubernetes(args: &ExportKubernetes, output: &Output) -> Result<(), Failure> {
     };
     let several = project.functions.len() > 1;
     let mut refused = None;
-    let shims = [mote_shims::files(), mote_shims::standalone()];
+    let shims = [mote_build::shims::files(), mote_build::shims::standalone()];
     for planned in &project.functions {
         let spec = &planned.spec;
         let name = spec.name.as_str();
@@ -62,7 +62,7 @@ fn kubernetes(args: &ExportKubernetes, output: &Output) -> Result<(), Failure> {
         write(&folder.join("Containerfile"), image::containerfile(spec, needs).as_bytes())?;
         write(&folder.join("function.json"), description.as_bytes())?;
         write(&folder.join(ARCHIVE), &tar)?;
-        for (path, text) in shims.iter().flat_map(mote_shims::Files::iter) {
+        for (path, text) in shims.iter().flat_map(mote_build::shims::Files::iter) {
             if image::has_shim(spec, path) {
                 write(&folder.join("server").join(path), text.as_bytes())?;
             }

@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
+use crate::static_files::accepts;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -11,7 +12,6 @@ use mote_core::Reply;
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, headers, put_header};
 use mote_core::spec::HttpRules;
-use mote_static_files::accepts;
 
 /// Shorter answers fit into one packet of a network anyway.
 const BYTES_MIN: u64 = 1_024;

@@ -10,7 +10,7 @@ pub(super) async fn answer<R: RouteInfo>(route: &R, head: &Head, is_bare: bool) 
     // Only whole requests are signed.
     let code = route.code().filter(|_| route.webhook().is_none())?;
     let name = (is_bare && head.path() == b"/").then(|| route.name().as_str());
-    let looked = mote_static_files::answer(code, rules, head, name);
+    let looked = crate::static_files::answer(code, rules, head, name);
     // Requests for functions without files must not carry the state of this.
     Box::pin(looked).await
 }

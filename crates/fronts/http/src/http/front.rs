@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::access_log::AccessLog;
 use crate::gathering::Gathering;
-use mote_access_log::AccessLog;
 use mote_core::seats::Seats;
 use mote_core::shares::Shares;
 use tokio::runtime::Handle;

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::access_log::AccessLog;
 use crate::gathering::Gathering;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use mote_access_log::AccessLog;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, headers, is_set_by_node};
 use mote_core::seats::{Seat, Standing};

@@ -6,9 +6,9 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
+use crate::h2_frames::{CALM, FrameMeter};
 use bytes::{Buf, Bytes};
 use mote_core::turn::Turn;
-use mote_h2_frames::{CALM, FrameMeter};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use mote_access_log::{AccessLog, Entry};
+use crate::access_log::{AccessLog, Entry};
 use mote_core::InvocationId;
 use mote_core::invocation::Head;
 

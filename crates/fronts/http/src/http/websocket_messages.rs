@@ -8,14 +8,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::websocket::{
+    ABNORMAL, Ended, FAILED, FromClient, GOING_AWAY, ToClient, close_frame, close_record,
+};
 use bytes::Bytes;
 use mote_core::Reply;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, headers, put_header};
 use mote_core::turn::Turn;
-use mote_websocket::{
-    ABNORMAL, Ended, FAILED, FromClient, GOING_AWAY, ToClient, close_frame, close_record,
-};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -48,7 +48,7 @@ pub(super) fn accept(head: &Head) -> Option<String> {
     if field(b"sec-websocket-version")? != b"13" {
         return None;
     }
-    mote_websocket::accept(field(b"sec-websocket-key")?)
+    crate::websocket::accept(field(b"sec-websocket-key")?)
 }
 
 /// Whether the worker has accepted: it answers with status 200 and the field `upgrade`, which it takes

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use mote_gateway::http::{Config, Stopper, serve};
+use mote_http::http::{Config, Stopper, serve};
 
 use super::Fake;
 

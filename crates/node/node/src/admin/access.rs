@@ -16,8 +16,8 @@ use mote_core::InvocationId;
 use mote_core::seats::Standing;
 use mote_engine::clock;
 use mote_journal::{Reader, problem_of};
-use mote_namespaces::{Change, Scope, View, no_such_invocation};
-use mote_operators::{Act, Admission, Begun, Role, bearer, is_act, reads_only};
+use mote_tenants::namespaces::{Change, Scope, View, no_such_invocation};
+use mote_tenants::operators::{Act, Admission, Begun, Role, bearer, is_act, reads_only};
 
 use super::Refused;
 use crate::{Node, operators};
@@ -106,7 +106,7 @@ async fn within(node: &Node, scope: Scope, request: &mut Request) -> Result<(), 
     let view = View::new(scope, chosen.as_deref());
     let (method, path) = (request.method().as_str(), request.uri().path());
     let exists = |name: &str| node.namespaces.exists(name);
-    let examined = mote_namespaces::examine(&view, method, path, exists)?;
+    let examined = mote_tenants::namespaces::examine(&view, method, path, exists)?;
     if let Some(text) = examined.invocation {
         let unknown = || no_such_invocation(&text);
         let id = InvocationId::from_text(&text).ok_or_else(unknown)?;
@@ -214,7 +214,7 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(String, Sc
         Admission::OtherRole { name, role } => {
             // No role would help.
             let (method, path) = (request.method().as_str(), request.uri().path());
-            if let Some(problem) = mote_namespaces::outside(&scope, method, path) {
+            if let Some(problem) = mote_tenants::namespaces::outside(&scope, method, path) {
                 return Err(Denied { problem, header: None, who: Some(name.to_string()) });
             }
             let text =

@@ -273,7 +273,7 @@ pub(super) async fn invoke(
     let method = text(paths::HEADER_METHOD).unwrap_or("POST").to_ascii_uppercase();
     let target = text(paths::HEADER_PATH).unwrap_or("/");
     let full = format!("/{name}{}{target}", if target.starts_with('/') { "" } else { "/" });
-    let split = mote_gateway::http::target::split(full.as_bytes()).map_err(|refusal| {
+    let split = mote_http::http::target::split(full.as_bytes()).map_err(|refusal| {
         Problem::new(400, refusal.code, refusal.detail).with_field(paths::HEADER_PATH)
     })?;
     let mut head = Head::builder(method.as_bytes(), split.path, split.query);

@@ -13,7 +13,7 @@ use mote_api::invocations::{
 use mote_core::InvocationId;
 use mote_core::accept::AcceptError;
 use mote_journal::{Cancelled, Reader, State as Kept, problem_of, view};
-use mote_namespaces::no_such_invocation;
+use mote_tenants::namespaces::no_such_invocation;
 use serde::Deserialize;
 
 use super::access::Seen;

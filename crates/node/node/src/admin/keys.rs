@@ -9,7 +9,7 @@ use axum::{Extension, Json};
 use mote_api::Problem;
 use mote_api::keys::{CallerKeyRequest, CallerKeys, NewCallerKey};
 use mote_core::name::of_kept;
-use mote_namespaces::no_such_namespace;
+use mote_tenants::namespaces::no_such_namespace;
 use serde::de::DeserializeOwned;
 
 use super::access::{Made, Seen};

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use mote_api::types::{DoctorReport, NodeStatus};
-use mote_namespaces::View;
+use mote_tenants::namespaces::View;
 
 use super::access::Seen;
 use crate::{Node, doctor};

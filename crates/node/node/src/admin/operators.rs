@@ -10,7 +10,7 @@ use axum::{Extension, Json};
 use mote_api::Problem;
 use mote_api::operators::{AuditLog, NewOperatorToken, OperatorTokenRequest, OperatorTokens};
 use mote_engine::clock;
-use mote_operators::tokens;
+use mote_tenants::operators::tokens;
 use serde::Deserialize;
 
 use super::access::{Made, Seen};

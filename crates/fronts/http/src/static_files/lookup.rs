@@ -1,0 +1,140 @@
+//! Finds the file that a request is for.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use bytes::Bytes;
+use mote_core::invocation::Head;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, utf8_percent_encode};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
+
+use crate::static_files::{WHOLE_BYTES_MAX, accepts, field, kinds};
+
+/// The file of a folder that stands for the folder.
+const INDEX: &str = "index.html";
+/// Codings of variants, the best one first, and the endings of their files.
+const CODINGS: [(&str, &str); 3] = [("br", ".br"), ("zstd", ".zst"), ("gzip", ".gz")];
+/// The only name with a leading dot that is served (RFC 8615).
+const WELL_KNOWN: &str = ".well-known";
+
+/// Characters that are escaped in the last segment of an address.
+const UNSAFE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
+
+/// What a request asks for.
+pub(crate) struct Wanted {
+    /// The path below the folder, without `/` at its ends.
+    path: String,
+    is_folder: bool,
+    accept_encoding: Vec<u8>,
+}
+
+/// What was found.
+pub(crate) enum Found {
+    File(File),
+    /// The file for pages that are not there.
+    Fallback(File),
+    /// A folder with an index, without a `/` at the end of the request's path, whose last segment this
+    /// is.
+    Folder(String),
+}
+
+/// A file to send.
+pub(crate) struct File {
+    pub(crate) open: fs::File,
+    /// Its content, if it is short.
+    pub(crate) whole: Option<Bytes>,
+    pub(crate) bytes: u64,
+    /// Its entity tag, with quotes.
+    pub(crate) tag: String,
+    pub(crate) kind: &'static str,
+    /// The coding of the variant.
+    pub(crate) coding: Option<&'static str>,
+    /// Whether other clients get another variant.
+    pub(crate) has_variants: bool,
+}
+
+impl Wanted {
+    /// `None` for names that are never served: hidden files often hold secrets.
+    pub(crate) fn of(head: &Head) -> Option<Self> {
+        let path = percent_decode(head.path()).decode_utf8().ok()?;
+        let segments: Vec<&str> = path.split('/').filter(|one| !one.is_empty()).collect();
+        let is_hidden = |one: &&str| one.starts_with('.') && *one != WELL_KNOWN;
+        if segments.iter().any(is_hidden) || path.contains('\0') {
+            return None;
+        }
+        let accept_encoding = field(head, b"accept-encoding").unwrap_or_default().to_vec();
+        Some(Self { path: segments.join("/"), is_folder: path.ends_with('/'), accept_encoding })
+    }
+
+    fn accepts(&self, coding: &str) -> bool {
+        accepts(&self.accept_encoding, coding)
+    }
+}
+
+/// Looks for the file in `folder` of `code`, then for `fallback`. Blocks for the time that the disk
+/// takes.
+pub(crate) fn find(
+    code: &Path,
+    folder: &str,
+    wanted: &Wanted,
+    fallback: Option<String>,
+) -> Option<Found> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let code_folder = open(code, flags, Mode::empty()).ok()?;
+    let root = openat2(code_folder, folder, flags, Mode::empty(), ResolveFlags::BENEATH).ok()?;
+    let version = code.file_name()?.to_string_lossy();
+    let version = version.get(..16).unwrap_or(&version);
+    let send = |path: &str| file(&root, path, wanted, version).map(Found::File);
+    let index = match wanted.path.as_str() {
+        "" => INDEX.to_owned(),
+        path => format!("{path}/{INDEX}"),
+    };
+    let found = if wanted.path.is_empty() || wanted.is_folder {
+        send(&index)
+    } else {
+        send(&wanted.path).or_else(|| {
+            plain(&root, &index)?;
+            let last = wanted.path.rsplit('/').next().unwrap_or_default();
+            Some(Found::Folder(utf8_percent_encode(last, UNSAFE).to_string()))
+        })
+    };
+    found.or_else(|| file(&root, &fallback?, wanted, version).map(Found::Fallback))
+}
+
+/// Opens an ordinary file below the folder. Links lead to files below the folder only.
+fn plain(root: &OwnedFd, path: &str) -> Option<(OwnedFd, u64)> {
+    // Opening a pipe would wait for its writer.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let file = openat2(root, path, flags, Mode::empty(), within).ok()?;
+    let facts = fstat(&file).ok()?;
+    let is_file = FileType::from_raw_mode(facts.st_mode) == FileType::RegularFile;
+    is_file.then_some((file, u64::try_from(facts.st_size).unwrap_or(0)))
+}
+
+fn file(root: &OwnedFd, path: &str, wanted: &Wanted, version: &str) -> Option<File> {
+    let (mut open, mut bytes) = plain(root, path)?;
+    let (mut coding, mut has_variants) = (None, false);
+    for (name, ending) in CODINGS {
+        let Some(variant) = plain(root, &format!("{path}{ending}")) else { continue };
+        has_variants = true;
+        if coding.is_none() && wanted.accepts(name) {
+            ((open, bytes), coding) = (variant, Some(name));
+        }
+    }
+    let mut open = fs::File::from(open);
+    let mut whole = None;
+    if bytes <= WHOLE_BYTES_MAX {
+        let mut content = Vec::with_capacity(bytes as usize);
+        (&mut open).take(WHOLE_BYTES_MAX).read_to_end(&mut content).ok()?;
+        bytes = content.len() as u64;
+        whole = Some(content.into());
+    }
+    let tag = match coding {
+        Some(coding) => format!("\"{version}-{coding}\""),
+        None => format!("\"{version}\""),
+    };
+    Some(File { open, whole, bytes, tag, kind: kinds::of(path), coding, has_variants })
+}

@@ -1,0 +1,136 @@
+//! Files of a function that the node serves itself: pages, styles, pictures.
+//!
+//! [`answer`] looks for the file that a request is for and makes the answer, with validators, ranges
+//! and precompressed variants (RFC 9110). It opens files only below the folder of the function, also
+//! if a link points elsewhere. This crate must not know how an answer is sent, and whether the sender
+//! may have it. The lookup is in `lookup.rs`, the conditions of a request in `conditions.rs`.
+
+mod coding;
+mod conditions;
+mod kinds;
+mod lookup;
+mod source;
+
+use std::path::Path;
+
+use bytes::Bytes;
+use mote_core::body::Body;
+use mote_core::invocation::{Head, headers, put_header};
+use mote_core::spec::StaticFiles;
+use mote_core::{Phases, Reply};
+
+pub use coding::accepts;
+use conditions::{Part, Validity};
+use lookup::{Found, Wanted};
+
+/// Longest file that is read at once, and sent with its head.
+const WHOLE_BYTES_MAX: u64 = 64 << 10;
+
+/// The answer to a request for a file, or `None` if no file is there, so that the function answers.
+/// `code` is the folder with the code of the function's revision, whose name stands for its content.
+/// `name` is the function's name if the request's path was that name without a `/` behind it.
+pub async fn answer(
+    code: &Path,
+    rules: &StaticFiles,
+    head: &Head,
+    name: Option<&str>,
+) -> Option<Reply> {
+    if !matches!(head.method(), b"GET" | b"HEAD") {
+        return None;
+    }
+    let wanted = Wanted::of(head)?;
+    let (code, folder) = (code.to_owned(), rules.folder.clone());
+    let fallback = rules.fallback.clone().filter(|_| wants_page(head));
+    let looked =
+        tokio::task::spawn_blocking(move || lookup::find(&code, &folder, &wanted, fallback));
+    let found = looked.await.ok()??;
+    match found {
+        Found::Folder(last) => Some(redirect(name.unwrap_or(&last), head.query())),
+        Found::File(_) if name.is_some() => Some(redirect(name?, head.query())),
+        Found::File(file) => Some(file_reply(file, rules.cache_s, head)),
+        // A page that stands for others changes with each deploy, and must not be taken for them.
+        Found::Fallback(file) => Some(file_reply(file, 0, head)),
+    }
+}
+
+/// Whether the sender is a browser that opens a page, and not a script or a picture of one.
+fn wants_page(head: &Head) -> bool {
+    let accepted = field(head, b"accept").unwrap_or_default();
+    accepted.split(|byte| *byte == b',').any(|one| one.trim_ascii().starts_with(b"text/html"))
+}
+
+fn field<'a>(head: &'a Head, wanted: &[u8]) -> Option<&'a [u8]> {
+    headers(head.headers()).find(|(name, _)| *name == wanted).map(|(_, value)| value)
+}
+
+/// Sends a browser to the same address with a `/` at its end, from which relative addresses in a page
+/// lead into the folder.
+fn redirect(last: &str, query: &[u8]) -> Reply {
+    let mut to = format!("{last}/").into_bytes();
+    if !query.is_empty() {
+        to.push(b'?');
+        to.extend_from_slice(query);
+    }
+    let mut block = Vec::new();
+    put_header(&mut block, b"location", &to);
+    reply(308, block, Body::Empty)
+}
+
+fn reply(status: u16, block: Vec<u8>, body: Body) -> Reply {
+    Reply { status, headers: Bytes::from(block), body, phases: Phases::default() }
+}
+
+fn file_reply(file: lookup::File, cache_s: u32, head: &Head) -> Reply {
+    let mut block = Vec::new();
+    let cache = match cache_s {
+        0 => "no-cache".to_owned(),
+        seconds => format!("max-age={seconds}"),
+    };
+    for (name, value) in [
+        ("etag", file.tag.as_str()),
+        ("cache-control", &cache),
+        ("accept-ranges", "bytes"),
+        ("x-content-type-options", "nosniff"),
+    ] {
+        put_header(&mut block, name.as_bytes(), value.as_bytes());
+    }
+    if file.has_variants {
+        put_header(&mut block, b"vary", b"accept-encoding");
+    }
+    let asked = conditions::Asked {
+        none_match: field(head, b"if-none-match"),
+        if_match: field(head, b"if-match"),
+        range: field(head, b"range").filter(|_| head.method() == b"GET"),
+        if_range: field(head, b"if-range"),
+    };
+    match asked.validity(&file.tag) {
+        Validity::Unchanged => return reply(304, block, Body::Empty),
+        Validity::Changed => return reply(412, block, Body::Empty),
+        Validity::Asked => {}
+    }
+    put_header(&mut block, b"content-type", file.kind.as_bytes());
+    if let Some(coding) = file.coding {
+        put_header(&mut block, b"content-encoding", coding.as_bytes());
+    }
+    let (status, start, length) = match asked.part(&file.tag, file.bytes) {
+        Part::Whole => (200, 0, file.bytes),
+        Part::Range(start, length) => {
+            let value = format!("bytes {start}-{}/{}", start + length - 1, file.bytes);
+            put_header(&mut block, b"content-range", value.as_bytes());
+            (206, start, length)
+        }
+        Part::Beyond => {
+            let value = format!("bytes */{}", file.bytes);
+            put_header(&mut block, b"content-range", value.as_bytes());
+            return reply(416, block, Body::Empty);
+        }
+    };
+    let body = match file.whole {
+        Some(whole) => Body::whole(whole.slice(start as usize..(start + length) as usize)),
+        None => source::body(file.open, start, length),
+    };
+    reply(status, block, body)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,290 @@
+//! The shims: one worker for each language, with the adapters for other platforms. They are part of
+//! the binaries, which write them to a folder before they start workers.
+//!
+//! It must not know functions, sandboxes or who starts a worker.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// What Python gets before the path of its shim: -s ignores a user's site folder, -S starts without
+/// `site`, -u turns output buffering off, and -B writes no bytecode, because the code folder is
+/// read-only. PYTHON* variables count: an interpreter is started with those of its function alone.
+pub const PYTHON_OPTIONS: &str = "-sSuB";
+/// The path of Python's shim in the folder of the shims.
+pub const PYTHON_SHIM: &str = "python/mote_shim.py";
+/// Names the interpreter that has compiled Python's shim, see [`compile_python`].
+const PYTHON_COMPILED: &str = "python/compiled";
+/// Where sandboxes show the folder of the shims; compiled modules name it in the traces of errors.
+const INSIDE: &str = "/mote";
+/// Compiles the files in a folder, for readers with other user ids. A compiled module is used only as
+/// long as its source keeps its time and its length.
+const COMPILE: &str = "\
+import compileall, os, py_compile, sys
+os.umask(0o022)
+mode = py_compile.PycInvalidationMode.TIMESTAMP
+done = compileall.compile_dir(sys.argv[1], ddir=sys.argv[2], quiet=2, invalidation_mode=mode)
+sys.exit(not done)
+";
+/// The path of Node's shim there.
+pub const NODE_SHIM: &str = "node/mote_shim.mjs";
+/// What starts the same with the code that [`compile_node`] has compiled.
+pub const NODE_START: &str = "node/mote_start.cjs";
+/// Names the interpreter that has compiled Node's shim.
+const NODE_COMPILED: &str = "node/compiled";
+/// The code that Node has compiled. Node does not notice whether it belongs to the same text.
+const NODE_CODE: &str = "node/mote_worker.compiled";
+
+/// Texts that the build has compressed together, see `build.rs`.
+struct Archive {
+    /// The path of each text in `shims/`, and its length.
+    files: &'static [(&'static str, usize)],
+    packed: &'static [u8],
+}
+
+// The constants SHIMS, GO and STANDALONE.
+include!(concat!(env!("OUT_DIR"), "/archives.rs"));
+
+/// Decompressed texts, which take memory until they are dropped.
+#[derive(Debug)]
+pub struct Files {
+    text: String,
+    files: &'static [(&'static str, usize)],
+}
+
+impl Files {
+    fn of(archive: &Archive) -> Self {
+        let bytes = miniz_oxide::inflate::decompress_to_vec(archive.packed)
+            .expect("the build has compressed them");
+        let text = String::from_utf8(bytes).expect("the build has read them as UTF-8");
+        Self { text, files: archive.files }
+    }
+
+    /// Each text with its path in `shims/`.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let mut at = 0;
+        self.files.iter().map(move |(path, length)| {
+            at += length;
+            (*path, &self.text[at - length..at])
+        })
+    }
+
+    /// The text with this path, which must be among them.
+    pub fn text(&self, path: &str) -> &str {
+        let found = self.iter().find(|(own, _)| *own == path);
+        found.map(|(_, text)| text).expect("a path that build.rs names")
+    }
+}
+
+/// The shims of Python and Node.
+pub fn files() -> Files {
+    Files::of(&SHIMS)
+}
+
+/// The server for images that contain no `mote`.
+pub fn standalone() -> Files {
+    Files::of(&STANDALONE)
+}
+
+/// The worker of Go functions, and the modules that the node provides to them.
+pub fn go() -> Files {
+    Files::of(&GO)
+}
+
+/// The program that runs chains.
+pub const CHAIN: &str = "mote-chain";
+
+/// Puts the program that runs chains next to the shims, so that sandboxes show it. It is installed
+/// next to `mote`. A copy that is already right stays unchanged. Blocks.
+pub fn unpack_chain(data_dir: &Path) -> Result<(), String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let beside = own.with_file_name(CHAIN);
+    let source = fs::metadata(&beside)
+        .map_err(|error| format!("the program {} is missing: {error}", beside.display()))?;
+    let folder = data_dir.join("shims/chain");
+    let path = folder.join(CHAIN);
+    let same = |held: &fs::Metadata| {
+        let newer = held.modified().ok() >= source.modified().ok();
+        held.len() == source.len() && newer
+    };
+    if fs::metadata(&path).is_ok_and(|held| same(&held)) {
+        return Ok(());
+    }
+    let copy = || {
+        fs::create_dir_all(&folder)?;
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
+        let fresh = path.with_extension("new");
+        fs::copy(&beside, &fresh)?;
+        fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755))?;
+        fs::rename(&fresh, &path)
+    };
+    copy().map_err(|error: io::Error| format!("cannot copy {}: {error}", beside.display()))
+}
+
+/// Compiles the Python shim in `root`, the folder of the shims, with the interpreter that runs it: a
+/// start of an interpreter otherwise compiles the shim, which takes longer than everything else that
+/// it does. `None` if the same interpreter has done so before.
+pub fn compile_python(root: &Path, program: &Path, version: &str) -> Option<Compilation> {
+    let mut command = Command::new(program);
+    command.args(["-ISB", "-c", COMPILE]).arg(root.join("python")).arg(format!("{INSIDE}/python"));
+    Compilation::new(root.join(PYTHON_COMPILED), version, command)
+}
+
+/// The same for Node's shim.
+pub fn compile_node(root: &Path, program: &Path, version: &str) -> Option<Compilation> {
+    let mut command = Command::new(program);
+    // Code that was compiled with other options would not be used.
+    command.arg(root.join(NODE_START)).arg("--compile").env_remove("NODE_OPTIONS");
+    Compilation::new(root.join(NODE_COMPILED), version, command)
+}
+
+/// A shim that is to be compiled.
+#[derive(Debug)]
+pub struct Compilation {
+    /// What compiles it. Whoever runs the command bounds its time.
+    pub command: Command,
+    /// Takes the output of the command.
+    pub note: Note,
+}
+
+/// A file that says which interpreter has compiled a shim.
+#[derive(Debug)]
+pub struct Note {
+    path: PathBuf,
+    by: String,
+}
+
+impl Compilation {
+    fn new(path: PathBuf, version: &str, mut command: Command) -> Option<Self> {
+        let by = format!("{} {version}\n", command.get_program().to_string_lossy());
+        command.stdin(Stdio::null());
+        let is_done = fs::read_to_string(&path).is_ok_and(|held| held == by);
+        (!is_done).then_some(Self { command, note: Note { path, by } })
+    }
+}
+
+impl Note {
+    /// Notes that the command has succeeded, or says why it has not.
+    pub fn ended(&self, output: &Output) -> io::Result<()> {
+        if output.status.success() {
+            return fs::write(&self.path, &self.by);
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let last = said.lines().last().unwrap_or("it says nothing");
+        Err(io::Error::other(format!("{}: {last}", output.status)))
+    }
+}
+
+/// Writes the shims of this build below `data_dir` and returns their folder. Files that are already
+/// right stay unchanged, so that a start writes nothing to the disk.
+pub fn unpack(data_dir: &Path) -> io::Result<PathBuf> {
+    let root = data_dir.join("shims");
+    for (name, text) in files().iter() {
+        let path = root.join(name);
+        if fs::read(&path).is_ok_and(|held| held == text.as_bytes()) {
+            continue;
+        }
+        let folder = path.parent().unwrap_or(&root);
+        fs::create_dir_all(folder)?;
+        // What was compiled from the file before does not fit any more.
+        for compiled in [PYTHON_COMPILED, NODE_COMPILED, NODE_CODE] {
+            let _ = fs::remove_file(root.join(compiled));
+        }
+        // The file is written under another name and renamed, so that a node that already runs
+        // never reads a partial shim.
+        let fresh = path.with_extension("new");
+        fs::write(&fresh, text)?;
+        fs::set_permissions(&fresh, fs::Permissions::from_mode(0o644))?;
+        fs::rename(&fresh, &path)?;
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+    }
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o755))?;
+    if root.join("chain").exists()
+        && let Err(error) = unpack_chain(data_dir)
+    {
+        tracing::error!("chains cannot start: {error}");
+    }
+    Ok(root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(compilation: Option<Compilation>) -> io::Result<()> {
+        let Some(mut compilation) = compilation else { return Ok(()) };
+        let output = compilation.command.output()?;
+        compilation.note.ended(&output)
+    }
+
+    #[test]
+    fn python_loads_what_was_compiled_for_it() {
+        let data = std::env::temp_dir().join(format!("mote-compiled-{}", std::process::id()));
+        let root = unpack(&data).unwrap();
+        let python = Path::new("python3");
+        run(compile_python(&root, python, "1")).unwrap();
+        let modules = || fs::read_dir(root.join("python/__pycache__")).unwrap().count();
+        assert!(modules() >= 4, "{} modules", modules());
+        // Says where its code is from: the compiled file, whose path names the sandbox's folder.
+        let code = "import sys; sys.path.insert(0, sys.argv[1]); sys.argv[0] = ''
+import importlib.util
+path = importlib.util.find_spec('mote_worker').cached
+print(b'/mote/python/mote_worker.py' in open(path, 'rb').read())";
+        let asked = |root: &Path| {
+            let mut command = Command::new("python3");
+            let output = command.args(["-B", "-c", code]).arg(root.join("python")).output();
+            String::from_utf8(output.unwrap().stdout).unwrap()
+        };
+        assert_eq!(asked(&root), "True\n");
+        // It is not done again for the same interpreter, but for another one, and after a change.
+        let cached = root.join("python/__pycache__");
+        for (version, changed, again) in
+            [("1", false, false), ("2", false, true), ("2", true, true)]
+        {
+            fs::remove_dir_all(&cached).unwrap();
+            if changed {
+                fs::write(root.join("python/mote_worker.py"), "").unwrap();
+                unpack(&data).unwrap();
+            }
+            run(compile_python(&root, python, version)).unwrap();
+            assert_eq!(cached.exists(), again, "version {version}, changed: {changed}");
+            fs::create_dir_all(&cached).unwrap();
+        }
+        fs::remove_dir_all(&data).unwrap();
+    }
+
+    #[test]
+    fn node_takes_what_was_compiled_for_it() {
+        let data = std::env::temp_dir().join(format!("mote-compiled-js-{}", std::process::id()));
+        let root = unpack(&data).unwrap();
+        run(compile_node(&root, Path::new("node"), "1")).unwrap();
+        let code = root.join(NODE_CODE);
+        let program = "const fs = require('fs'), vm = require('vm');
+            const [file, compiled] = process.argv.slice(1);
+            const source = require('module').wrap(fs.readFileSync(file, 'latin1'));
+            const cachedData = fs.readFileSync(compiled);
+            console.log(new vm.Script(source, { cachedData }).cachedDataRejected);";
+        let mut command = Command::new("node");
+        command.args(["-e", program]).arg(root.join("node/mote_worker.cjs")).arg(&code);
+        assert_eq!(String::from_utf8(command.output().unwrap().stdout).unwrap(), "false\n");
+        // It must not outlive the text that it was compiled from.
+        fs::write(root.join("node/mote_worker.cjs"), "").unwrap();
+        unpack(&data).unwrap();
+        assert!(!code.exists());
+        run(compile_node(&root, Path::new("node"), "1")).unwrap();
+        assert!(code.exists());
+        fs::remove_dir_all(&data).unwrap();
+    }
+
+    #[test]
+    fn a_program_that_cannot_compile_says_why() {
+        let data = std::env::temp_dir().join(format!("mote-uncompiled-{}", std::process::id()));
+        let root = unpack(&data).unwrap();
+        let failed = run(compile_python(&root, Path::new("false"), "1")).unwrap_err().to_string();
+        assert_eq!(failed, "exit status: 1: it says nothing");
+        assert!(run(compile_python(&root, Path::new("/no/python"), "1")).is_err());
+        fs::remove_dir_all(&data).unwrap();
+    }
+}

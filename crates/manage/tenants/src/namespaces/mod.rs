@@ -1,0 +1,34 @@
+//! Namespaces separate the functions of several owners on one node.
+//!
+//! The name of a function in a namespace has a dot: `hello.plant`. Secrets and keys of callers are
+//! kept under `plant/NAME`, because their names may have dots. Functions without a dot are in the
+//! default namespace, and nothing of this crate is used for them.
+//!
+//! [`Scope`] is what the holder of a token may reach, [`View`] what one request means by short names
+//! and what its lists show, [`examine`] the one decision on a request to the management API, and
+//! [`Api`] that on a request to the API of another platform. [`confined`] is what functions of a
+//! namespace may not ask for, [`Namespaces`] the namespaces that the node has, and [`Turns`] the order
+//! of work of which the node does one piece at a time. This crate must not know HTTP connections or
+//! how a namespace is emptied.
+
+pub mod confined;
+mod disk;
+mod platforms;
+mod problems;
+mod registry;
+mod request;
+mod scope;
+mod sizes;
+mod turns;
+
+pub use disk::FilesTurn;
+pub use platforms::{Api, Space};
+pub use problems::{
+    being_deleted, flag, full, must_be_empty, no_such_invocation, no_such_key, no_such_namespace,
+    no_such_secret,
+};
+pub use registry::{Change, Namespace, Namespaces, Removal, Wrong, check_limits};
+pub use request::{Examined, examine, outside};
+pub use scope::{Scope, View};
+pub use sizes::FilesPlace;
+pub use turns::{Turn, Turns};

@@ -1,0 +1,16 @@
+//! Who may manage a node, and what they did.
+//!
+//! [`Operators`] knows the owner's token, which is in a file of the data folder, and the tokens that
+//! were made for others, each with a [`Role`]. [`tokens`] makes, lists and revokes those in the store.
+//! [`Audit`] records what was changed and by whom. This crate must not know HTTP.
+//! Listeners tell it the method and the path of a request, and make responses from its answers.
+
+mod audit;
+mod guesses;
+mod operators;
+mod role;
+pub mod tokens;
+
+pub use audit::{Act, Audit, Begun, is_act, reads_only};
+pub use operators::{Admission, Operators, bearer};
+pub use role::Role;

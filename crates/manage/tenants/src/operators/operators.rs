@@ -1,0 +1,226 @@
+//! The decision whether a management request is admitted.
+
+use std::collections::HashMap;
+use std::io::{self, Read as _, Write as _};
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use crate::namespaces::Scope;
+use arc_swap::ArcSwap;
+use mote_core::name::kept;
+use sha2::{Digest as _, Sha256};
+
+use crate::operators::guesses::Guesses;
+use crate::operators::role::Role;
+
+/// Longest token that is examined, in bytes.
+const TOKEN_BYTES_MAX: usize = 1_024;
+/// Shortest token that a person may put into the file.
+const TOKEN_BYTES_MIN: usize = 32;
+/// What the record of acts calls the holder of the token in the file.
+const OWNER: &str = "admin.token";
+
+/// What is kept of a token in memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Holder {
+    pub(crate) name: Arc<str>,
+    pub(crate) role: Role,
+    pub(crate) scope: Scope,
+    pub(crate) expires_unix_ms: Option<u64>,
+}
+
+/// Whether a management request is admitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admission {
+    /// The token is valid, and its role suffices. Holds the name of the token, after its namespace
+    /// and a slash if it has one.
+    Admitted(Arc<str>),
+    /// The token is valid, but has another role.
+    OtherRole {
+        /// The name of the token, in the same form.
+        name: Arc<str>,
+        /// Its role.
+        role: Role,
+    },
+    /// The token is missing or not valid.
+    Refused,
+    /// This address sent too many wrong tokens.
+    TooManyTries,
+}
+
+/// The tokens of a node.
+///
+/// Only their SHA-256 is kept, by which a sent token is looked up: how long that takes says
+/// something about hashes, which a client cannot choose, and nothing about tokens.
+#[derive(Default)]
+pub struct Operators {
+    owner: Option<[u8; 32]>,
+    holders: ArcSwap<HashMap<[u8; 32], Holder>>,
+    guesses: Guesses,
+}
+
+impl Operators {
+    /// Reads the owner's token from a file, or makes one with 256 random bits in a file that only
+    /// its owner can read.
+    pub fn with_owner(path: &Path) -> io::Result<Self> {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text.trim().to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let text = random_text()?;
+                let mut options = std::fs::OpenOptions::new();
+                let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
+                file.write_all(format!("{text}\n").as_bytes())?;
+                text
+            }
+            Err(error) => return Err(error),
+        };
+        if text.len() < TOKEN_BYTES_MIN {
+            return Err(io::Error::other("the token must have at least 32 characters"));
+        }
+        Ok(Self { owner: Some(Sha256::digest(&text).into()), ..Self::default() })
+    }
+
+    /// Whether the sender of `token`, at this address, may do what `needed` permits, and within which
+    /// scope. Counts wrong tokens; right ones are never slowed down.
+    pub fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> (Admission, Scope) {
+        let token = token.map(str::trim).filter(|token| token.len() <= TOKEN_BYTES_MAX);
+        let holder = token.and_then(|token| self.holder(token));
+        let full = |name: &str, scope: &Scope| kept(name, scope.namespace().map(|it| &**it)).into();
+        match holder {
+            Some(Holder { name, role, scope, .. }) if role < needed => {
+                (Admission::OtherRole { name: full(&name, &scope), role }, scope)
+            }
+            Some(Holder { name, scope, .. }) => (Admission::Admitted(full(&name, &scope)), scope),
+            None if self.guesses.may_guess(from, Instant::now()) => {
+                (Admission::Refused, Scope::All)
+            }
+            None => (Admission::TooManyTries, Scope::All),
+        }
+    }
+
+    /// The scope of a valid token. Others are not counted as wrong ones: credentials may be meant for a
+    /// function.
+    pub fn scope_of(&self, token: &str) -> Option<Scope> {
+        let token = token.trim();
+        if token.len() > TOKEN_BYTES_MAX {
+            return None;
+        }
+        Some(self.holder(token)?.scope)
+    }
+
+    fn holder(&self, token: &str) -> Option<Holder> {
+        let hash: [u8; 32] = Sha256::digest(token).into();
+        if self.owner == Some(hash) {
+            return Some(Holder {
+                name: OWNER.into(),
+                role: Role::Operator,
+                scope: Scope::All,
+                expires_unix_ms: None,
+            });
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let is_valid =
+            |until: Option<u64>| until.is_none_or(|until| now.as_millis() < u128::from(until));
+        self.holders.load().get(&hash).filter(|holder| is_valid(holder.expires_unix_ms)).cloned()
+    }
+
+    /// Replaces all tokens but the owner's.
+    pub(crate) fn replace(&self, holders: HashMap<[u8; 32], Holder>) {
+        self.holders.store(Arc::new(holders));
+    }
+}
+
+/// 256 random bits as text.
+pub(crate) fn random_text() -> io::Result<String> {
+    let mut bytes = [0; 32];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(base16ct::lower::encode_string(&bytes))
+}
+
+/// The token in the value of `Authorization`; the name of the scheme has no case (RFC 9110, 11.1).
+pub fn bearer(value: &str) -> Option<&str> {
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FROM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn holder(name: &str, role: Role, expires_unix_ms: Option<u64>) -> ([u8; 32], Holder) {
+        let token = format!("token-of-{name}");
+        let scope = Scope::All;
+        (Sha256::digest(token).into(), Holder { name: name.into(), role, scope, expires_unix_ms })
+    }
+
+    #[test]
+    fn tokens_admit_by_role() {
+        let operators = Operators::default();
+        operators.replace(HashMap::from([
+            holder("reads", Role::Viewer, None),
+            holder("ships", Role::Deployer, Some(u64::MAX)),
+            holder("old", Role::Operator, Some(1)),
+        ]));
+        let admits = |token: &str, needed| operators.admits(FROM, Some(token), needed).0;
+        let name = Arc::<str>::from("reads");
+        assert_eq!(admits("token-of-reads", Role::Viewer), Admission::Admitted(name.clone()));
+        assert_eq!(
+            admits(" token-of-reads ", Role::Deployer),
+            Admission::OtherRole { name, role: Role::Viewer }
+        );
+        assert_eq!(admits("token-of-ships", Role::Viewer), Admission::Admitted("ships".into()));
+        assert_eq!(admits("token-of-old", Role::Viewer), Admission::Refused, "expired");
+        assert_eq!(admits("", Role::Viewer), Admission::Refused);
+        assert_eq!(operators.admits(FROM, None, Role::Viewer).0, Admission::Refused);
+    }
+
+    #[test]
+    fn tokens_of_a_namespace_admit_within_it() {
+        let operators = Operators::default();
+        let (hash, mut one) = holder("ada", Role::Operator, None);
+        one.scope = Scope::Namespace("plant".into());
+        operators.replace(HashMap::from([(hash, one)]));
+        assert_eq!(
+            operators.admits(FROM, Some("token-of-ada"), Role::Operator),
+            (Admission::Admitted("plant/ada".into()), Scope::Namespace("plant".into()))
+        );
+        let scope = Some(Scope::Namespace("plant".into()));
+        assert_eq!(operators.scope_of(" token-of-ada"), scope);
+        assert_eq!(operators.scope_of("token-of-orchard"), None);
+    }
+
+    #[test]
+    fn the_owners_token_is_in_a_file_that_others_cannot_read() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("admin.token");
+        Operators::with_owner(&path).expect("made");
+        let mode = std::fs::metadata(&path).expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let text = std::fs::read_to_string(&path).expect("a token");
+        let operators = Operators::with_owner(&path).expect("read");
+        assert_eq!(
+            operators.admits(FROM, Some(&text), Role::Operator),
+            (Admission::Admitted(OWNER.into()), Scope::All)
+        );
+        std::fs::write(&path, "short\n").expect("written");
+        assert!(Operators::with_owner(&path).is_err());
+    }
+
+    #[test]
+    fn wrong_tokens_are_slowed_down_and_right_ones_are_not() {
+        let operators = Operators::default();
+        operators.replace(HashMap::from([holder("reads", Role::Viewer, None)]));
+        let answers: Vec<_> =
+            (0..40).map(|_| operators.admits(FROM, Some("wrong"), Role::Viewer).0).collect();
+        assert_eq!(answers[29], Admission::Refused);
+        assert_eq!(answers[30], Admission::TooManyTries);
+        let right = operators.admits(FROM, Some("token-of-reads"), Role::Viewer);
+        assert_eq!(right.0, Admission::Admitted("reads".into()));
+    }
+}
