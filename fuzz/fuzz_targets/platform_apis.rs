@@ -15,8 +15,8 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use libfuzzer_sys::fuzz_target;
 use mote_api::Problem;
-use mote_compat::fuzzing::{self, Api};
-use mote_compat::node::{
+use mote_platforms::compat::fuzzing::{self, Api};
+use mote_platforms::compat::node::{
     Access, Act, Admission, Call, Change, Code, Collection, Deploy, Deploys, Documents, Function,
     Functions, Invocations, KeptCalls, Log, Logs, Manifest, Namespaces, Role, Scope, Secrets,
 };
@@ -259,11 +259,11 @@ fuzz_target!(|text: &str| {
 async fn api_of(platform: &str, node: Arc<Obeys>) -> Option<Api> {
     let (queue, stop) = fuzzing::parts(node.clone());
     Some(match platform {
-        "openfaas" => mote_openfaas::fuzzing::api(&mote_openfaas::Context { node, queue, stop }),
-        "nuclio" => mote_nuclio::fuzzing::api(&mote_nuclio::Context { node, queue, stop }),
-        "tinyfaas" => mote_tinyfaas::fuzzing::api(&mote_tinyfaas::Context { node, queue, stop }),
+        "openfaas" => mote_platforms::openfaas::fuzzing::api(&mote_platforms::openfaas::Context { node, queue, stop }),
+        "nuclio" => mote_platforms::nuclio::fuzzing::api(&mote_platforms::nuclio::Context { node, queue, stop }),
+        "tinyfaas" => mote_platforms::tinyfaas::fuzzing::api(&mote_platforms::tinyfaas::Context { node, queue, stop }),
         "openwhisk" => {
-            mote_openwhisk::fuzzing::api(mote_openwhisk::Context { node, queue, stop }).await
+            mote_platforms::openwhisk::fuzzing::api(mote_platforms::openwhisk::Context { node, queue, stop }).await
         }
         _ => return None,
     })

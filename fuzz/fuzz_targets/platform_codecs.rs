@@ -5,11 +5,11 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use mote_compat::fuzzing::accepted_call;
-use mote_compat::node::Code;
+use mote_platforms::compat::fuzzing::accepted_call;
+use mote_platforms::compat::node::Code;
 use mote_core::base64;
-use mote_openfaas::fuzzing::code as image;
-use mote_tinyfaas::fuzzing::{grpc, grpc_written};
+use mote_platforms::openfaas::fuzzing::code as image;
+use mote_platforms::tinyfaas::fuzzing::{grpc, grpc_written};
 
 fuzz_target!(|data: &[u8]| {
     let Some((which, data)) = data.split_first() else { return };

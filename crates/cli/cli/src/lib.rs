@@ -5,6 +5,10 @@
 //! a folder into a function for both. There are two programs, so that a node stays small: `mote`
 //! ([`run`]), and `mote-tools` ([`run_tools`]), which `mote` becomes for everything but `mote up`.
 
+pub mod bench_text;
 mod cli;
+pub mod export;
+pub mod fleet;
+pub mod tables;
 
 pub use cli::{command, run, run_tools};

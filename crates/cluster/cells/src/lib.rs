@@ -13,6 +13,7 @@
 mod board;
 mod frames;
 mod link;
+pub mod raw_keys;
 mod receiver;
 mod sender;
 mod socket;

@@ -88,7 +88,7 @@ async fn greet(
     socket::prepare(&tcp);
     let mut io =
         shared.key.acceptor().accept(tcp).await.map_err(
-            |error| match mote_raw_keys::is_other_key(&error) {
+            |error| match crate::raw_keys::is_other_key(&error) {
                 true => "it has another cell_key, or is not a cell".to_owned(),
                 false => format!("it is not a cell: {error}"),
             },

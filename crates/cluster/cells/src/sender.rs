@@ -159,11 +159,11 @@ async fn connect(
 ) -> Result<(TlsStream<TcpStream>, BytesMut), Problem> {
     let tcp = TcpStream::connect(cell.address).await.map_err(Problem::Connect)?;
     socket::prepare(&tcp);
-    let handshake = |error: std::io::Error| match mote_raw_keys::is_other_key(&error) {
+    let handshake = |error: std::io::Error| match crate::raw_keys::is_other_key(&error) {
         true => Problem::OtherKey,
         false => Problem::Handshake(error),
     };
-    let connecting = shared.key.connector().connect(mote_raw_keys::no_name(), tcp);
+    let connecting = shared.key.connector().connect(crate::raw_keys::no_name(), tcp);
     let mut io = connecting.await.map_err(handshake)?;
     let mut hello = Vec::new();
     frames::put_hello(&mut hello, &shared.name.lock().clone());

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::Path;
 
-use mote_raw_keys::{Error, KeyPair};
+use crate::raw_keys::{Error, KeyPair};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// Shortest key. A cell shows its public key to whoever connects, so a key must not be guessable.
@@ -78,7 +78,7 @@ impl CellKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mote_raw_keys::{is_other_key, no_name};
+    use crate::raw_keys::{is_other_key, no_name};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     async fn shake(one: &[u8], other: &[u8]) -> (bool, bool) {

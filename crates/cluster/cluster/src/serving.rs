@@ -5,8 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use axum::Router;
-pub(crate) use mote_compat::connection::Place;
-use mote_compat::connection::{Places, http1};
+pub(crate) use mote_platforms::compat::connection::Place;
+use mote_platforms::compat::connection::{Places, http1};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Connections of a port at once. At the limit, an idle one of the address with the most of them ends.
@@ -23,7 +23,7 @@ pub(crate) struct Port {
 impl Port {
     /// Listens at the address.
     pub(crate) async fn bind(address: std::net::SocketAddr) -> io::Result<Self> {
-        let listener = mote_compat::listen(address).map_err(|error| {
+        let listener = mote_platforms::compat::listen(address).map_err(|error| {
             io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"))
         })?;
         Ok(Self { listener, places: Places::new(CONNECTIONS_MAX) })

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mote_compat::journal::Runner;
-use mote_compat::queue::Later;
 use mote_core::accept::Accept as _;
 use mote_journal::nats::Nats;
 use mote_journal::{Journal, Journals};
 use mote_outgoing::Outgoing;
+use mote_platforms::compat::journal::Runner;
+use mote_platforms::compat::queue::Later;
 use mote_store::Store;
 use tokio::runtime::Handle;
 
+use crate::config::Config;
 use crate::store_work::blocking;
-use mote_config::Config;
 
 /// The file of the journal in the data directory.
 pub(crate) const FILE_NAME: &str = "journal.db";

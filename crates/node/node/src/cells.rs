@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 
 use super::unusable::{busy, unusable};
-use mote_config::CellSettings;
+use crate::config::CellSettings;
 
 /// Starts to listen for other cells.
 pub(super) async fn start(settings: &CellSettings, engine: &Engine) -> Result<Cells> {

@@ -5,15 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::fronts::Calls;
 use anyhow::{Context as _, Result};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use mote_access::Guarded;
 use mote_api::Problem;
-use mote_compat::node::{
-    Access, Act, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function,
-    Functions, Invocations, KeptCalls, Log, Logs, Namespaces, Role, Scope, Secrets,
-};
-use mote_compat::{Bound, Context, Queue, Stop};
 use mote_core::invocation::{Head, Reply, RouteInfo as _};
 use mote_core::name::split;
 use mote_core::spec::{
@@ -21,13 +17,17 @@ use mote_core::spec::{
 };
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{Engine, Revision, clock};
-use mote_fronts::Calls;
 use mote_http::access_log::AccessLog;
 use mote_http::http;
 use mote_http::http::Stopper;
 use mote_journal::{Reader, problem_of};
+use mote_platforms::compat::node::{
+    Access, Act, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function,
+    Functions, Invocations, KeptCalls, Log, Logs, Namespaces, Role, Scope, Secrets,
+};
+use mote_platforms::compat::{Bound, Context, Queue, Stop};
+use mote_platforms::tinyfaas::{GrpcFront, Ports, TinyFaasFront};
 use mote_store::{DocumentChange, Store, StoreError};
-use mote_tinyfaas::{GrpcFront, Ports, TinyFaasFront};
 use mote_tls::Acceptor;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::{Builder, Handle};
@@ -37,8 +37,8 @@ use tokio::task::JoinSet;
 use super::store_work::with_store;
 use super::unusable::busy;
 use super::{Node, code, functions, operators, secrets};
-use mote_config::PlatformApis;
-use mote_fronts::limits::{TINYFAAS_FILES_SHARE, http_config};
+use crate::config::PlatformApis;
+use crate::fronts::limits::{TINYFAAS_FILES_SHARE, http_config};
 
 /// How long running calls may take to end once the node stops.
 const STOP_GRACE: Duration = Duration::from_secs(12);
@@ -57,8 +57,8 @@ pub(super) struct Listeners {
 /// The socket of OpenWhisk's API, and the channels through which its owner reaches it.
 struct OpenWhisk {
     bound: Bound,
-    manifests: mote_openwhisk::Manifests,
-    incoming: mote_openwhisk::Incoming,
+    manifests: mote_platforms::openwhisk::Manifests,
+    incoming: mote_platforms::openwhisk::Incoming,
 }
 
 /// The sockets of tinyFaaS.
@@ -88,7 +88,7 @@ impl Listeners {
         }
         if let Some(address) = config.openwhisk {
             let bound = bind("openwhisk", address).await?;
-            let (manifests, incoming) = mote_openwhisk::Manifests::new();
+            let (manifests, incoming) = mote_platforms::openwhisk::Manifests::new();
             listeners.openwhisk = Some(OpenWhisk { bound, manifests, incoming });
         }
         Ok(listeners)
@@ -152,7 +152,7 @@ impl Listeners {
     }
 
     /// The channel for manifests of OpenWhisk, if its API is on.
-    pub(super) fn openwhisk_manifests(&self) -> Option<mote_openwhisk::Manifests> {
+    pub(super) fn openwhisk_manifests(&self) -> Option<mote_platforms::openwhisk::Manifests> {
         self.openwhisk.as_ref().map(|openwhisk| openwhisk.manifests.clone())
     }
 
@@ -190,21 +190,30 @@ impl Listeners {
                     // Each API receives only the traits of the node that it uses.
                     let parts = || (queue.clone(), stop.clone());
                     if let Some(bound) = self.openfaas {
-                        let context = context_of::<dyn mote_openfaas::Node>(front.clone(), parts());
-                        serving.spawn(mote_openfaas::serve(bound, context));
+                        let context = context_of::<dyn mote_platforms::openfaas::Node>(
+                            front.clone(),
+                            parts(),
+                        );
+                        serving.spawn(mote_platforms::openfaas::serve(bound, context));
                     }
                     if let Some(TinyFaas { management, .. }) = self.tinyfaas {
-                        let context =
-                            context_of::<dyn mote_compat::node::Managed>(front.clone(), parts());
-                        serving.spawn(mote_tinyfaas::serve(management, context, ports));
+                        let context = context_of::<dyn mote_platforms::compat::node::Managed>(
+                            front.clone(),
+                            parts(),
+                        );
+                        serving.spawn(mote_platforms::tinyfaas::serve(management, context, ports));
                     }
                     if let Some(bound) = self.nuclio {
-                        let context = context_of::<dyn mote_nuclio::Node>(front.clone(), parts());
-                        serving.spawn(mote_nuclio::serve(bound, context));
+                        let context =
+                            context_of::<dyn mote_platforms::nuclio::Node>(front.clone(), parts());
+                        serving.spawn(mote_platforms::nuclio::serve(bound, context));
                     }
                     if let Some(OpenWhisk { bound, incoming, .. }) = self.openwhisk {
-                        let context = context_of::<dyn mote_openwhisk::Node>(front, parts());
-                        serving.spawn(mote_openwhisk::serve(bound, context, resumed, incoming));
+                        let context =
+                            context_of::<dyn mote_platforms::openwhisk::Node>(front, parts());
+                        serving.spawn(mote_platforms::openwhisk::serve(
+                            bound, context, resumed, incoming,
+                        ));
                     }
                     let all = async { while serving.join_next().await.is_some() {} };
                     stop.stopped().await;
@@ -227,7 +236,7 @@ pub(super) struct Fronts<'a> {
 }
 
 impl TinyFaas {
-    async fn bind(config: &mote_config::TinyFaas, management: Bound) -> Result<Self> {
+    async fn bind(config: &crate::config::TinyFaas, management: Bound) -> Result<Self> {
         let http = match config.http {
             Some(at) => Some(http::listen(at).map_err(|e| busy("tinyfaas_http", at, e))?),
             None => None,
@@ -270,17 +279,17 @@ impl TinyFaas {
         let front = Calls::TinyFaas(front);
         if let Some(socket) = self.http.take() {
             let config = http::Config { access_log, ..http_config(TINYFAAS_FILES_SHARE) };
-            tasks.spawn(mote_fronts::http(socket, front.clone(), config, stopper.clone()));
+            tasks.spawn(crate::fronts::http(socket, front.clone(), config, stopper.clone()));
         }
         if let Some(socket) = self.grpc.take() {
             // Clients of gRPC keep their connection between calls that are far apart.
             let keep_alive_timeout = GRPC_KEEP_ALIVE;
             let config = http::Config { keep_alive_timeout, ..http_config(TINYFAAS_FILES_SHARE) };
-            tasks.spawn(mote_fronts::http(socket, Calls::TinyFaasGrpc(grpc), config, stopper));
+            tasks.spawn(crate::fronts::http(socket, Calls::TinyFaasGrpc(grpc), config, stopper));
         }
         if let Some(socket) = self.coap.take() {
             let config = mote_coap::Config { always_content: true, ..mote_coap::Config::default() };
-            tasks.spawn(mote_fronts::coap(socket, front, config, coap_stopped));
+            tasks.spawn(crate::fronts::coap(socket, front, config, coap_stopped));
         }
     }
 }

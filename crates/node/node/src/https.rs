@@ -10,9 +10,9 @@ use mote_coap::{StreamConfig, StreamTls};
 use mote_http::http;
 use mote_tls::{Acceptor, Acme, Certificates, ClientAuthorities};
 
+use crate::config::Config;
+use crate::fronts::limits::{HTTPS_FILES_SHARE, http_config};
 use crate::unusable::unusable;
-use mote_config::Config;
-use mote_fronts::limits::{HTTPS_FILES_SHARE, http_config};
 
 /// The default folder of certificates, in the data folder.
 const CERTIFICATES_FOLDER: &str = "certificates";

@@ -10,9 +10,11 @@ mod admin;
 mod cells;
 mod code;
 mod compat;
+pub mod config;
 mod deploy;
 pub mod doctor;
 mod failed_logs;
+pub mod fronts;
 mod functions;
 mod golang;
 mod https;
@@ -24,11 +26,14 @@ mod namespaces;
 mod nats;
 mod operators;
 mod packages;
+pub mod ports;
 mod reach;
 mod rollout;
 mod run;
 mod schedules;
 mod secrets;
+pub mod services;
+pub mod settings;
 mod spec_check;
 mod store_work;
 mod turns;
@@ -42,6 +47,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use crate::ports::reachable;
 use mote_access::Guard;
 use mote_api::types::{NodeBudget, NodeStatus, Urls};
 use mote_core::FunctionName;
@@ -50,13 +56,12 @@ use mote_engine::{Engine, Revision};
 use mote_http::gathering::Gathering;
 use mote_journal::{Deferring, Journals};
 use mote_outgoing::Outgoing;
-use mote_ports::reachable;
 use mote_sandbox::ProcessBackend;
 use mote_store::Store;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-pub use mote_config::{
+pub use crate::config::{
     CellSettings, Config, NatsServers, OwnBroker, PlatformApis, Share, TinyFaas,
 };
 pub use mote_http::access_log::{Destination as AccessLogPlace, Format as AccessLogFormat};
@@ -81,7 +86,7 @@ pub(crate) struct Node {
     /// Invocations that run after their callers were answered.
     pub(crate) journals: Journals,
     /// The runs of chains.
-    pub(crate) runs: mote_services::Runs,
+    pub(crate) runs: crate::services::Runs,
     /// The rule for requests that the node itself sends.
     pub(crate) outgoing: Outgoing,
     /// The resources of functions that clients observe.
@@ -101,7 +106,7 @@ pub(crate) struct Node {
     /// Held while a function with routes begins to serve.
     pub(crate) route_turn: tokio::sync::Mutex<()>,
     /// The ports that functions have for themselves.
-    pub(crate) ports: mote_ports::Ports,
+    pub(crate) ports: crate::ports::Ports,
     /// The runtime of the tasks of the engine and the fronts.
     pub(crate) data_path: Handle,
     /// Addresses as bound.
@@ -124,7 +129,7 @@ pub(crate) struct Node {
     /// The APIs for other platforms' clients: platform and address.
     pub(crate) compat: Vec<(&'static str, String)>,
     /// Accepts manifests of OpenWhisk, if its API is on.
-    pub(crate) openwhisk: Option<mote_openwhisk::Manifests>,
+    pub(crate) openwhisk: Option<mote_platforms::openwhisk::Manifests>,
     /// Our effective user id.
     pub(crate) uid: u32,
     /// The memory that all instances together may use.
@@ -193,7 +198,8 @@ impl Node {
     /// Whether a client without a pre-shared key gets a session over DTLS.
     pub(crate) fn shows_certificate_over_dtls(&self) -> bool {
         let mut certificates = self.certificates.iter();
-        self.coap_dtls.is_some() && certificates.any(|all| mote_fronts::dtls::has_certificate(all))
+        self.coap_dtls.is_some()
+            && certificates.any(|all| crate::fronts::dtls::has_certificate(all))
     }
 
     /// Whether callers of functions can show certificates.

@@ -8,8 +8,8 @@ use mote_http::http;
 use mote_process::service_manager::Sockets;
 use tokio::net::{TcpListener, UdpSocket, UnixListener};
 
+use crate::config::Config;
 use crate::unusable::{AddressError, busy, unusable};
-use mote_config::Config;
 
 /// The sockets that the node serves.
 pub(crate) struct Listeners {

@@ -22,7 +22,7 @@ use mote_tls::handover::Handover;
 use tokio::runtime::Handle;
 
 use super::unusable::{busy, companion};
-use mote_config::OwnBroker;
+use crate::config::OwnBroker;
 
 /// The file with the id of the node, in the data folder. It exists once the node has had a trigger.
 const ID_FILE: &str = "mqtt.id";

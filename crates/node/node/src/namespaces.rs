@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::config::Config;
 use anyhow::{Context as _, Result};
 use mote_api::namespaces::{Namespace as Shown, NamespaceRequest, Quotas};
 use mote_api::{Problem, Timestamp};
-use mote_config::Config;
 use mote_core::FunctionName;
 use mote_core::name::{of_kept, split};
 use mote_core::state::{Namespace as StateOf, Usage};

@@ -12,7 +12,7 @@ use mote_store::state::FileState;
 use tokio::runtime::Handle;
 
 use super::unusable::{companion, unusable};
-use mote_config::NatsServers;
+use crate::config::NatsServers;
 
 /// The program of the connection, next to that of the node.
 pub(super) const PROGRAM: &str = "mote-nats";

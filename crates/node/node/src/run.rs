@@ -10,25 +10,25 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use crate::fronts::{Calls, dtls, on_thread};
+use crate::ports::Ports;
+use crate::services::{NodeServices, Runs};
 use anyhow::{Context as _, Result};
 use mote_access::{Guard, Guarded, RefusalMetrics};
 use mote_api::exit;
 use mote_api::text::wrapped;
 use mote_api::types::Reach;
 use mote_coap::notices::NoticeMetrics;
-use mote_compat::Bound;
 use mote_core::RouteInfo;
 use mote_engine::{Config as EngineConfig, Engine, Revision, Serving};
-use mote_fronts::{Calls, dtls, on_thread};
 use mote_http::access_log::{AccessLog, Destination as AccessLogPlace};
 use mote_http::http;
 use mote_journal::Deferring;
 use mote_outgoing::Outgoing;
+use mote_platforms::compat::Bound;
 use mote_pool::budget::Budget;
-use mote_ports::Ports;
 use mote_process::service_manager::ServiceManager;
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
-use mote_services::{NodeServices, Runs};
 use mote_store::{LostFile, Store, StoredFunction, StoredRevision};
 use mote_tenants::operators::{Audit, Operators};
 use mote_tls::handover::Handover;
@@ -44,8 +44,8 @@ use super::{
     reach, schedules, secrets,
 };
 use crate::admin;
-use mote_config::Config;
-use mote_fronts::limits::{HTTP_FILES_SHARE, data_threads, http_config};
+use crate::config::Config;
+use crate::fronts::limits::{HTTP_FILES_SHARE, data_threads, http_config};
 
 /// How long running invocations may take after the node begins to stop.
 const STOP_GRACE: Duration = Duration::from_secs(30);
@@ -375,7 +375,7 @@ async fn serve(
         config.access_log.clone_from(&access_log);
         config.well_known = certificates.as_ref().and_then(https::well_known);
         node.ports.follow(&mut config, &invoker, &Handle::current());
-        fronts.spawn(mote_fronts::http(listener, invoker.clone(), config, stopper.clone()));
+        fronts.spawn(crate::fronts::http(listener, invoker.clone(), config, stopper.clone()));
     }
     // Handshakes take long, and must not delay the functions and the other fronts.
     let has_tls = https_listener.is_some() || coap_tls_listener.is_some();
@@ -385,14 +385,14 @@ async fn serve(
     if let (Some(listener), Some((thread, certificates))) = (coap_tls_listener, &of_fronts) {
         let configs = (coap_config.clone(), https::coap_config(certificates, clients.clone())?);
         let (invoker, stopped) = (invoker.clone(), coap_stopped.clone());
-        let front = mote_fronts::coap_stream(listener, invoker, configs, stopped);
+        let front = crate::fronts::coap_stream(listener, invoker, configs, stopped);
         fronts.spawn(on_thread(thread, front));
     }
     if let (Some(listener), Some((thread, certificates))) = (https_listener, &of_fronts) {
         let mut config = https::front_config(&node.config, certificates, clients.clone())?;
         config.access_log.clone_from(&access_log);
         node.ports.follow(&mut config, &invoker, thread);
-        let front = mote_fronts::http(listener, invoker.clone(), config, stopper.clone());
+        let front = crate::fronts::http(listener, invoker.clone(), config, stopper.clone());
         fronts.spawn(on_thread(thread, front));
     }
     let handover = certificates.clone().map(|all| Handover::new(all, clients.clone()));
@@ -403,7 +403,7 @@ async fn serve(
     if let Some(listener) = coap_listener {
         let configs = (coap_config.clone(), mote_coap::StreamConfig::default());
         let (invoker, stopped) = (invoker.clone(), coap_stopped.clone());
-        fronts.spawn(mote_fronts::coap_stream(listener, invoker, configs, stopped));
+        fronts.spawn(crate::fronts::coap_stream(listener, invoker, configs, stopped));
     }
     if let (Some(socket), Some(program), Some(certificates)) = (dtls_socket, dtls_program, handover)
     {
@@ -420,7 +420,7 @@ async fn serve(
         fronts.spawn_on(front, management);
     }
     if let Some(socket) = coap_socket {
-        fronts.spawn(mote_fronts::coap(socket, invoker, coap_config, coap_stopped.clone()));
+        fronts.spawn(crate::fronts::coap(socket, invoker, coap_config, coap_stopped.clone()));
     }
     for revision in engine.list() {
         let spec = &revision.spec;

@@ -13,8 +13,8 @@ use mote_tenants::namespaces::{flag, no_such_secret as unknown};
 
 use super::Node;
 use super::store_work::with_store;
+use crate::config::Config;
 use crate::unusable::unusable;
-use mote_config::Config;
 
 /// Largest value in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 64 << 10;

@@ -8,8 +8,8 @@ use mote_api::exit;
 use mote_process::service_manager::ServiceManager;
 use mote_store::StoreError;
 
+use crate::config::Config;
 use crate::unusable::{AddressError, SettingError};
-use mote_config::Config;
 
 /// Starts the node and serves until it is stopped; `deploy` are projects to deploy once it is
 /// ready.

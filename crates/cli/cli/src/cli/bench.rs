@@ -13,8 +13,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::bench_text as text;
 use mote_api::exit;
-use mote_bench_text as text;
 use mote_load::{
     Live, LoadError, Plan, Protocol, ROWS_MAX, Report, Request, Row, Target, coap, compare,
 };

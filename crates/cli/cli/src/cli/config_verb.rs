@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use mote_api::exit;
-use mote_settings::{Given, Loaded, SETTINGS};
+use mote_node::settings::{Given, Loaded, SETTINGS};
 
 use super::args::{Config as ConfigArgs, ConfigVerb, NodeFlags};
 use super::failure::Failure;

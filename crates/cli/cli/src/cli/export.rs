@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use mote_export::image::{self, ARCHIVE, Needs};
-use mote_export::objects;
+use crate::export::image::{self, ARCHIVE, Needs};
+use crate::export::objects;
 use mote_project::Options;
 
 use super::args::{ExportKubernetes, ExportTo};
@@ -36,7 +36,7 @@ fn kubernetes(args: &ExportKubernetes, output: &Output) -> Result<(), Failure> {
     for planned in &project.functions {
         let spec = &planned.spec;
         let name = spec.name.as_str();
-        if let Some(why) = mote_export::refusal(spec) {
+        if let Some(why) = crate::export::refusal(spec) {
             let failure = Failure::new("M0122", format!("{name}: {why}"));
             output.failure(&failure);
             refused.get_or_insert(failure.exit);
@@ -50,7 +50,7 @@ fn kubernetes(args: &ExportKubernetes, output: &Output) -> Result<(), Failure> {
             package_json: has("package.json"),
             package_lock: has("package-lock.json"),
         };
-        let mut lost = mote_export::lost(spec);
+        let mut lost = crate::export::lost(spec);
         let yaml = objects::yaml(spec, &objects, &mut lost)
             .map_err(|error| Failure::new("M0103", format!("{name}: {error}")))?;
         for line in &lost {

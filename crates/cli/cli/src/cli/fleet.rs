@@ -4,13 +4,13 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use crate::fleet::deploy::{self as change, Applied, Before, Change, Reason, Stopped};
+use crate::fleet::rollout::{self, Outcome, PARALLEL_DEFAULT};
+use crate::fleet::rows::{Row, State, rows, take_back_all};
+use crate::fleet::{Node, ask_all};
 use mote_api::client::{Client, ClientError, Endpoint};
 use mote_api::types::{DeployResult, Function};
 use mote_api::{exit, explain};
-use mote_fleet::deploy::{self as change, Applied, Before, Change, Reason, Stopped};
-use mote_fleet::rollout::{self, Outcome, PARALLEL_DEFAULT};
-use mote_fleet::rows::{Row, State, rows, take_back_all};
-use mote_fleet::{Node, ask_all};
 use serde_json::{Map, Value, json};
 
 use super::args::{Deploy, Global, OnFailure, Remove, RemoveFunctions, SecretVerb, Verb};

@@ -6,11 +6,11 @@ use std::io::IsTerminal;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::fleet::edit::{self, Entry};
+use crate::fleet::files::replace;
+use crate::fleet::names::{Named, Names, is_name};
 use mote_api::client::{ClientError, Endpoint};
-use mote_fleet::edit::{self, Entry};
-use mote_fleet::files::replace;
-use mote_fleet::names::{Named, Names, is_name};
-use mote_settings::Given;
+use mote_node::settings::Given;
 use mote_tls::fingerprint_in;
 use rustix::fs::{FlockOperation, flock};
 

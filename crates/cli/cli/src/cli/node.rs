@@ -3,7 +3,7 @@
 use mote_api::client::{Client, ClientError};
 use mote_api::exit;
 use mote_api::types::{CheckState, Reach};
-use mote_settings::{Given, Loaded};
+use mote_node::settings::{Given, Loaded};
 
 use super::args::Global;
 use super::failure::Failure;

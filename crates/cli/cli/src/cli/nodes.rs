@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::fleet::names::{FILE_NAME, Named, Names};
+use crate::fleet::{Node, ask_all};
 use mote_api::client::{Client, ClientError, Endpoint, Secure, Securing, Stream};
 use mote_api::quantity::size_text;
 use mote_api::types::NodeStatus;
-use mote_fleet::names::{FILE_NAME, Named, Names};
-use mote_fleet::{Node, ask_all};
-use mote_settings::Given;
+use mote_node::settings::Given;
 use mote_tls::{Connector, Trust};
 use serde_json::json;
 use tokio::net::TcpStream;
@@ -28,7 +28,7 @@ pub(super) fn chosen(global: &Global) -> Result<Vec<Node>, Failure> {
     let given = Given::from_process(Vec::new(), None);
     let named = global.node.clone().or_else(|| std::env::var("MOTE_NODE").ok());
     let Some(list) = named.filter(|node| !node.is_empty()) else {
-        let endpoint = Endpoint::Unix(mote_settings::default_socket(&given));
+        let endpoint = Endpoint::Unix(mote_node::settings::default_socket(&given));
         return Ok(vec![Node { name: endpoint.to_string(), client: client(endpoint, global) }]);
     };
     let names = read(&given)?;

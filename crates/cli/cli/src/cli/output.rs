@@ -4,9 +4,9 @@ use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 
+pub(super) use crate::tables::{Narrow, table, table_narrowed};
 pub(super) use mote_api::harmless;
 use mote_api::text::is_bidirectional_control;
-pub(super) use mote_tables::{Narrow, table, table_narrowed};
 
 use super::args::{Format, Global, When};
 use super::failure::Failure;

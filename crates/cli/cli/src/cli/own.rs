@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use mote_settings::SETTINGS;
+use mote_node::settings::SETTINGS;
 
 use super::args::{Format, Global, When};
 

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
+use crate::tables::screen::{Key, Screen};
 use mote_api::client::Client;
 use mote_api::quantity::{duration_text, size_text};
 use mote_api::types::{Function, NodeBudget, NodeStatus};
-use mote_tables::screen::{Key, Screen};
 use serde::Serialize;
 
 use super::args::{Format, Top};

@@ -205,7 +205,7 @@ async fn an_invocation_whose_cell_is_lost_comes_back_or_fails() {
 async fn stranger(cells: &Cells) -> TlsStream<TcpStream> {
     let tcp = TcpStream::connect(cells.address()).await.unwrap();
     let secret = CellKey::new(&SECRET).unwrap();
-    secret.connector().connect(mote_raw_keys::no_name(), tcp).await.unwrap()
+    secret.connector().connect(crate::raw_keys::no_name(), tcp).await.unwrap()
 }
 
 async fn hello(stream: &mut TlsStream<TcpStream>) {

@@ -1,0 +1,238 @@
+//! The checked and complete configuration of a node. Others read files, flags and the environment
+//! (`mote-settings`), and run a node by it (`mote-node`).
+
+mod function_ports;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use mote_api::quantity::parse_size;
+use mote_core::destination::ClosedNetworks;
+use mote_core::fault::bytes_text;
+use mote_core::spec::{Access, MEMORY_BYTES_MIN};
+use mote_http::access_log::{Destination, Format};
+use mote_http::http::Proxies;
+use mote_platforms::compat::Reach;
+use mote_store::seal::KeySource;
+
+pub use function_ports::FunctionPorts;
+
+/// A checked configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Data folder.
+    pub data: PathBuf,
+    /// The keys that encrypt secrets, the one for new values first; empty for one in the data folder.
+    pub secrets_key: Vec<KeySource>,
+    /// Address of the HTTP front; `None` switches it off.
+    pub http: Option<SocketAddr>,
+    /// Address of the HTTP front over TLS; `None` switches it off.
+    pub https: Option<SocketAddr>,
+    /// Folder with its certificates.
+    pub certificates: PathBuf,
+    /// File with the authorities that sign the certificates of clients; `None` asks no client for one.
+    pub client_ca: Option<PathBuf>,
+    /// The words that tell `mote-acme` which certificate to order from which authority, if it orders
+    /// one.
+    pub acme: Option<Vec<OsString>>,
+    /// The TCP ports that functions may have for themselves.
+    pub function_ports: FunctionPorts,
+    /// Proxies in front of the HTTP fronts, which say who their clients are.
+    pub proxies: Option<Arc<Proxies>>,
+    /// Where the HTTP fronts write a line for each request, and how; `None` writes none.
+    pub access_log: Option<(Destination, Format)>,
+    /// Address of the CoAP front; `None` switches it off.
+    pub coap: Option<SocketAddr>,
+    /// Address of the CoAP front over TCP; `None` switches it off.
+    pub coap_tcp: Option<SocketAddr>,
+    /// Address of the CoAP front over DTLS; `None` switches it off.
+    pub coap_dtls: Option<SocketAddr>,
+    /// Address of the CoAP front over TLS; `None` switches it off.
+    pub coap_tls: Option<SocketAddr>,
+    /// Address of the management API over TCP; `None` switches it off.
+    pub admin: Option<SocketAddr>,
+    /// Whether the management API answers other machines without TLS, too.
+    pub admin_plain: bool,
+    /// Path of the management socket.
+    pub socket: PathBuf,
+    /// Whether the fronts listen beyond this machine.
+    pub lan: bool,
+    /// Who may call functions whose manifest does not say; not [`Access::Unset`].
+    pub access: Access,
+    /// The memory that all instances together may use.
+    pub memory: Share,
+    /// Threads that serve HTTP connections; 0 chooses by the number of cores.
+    pub threads: usize,
+    /// Whether to poll for the next event before sleeping.
+    pub polling: bool,
+    /// By how much `timeout` and `init_timeout` of each function are multiplied.
+    pub timeout_factor: u32,
+    /// Memory for prewarmed interpreters in bytes; `None` means a share of the machine's memory.
+    pub prewarm_bytes: Option<u64>,
+    /// First user id of instances.
+    pub uid_base: u32,
+    /// APIs of other platforms.
+    pub compat: PlatformApis,
+    /// The node's own MQTT broker; `None` switches it off.
+    pub mqtt: Option<OwnBroker>,
+    /// The broker of MQTT triggers that name none: `mqtt://HOST:PORT`, or `local`.
+    pub mqtt_broker: String,
+    /// The NATS servers that keep what several nodes share; `None` for a node by itself.
+    pub nats: Option<NatsServers>,
+    /// Name under which accepted invocations are kept in NATS; `None` keeps them on disk alone.
+    pub journal_name: Option<String>,
+    /// The journal in NATS that accepts the runs of schedules; schedules run while this node runs that
+    /// journal. `None` for its own one.
+    pub schedule_journal: Option<String>,
+    /// What makes the node a cell of a cluster; `None` for a node by itself.
+    pub cell: Option<CellSettings>,
+    /// The destinations that the node's own requests may reach.
+    pub outgoing: Reach,
+    /// Networks that functions reach only if their manifest names the host.
+    pub closed_networks: ClosedNetworks,
+}
+
+impl Config {
+    /// Who may call a function whose manifest says `access`.
+    pub fn access_of(&self, access: Access) -> Access {
+        access.or(self.access)
+    }
+
+    /// The first listener for TLS or DTLS that is on, without the APIs for operators.
+    pub fn first_tls(&self) -> Option<SocketAddr> {
+        let broker = self.mqtt.as_ref().and_then(|broker| broker.tls);
+        self.https.or(self.coap_tls).or(self.coap_dtls).or(broker)
+    }
+
+    /// Whether callers of functions can show certificates.
+    pub fn checks_certificates(&self) -> bool {
+        self.https.or(self.coap_tls).or(self.coap_dtls).is_some() && self.client_ca.is_some()
+    }
+}
+
+/// Addresses of the APIs of other platforms; `None` switches one off.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PlatformApis {
+    /// OpenFaaS' gateway.
+    pub openfaas: Option<SocketAddr>,
+    /// tinyFaaS, with its fronts.
+    pub tinyfaas: Option<TinyFaas>,
+    /// Nuclio's dashboard.
+    pub nuclio: Option<SocketAddr>,
+    /// OpenWhisk's API.
+    pub openwhisk: Option<SocketAddr>,
+}
+
+impl PlatformApis {
+    /// Whether all of them are switched off.
+    pub fn is_off(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Addresses of tinyFaaS: its management API, and those of its fronts that are on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TinyFaas {
+    /// Its management API.
+    pub management: SocketAddr,
+    /// Its HTTP front; `None` switches it off.
+    pub http: Option<SocketAddr>,
+    /// Its CoAP front; `None` switches it off.
+    pub coap: Option<SocketAddr>,
+    /// Its gRPC front; `None` switches it off.
+    pub grpc: Option<SocketAddr>,
+}
+
+/// The node's own MQTT broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnBroker {
+    /// Its address.
+    pub listen: SocketAddr,
+    /// Its address for TLS; `None` switches that off.
+    pub tls: Option<SocketAddr>,
+    /// Which clients need no user name: `off`, `loopback` or `all`.
+    pub anonymous: &'static str,
+}
+
+/// The node as a cell: nodes that forward invocations to each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CellSettings {
+    /// The address at which it listens for other cells.
+    pub listen: SocketAddr,
+    /// The file with the key that all cells share.
+    pub key: PathBuf,
+    /// The other cells that are known at the start.
+    pub others: Vec<SocketAddr>,
+}
+
+/// NATS servers with JetStream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NatsServers {
+    /// Their addresses: `nats://HOST:PORT` or `tls://HOST:PORT`.
+    pub servers: Vec<String>,
+    /// The file with credentials.
+    pub credentials: Option<PathBuf>,
+    /// The file with certificates (PEM) of the authorities that sign the servers' certificates.
+    pub authorities: Option<PathBuf>,
+    /// Copies of each stream.
+    pub replicas: u8,
+}
+
+/// A part of the machine's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// A number of bytes.
+    Bytes(u64),
+    /// A percentage of it.
+    Percent(u64),
+}
+
+impl Share {
+    /// The share in bytes, on a machine with `machine_bytes`.
+    pub fn of(self, machine_bytes: u64) -> u64 {
+        match self {
+            Share::Bytes(bytes) => bytes,
+            Share::Percent(percent) => {
+                (u128::from(machine_bytes) * u128::from(percent) / 100) as u64
+            }
+        }
+    }
+
+    /// Reads a size, or a percentage such as `75%`; `None` for any other text, or for less than one
+    /// instance needs.
+    pub fn parse(text: &str) -> Option<Self> {
+        let share = match text.strip_suffix('%') {
+            Some(percent) => Share::Percent(percent.parse().ok()?),
+            None => Share::Bytes(parse_size(text).ok()?),
+        };
+        match share {
+            Share::Percent(percent) => (1..=100).contains(&percent),
+            Share::Bytes(bytes) => bytes >= MEMORY_BYTES_MIN,
+        }
+        .then_some(share)
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Share::Bytes(bytes) => f.write_str(&bytes_text(*bytes).replace(' ', "")),
+            Share::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_in_bytes() {
+        assert_eq!(Share::Percent(75).of(1 << 30), 768 << 20);
+        assert_eq!(Share::Percent(75).of(u64::MAX), u64::MAX / 4 * 3 + 2);
+        assert_eq!(Share::Bytes(512 << 20).to_string(), "512MiB");
+    }
+}

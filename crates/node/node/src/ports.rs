@@ -1,0 +1,376 @@
+//! The TCP ports that functions have for themselves: which function has which port, and the listener
+//! on it.
+//!
+//! A listener is one more front over the calls of the node, of which one function answers every
+//! request; so everything that holds on the HTTP front holds there. Whoever makes a revision live
+//! [reserves](Ports::reserve) its port first, which binds it, and [serves](Reservation::serve) it
+//! when the revision is live. A port that cannot be had therefore refuses the change before anything
+//! has changed. This crate must not know revisions, the store and how a request is answered.
+
+use std::collections::BTreeMap;
+use std::io::{Error, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::FunctionPorts;
+use crate::fronts::Calls;
+use mote_api::Problem;
+use mote_api::types::OwnPort;
+use mote_core::{FunctionName, FunctionSpec};
+use mote_http::http;
+use mote_outgoing::Outgoing;
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+/// The pauses between attempts at a port that was taken when the node started.
+const RETRY: Duration = Duration::from_secs(10);
+/// How long a change waits for the listener of a port that was just closed to be gone: so many times,
+/// with such pauses.
+const CLOSING_LOOKS_MAX: u32 = 200;
+const CLOSING_PAUSE: Duration = Duration::from_millis(10);
+
+/// The ports of the functions of a node. A clone is another handle to the same.
+#[derive(Clone)]
+pub struct Ports(Arc<Shared>);
+
+struct Shared {
+    permitted: FunctionPorts,
+    /// Where they listen, and whether they speak TLS; `None` if the node has no front to follow.
+    place: Option<(IpAddr, bool)>,
+    outgoing: Outgoing,
+    /// What serves a listener, once the front is there that the ports follow.
+    front: Mutex<Option<Front>>,
+    held: Mutex<BTreeMap<u16, Held>>,
+    /// The fronts that have been started and have not ended, each with its port.
+    tasks: Mutex<Vec<(u16, JoinHandle<()>)>>,
+}
+
+#[derive(Clone)]
+struct Front {
+    calls: Calls,
+    config: http::Config,
+    runtime: Handle,
+}
+
+/// A port that a function has.
+struct Held {
+    function: FunctionName,
+    state: State,
+}
+
+enum State {
+    /// A revision that is about to be live asks for it.
+    Reserved,
+    Open(http::Stopper),
+    /// It could not be opened when the node started.
+    Shut(Problem),
+}
+
+/// The port of a revision that is about to be live. Dropping it gives up what it has reserved.
+pub struct Reservation {
+    ports: Ports,
+    function: FunctionName,
+    port: Option<u16>,
+    /// Absent if the function has no port, or has had it before.
+    listener: Option<std::net::TcpListener>,
+}
+
+impl Ports {
+    /// No port is open yet. `http` and `https` are the addresses of those fronts.
+    pub fn new(
+        permitted: &FunctionPorts,
+        http: Option<SocketAddr>,
+        https: Option<SocketAddr>,
+        outgoing: &Outgoing,
+    ) -> Self {
+        let place = https.or(http).map(|front| (front.ip(), https.is_some()));
+        let (permitted, outgoing) = (permitted.clone(), outgoing.clone());
+        let (front, held, tasks) = Default::default();
+        Self(Arc::new(Shared { permitted, place, outgoing, front, held, tasks }))
+    }
+
+    /// Lets the ports have the limits of a front, and share them with it. Called for each of the
+    /// fronts, that of [`Ports::new`]'s `https` last.
+    pub fn follow(&self, config: &mut http::Config, calls: &Calls, runtime: &Handle) {
+        config.bounds = Some(http::Bounds::new(config));
+        // The function has all paths, also those at which authorities ask for proofs.
+        let config = http::Config { well_known: None, ..config.clone() };
+        let (calls, runtime) = (calls.clone(), runtime.clone());
+        *self.0.front.lock() = Some(Front { calls, config, runtime });
+    }
+
+    /// Checks whether a function may have the port that its spec asks for. A port that the function
+    /// has is never in the way of a change.
+    pub fn check(&self, spec: &FunctionSpec) -> Result<(), Problem> {
+        let Some(port) = port_of(spec) else { return Ok(()) };
+        if self.is_held(&spec.name, port)? || self.is_closing(port) {
+            return Ok(());
+        }
+        self.bind(&spec.name, port).map(drop)
+    }
+
+    /// Opens the port of a revision that is about to be live, without serving it yet.
+    pub async fn reserve(&self, spec: &FunctionSpec) -> Result<Reservation, Problem> {
+        let (ports, function, port) = (self.clone(), spec.name.clone(), port_of(spec));
+        let mut reservation = Reservation { ports, function, port, listener: None };
+        let Some(port) = port else { return Ok(reservation) };
+        {
+            let mut all = self.0.held.lock();
+            if held_by(&all, &spec.name, port)? {
+                return Ok(reservation);
+            }
+            let function = spec.name.clone();
+            all.insert(port, Held { function, state: State::Reserved });
+        }
+        let mut looks = 0;
+        reservation.listener = loop {
+            match self.bind(&spec.name, port) {
+                Ok(listener) => break Some(listener),
+                Err(_) if self.is_closing(port) && looks < CLOSING_LOOKS_MAX => {
+                    looks += 1;
+                    tokio::time::sleep(CLOSING_PAUSE).await;
+                }
+                Err(problem) => return Err(problem),
+            }
+        };
+        Ok(reservation)
+    }
+
+    /// Opens the port of a function that was live when the node stopped. If that fails, the function
+    /// serves without its port, and the node tries again.
+    pub fn bring_back(&self, spec: &FunctionSpec) {
+        let Some(port) = port_of(spec) else { return };
+        let opened = self.is_held(&spec.name, port).and_then(|_| self.bind(&spec.name, port));
+        let function = spec.name.clone();
+        match opened {
+            Ok(listener) => {
+                let held = Held { function: function.clone(), state: State::Reserved };
+                self.0.held.lock().insert(port, held);
+                self.open(function, port, listener);
+            }
+            Err(problem) => {
+                let Problem { code, detail, .. } = &problem;
+                tracing::error!(%function, port, %code, "the port is not open: {detail}");
+                let state = State::Shut(problem);
+                self.0.held.lock().entry(port).or_insert(Held { function, state });
+                // What the node's settings refuse stays refused until it starts again.
+                if self.0.place.is_none() || !self.0.permitted.permit(port) {
+                    return;
+                }
+                let (ports, spec) = (self.clone(), spec.clone());
+                tokio::spawn(async move { ports.keep_trying(spec, port).await });
+            }
+        }
+    }
+
+    /// Tries to open a port until that succeeds. Gives up when the function has lost the port.
+    async fn keep_trying(&self, spec: FunctionSpec, port: u16) {
+        loop {
+            tokio::time::sleep(RETRY).await;
+            let is_shut = self.0.held.lock().get(&port).is_some_and(|held| {
+                held.function == spec.name && matches!(held.state, State::Shut(_))
+            });
+            if !is_shut {
+                return;
+            }
+            if let Ok(listener) = self.bind(&spec.name, port) {
+                tracing::info!(function = %spec.name, port, "the port is open now");
+                return self.open(spec.name, port, listener);
+            }
+        }
+    }
+
+    /// Closes the ports of a function. Requests that have begun are answered.
+    pub fn close(&self, function: &FunctionName) {
+        self.close_but(function, None);
+    }
+
+    /// Closes all ports. Ends when all requests that have begun there are answered.
+    pub async fn stop(&self) {
+        // Nothing is opened any more for a function that has no port.
+        for held in std::mem::take(&mut *self.0.held.lock()).into_values() {
+            if let State::Open(stopper) = held.state {
+                stopper.stop();
+            }
+        }
+        let tasks = std::mem::take(&mut *self.0.tasks.lock());
+        for (_, task) in tasks {
+            let _ = task.await;
+        }
+    }
+
+    /// The port of a function, for people.
+    pub fn shown(&self, spec: &FunctionSpec) -> Option<OwnPort> {
+        let number = port_of(spec)?;
+        let all = self.0.held.lock();
+        let state = all.get(&number).filter(|held| held.function == spec.name);
+        let (url, problem) = match state.map(|held| &held.state) {
+            Some(State::Open(_)) => (self.url(number), None),
+            Some(State::Shut(problem)) => (None, Some(problem.detail.clone())),
+            Some(State::Reserved) | None => (None, None),
+        };
+        Some(OwnPort { number, url, problem })
+    }
+
+    /// The open ports: whose they are, and where they listen.
+    pub fn all_open(&self) -> Vec<(FunctionName, SocketAddr)> {
+        let all = self.0.held.lock();
+        let is_open = |held: &Held| matches!(held.state, State::Open(_));
+        let open = all.iter().filter(|(_, held)| is_open(held));
+        let row = |(port, held): (&u16, &Held)| Some((held.function.clone(), self.address(*port)?));
+        open.filter_map(row).collect()
+    }
+
+    fn address(&self, port: u16) -> Option<SocketAddr> {
+        self.0.place.map(|(ip, _)| SocketAddr::new(ip, port))
+    }
+
+    fn url(&self, port: u16) -> Option<String> {
+        let scheme = if self.0.place?.1 { "https" } else { "http" };
+        Some(format!("{scheme}://{}/", reachable(self.address(port)?)))
+    }
+
+    fn is_held(&self, function: &FunctionName, port: u16) -> Result<bool, Problem> {
+        held_by(&self.0.held.lock(), function, port)
+    }
+
+    /// Whether the port was closed, and its front has not ended.
+    fn is_closing(&self, port: u16) -> bool {
+        self.0.tasks.lock().iter().any(|(other, task)| *other == port && !task.is_finished())
+    }
+
+    /// A listener on a port, inside of a runtime.
+    fn bind(&self, function: &FunctionName, port: u16) -> Result<std::net::TcpListener, Problem> {
+        let permitted = &self.0.permitted;
+        if !permitted.permit(port) {
+            let text = format!("{function}: the node gives functions no port {port}");
+            let given = if permitted.is_empty() {
+                "it gives them none (function_ports = \"off\")".to_owned()
+            } else {
+                format!("it gives them the ports {permitted}")
+            };
+            let hint = format!("{given}; its setting function_ports changes that");
+            return Err(Problem::new(422, "M0430", text)
+                .with_field("http.node_port")
+                .with_hint(hint));
+        }
+        let Some(address) = self.address(port) else {
+            let text = format!("{function}: port {port}: the node has no HTTP front");
+            let hint = "start the node with http or https";
+            return Err(Problem::new(422, "M0430", text)
+                .with_field("http.node_port")
+                .with_hint(hint));
+        };
+        let bound = http::listen(address).and_then(TcpListener::into_std);
+        bound.map_err(|error| self.not_bound(function, address, &error))
+    }
+
+    fn not_bound(&self, function: &FunctionName, address: SocketAddr, error: &Error) -> Problem {
+        let port = address.port();
+        let (status, code, text) = match error.kind() {
+            ErrorKind::AddrInUse if self.0.outgoing.own_ports.contains(&port) => {
+                (409, "M0431", format!("the node itself listens on port {port}"))
+            }
+            ErrorKind::AddrInUse => {
+                (409, "M0431", format!("something else on this machine listens on port {port}"))
+            }
+            ErrorKind::PermissionDenied => {
+                (422, "M0430", format!("the node has no right to listen on port {port}"))
+            }
+            _ => (422, "M0430", format!("the node cannot listen on {address}: {error}")),
+        };
+        Problem::new(status, code, format!("{function}: {text}")).with_field("http.node_port")
+    }
+
+    /// Serves a listener on a port of a function, unless the function has given up the port.
+    fn open(&self, function: FunctionName, port: u16, listener: std::net::TcpListener) {
+        let Some(Front { calls, config, runtime }) = self.0.front.lock().clone() else {
+            return tracing::error!(%function, port, "the port cannot be served: the node has no HTTP front");
+        };
+        let mut all = self.0.held.lock();
+        let Some(held) = all.get_mut(&port).filter(|held| held.function == function) else {
+            return;
+        };
+        let name = function.clone();
+        let (calls, stopper) = (calls.only(function), http::Stopper::default());
+        let stopped = stopper.clone();
+        let task = runtime.spawn(async move {
+            // The runtime that serves the listener must receive its events.
+            let served = match TcpListener::from_std(listener) {
+                Ok(listener) => crate::fronts::http(listener, calls, config, stopped).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = served {
+                tracing::error!(function = %name, port, %error, "cannot serve the port");
+            }
+        });
+        held.state = State::Open(stopper);
+        self.0.outgoing.open_ports.open(port);
+        let mut tasks = self.0.tasks.lock();
+        tasks.retain(|(_, task)| !task.is_finished());
+        tasks.push((port, task));
+    }
+
+    /// Closes the ports of a function except one.
+    fn close_but(&self, function: &FunctionName, kept: Option<u16>) {
+        self.0.held.lock().retain(|port, held| {
+            let stays = held.function != *function || Some(*port) == kept;
+            if let (false, State::Open(stopper)) = (stays, &held.state) {
+                stopper.stop();
+                self.0.outgoing.open_ports.close(*port);
+            }
+            stays
+        });
+    }
+}
+
+impl Reservation {
+    /// Serves the port, and closes a former one of the function.
+    pub fn serve(mut self) {
+        self.ports.close_but(&self.function, self.port);
+        if let (Some(port), Some(listener)) = (self.port, self.listener.take()) {
+            self.ports.open(self.function.clone(), port, listener);
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let Some(port) = self.port else { return };
+        let mut all = self.ports.0.held.lock();
+        let is_own =
+            |held: &Held| held.function == self.function && matches!(held.state, State::Reserved);
+        if all.get(&port).is_some_and(is_own) {
+            all.remove(&port);
+        }
+    }
+}
+
+fn port_of(spec: &FunctionSpec) -> Option<u16> {
+    Some(spec.http.as_ref()?.node_port?.get())
+}
+
+/// Whether the function has the port; fails if another one has it.
+fn held_by(all: &BTreeMap<u16, Held>, function: &FunctionName, port: u16) -> Result<bool, Problem> {
+    match all.get(&port).map(|held| &held.function) {
+        None => Ok(false),
+        Some(other) if other == function => Ok(true),
+        Some(other) => {
+            let text = format!("{function}: port {port} is that of the function {other}");
+            Err(Problem::new(409, "M0431", text).with_field("http.node_port"))
+        }
+    }
+}
+
+/// An address that a client on this machine can use: loopback replaces a wildcard.
+pub fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}

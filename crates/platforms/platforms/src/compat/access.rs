@@ -1,0 +1,453 @@
+//! Decides who may use a management API: clients that send a token of the node whose role permits
+//! it, as a bearer token or as the password of basic authentication. A platform without authentication needs no credentials
+//! on loopback, but requests that a web page makes through a browser are refused.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use mote_api::Problem;
+use mote_tenants::operators::{Begun, bearer, reads_only};
+
+use crate::compat::connection;
+use crate::compat::node::{Act, Admission, Api, Managed, Role, Scope};
+use crate::compat::part::Part;
+use crate::compat::routing;
+
+/// Longest credentials that are examined, in bytes.
+const CREDENTIALS_BYTES_MAX: usize = 2_048;
+
+/// The credentials that a platform's management API requires of its callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// Always the token.
+    Token,
+    /// No credentials: the address is loopback, and the platform's clients send none.
+    Loopback,
+}
+
+impl Rule {
+    /// The rule at this address for a platform whose clients send no credentials.
+    pub fn without_credentials(local: IpAddr) -> Self {
+        if local.is_loopback() { Rule::Loopback } else { Rule::Token }
+    }
+}
+
+/// Decides which management requests reach the routes of an API.
+#[derive(Clone)]
+pub struct Gate {
+    /// The node that knows the tokens.
+    pub node: Arc<dyn Managed>,
+    /// The rule that applies.
+    pub rule: Rule,
+    /// The API, if its clients can name namespaces. Tokens of a namespace cannot be used at others.
+    pub api: Option<Api>,
+}
+
+/// Who sends a request, and the part of the node that it may manage, if the API has parts.
+pub type Allowed = (Arc<str>, Option<Part>);
+
+/// Why a request is refused.
+#[derive(Debug)]
+pub enum Denied {
+    /// The token with this name does not permit it, for the reason given.
+    NotPermitted(Arc<str>, String),
+    /// The token is missing.
+    NoToken,
+    /// The token is not valid.
+    WrongToken,
+    /// This address sent too many wrong tokens.
+    TooManyTries,
+}
+
+impl Gate {
+    /// Puts the gate before the routes of a router.
+    pub fn guard(self, router: Router) -> Router {
+        routing::guarded(router, &self, check)
+    }
+
+    /// Examines a request that needs a token. This is the one place in which it is decided what a
+    /// token permits at the API of another platform.
+    pub fn allowed(
+        &self,
+        from: IpAddr,
+        headers: &HeaderMap,
+        method: &str,
+        path: &str,
+    ) -> Result<Allowed, Denied> {
+        let (token, reads_only) = (token(headers), reads_only(method));
+        let needed = Role::for_platform(reads_only);
+        let (admission, scope) = self.node.admits(from, token.as_deref(), needed);
+        let (name, other_role) = match admission {
+            Admission::Admitted(name) => (name, None),
+            Admission::OtherRole { name, role } => (name, Some(role)),
+            Admission::Refused if token.is_none() => return Err(Denied::NoToken),
+            Admission::Refused => return Err(Denied::WrongToken),
+            Admission::TooManyTries => return Err(Denied::TooManyTries),
+        };
+        let is_permitted = match self.api {
+            Some(api) => api.permits(&scope, reads_only, path),
+            None => scope == Scope::All,
+        };
+        let part = is_permitted.then(|| self.part(Some(scope))).and_then(Result::ok);
+        let text = match (part, other_role) {
+            (Some(part), None) => return Ok((name, part)),
+            // No role would help.
+            (None, _) => {
+                format!(
+                    "M1408: the token {name} is for one namespace; this concerns the whole node"
+                )
+            }
+            (_, Some(role)) => {
+                format!("M1407: the token {name} has the role {role}, which does not permit this")
+            }
+        };
+        Err(Denied::NotPermitted(name, text))
+    }
+
+    fn part(&self, scope: Option<Scope>) -> Result<Option<Part>, Problem> {
+        self.api.map(|api| Part::new(self.node.clone(), api, scope)).transpose()
+    }
+
+    /// Examines a request that needs no token. One with credentials gets what they permit, and is
+    /// refused if they are not valid; a call of a function may have credentials for the function
+    /// instead.
+    fn allowed_here(&self, from: IpAddr, request: &Request) -> Result<Allowed, Denied> {
+        let (method, path) = (request.method().as_str(), request.uri().path());
+        let headers = request.headers();
+        let is_examined = match path {
+            CALLS => self.has_token(headers),
+            _ => headers.get_all(header::AUTHORIZATION).iter().any(|field| !is_empty(field)),
+        };
+        if is_examined {
+            return self.allowed(from, headers, method, path);
+        }
+        Ok((WITHOUT_TOKEN.into(), self.part(None).ok().flatten()))
+    }
+
+    fn has_token(&self, headers: &HeaderMap) -> bool {
+        let mut fields = headers.get_all(header::AUTHORIZATION).iter();
+        fields.any(|field| self.scope_of(field).is_some())
+    }
+
+    fn scope_of(&self, field: &HeaderValue) -> Option<Scope> {
+        self.node.scope_of(&token_in(field)?)
+    }
+
+    /// The part that the sender of a call means, which needs no token: that of a valid token of the
+    /// node among its credentials, whatever its role is, or that of a sender without one.
+    pub fn caller(&self, headers: &HeaderMap) -> Result<Option<Part>, Problem> {
+        let mut fields = headers.get_all(header::AUTHORIZATION).iter();
+        self.part(fields.find_map(|field| self.scope_of(field)))
+    }
+
+    /// Removes the tokens of the node from a request, which no function may see. Other credentials
+    /// stay: they may be meant for the function.
+    pub fn without_tokens(&self, headers: &mut HeaderMap) {
+        if !self.has_token(headers) {
+            return;
+        }
+        let fields = headers.get_all(header::AUTHORIZATION).iter();
+        let kept = fields.filter(|field| self.scope_of(field).is_none()).cloned();
+        let kept: Vec<HeaderValue> = kept.collect();
+        headers.remove(header::AUTHORIZATION);
+        for field in kept {
+            headers.append(header::AUTHORIZATION, field);
+        }
+    }
+}
+
+/// Lets a management request through, or answers it with a refusal.
+async fn check(
+    State(gate): State<Gate>,
+    ConnectInfo(from): ConnectInfo<SocketAddr>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let headers = request.headers();
+    let refusal = match gate.rule {
+        Rule::Loopback if led_by_a_page(headers) => Some(NO_PAGES),
+        Rule::Loopback if came_by_a_proxy(headers) => Some(NO_PROXIES),
+        Rule::Token if sends_stored_password(headers) => Some(NO_PAGES),
+        _ => None,
+    };
+    if let Some(text) = refusal {
+        return (StatusCode::FORBIDDEN, format!("{text}\n")).into_response();
+    }
+    let allowed = match gate.rule {
+        Rule::Loopback => gate.allowed_here(from.ip(), &request),
+        Rule::Token => {
+            let (method, path) = (request.method().as_str(), request.uri().path());
+            gate.allowed(from.ip(), headers, method, path)
+        }
+    };
+    match allowed {
+        Ok((name, part)) => {
+            if *name != *WITHOUT_TOKEN {
+                connection::proven(request.extensions());
+            }
+            let act = act(&name, from, &request);
+            gate.without_tokens(request.headers_mut());
+            if let Some(part) = part {
+                request.extensions_mut().insert(part);
+            }
+            recorded(&gate.node, act, request, next).await
+        }
+        Err(Denied::NotPermitted(name, text)) => {
+            if let Some(act) = act(&name, from, &request) {
+                gate.node.record(act).await;
+            }
+            (StatusCode::FORBIDDEN, format!("{text}\n")).into_response()
+        }
+        Err(Denied::NoToken | Denied::WrongToken) => {
+            let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"Restricted\"")];
+            let text = "invalid credentials; the password is a token of the node, such as the one in admin.token\n";
+            (StatusCode::UNAUTHORIZED, challenge, text).into_response()
+        }
+        Err(Denied::TooManyTries) => {
+            let after = [(header::RETRY_AFTER, "60")];
+            (StatusCode::TOO_MANY_REQUESTS, after, "too many wrong credentials\n").into_response()
+        }
+    }
+}
+
+/// The path of calls of functions behind a gate.
+const CALLS: &str = "/api/function_invocations";
+
+/// What the record calls a client that needs no token.
+const WITHOUT_TOKEN: &str = "a program of this machine, without a token";
+
+/// Lets a request through. If it changes something, it is recorded before the answer is sent.
+pub async fn recorded(
+    node: &Arc<dyn Managed>,
+    act: Option<Act>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let of_node = node.clone();
+    let left = move |act| drop(tokio::spawn(of_node.record(act)));
+    let begun = act.map(|act| Begun::new(act, left));
+    let response = next.run(request).await;
+    if let Some(act) = begun.and_then(|begun| begun.answered(response.status().as_u16())) {
+        node.record(act).await;
+    }
+    response
+}
+
+/// What a request does, as if it were refused; `None` if it changes nothing.
+pub fn act(who: &str, from: SocketAddr, request: &Request) -> Option<Act> {
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    mote_tenants::operators::is_act(method, path).then(|| Act {
+        at_unix_ms: unix_ms(),
+        who: who.to_owned(),
+        from: from.ip().to_canonical().to_string(),
+        method: method.to_owned(),
+        path: path.to_owned(),
+        status: StatusCode::FORBIDDEN.as_u16(),
+    })
+}
+
+fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The reason for refusing a request although no credentials are required.
+pub const NO_PAGES: &str = "requests of web pages are refused";
+const NO_PROXIES: &str = "requests that a proxy passes on are refused without credentials: on \
+    an address that is not loopback, the API requires the token";
+
+/// Whether a proxy on this machine forwarded the request, whose sender may then be on any machine.
+fn came_by_a_proxy(headers: &HeaderMap) -> bool {
+    ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"]
+        .iter()
+        .any(|name| headers.contains_key(*name))
+}
+
+/// Whether a browser may have added the password of basic authentication to a page's request. It does
+/// so for every page that knows the address, once its user has typed the password.
+fn sends_stored_password(headers: &HeaderMap) -> bool {
+    let is_basic = headers
+        .get_all(header::AUTHORIZATION)
+        .iter()
+        .any(|field| field.as_bytes().get(..5).is_some_and(|it| it.eq_ignore_ascii_case(b"basic")));
+    is_basic && names_a_page(headers)
+}
+
+/// Whether the browser says that a page, and not its user, makes this request.
+fn names_a_page(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::ORIGIN)
+        || headers.get("sec-fetch-site").is_some_and(|site| site != "none")
+}
+
+/// Whether a browser sends this request for another site's page: the browser says so itself, or the
+/// host name is not one of this machine's (a page can point its own name at loopback).
+pub fn led_by_a_page(headers: &HeaderMap) -> bool {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    names_a_page(headers) || !is_loopback_name(host)
+}
+
+fn is_loopback_name(host: &str) -> bool {
+    if let Ok(address) = host.parse::<SocketAddr>() {
+        return address.ip().is_loopback();
+    }
+    let name = host.rsplit_once(':').map_or(host, |(name, port)| {
+        if port.bytes().all(|byte| byte.is_ascii_digit()) { name } else { host }
+    });
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    name.is_empty()
+        || name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// The token of a request, if it has exactly one `Authorization` field.
+pub fn token(headers: &HeaderMap) -> Option<String> {
+    let mut fields = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(field), None) = (fields.next(), fields.next()) else { return None };
+    token_in(field)
+}
+
+/// Whether a client had no credentials to send: neither a name nor a password.
+fn is_empty(field: &HeaderValue) -> bool {
+    let text = field.to_str().unwrap_or("-").trim();
+    text.is_empty()
+        || text.split_once(' ').is_some_and(|(scheme, rest)| {
+            scheme.eq_ignore_ascii_case("basic") && rest.trim() == "Og=="
+        })
+}
+
+/// The token in one `Authorization` field.
+fn token_in(field: &HeaderValue) -> Option<String> {
+    let field = field.to_str().ok().filter(|field| field.len() <= CREDENTIALS_BYTES_MAX)?;
+    if let Some(token) = bearer(field) {
+        return Some(token.trim().to_owned());
+    }
+    let (scheme, rest) = field.split_once(' ')?;
+    let rest = rest.trim();
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let decoded = String::from_utf8(mote_core::base64::decode(rest.as_bytes())?).ok()?;
+    // Any user name is accepted, because there is only one user, who has the token.
+    decoded.split_once(':').map(|(_, password)| password.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compat::fake::{Fake, TOKEN};
+
+    #[test]
+    fn names_of_this_machine() {
+        for host in ["127.0.0.1:8080", "localhost", "LOCALHOST:80", "[::1]:8080", "127.0.0.9", ""] {
+            assert!(is_loopback_name(host), "{host}");
+        }
+        for host in ["evil.example", "evil.example:8080", "10.0.0.1:80", "localhost.evil.example"] {
+            assert!(!is_loopback_name(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn what_a_page_or_a_proxy_sends_is_not_local() {
+        let said = |fields: &[(&'static str, &'static str)]| {
+            let fields = fields.iter().map(|(name, value)| {
+                (header::HeaderName::from_static(name), header::HeaderValue::from_static(value))
+            });
+            let headers: HeaderMap = fields.collect();
+            (led_by_a_page(&headers), came_by_a_proxy(&headers))
+        };
+        assert_eq!(said(&[("host", "localhost:8080")]), (false, false));
+        assert_eq!(said(&[("host", "evil.example")]), (true, false));
+        assert_eq!(said(&[("host", "localhost"), ("origin", "http://localhost")]), (true, false));
+        for name in ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"] {
+            assert_eq!(said(&[("host", "localhost"), (name, "1")]), (false, true), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_page_cannot_use_a_password_that_the_browser_keeps() {
+        let sends = |authorization: &'static str, more: Option<(&'static str, &'static str)>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, header::HeaderValue::from_static(authorization));
+            if let Some((name, value)) = more {
+                headers.insert(name, header::HeaderValue::from_static(value));
+            }
+            sends_stored_password(&headers)
+        };
+        assert!(sends("Basic YWRtaW46czpj", Some(("origin", "http://evil.example"))));
+        assert!(sends("basic YWRtaW46czpj", Some(("sec-fetch-site", "cross-site"))));
+        assert!(!sends("Basic YWRtaW46czpj", None));
+        assert!(!sends("Basic YWRtaW46czpj", Some(("sec-fetch-site", "none"))));
+        assert!(!sends("Bearer abc", Some(("origin", "http://evil.example"))));
+    }
+
+    fn fields(values: &[&str]) -> HeaderMap {
+        let values = values.iter().map(|value| value.parse().expect("a value"));
+        values.map(|value| (header::AUTHORIZATION, value)).collect()
+    }
+
+    #[test]
+    fn functions_see_no_token_of_the_node() {
+        let node = Fake::new(|_| unreachable!("no function is called"));
+        let gate = Gate { node: Arc::new(node), rule: Rule::Loopback, api: Some(Api::Nuclio) };
+        let encoded = mote_core::base64::encode(format!("x:{TOKEN}").as_bytes());
+        let (bearer, basic) = (&*format!("Bearer {TOKEN}"), &*format!("basic {encoded}"));
+        let (theirs, other) = ("Basic YWRtaW46czpj", "Digest x");
+        for (sent, kept) in [
+            (&[][..], &[][..]),
+            (&[bearer], &[]),
+            (&[basic], &[]),
+            (&[theirs, basic, bearer, other], &[theirs, other]),
+            (&[theirs], &[theirs]),
+        ] {
+            let mut headers = fields(sent);
+            let part = gate.caller(&headers).expect("a part").expect("the API has parts");
+            assert_eq!(part.has_token(), sent.len() != kept.len(), "{sent:?}");
+            gate.without_tokens(&mut headers);
+            assert_eq!(headers, fields(kept), "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn credentials_on_loopback_must_be_valid() {
+        let node = Fake::new(|_| unreachable!("no function is called"));
+        let gate = Gate { node: Arc::new(node), rule: Rule::Loopback, api: Some(Api::Nuclio) };
+        let allowed = |path: &str, sent: &[&str]| {
+            let mut request = Request::new(axum::body::Body::empty());
+            *request.uri_mut() = path.parse().expect("a path");
+            *request.headers_mut() = fields(sent);
+            gate.allowed_here(IpAddr::from([127, 0, 0, 1]), &request).is_ok()
+        };
+        let token = format!("Bearer {TOKEN}");
+        for path in [CALLS, "/api/functions", "/api/functions/function_invocations"] {
+            for sent in [&[][..], &["Basic Og=="], &[""]] {
+                assert!(allowed(path, sent), "{path} {sent:?}");
+            }
+            for sent in
+                [&["Bearer wrong"][..], &["Basic eDo="], &["Digest x"], &["Bearer a", "Bearer b"]]
+            {
+                assert_eq!(allowed(path, sent), path == CALLS, "{path} {sent:?}");
+            }
+            // This node's token permits nothing.
+            assert!(!allowed(path, &[&token]), "{path}");
+            assert!(!allowed(path, &[&token, "Bearer a"]), "{path}");
+        }
+    }
+
+    #[test]
+    fn tokens() {
+        let given = |values: &[&str]| token(&fields(values));
+        assert_eq!(given(&["Bearer abc"]).as_deref(), Some("abc"));
+        assert_eq!(given(&["Basic YWRtaW46czpj"]).as_deref(), Some("s:c")); // admin:s:c
+        assert_eq!(given(&["Basic YWRtaW4="]), None);
+        assert_eq!(given(&["Basic %%"]), None);
+        assert_eq!(given(&["Bearer a", "Bearer b"]), None);
+        assert_eq!(given(&["Digest x"]), None);
+        assert_eq!(given(&[]), None);
+    }
+}

@@ -1,0 +1,191 @@
+//! The part of a node that the sender of a request may manage: the functions of one namespace.
+//!
+//! [`Gate`](crate::compat::access::Gate) gives each request a part. Whatever names a function afterwards,
+//! be it a path, a query, a field or a body, names it within the part, so that no name leads to
+//! another namespace. A name that is outside is as missing as one that does not exist.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use axum::response::IntoResponse as _;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, ready};
+use mote_api::Problem;
+use mote_core::FunctionName;
+use mote_core::name::{joined, of_kept, split};
+
+use crate::compat::node::{Api, Code, Deploy, Function, Log, Managed, Scope, Space};
+use crate::compat::routing::{Argument, Call, Refusal};
+
+/// See the module's documentation. Cheap to clone.
+#[derive(Clone)]
+pub struct Part {
+    node: Arc<dyn Managed>,
+    api: Api,
+    /// What the sender's token permits; `None` without a token.
+    scope: Option<Scope>,
+    space: Option<Space>,
+}
+
+impl Part {
+    /// The part that a request means which names no namespace.
+    pub(crate) fn new(
+        node: Arc<dyn Managed>,
+        api: Api,
+        scope: Option<Scope>,
+    ) -> Result<Self, Problem> {
+        let space = api.chosen(scope.as_ref(), None, &node.namespaces())?;
+        Ok(Self { node, api, scope, space })
+    }
+
+    /// The part of the namespace that a request names; the same one if it names none.
+    pub fn of(&self, named: Option<&str>) -> Result<Self, Problem> {
+        let Some(named) = named.filter(|name| !name.is_empty()) else { return Ok(self.clone()) };
+        let space = self.api.chosen(self.scope.as_ref(), Some(named), &self.node.namespaces())?;
+        Ok(Self { space, ..self.clone() })
+    }
+
+    /// Whether the sender has a token.
+    pub fn has_token(&self) -> bool {
+        self.scope.is_some()
+    }
+
+    /// Whether the sender's token is for one namespace.
+    pub fn is_confined(&self) -> bool {
+        self.scope.as_ref().is_some_and(|scope| *scope != Scope::All)
+    }
+
+    /// The namespace; `None` is the default one.
+    pub fn space(&self) -> Option<&Space> {
+        self.space.as_ref()
+    }
+
+    /// The name of the namespace; `None` is the default one.
+    pub fn namespace(&self) -> Option<&str> {
+        self.space.as_ref().map(|space| &*space.name)
+    }
+
+    /// What the platform's clients call this namespace.
+    pub fn shown(&self) -> &str {
+        self.namespace().unwrap_or(self.api.default_name())
+    }
+
+    /// Whether the node has a namespace with this name.
+    pub fn is_namespace(&self, name: &str) -> bool {
+        self.node.namespaces().exists(name)
+    }
+
+    /// The namespaces that the sender may use, as the platform's clients call them.
+    pub fn namespaces(&self) -> Vec<String> {
+        if self.scope != Some(Scope::All) {
+            return vec![self.shown().to_owned()];
+        }
+        let (default, made) = (self.api.default_name(), self.node.namespaces().all());
+        let others = made.keys().map(String::as_str).filter(|name| *name != default);
+        std::iter::once(default).chain(others).map(str::to_owned).collect()
+    }
+
+    /// The full name of a function, which was written with or without its namespace.
+    pub fn full(&self, name: &str) -> Option<String> {
+        match split(name).1 {
+            None => Some(joined(name, self.namespace())),
+            some => (some == self.namespace()).then(|| name.to_owned()),
+        }
+    }
+
+    /// The full name of a function that is to be called. Without a token, and with one of the whole
+    /// node, a name may have any namespace, as at the node's own front.
+    pub fn callable(&self, name: &str) -> Option<String> {
+        match split(name).1 {
+            Some(_) if !self.is_confined() => Some(name.to_owned()),
+            _ => self.full(name),
+        }
+    }
+
+    /// The name under which the node keeps a secret; no name of a secret has a slash.
+    pub fn kept(&self, name: &str) -> Option<String> {
+        let kept = || mote_core::name::kept(name, self.namespace()).into_owned();
+        (!name.contains('/')).then(kept)
+    }
+
+    /// The name of a secret of this namespace that the node keeps under `kept`.
+    pub fn secret<'k>(&self, kept: &'k str) -> Option<&'k str> {
+        let (namespace, name) = of_kept(kept);
+        (namespace == self.namespace()).then_some(name)
+    }
+
+    /// Whether the sender may know of a function, in whichever namespace it is.
+    pub fn sees(&self, function: &str) -> bool {
+        match &self.scope {
+            Some(scope) => scope.sees(function),
+            None => split(function).1.is_none(),
+        }
+    }
+
+    /// The functions, sorted by name.
+    pub fn functions(&self) -> Vec<Function> {
+        let mut all = self.node.functions();
+        all.retain(|one| one.spec.name.namespace() == self.namespace());
+        all
+    }
+
+    /// All functions that the sender may know of, in whichever namespace they are.
+    pub fn visible(&self) -> Vec<Function> {
+        let mut all = self.node.functions();
+        all.retain(|one| self.sees(one.spec.name.as_str()));
+        all
+    }
+
+    /// One function.
+    pub fn function(&self, name: &str) -> Option<Function> {
+        self.node.function(&self.full(name)?)
+    }
+
+    /// The log of a function.
+    pub fn logs(&self, name: &str, follow: bool) -> Option<Log> {
+        self.node.logs(&self.full(name)?, follow)
+    }
+
+    /// Deploys a function of this namespace with code of its own, or of a function of this namespace.
+    pub fn deploy(&self, deploy: Deploy) -> BoxFuture<'static, Result<(), Problem>> {
+        let is_own = |name: &FunctionName| name.namespace() == self.namespace();
+        let has_own_code = match &deploy.code {
+            Code::Of(other) => is_own(other),
+            _ => true,
+        };
+        if !is_own(&deploy.name) || !has_own_code {
+            return outside(deploy.name.as_str());
+        }
+        self.node.deploy(deploy)
+    }
+
+    /// Removes a function.
+    pub fn remove(&self, name: &str) -> BoxFuture<'static, Result<(), Problem>> {
+        match self.full(name) {
+            Some(full) => self.node.remove(&full),
+            None => outside(name),
+        }
+    }
+
+    /// Sets the number of instances of a function.
+    pub fn scale(&self, name: &str, instances: u32) -> BoxFuture<'static, Result<(), Problem>> {
+        match self.full(name) {
+            Some(full) => self.node.scale(&full, instances),
+            None => outside(name),
+        }
+    }
+}
+
+/// The answer about a function that is outside, which was made without looking for it.
+fn outside(name: &str) -> BoxFuture<'static, Result<(), Problem>> {
+    ready(Err(Problem::no_such_function(name, []))).boxed()
+}
+
+impl<S> Argument<S> for Part {
+    fn take(call: &mut Call, _: &S) -> Result<Self, Refusal> {
+        let part = call.head.extensions.get::<Part>().cloned();
+        let text = "the sender of the request is not known\n";
+        let unknown = || (StatusCode::INTERNAL_SERVER_ERROR, text).into_response();
+        part.ok_or_else(|| Box::new(unknown()))
+    }
+}

@@ -1,0 +1,102 @@
+//! Whether the sender of a request may run an action whose functions require keys.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::compat::call;
+use crate::compat::part::Part;
+use crate::compat::routing::{Argument, Call, Refusal};
+use axum::extract::ConnectInfo;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use mote_core::Fault;
+use mote_core::invocation::{headers, is_set_by_node};
+use mote_core::place::Place;
+
+use super::entities::What;
+use super::run::{self, Found};
+use super::{Refused, Whisk};
+
+/// The method, the fields and the address of a request, and what its sender may manage.
+pub(super) struct Sender {
+    pub(super) part: Part,
+    pub(super) method: Method,
+    pub(super) fields: HeaderMap,
+    pub(super) from: IpAddr,
+}
+
+impl<S> Argument<S> for Sender {
+    #[inline(never)]
+    fn take(call: &mut Call, state: &S) -> Result<Self, Refusal> {
+        let ConnectInfo(from) = ConnectInfo::<SocketAddr>::take(call, state)?;
+        let part = Part::take(call, state)?;
+        let (method, fields) = (call.head.method.clone(), call.head.headers.clone());
+        Ok(Self { part, method, fields, from: from.ip() })
+    }
+}
+
+/// The fields in which a key is sent.
+const KEY_FIELDS: [HeaderName; 2] = [header::AUTHORIZATION, HeaderName::from_static("x-api-key")];
+
+/// Whether the sender may run an action: a key must open every function of it that requires one,
+/// also those of a sequence. Returns the caller's name, puts it into the fields, and removes the key
+/// from them. The second part holds the places of the functions that limit their calls at once.
+pub(super) fn admit(
+    whisk: &Whisk,
+    found: &Found,
+    fields: &mut HeaderMap,
+    from: IpAddr,
+) -> Result<(Option<String>, Vec<Place>), Fault> {
+    let forged = fields.keys().filter(|name| is_set_by_node(name.as_str().as_bytes()));
+    for name in forged.cloned().collect::<Vec<_>>() {
+        fields.remove(name);
+    }
+    let (mut caller, mut used, mut places) = (None, Vec::new(), Vec::new());
+    for function in functions(whisk, found) {
+        let mut head = call::head("POST", "/", fields, &[]);
+        whisk.context.node.admit(&function, &mut head, from)?;
+        places.extend(head.take_place());
+        let Some(name) = head.caller() else { continue };
+        caller = Some(String::from_utf8_lossy(name).into_owned());
+        let is_left = |field: &HeaderName| {
+            headers(head.headers()).any(|(name, _)| name == field.as_str().as_bytes())
+        };
+        used.extend(KEY_FIELDS.into_iter().filter(|field| !is_left(field)));
+    }
+    for field in used {
+        fields.remove(field);
+    }
+    if let Some(Ok(value)) = caller.as_deref().map(HeaderValue::from_str) {
+        fields.insert(HeaderName::from_static("mote-caller"), value);
+    }
+    Ok((caller, places))
+}
+
+/// The functions that an action may run.
+fn functions(whisk: &Whisk, found: &Found) -> BTreeSet<String> {
+    let (mut all, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    let mut next = vec![found.clone()];
+    while let Some(found) = next.pop() {
+        match found.entity.what {
+            What::Action { function, .. } if !function.is_empty() => drop(all.insert(function)),
+            What::Sequence { components, .. } if seen.insert(found.name) => {
+                next.extend(components.iter().filter_map(|name| run::find(whisk, None, name).ok()));
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+/// The answer to a caller that may not run an action.
+pub(super) fn denied(fault: &Fault, action: &str) -> Response {
+    let mut response = refused(fault, action).into_response();
+    call::challenge(&mut response);
+    response
+}
+
+/// The same as a part of an answer.
+pub(super) fn refused(fault: &Fault, action: &str) -> Refused {
+    let status = StatusCode::from_u16(fault.answer().http).unwrap_or(StatusCode::FORBIDDEN);
+    Refused(status, fault.public_text(&crate::compat::shown(action)))
+}

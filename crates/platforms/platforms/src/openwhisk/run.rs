@@ -1,0 +1,454 @@
+//! Activations: runs an action or a sequence and records the result.
+
+use std::time::Duration;
+
+use crate::compat::journal::Kept;
+use crate::compat::node::{Call, Space};
+use axum::http::StatusCode;
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use mote_api::Timestamp;
+use mote_core::body::Body;
+use mote_core::invocation::{Head, Reply};
+use mote_core::openwhisk_action as whisk;
+use mote_core::{Fault, FaultClass, InvocationId};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::action_limits::limits;
+use super::entities::{self, Entity, EntityKind, What};
+use super::id::Id;
+use super::not_run::NotRun;
+use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, activations, spaces, system};
+
+/// Attempts for an activation that finds no room.
+const TRIES_MAX: u32 = 8;
+/// The pause before the second attempt; it doubles from then on.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Longest sequence, and the nesting limit of sequences.
+pub(super) const SEQUENCE_MAX: usize = 50;
+const DEPTH_MAX: usize = 8;
+
+/// One call of an action.
+#[derive(Debug, Clone)]
+pub(super) struct Activation {
+    pub(super) id: Id,
+    pub(super) found: Found,
+    /// An object, or the array that the previous action of a sequence returned.
+    pub(super) payload: Value,
+    /// The activation that caused it.
+    pub(super) cause: Option<Id>,
+    /// The caller that was admitted to functions that require a key.
+    pub(super) caller: Option<String>,
+}
+
+/// The behaviour of an activation for which the node has no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// It is refused, because a client waits for the answer and may try again.
+    Refused,
+    /// It tries again for about a minute, because it was accepted or has begun.
+    Waits,
+}
+
+/// The result of an activation.
+#[derive(Debug, Clone)]
+pub(super) struct Ended {
+    pub(super) id: Id,
+    pub(super) record: Value,
+}
+
+impl Ended {
+    pub(super) fn result(&self) -> &Value {
+        &self.record["response"]["result"]
+    }
+
+    /// 0 for success, 1 for the action's own error, 2 for a failure of the action, 3 for a failure
+    /// of the platform.
+    pub(super) fn code(&self) -> u64 {
+        self.record["response"]["statusCode"].as_u64().unwrap_or(3)
+    }
+
+    /// The answer's status.
+    pub(super) fn status(&self) -> StatusCode {
+        match self.code() {
+            0 => StatusCode::OK,
+            1 | 2 => StatusCode::BAD_GATEWAY,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+/// An action with its parameters; its own take precedence over those of its package.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    /// The namespace; `None` is the default one.
+    pub(super) space: Option<Space>,
+    pub(super) name: String,
+    pub(super) entity: Entity,
+    pub(super) parameters: Map<String, Value>,
+}
+
+impl Found {
+    /// What clients call the namespace.
+    pub(super) fn namespace(&self) -> &str {
+        self.space.as_ref().map_or(NAMESPACE, |space| &space.name)
+    }
+}
+
+/// The action of a name; a name in a binding refers to the package behind it.
+pub(super) fn find(whisk: &Whisk, space: Option<&Space>, name: &str) -> Result<Found, Refused> {
+    let missing = Refused::not_found;
+    if let Some(space) = space {
+        let entity = spaces::get(whisk, space, name).ok_or_else(missing)?;
+        let parameters = entities::merged([entity.parameters.as_slice()]);
+        return Ok(Found { space: Some(space.clone()), name: name.to_owned(), entity, parameters });
+    }
+    let space = None;
+    if system::action_of(name).is_some() {
+        let what = What::Action {
+            exec: json!({ "kind": "builtin" }),
+            limits: limits(None, None)?,
+            function: String::new(),
+        };
+        let (entity, parameters) = (Entity::new(what), Map::new());
+        return Ok(Found { space, name: name.to_owned(), entity, parameters });
+    }
+    let Some((package, own)) = name.split_once('/') else {
+        let entity = whisk.entities.get(EntityKind::Action, name).ok_or_else(missing)?;
+        let parameters = entities::merged([entity.parameters.as_slice()]);
+        return Ok(Found { space, name: name.to_owned(), entity, parameters });
+    };
+    let holder = whisk.entities.get(EntityKind::Package, package).ok_or_else(missing)?;
+    let (real, bound) = match &holder.what {
+        What::Package { binding: Some(real) } => {
+            let bound = whisk.entities.get(EntityKind::Package, real).ok_or_else(missing)?;
+            (real.as_str(), bound.parameters)
+        }
+        _ => (package, Vec::new()),
+    };
+    let name = format!("{real}/{own}");
+    let entity = whisk.entities.get(EntityKind::Action, &name).ok_or_else(missing)?;
+    let lists = [bound.as_slice(), holder.parameters.as_slice(), entity.parameters.as_slice()];
+    let parameters = entities::merged(lists);
+    Ok(Found { space, name, entity, parameters })
+}
+
+/// A new id.
+pub(super) fn new_id(whisk: &Whisk) -> Id {
+    Id(InvocationId::new(entities::unix_ms(), whisk.context.node.random()).0)
+}
+
+/// The arguments of an action: its own parameters, which those of the call override.
+fn arguments(found: &Found, payload: &Value) -> Value {
+    let Value::Object(given) = payload else { return payload.clone() };
+    let mut arguments = found.parameters.clone();
+    arguments.extend(given.clone());
+    Value::Object(arguments)
+}
+
+/// Refuses before acceptance the parameters that [`activate`] would refuse.
+pub(super) fn check_size(found: &Found, payload: &Value) -> Result<(), NotRun> {
+    let fits = arguments(found, payload).to_string().len() <= PARAMETERS_BYTES_MAX;
+    if fits { Ok(()) } else { Err(NotRun::TooLarge) }
+}
+
+/// Runs an action to its end and stores the record. The caller holds a place (`limits.rs`).
+pub(super) async fn activate(
+    whisk: &Whisk,
+    activation: &Activation,
+    patience: Patience,
+) -> Result<Ended, NotRun> {
+    let _change = spaces::begin(whisk, activation.found.space.as_ref())?;
+    nested(whisk, activation, patience, None, 0).await
+}
+
+/// As [`activate`], for an activation that the journal keeps: a sequence goes on with the component
+/// that it had reached.
+pub(super) async fn activate_kept(
+    whisk: &Whisk,
+    activation: &Activation,
+    kept: &Kept,
+) -> Result<Ended, NotRun> {
+    let _change = spaces::begin(whisk, activation.found.space.as_ref())?;
+    nested(whisk, activation, Patience::Waits, Some(kept), 0).await
+}
+
+/// The components of a sequence that have succeeded, and the last response.
+#[derive(Serialize, Deserialize)]
+struct Progress {
+    ids: Vec<Value>,
+    last: Value,
+}
+
+fn nested<'a>(
+    whisk: &'a Whisk,
+    activation: &'a Activation,
+    patience: Patience,
+    kept: Option<&'a Kept>,
+    depth: usize,
+) -> BoxFuture<'a, Result<Ended, NotRun>> {
+    async move {
+        let Activation { id, found, payload, cause, caller } = activation;
+        let started = entities::unix_ms();
+        let (response, logs) = match &found.entity.what {
+            What::Action { .. } if let Some(own) = system::action_of(&found.name) => {
+                let now = Timestamp::from_unix_ms(started).to_string();
+                let result = built_in(own, &arguments(found, payload), &now);
+                let code = u64::from(result.get("error").is_some());
+                (response(code, result), json!([]))
+            }
+            What::Action { function, limits, .. } => {
+                let timeout_ms = limits["timeout"].as_u64();
+                let body = arguments(found, payload).to_string();
+                let caller = caller.as_deref();
+                let response =
+                    action(whisk, (function, caller), body, timeout_ms, *id, patience).await?;
+                (response, logs(whisk, function, *id))
+            }
+            What::Sequence { components, .. } => {
+                let args = arguments(found, payload);
+                let cause = (*id, caller.as_deref());
+                sequence(whisk, components, args, cause, patience, kept, depth).await?
+            }
+            _ => return Err(NotRun::Missing),
+        };
+        let mut record = record(found.space.as_ref(), &found.name, &found.entity, *id, started);
+        record["response"] = response;
+        record["logs"] = logs;
+        if let Some(cause) = cause {
+            record["cause"] = (*cause).into();
+        }
+        whisk.activations.add(*id, record.clone());
+        Ok(Ended { id: *id, record })
+    }
+    .boxed()
+}
+
+/// The answer of one of the platform's own actions, within the limits of every action.
+fn built_in(own: &str, arguments: &Value, now: &str) -> Value {
+    let too_long = |value: &Value| value.to_string().len() > PARAMETERS_BYTES_MAX;
+    if too_long(arguments) {
+        return json!({"error": "the parameters are longer than 1 MiB"});
+    }
+    let result = system::run(own, arguments, now, NAMESPACE);
+    if too_long(&result) { json!({"error": "the result is longer than 1 MiB"}) } else { result }
+}
+
+/// A record of an activation that ended now, without response and logs.
+pub(super) fn record(
+    space: Option<&Space>,
+    name: &str,
+    entity: &Entity,
+    id: Id,
+    started_ms: u64,
+) -> Value {
+    let namespace = space.map_or(NAMESPACE, |space| &space.name);
+    let ended_ms = entities::unix_ms();
+    let kind = match &entity.what {
+        What::Action { exec, .. } => exec["kind"].as_str().unwrap_or("").to_owned(),
+        What::Sequence { .. } => "sequence".to_owned(),
+        _ => String::new(),
+    };
+    let mut annotations = vec![json!({ "key": "path", "value": entities::path(namespace, name) })];
+    if !kind.is_empty() {
+        annotations.push(json!({ "key": "kind", "value": kind }));
+    }
+    if let What::Action { limits, .. } | What::Sequence { limits, .. } = &entity.what {
+        annotations.push(json!({ "key": "limits", "value": limits }));
+    }
+    let mut record = json!({
+        "namespace": namespace, "name": name.rsplit('/').next(), "subject": namespace,
+        "version": format!("0.0.{}", entity.version), "publish": false, "activationId": id,
+        "start": started_ms, "end": ended_ms, "duration": ended_ms.saturating_sub(started_ms),
+        "annotations": annotations, "logs": [],
+    });
+    if let Some(space) = space {
+        record[activations::CREATED] = space.created_at_ms.into();
+    }
+    record
+}
+
+pub(super) fn response(code: u64, result: Value) -> Value {
+    let words = ["success", "application error", "action developer error", "whisk internal error"];
+    let size = result.to_string().len();
+    json!({
+        "statusCode": code, "status": words[code.min(3) as usize], "success": code == 0,
+        "result": result, "size": size,
+    })
+}
+
+/// Calls the function of an action and turns its answer into a response.
+async fn action(
+    whisk: &Whisk,
+    (function, caller): (&str, Option<&str>),
+    body: String,
+    timeout_ms: Option<u64>,
+    id: Id,
+    patience: Patience,
+) -> Result<Value, NotRun> {
+    if body.len() > PARAMETERS_BYTES_MAX {
+        return Err(NotRun::TooLarge);
+    }
+    let failed = |text: String| response(2, json!({ "error": text }));
+    let reply = match call(whisk, (function, caller), body.into(), timeout_ms, id, patience).await {
+        Ok(reply) => reply,
+        Err(Fault::NoSuchFunction) => return Err(NotRun::Missing),
+        Err(Fault::Stopping) => return Err(NotRun::Stopping),
+        Err(fault) if fault.class() == FaultClass::Capacity => return Err(NotRun::NoRoom),
+        Err(fault) if fault.answer().http == 504 => {
+            let text = match timeout_ms {
+                Some(ms) => format!("The action exceeded its time limits of {ms} milliseconds."),
+                None => "The action exceeded its time limits.".to_owned(),
+            };
+            return Ok(failed(text));
+        }
+        Err(_) => return Ok(failed("An error has occurred: the logs say more.".to_owned())),
+    };
+    let status = reply.status;
+    let Ok(bytes) = reply.body.collect(PARAMETERS_BYTES_MAX as u64).await else {
+        return Ok(failed("The action produced a result of more than 1 MB.".to_owned()));
+    };
+    Ok(match (status, serde_json::from_slice::<Value>(&bytes)) {
+        (200, Ok(result)) => response(0, result),
+        (502, Ok(result)) if result.get("error").is_some() => {
+            // An action that returned no valid result, or ended with an exception, produces an error
+            // of the same form.
+            let text = result["error"].as_str().unwrap_or_default();
+            let is_failure = text == "The action did not return a dictionary or array."
+                || text.starts_with("An error has occurred: ");
+            response(if is_failure { 2 } else { 1 }, result)
+        }
+        _ => failed("The action did not return a dictionary or array.".to_owned()),
+    })
+}
+
+async fn call(
+    whisk: &Whisk,
+    (function, caller): (&str, Option<&str>),
+    body: Bytes,
+    timeout_ms: Option<u64>,
+    id: Id,
+    patience: Patience,
+) -> Result<Reply, Fault> {
+    let tries = if patience == Patience::Waits { TRIES_MAX } else { 1 };
+    let mut pause = PAUSE;
+    for left in (0..tries).rev() {
+        let mut head = Head::builder(b"POST", b"/", b"");
+        head.header(b"content-type", b"application/json");
+        head.header(whisk::ACTIVATION, id.to_string().as_bytes());
+        let mut head = head.finish();
+        if let Some(caller) = caller {
+            head.admit(Some(caller.as_bytes()));
+        }
+        let call = Call {
+            function: function.to_owned(),
+            head,
+            body: Body::Whole(body.clone()),
+            timeout_ms,
+        };
+        match whisk.context.node.invoke_as(id.0, call).await {
+            Err(fault) if fault.class() == FaultClass::Capacity && left > 0 => {
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            ended => return ended,
+        }
+    }
+    Err(Fault::NodeFull)
+}
+
+/// The lines that the function wrote for this activation.
+fn logs(whisk: &Whisk, function: &str, id: Id) -> Value {
+    let id = InvocationId(id.0).to_string();
+    let held = whisk.context.node.logs(function, false).map(|log| log.held).unwrap_or_default();
+    let lines = held.iter().filter(|line| line.invocation.as_deref() == Some(id.as_str()));
+    let shown = lines.map(|line| {
+        let stream =
+            if line.stream == mote_api::types::LogStream::Stdout { "stdout" } else { "stderr" };
+        Value::from(format!("{} {stream}: {}", line.time, line.message))
+    });
+    shown.collect()
+}
+
+/// Calls components one after another, each with the previous result. Ends at the first that fails.
+/// Components after the first wait for room, so that completed work is not lost. The result of each
+/// component of a kept activation is on disk before the next one begins; a sequence inside of a
+/// sequence is one component.
+async fn sequence(
+    whisk: &Whisk,
+    components: &[String],
+    args: Value,
+    (cause, caller): (Id, Option<&str>),
+    patience: Patience,
+    kept: Option<&Kept>,
+    depth: usize,
+) -> Result<(Value, Value), NotRun> {
+    if depth >= DEPTH_MAX {
+        let text = json!({ "error": "The sequence calls others too deeply." });
+        return Ok((response(1, text), json!([])));
+    }
+    let mut ids = Vec::new();
+    let mut last = response(0, args);
+    if let Some(kept) = kept
+        && let Some(progress) = kept.progress().await
+        && let Ok(reached) = serde_json::from_slice::<Progress>(&progress)
+    {
+        (ids, last) = (reached.ids, reached.last);
+    }
+    for name in components.iter().skip(ids.len()) {
+        let payload = last["result"].clone();
+        let Ok(found) = find(whisk, None, name) else {
+            last = response(1, json!({ "error": "Sequence component does not exist." }));
+            break;
+        };
+        let (id, caller) = (new_id(whisk), caller.map(str::to_owned));
+        let one = Activation { id, found, payload, cause: Some(cause), caller };
+        let patience = if ids.is_empty() { patience } else { Patience::Waits };
+        match nested(whisk, &one, patience, None, depth + 1).await {
+            Ok(ended) => {
+                last = ended.record["response"].clone();
+                ids.push(Value::from(ended.id));
+                if let Some(kept) = kept
+                    && last["statusCode"] == 0
+                    && ids.len() < components.len()
+                {
+                    let progress = Progress { ids, last };
+                    kept.note_progress(serde_json::to_vec(&progress).unwrap_or_default()).await;
+                    Progress { ids, last } = progress;
+                }
+            }
+            Err(reason) if ids.is_empty() || reason == NotRun::Stopping => return Err(reason),
+            Err(reason) => {
+                let Refused(_, text) = reason.into();
+                last = response(3, json!({ "error": text }));
+            }
+        }
+        if last["statusCode"] != 0 {
+            break;
+        }
+    }
+    Ok((last, ids.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_of_the_platform_have_the_limits_of_others() {
+        let run = |own: &str, arguments: Value| built_in(own, &arguments, "2016-03-22T00:59:55Z");
+        let name = system::name("utils/split").expect("is here");
+        let own = system::action_of(&name).expect("one of ours");
+        let commas = |many: usize| json!({ "payload": ",".repeat(many), "separator": "," });
+        assert_eq!(run(own, commas(10))["lines"].as_array().map(Vec::len), Some(11));
+        let error = |answer: Value| answer["error"].as_str().map(str::to_owned);
+        let long = error(run(own, commas(PARAMETERS_BYTES_MAX)));
+        assert_eq!(long.as_deref(), Some("the parameters are longer than 1 MiB"));
+        // The result has four bytes for each byte of the parameters.
+        let grown = error(run(own, commas(PARAMETERS_BYTES_MAX / 3)));
+        assert_eq!(grown.as_deref(), Some("the result is longer than 1 MiB"));
+    }
+}
