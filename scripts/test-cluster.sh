@@ -36,7 +36,7 @@ if [ ! -x "$helm/helm" ]; then
 fi
 scripts/cluster.sh build
 HELM=$helm/helm KUBECTL=$(echo "$PWD"/.cache/kubernetes-*/kubectl) \
-  cargo test --profile "$profile" -p mote-cluster-install
+  cargo test --profile "$profile" -p mote-cluster
 # Resources on kine with SQLite, the store of K3s.
 scripts/cluster.sh build kine
 APISERVER_STORE=kine cargo test --profile "$profile" -p mote-tests --test cluster an_applied_function

@@ -1,6 +1,6 @@
 //! The custom resources as Rust types: `Function`, `FunctionRevision` and `Cell`, group `mote.dev`.
 //!
-//! Their schemas are in `mote-cluster-install/src/crds.yaml`, written by hand, because a derived one has no messages of its
+//! Their schemas are in `install/crds.yaml`, written by hand, because a derived one has no messages of its
 //! own and no examples.
 
 use std::collections::BTreeMap;

@@ -34,7 +34,7 @@ fn objects(yaml: &str) -> BTreeMap<String, Value> {
 #[derive(clap::Parser)]
 struct Arguments {
     #[command(subcommand)]
-    command: mote_cluster_install::Command,
+    command: mote_cluster::install::Command,
 }
 
 /// What `install --dry-run` prints.
@@ -44,15 +44,15 @@ fn printed(values: &[&str]) -> String {
         arguments.extend(["--set", value]);
     }
     let mut text = Vec::new();
-    mote_cluster_install::run(&Arguments::parse_from(arguments).command, &mut text).unwrap();
+    mote_cluster::install::run(&Arguments::parse_from(arguments).command, &mut text).unwrap();
     String::from_utf8(text).unwrap()
 }
 
 #[test]
 fn the_files_below_deploy_are_up_to_date() {
     let chart =
-        mote_cluster_install::chart().into_iter().map(|(path, text)| ("helm/mote", path, text));
-    let base = mote_cluster_install::kustomization()
+        mote_cluster::install::chart().into_iter().map(|(path, text)| ("helm/mote", path, text));
+    let base = mote_cluster::install::kustomization()
         .into_iter()
         .map(|(path, text)| ("kustomize", path, text));
     for (folder, path, text) in chart.chain(base) {
@@ -68,7 +68,7 @@ fn the_files_below_deploy_are_up_to_date() {
 
 #[test]
 fn kustomize_has_the_objects_of_the_command() {
-    let base = mote_cluster_install::kustomization();
+    let base = mote_cluster::install::kustomization();
     let files = base.iter().filter(|(path, _)| *path != "kustomization.yaml");
     let joined: Vec<_> = files.map(|(_, text)| text.as_str()).collect();
     assert_eq!(objects(&joined.join("\n---\n")), objects(&printed(&[])));
@@ -77,7 +77,7 @@ fn kustomize_has_the_objects_of_the_command() {
 /// The templates use only values and conditions, so a few lines stand for Helm here. Helm itself
 /// renders them in `make test-cluster`.
 fn helm(values: &[(&str, &str)]) -> String {
-    let chart: BTreeMap<_, _> = mote_cluster_install::chart().into_iter().collect();
+    let chart: BTreeMap<_, _> = mote_cluster::install::chart().into_iter().collect();
     let held: BTreeMap<String, Value> = yaml_serde::from_str(&chart["values.yaml"]).unwrap();
     let of = |name: &str| {
         let given = values.iter().find(|(key, _)| *key == name).map(|(_, text)| (*text).to_owned());
@@ -169,12 +169,12 @@ fn values_that_cannot_be_used_are_refused_with_what_is_expected() {
     ] {
         let (name, text) = given.split_once('=').unwrap();
         assert!(!helm_accepts(name, text), "the chart accepts {given}");
-        let error = mote_cluster_install::render(&[(name.to_owned(), text.to_owned())]);
+        let error = mote_cluster::install::render(&[(name.to_owned(), text.to_owned())]);
         let error = error.expect_err(given).to_string();
         assert!(error.contains(wanted), "{given}: {error}");
         assert!(error.contains(name), "{given}: {error}");
     }
-    for value in mote_cluster_install::VALUES {
+    for value in mote_cluster::install::VALUES {
         assert!(value.kind.accepts(value.default), "{}", value.name);
         assert!(helm_accepts(value.name, value.default), "{}", value.name);
     }
@@ -182,7 +182,7 @@ fn values_that_cannot_be_used_are_refused_with_what_is_expected() {
 
 /// Whether the schema of the chart accepts a value, read as Helm reads `--set`.
 fn helm_accepts(name: &str, text: &str) -> bool {
-    let chart: BTreeMap<_, _> = mote_cluster_install::chart().into_iter().collect();
+    let chart: BTreeMap<_, _> = mote_cluster::install::chart().into_iter().collect();
     let schema = serde_json::from_str(&chart["values.schema.json"]).unwrap();
     let mut values: Value = yaml_serde::from_str(&chart["values.yaml"]).unwrap();
     values[name] = match text {
@@ -200,7 +200,7 @@ fn cells_keep_their_work_in_nats_if_its_address_is_given() {
         let all = ["mote-cluster", "install", "--dry-run"];
         let arguments = Arguments::parse_from(all.iter().chain(arguments));
         let mut text = Vec::new();
-        mote_cluster_install::run(&arguments.command, &mut text).unwrap();
+        mote_cluster::install::run(&arguments.command, &mut text).unwrap();
         let made = objects(&String::from_utf8(text).unwrap());
         let pod = &made["DaemonSet mote-system/mote-cell"]["spec"]["template"]["spec"];
         let variables = pod["containers"][0]["env"].as_array().unwrap().clone();
@@ -274,7 +274,7 @@ fn the_example_with_an_hpa_has_the_metric_that_it_follows() {
 
 #[test]
 fn an_unknown_value_is_refused() {
-    let error = mote_cluster_install::render(&[("memory".to_owned(), "1Gi".to_owned())]);
+    let error = mote_cluster::install::render(&[("memory".to_owned(), "1Gi".to_owned())]);
     assert!(
         error.unwrap_err().to_string().starts_with("there is no value memory; known: namespace")
     );

@@ -139,7 +139,7 @@ pub fn kustomization() -> Vec<(&'static str, String)> {
 }
 
 const GENERATED: &str =
-    "# Made from crates/cluster/cluster-install by its test; MOTE_BLESS=1 makes it again.\n";
+    "# Made from crates/cluster/cluster by its test; MOTE_BLESS=1 makes it again.\n";
 
 fn default(name: &str) -> Option<&'static str> {
     VALUES.iter().find(|value| value.name == name).map(|value| value.default)

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command as Process, Stdio};
 
-use crate::{CRDS, render};
+use crate::install::{CRDS, render};
 
 /// What is asked for.
 #[derive(Debug, clap::Subcommand)]
@@ -166,7 +166,7 @@ impl Cluster {
     fn value(&self, name: &str) -> String {
         let given = self.values.iter().rev().find(|(key, _)| key == name);
         given
-            .map_or_else(|| crate::default(name).unwrap_or_default().to_owned(), |(_, v)| v.clone())
+            .map_or_else(|| crate::install::default(name).unwrap_or_default().to_owned(), |(_, v)| v.clone())
     }
 
     fn has_definitions(&self) -> Result<bool, Failure> {
