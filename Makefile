@@ -3,8 +3,7 @@
 
 build:
 	scripts/setup.sh build
-	export MOTE_COMMIT=$$(git rev-parse HEAD 2>/dev/null || echo unknown) && scripts/static.sh --groups | \
-		while read -r programs; do cargo build --release --bins $$(printf -- '-p %s ' $$programs) </dev/null || exit 1; done
+	MOTE_COMMIT=$$(git rev-parse HEAD 2>/dev/null || echo unknown) cargo build --release -p mote
 
 # The images of a cell and of a controller, in target/images.
 image: build

@@ -8,7 +8,6 @@ export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 target=$PWD/target
 target=${CARGO_TARGET_DIR:-$target}
 cargo build --release -p mote
-cargo build --release -p mote-nats
 
 venv=.cache/accept-venv
 if ! cmp -s bench/accept-requirements.txt "$venv/installed.txt"; then

@@ -13,7 +13,7 @@ profile=${MOTE_BENCH_PROFILE:-release}
 # A program that is there already, such as one of the packages, is measured as it is.
 mote=${MOTE_BENCH_PROGRAM:-}
 if [ -z "$mote" ]; then
-  cargo build --profile "$profile" -p mote -p mote-chain
+  cargo build --profile "$profile" -p mote
   mote=${CARGO_TARGET_DIR:-target}/$profile/mote
 fi
 

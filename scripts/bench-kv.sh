@@ -6,5 +6,4 @@ scripts/setup.sh build test
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 cargo build --release -p mote
 # Beside a NATS server as well: scripts/bench-kv.sh --nats "$(scripts/nats-server.sh)"
-cargo build --release -p mote-nats
 exec python3 -B bench/kv.py "$@"

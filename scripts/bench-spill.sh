@@ -4,5 +4,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh build test
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
-cargo build --release -p mote -p mote-chain
+cargo build --release -p mote
 exec python3 -B bench/spill.py "$@"

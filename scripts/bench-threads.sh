@@ -12,7 +12,7 @@ seconds=${1:-4} rounds=${2:-3} clients=64
 profile=${MOTE_BENCH_PROFILE:-release}
 mote=${MOTE_BENCH_PROGRAM:-}
 if [ -z "$mote" ]; then
-  cargo build --profile "$profile" -p mote -p mote-chain
+  cargo build --profile "$profile" -p mote
   mote=${CARGO_TARGET_DIR:-target}/$profile/mote
 fi
 most=$(($(nproc) / 2))

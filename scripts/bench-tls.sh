@@ -6,5 +6,5 @@ cd "$(dirname "$0")/.."
 scripts/setup.sh build test tls
 export PATH="$PATH:/usr/sbin:${CARGO_HOME:-$HOME/.cargo}/bin"
 profile=${MOTE_BENCH_PROFILE:-release}
-cargo build --profile "$profile" -p mote -p mote-chain
+cargo build --profile "$profile" -p mote
 exec python3 -B bench/tls.py "${CARGO_TARGET_DIR:-target}/$profile/mote" "$@"

@@ -41,7 +41,6 @@ names=$(printf '%s\n' "${CRATES[@]}" | paste -sd '|' | sed 's/|/\\|/g')
 replace Cargo.lock "/^name = \"\($names\)\"$/{n;s/^version = .*/version = \"$version\"/}"
 build
 mkdir -p "$folder"
-# The other programs of a release do not say a version.
-for program in mote mote-tools mote-chain mote-broker mote-nats mote-acme mote-dtls mote-upgrade; do cp "$built/$program" "$folder/"; done
+cp "$built/mote" "$folder/"
 said=$("$folder/mote" version)
 [ "$said" = "mote $version" ] || { echo "build-version: the program says: $said" >&2; exit 1; }

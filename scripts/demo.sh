@@ -29,8 +29,7 @@ elif programs=$(scripts/prebuilt.sh); then
 else
   step "build"
   scripts/setup.sh build
-  cargo build --release --bins -p mote -p mote-chain
-  cargo build --release --bins -p mote-broker -p mote-nats
+  cargo build --release --bins -p mote
   programs=${CARGO_TARGET_DIR:-target}/release
 fi
 mote=$programs/mote

@@ -19,8 +19,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-mapfile -t PACKAGES < <(scripts/static.sh --groups | tr ' ' '\n') # of Cargo
-PROGRAMS=("${PACKAGES[@]}" mote-tools)                            # mote-tools is in the package mote
+PROGRAMS=(mote)
 DYNAMIC=x86_64-unknown-linux-gnu
 mapfile -t TARGETS < <(echo $DYNAMIC && scripts/static.sh --list)
 KERNEL_MIN=5.12 # README.md, "Machines"
@@ -80,8 +79,7 @@ fi
 programs_of() {
   if [ "$1" = $DYNAMIC ]; then echo "target/dist-build/dynamic/$1/release"; else echo "target/dist-build/static/$1/release"; fi
 }
-# build TARGET…: compiles the programs, all together (scripts/static.sh says why that is possible).
-# The targets are either $DYNAMIC or static ones. The packages have stripped programs; the symbols are
+# build TARGET…: compiles the program for these targets. The targets are either $DYNAMIC or static ones. The packages have stripped programs; the symbols are
 # taken out of them below.
 build() {
   local cargo_home=${CARGO_HOME:-$HOME/.cargo} toolchain separator=$'\x1f'
@@ -96,16 +94,14 @@ build() {
   # The standard library without its reader of debug information, as in the static programs.
   toolchain=$(scripts/static.sh --toolchain)
   export RUSTC=$toolchain/bin/rustc RUSTC_BOOTSTRAP=1
-  # What several crates instantiate is in the program once (decision 0055).
-  export CARGO_ENCODED_RUSTFLAGS=--remap-path-prefix=$cargo_home=/cargo$separator--remap-path-prefix=$toolchain=/rustup$separator--remap-path-prefix=$PWD=/mote$separator-Zshare-generics=yes
+  export CARGO_ENCODED_RUSTFLAGS=--remap-path-prefix=$cargo_home=/cargo$separator--remap-path-prefix=$toolchain=/rustup$separator--remap-path-prefix=$PWD=/mote
   export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/mote"
   unset RUSTFLAGS
-  local std=("-Zbuild-std=std,panic_unwind" "-Zbuild-std-features=panic-unwind,optimize_for_size")
-  local crates of_packages
+  local std=("-Zbuild-std=std,panic_unwind" "-Zbuild-std-features=panic-unwind")
+  local crates
   crates=$(scripts/static.sh --crates)
   local sources=(--config "source.crates-io.replace-with='prepared'" --config "source.prepared.directory='$crates'")
-  mapfile -t of_packages < <(printf -- '-p\n%s\n' "${PACKAGES[@]}")
-  "$toolchain/bin/cargo" build --bins --locked "${sources[@]}" --release --target $DYNAMIC "${std[@]}" "${of_packages[@]}"
+  "$toolchain/bin/cargo" build --bins --locked "${sources[@]}" --release --target $DYNAMIC "${std[@]}" -p mote
 }
 # build_all: the programs that use the C library are compiled next to the static ones.
 build_all() {
@@ -202,7 +198,7 @@ make_root() {
   grep -qF "$VERSION" "$work/$target/version" || fail "$bin/mote is another version: $(head -n 1 "$work/$target/version")"
   # They are the same for all processors, and the first target is one that this machine runs.
   [ -s "$completions/fish" ] || for shell in bash zsh fish; do
-    runs "$root/usr/bin/mote-tools" completion $shell >"$completions/$shell"
+    runs "$root/usr/bin/mote" completion $shell >"$completions/$shell"
   done
   cp "$completions/bash" "$root/usr/share/bash-completion/completions/mote"
   cp "$completions/zsh" "$root/usr/share/zsh/site-functions/_mote"
@@ -260,9 +256,8 @@ Section: admin
 Priority: optional
 Homepage: https://example.invalid/mote
 Description: function platform for the edge
- mote runs functions in sandboxes on one Linux machine and answers for them over
- HTTP and CoAP, for the messages of an MQTT broker, and by schedules. It needs no
- container engine and no cluster.
+ mote runs functions in sandboxes on one Linux machine: on HTTP and CoAP requests,
+ MQTT messages and schedules. It needs no container engine and no cluster.
 TXT
   set_times "$deb"
   dpkg-deb --root-owner-group -Zxz -z8 --build "$deb" "$OUT/mote_${VERSION}_$DEB_ARCH.deb" >/dev/null
@@ -298,7 +293,7 @@ pack() {
     pack_deb
     pack_rpm
   fi
-  [ $archive_only = yes ] || python3 -B scripts/sbom.py "$target" "$SOURCE_DATE_EPOCH" "${PACKAGES[@]}" >"$OUT/$NAME-sbom.cdx.json"
+  [ $archive_only = yes ] || python3 -B scripts/sbom.py "$target" "$SOURCE_DATE_EPOCH" mote >"$OUT/$NAME-sbom.cdx.json"
   rm -rf "${work:?}/$target" "${work:?}/$NAME"*
 }
 

@@ -22,7 +22,7 @@ TAG=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 BIN=target/release
 [ -z "${MOTE_BIN:-}" ] || BIN=$(dirname "$MOTE_BIN")
 # Programs that a cell has if they were built.
-PROGRAMS="mote mote-tools mote-chain mote-broker mote-nats mote-acme mote-dtls mote-cluster"
+PROGRAMS="mote mote-cluster"
 wanted=()
 
 fail() {

@@ -7,6 +7,6 @@ scripts/setup.sh build test
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 target=$PWD/target
 target=${CARGO_TARGET_DIR:-$target}
-cargo build --release -p mote -p mote-chain
+cargo build --release -p mote
 mkdir -p bench/results
 exec python3 -B bench/soak.py "$target/release/mote" "${1:-30}" "bench/results/soak-$(date -u +%Y-%m-%d).json"

@@ -7,7 +7,6 @@
 #        scripts/static.sh --prepare
 #        scripts/static.sh --toolchain
 #        scripts/static.sh --crates
-#        scripts/static.sh --groups
 #   --profile NAME   the profile of cargo; the default is release
 #   --check          compile without linking, which shows in minutes what does not fit a target
 #   --test-programs  builds the test programs that the arguments of cargo name, with the profile of
@@ -15,7 +14,6 @@
 #   --prepare        installs what builds need, and builds nothing
 #   --toolchain      the same, and prints the folder of the compiler with the sources of its library
 #   --crates         the same, and prints the folder with the sources of all crates
-#   --groups         prints the packages of Cargo, a line for each group that can be built together
 #   TARGET           as Rust names it; the default is all of them (scripts/static.sh --list)
 #
 # zig is the C compiler and the linker for all targets (packages ziglang and cargo-zigbuild of PyPI).
@@ -27,12 +25,6 @@ cd "$(dirname "$0")/.."
 
 TARGETS=(x86_64-unknown-linux-musl aarch64-unknown-linux-musl armv7-unknown-linux-musleabihf
   riscv64gc-unknown-linux-musl)
-# The packages of Cargo, in groups. Programs that are built together get the same features of the
-# crates that they share, and with those that the second group asks for, mote would become larger and
-# slower. So `make build`, which takes the crates as they are published, builds one group after the
-# other. Here, the crates ask for less (below), and all programs are built together, so that each crate
-# is compiled once. Without libraries (--bins), Cargo compiles only what the linker optimizes.
-GROUPS_OF_PROGRAMS=("mote mote-chain mote-acme mote-dtls" "mote-broker mote-nats mote-upgrade")
 ZIG=0.17.1 ZIGBUILD=0.24.1
 
 say() { echo "static: $*" >&2; }
@@ -54,7 +46,6 @@ while [ $# -gt 0 ]; do
     --toolchain) verb=toolchain ;;
     --crates) verb=crates ;;
     --list) printf '%s\n' "${TARGETS[@]}" && exit 0 ;;
-    --groups) printf '%s\n' "${GROUPS_OF_PROGRAMS[@]}" && exit 0 ;;
     --zig) echo "$ZIG" && exit 0 ;;
     -*) sed -n '5,19s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
     *) targets+=("$1") ;;
@@ -184,10 +175,9 @@ export RUSTC=$toolchain/bin/rustc CARGO=$toolchain/bin/cargo RUSTC_BOOTSTRAP=1
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/static CARGO_INCREMENTAL=0
 # zig brings the files that a program starts and ends with, and is told to make programs that the
 # kernel loads at random addresses. On RISC-V, the compiler links the C library dynamically unless it
-# is told not to. Paths of this machine do not become part of the programs. What several crates
-# instantiate is in a program once (decision 0055).
+# is told not to. Paths of this machine do not become part of the programs. 
 flags=(-Ctarget-feature=+crt-static -Clink-self-contained=no -Clink-arg=-pie "--remap-path-prefix=$cargo_home=/cargo" "--remap-path-prefix=$toolchain=/rustup"
-  "--remap-path-prefix=$PWD=/mote" -Zshare-generics=yes)
+  "--remap-path-prefix=$PWD=/mote")
 CARGO_ENCODED_RUSTFLAGS=$(printf "%s$separator" "${flags[@]}")
 export CARGO_ENCODED_RUSTFLAGS=${CARGO_ENCODED_RUSTFLAGS%"$separator"}
 # C code that contains the time of its build gets that of the commit.
@@ -204,7 +194,5 @@ fi
 # once, and while one target is linked, which uses one core for minutes, another is compiled.
 mapfile -t of_targets < <(printf -- '--target\n%s\n' "${targets[@]}")
 sources=(--config "source.crates-io.replace-with='prepared'" --config "source.prepared.directory='$crates'")
-read -ra packages <<<"${GROUPS_OF_PROGRAMS[*]}"
-mapfile -t of_packages < <(printf -- '-p\n%s\n' "${packages[@]}")
 "$venv/bin/cargo-zigbuild" $verb --bins --locked "${sources[@]}" --profile "$profile" "${of_targets[@]}" \
-  -Zbuild-std=std,panic_unwind -Zbuild-std-features=panic-unwind,optimize_for_size "${of_packages[@]}"
+  -Zbuild-std=std,panic_unwind -Zbuild-std-features=panic-unwind -p mote

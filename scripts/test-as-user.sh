@@ -30,7 +30,6 @@ chmod 755 "$folder"
 mkdir "$folder/sandbox" "$folder/nodes"
 bin=${MOTE_BIN:-target/debug/mote}
 cp "$bin" "$folder/mote"
-cp "$(dirname "$bin")/mote-tools" "$(dirname "$bin")/mote-chain" "$folder/"
 export MOTE_BIN=$folder/mote
 mapfile -t built < <(binaries mote-sandbox "${sandbox[@]}")
 cp "${built[@]}" "$folder/sandbox/"

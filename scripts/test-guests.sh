@@ -44,7 +44,7 @@ TESTS_NODE=(first_light deploys faults egress secrets management rollout scale_t
 declare -A TARGET_OF=([arm64]=aarch64-unknown-linux-musl [armv7]=armv7-unknown-linux-musleabihf)
 declare -A DEBIAN_OF=([arm64]=arm64 [armv7]=armhf) QEMU_OF=([arm64]=aarch64 [armv7]=arm)
 # The crates whose tests run translated: all but those that need tools of this machine's processor.
-TRANSLATED=(mote-core mote-pool mote-sandbox mote-engine mote-http mote-coap mote-journal mote-store mote-state mote-project mote-upgrade)
+TRANSLATED=(mote-core mote-pool mote-sandbox mote-engine mote-http mote-coap mote-journal mote-store mote-project mote-upgrade)
 
 programs='' tests='' keep=no jobs=()
 declare -A foreign=([arm64]=target/static/${TARGET_OF[arm64]}/release [armv7]=target/static/${TARGET_OF[armv7]}/release)
@@ -142,9 +142,7 @@ root_of() {
 data_of() {
   local folder=$work/$1.data name
   mkdir -p "$folder"/{programs,tests,files}
-  for name in mote mote-tools mote-chain mote-broker mote-nats mote-acme mote-dtls; do
-    [ ! -e "$2/$name" ] || cp "$2/$name" "$folder/programs/"
-  done
+  cp "$2/mote" "$folder/programs/"
   strip "$folder"/programs/* 2>/dev/null || true # programs of another processor are stripped already
   [ -z "${3:-}" ] || cp -r "$3/." "$folder/tests/"
   cp "$work/dist-$1"/*.tar.gz "$folder/archive.tar.gz" 2>/dev/null || true
@@ -505,13 +503,12 @@ translated() {
   # 32-bit ARM has pages of 4 KiB alone.
   [ "$name" != armv7 ] || pages=4096
   if [ -x "${foreign[$name]}/mote" ]; then
-    # The translator cannot start a second translated program, as mote does for all verbs but its own.
-    for word in "mote version" "mote-tools doctor" "mote-tools explain M0703" "mote-tools simulate --list"; do
+    for word in "mote version" "mote doctor" "mote explain M0703" "mote simulate --list"; do
       for page in $pages; do
         # shellcheck disable=SC2086 # words
         if "$translator" -p $page "${foreign[$name]}"/$word >"$work/user" 2>&1 ||
           # What a sandbox needs is missing there, which ends with an error, after all was looked at.
-          { [ "$word" = "mote-tools doctor" ] && grep -q "this is what the machine supports" "$work/user"; }; then
+          { [ "$word" = "mote doctor" ] && grep -q "this is what the machine supports" "$work/user"; }; then
           tell "ok      $name, translated, pages of $((page / 1024)) KiB: $word: $(head -n 1 "$work/user")"
         else
           tell "FAILED  $name, translated, pages of $((page / 1024)) KiB: $word"

@@ -72,8 +72,8 @@ chmod 755 "$work"
 
 copy && printf x | dd of="$tree/bin/mote" bs=1 seek=5000 conv=notrunc status=none
 refused "a damaged program" "the file bin/mote is damaged or missing" "$tree/install.sh"
-copy && truncate -s 100 "$tree/bin/mote-chain"
-refused "a cut program" "the file bin/mote-chain is damaged or missing" "$tree/install.sh"
+copy && truncate -s 100 "$tree/share/doc/mote/LICENSE"
+refused "a cut file" "the file share/doc/mote/LICENSE is damaged or missing" "$tree/install.sh"
 copy && rm "$tree/share/man/man1/mote.1.gz"
 refused "a missing file" "the file share/man/man1/mote.1.gz is damaged or missing" "$tree/install.sh"
 copy && sed -i 's/glibc=.*/glibc=2.1/' "$tree/requirements"
@@ -216,10 +216,12 @@ succeeds "their removal" anybody /srv/m/home/share/mote/uninstall.sh
 rmdir /srv/m || wrong "their removal left: $(find /srv/m)"
 clean_after "nothing is left of these" "$before"
 
-# An update: the next version has no mote-nats.
+# An update: the former version had a program more.
 copy
-"$original/install.sh" --no-service --prefix /srv/m >/dev/null
-rm "$tree/bin/mote-nats" && sed -i '/  bin\/mote-nats$/d' "$tree/SHA256SUMS"
+printf '#!/bin/sh\n' >"$tree/bin/mote-nats" && chmod 755 "$tree/bin/mote-nats"
+(cd "$tree" && sha256sum bin/mote-nats >>SHA256SUMS)
+"$tree/install.sh" --no-service --prefix /srv/m >/dev/null
+copy
 succeeds "an update" "$tree/install.sh" --no-service --prefix /srv/m
 if [ -e /srv/m/bin/mote-nats ] || grep -q mote-nats /srv/m/share/mote/receipt; then wrong "an update keeps a file that the new version does not have"; else pass "an update removes what the new version does not have"; fi
 succeeds "the removal after an update" /srv/m/share/mote/uninstall.sh

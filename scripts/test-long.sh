@@ -17,9 +17,7 @@ suite() { # name, command…
 }
 
 printf '\n== build of the binary under test\n'
-cargo build --profile quick -p mote -p mote-chain
-cargo build --profile quick -p mote-broker
-cargo build --profile quick -p mote-nats
+cargo build --profile quick -p mote
 export MOTE_BIN=$target/quick/mote MOTE_LONG=1
 
 printf '\n== build of another version\n'

@@ -15,7 +15,7 @@ pub mod load;
 pub mod log;
 pub mod mqtt;
 pub mod namespaces;
-#[path = "../../crates/companions/nats/tests/server/process.rs"]
+#[path = "../../crates/cli/mote/tests/nats_server/process.rs"]
 pub mod nats;
 pub mod network;
 pub mod releases;

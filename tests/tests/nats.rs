@@ -54,10 +54,6 @@ export async function handle(event, ctx) {
 
 /// A node that keeps its state on the server.
 fn node(server: &Server) -> Node {
-    assert!(
-        mote_binary().with_file_name("mote-nats").exists(),
-        "build it first: cargo build -p mote-nats"
-    );
     Node::start_with(&["--nats", &address(server)])
 }
 

@@ -30,13 +30,13 @@ impl Installed {
     }
 
     fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(mote_binary().with_file_name("mote-upgrade"));
-        command.arg("--prefix").arg(&self.prefix).args(words).stdin(Stdio::null());
+        let mut command = Command::new(mote_binary());
+        command.args(["upgrade", "--prefix"]).arg(&self.prefix).args(words).stdin(Stdio::null());
         command
     }
 
     fn upgrade(&self, words: &[&str]) -> Output {
-        self.command(words).output().expect("build it first: cargo build -p mote-upgrade")
+        self.command(words).output().expect("it starts")
     }
 
     /// The version that the installed program says.
@@ -146,7 +146,6 @@ fn an_upgrade_replaces_the_version_and_goes_back() {
         installed.check(version, "after --rollback");
         assert_eq!(installed.prefix.join("bin/mote-more").exists(), version == NEW);
     }
-    // The verb of mote executes the program next to it.
     let output = Command::new(mote_binary())
         .args(["upgrade", "--check", "--prefix"])
         .arg(&installed.prefix)
@@ -158,6 +157,37 @@ fn an_upgrade_replaces_the_version_and_goes_back() {
     check_refused_by_script(&uninstall, &["--purge"], "are not its own");
     run(Command::new(uninstall).arg("--prefix").arg(&installed.prefix));
     assert!(!installed.prefix.exists(), "{:?}", installed.state());
+}
+
+/// Releases once had a program for each companion. All but one go with the upgrade, and come back with
+/// the way back.
+#[test]
+fn an_installation_of_ten_programs_becomes_one_of_one() {
+    let dir = tempfile::Builder::new().prefix("mote-upgrade").tempdir().expect("a folder");
+    let prefix = dir.path().join("prefix");
+    let further = ["tools", "chain", "broker", "nats", "acme", "dtls", "upgrade", "pod", "cluster"];
+    let further = further.map(|name| format!("bin/mote-{name}"));
+    let old = further.iter().fold(Release::new(OLD), |release, path| release.with(path, path));
+    old.install(dir.path(), &prefix, &[]);
+    let installed = Installed { dir, prefix };
+    let before = installed.state();
+    let archive = Release::new(NEW).pack(installed.dir.path(), |_| {});
+    let output = installed.upgrade(&["--yes", "--unsigned", archive.to_str().expect("UTF-8")]);
+    assert!(output.status.success(), "{}", text(&output));
+    installed.check(NEW, "after the upgrade");
+    let programs = std::fs::read_dir(installed.prefix.join("bin")).expect("a folder");
+    let programs: Vec<_> = programs.map(|entry| entry.expect("an entry").file_name()).collect();
+    assert_eq!(programs, ["mote"]);
+    let output = installed.upgrade(&["--rollback", "--yes"]);
+    assert!(output.status.success(), "{}", text(&output));
+    installed.check(OLD, "after --rollback");
+    let after = installed.state();
+    for path in further.iter().map(|path| installed.prefix.join(path)) {
+        let of = |state: &[(PathBuf, u32, Vec<u8>)]| {
+            state.iter().find(|(one, ..)| *one == path).cloned().expect("it is there")
+        };
+        assert_eq!(of(&after), of(&before));
+    }
 }
 
 #[test]
@@ -411,9 +441,9 @@ fn places_that_cannot_be_upgraded_are_refused() {
         installed.upgrade(&["--yes", "--rollback"])
     });
     check_refused("not installed", &installed, "mote is not installed in /nonexistent", || {
-        let mut command = Command::new(mote_binary().with_file_name("mote-upgrade"));
+        let mut command = Command::new(mote_binary());
         command
-            .args(["--prefix", "/nonexistent", "--yes", "--unsigned", archive])
+            .args(["upgrade", "--prefix", "/nonexistent", "--yes", "--unsigned", archive])
             .output()
             .expect("it starts")
     });
@@ -469,8 +499,9 @@ fn places_that_cannot_be_upgraded_are_refused() {
         return skip("mounts", "mounts need root");
     }
     let prefix = installed.prefix.display();
-    let upgrade = mote_binary().with_file_name("mote-upgrade");
-    let upgrade = format!("{} --prefix {prefix} --yes --unsigned {archive}", upgrade.display());
+    let upgrade = mote_binary();
+    let upgrade =
+        format!("{} upgrade --prefix {prefix} --yes --unsigned {archive}", upgrade.display());
     let in_namespace = |script: String| {
         Command::new("unshare").args(["--mount", "sh", "-c", &script]).output().expect("unshare")
     };

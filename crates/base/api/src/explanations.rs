@@ -60,7 +60,7 @@ const ROWS: &[Row] = &[
     row("M0103", exit::FAILED, "answer cannot be written",
         "mote could not write its result to standard output or to a file. Check free space and permissions."),
     row("M0104", exit::FAILED, "program is missing",
-        "mote itself starts a node and prints its version. All other commands, their help and the messages about wrong command lines are carried out by the program mote-tools, which is installed next to mote. A node asks the same program about an upload that comes without a spec. The message names the program. It is in the same package or archive as mote; `make build` puts it into the same folder."),
+        "`mote cluster` is carried out by the program mote-cluster, which only the images of a cluster carry. `make image` builds it; copy it into the folder of mote."),
     row("M0110", exit::INVALID, "language not recognised",
         "mote infers from the files how to run a function: .py means python; package.json, .mjs, .cjs or .js means node; an ELF program or a file that begins with #! means exec. If mote finds none of these, or several of them, write `runtime = \"…\"` and `entry` or `command` in mote.toml."),
     row("M0111", exit::INVALID, "container images cannot be deployed yet",

@@ -32,7 +32,6 @@ pub mod text;
 pub mod time;
 pub mod toml_reader;
 pub mod types;
-pub mod upload;
 
 pub use client::{Client, ClientError};
 pub use error::{Problem, explain};
@@ -42,9 +41,8 @@ pub use time::Timestamp;
 
 /// Name of the first entry of a deployed tar: the function's spec as JSON.
 ///
-/// The node reads this entry before unpacking, and it never becomes part of the code. Without it
-/// the program next to the node reads `mote.toml` in the tar and guesses the rest, as the command line
-/// does ([`upload`]).
+/// The node reads this entry before unpacking, and it never becomes part of the code. Without it the
+/// node reads `mote.toml` in the tar and guesses the rest, as the command line does.
 pub const SPEC_ENTRY: &str = ".mote/spec.json";
 
 /// The candidate that is most similar to `text`, if it is similar enough for a typing error.

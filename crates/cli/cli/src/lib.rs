@@ -1,9 +1,8 @@
 //! The command line of `mote`.
 //!
-//! [`cli`] reads it and sends requests to a node; `mote-settings` reads a node's settings from flags,
-//! environment and file. The node itself is `mote-node`, which `mote up` runs; `mote-project` turns
-//! a folder into a function for both. There are two programs, so that a node stays small: `mote`
-//! ([`run`]), and `mote-tools` ([`run_tools`]), which `mote` becomes for everything but `mote up`.
+//! [`cli`] reads it and sends requests to a node; `mote_node::settings` reads a node's settings from
+//! flags, environment and file. The node itself is `mote-node`, which `mote up` runs; `mote-project`
+//! turns a folder into a function for both.
 
 pub mod bench_text;
 mod cli;
@@ -11,4 +10,4 @@ pub mod export;
 pub mod fleet;
 pub mod tables;
 
-pub use cli::{command, run, run_tools};
+pub use cli::{command, run};

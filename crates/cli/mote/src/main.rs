@@ -1,14 +1,28 @@
-//! `mote`: a function platform for the edge. Its command line is `mote-cli`.
+//! `mote`: a function platform for the edge, in one file.
+//!
+//! The command line and the node are `mote-cli` and `mote-node`. A companion of a node is the same
+//! file in another [`Role`].
 
 use std::process::ExitCode;
 
-use mote_relocations as _; // contains the first function of the program
+use mote_process::companion::Role;
+use mote_process::memory::counting::Counting;
 
-/// musl's own allocator takes one lock for all threads (docs/decisions/0053-packages.md).
+/// musl's own allocator takes one lock for all threads (docs/decisions/0058-static-builds.md).
 #[cfg(target_env = "musl")]
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: Counting<mimalloc::MiMalloc> = Counting(mimalloc::MiMalloc);
+#[cfg(not(target_env = "musl"))]
+#[global_allocator]
+static ALLOCATOR: Counting<std::alloc::System> = Counting(std::alloc::System);
 
 fn main() -> ExitCode {
-    mote_cli::run()
+    match Role::of_this_process() {
+        None => mote_cli::run(),
+        Some(Role::Acme) => mote_acme::main(),
+        Some(Role::Broker) => mote_broker::main(),
+        Some(Role::Chain) => mote_chain::main(),
+        Some(Role::Dtls) => mote_dtls::main(),
+        Some(Role::Nats) => mote_nats::main(),
+    }
 }

@@ -7,11 +7,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The flags of the program that `mote upgrade` executes.
-#[path = "../../../companions/upgrade/src/args.rs"]
-#[allow(dead_code, reason = "only the description of the command line is used")]
-mod upgrade_args;
-
 type Pages = BTreeMap<String, String>;
 
 /// The files of a folder by their names.
@@ -26,10 +21,6 @@ fn read(folder: &Path) -> Pages {
 fn the_manual_pages_are_fresh() {
     let fresh = tempfile::tempdir().unwrap();
     clap_mangen::generate_to(mote_cli::command(), fresh.path()).unwrap();
-    let mut page = Vec::new();
-    let upgrade = <upgrade_args::Args as clap::CommandFactory>::command();
-    clap_mangen::Man::new(upgrade).render(&mut page).unwrap();
-    std::fs::write(fresh.path().join("mote-upgrade.1"), page).unwrap();
     let fresh = read(fresh.path());
     assert!(fresh.contains_key("mote.1") && fresh.contains_key("mote-up.1"));
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/man"));

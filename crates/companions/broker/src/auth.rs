@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use mote_core::fair_queue::FairQueue;
 use mote_core::seats::{Seat, Standing};
 use mote_core::shares::address_owner;
+use mote_process::memory::counting;
 use mqtt5::broker::events::{
     BrokerEventHandler, ClientConnectEvent, ClientDisconnectEvent, ClientPublishEvent,
     PublishAction, RetainedSetEvent,
@@ -543,7 +544,7 @@ fn digest(key: &[u8; 32], name: &str, password: &[u8]) -> Digest {
 /// slowed down; false if that takes too long.
 async fn memory_is_free(shares: &Shares, user: Option<&str>, topic: &str) -> bool {
     let since = Instant::now();
-    while shares.waits(user, crate::MEMORY.allocated(), Instant::now()) {
+    while shares.waits(user, counting::allocated(), Instant::now()) {
         if since.elapsed() >= BUSY_WAIT_MAX {
             tracing::warn!(
                 user,
@@ -577,7 +578,7 @@ impl AuthProvider for Rules {
             return Box::pin(std::future::ready(self.kept.promise(topic, Instant::now())));
         }
         let may = self.writes(user, topic);
-        if may && Shares::count(crate::MEMORY.allocated()) {
+        if may && Shares::count(counting::allocated()) {
             return Box::pin(async move {
                 let is_free = memory_is_free(&self.shares, user, topic).await;
                 self.begin(topic, is_node);
@@ -622,7 +623,7 @@ impl BrokerEventHandler for Rules {
         event: ClientPublishEvent,
     ) -> Pin<Box<dyn Future<Output = PublishAction> + Send + 'a>> {
         self.kept.compared();
-        let before = crate::MEMORY.allocated();
+        let before = counting::allocated();
         if Shares::count(before) && event.user_id.as_deref() != Some(NODE_USER) {
             let (user, bytes) = (event.user_id, event.payload.len() + event.topic.len());
             self.shares.published(user.clone(), bytes, Instant::now());
@@ -630,7 +631,7 @@ impl BrokerEventHandler for Rules {
             // rest. This task begins after the library has passed the message on.
             let shares = self.shares.clone();
             tokio::spawn(async move {
-                let grown = crate::MEMORY.allocated().saturating_sub(before);
+                let grown = counting::allocated().saturating_sub(before);
                 shares.published(user, grown.saturating_sub(bytes), Instant::now());
             });
         }

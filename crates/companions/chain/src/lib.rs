@@ -19,3 +19,10 @@ pub mod reader;
 mod watchdog;
 pub mod worker;
 pub mod yaml;
+
+use std::process::ExitCode;
+
+/// Serves as the worker of this process, on the socket that the node gave it.
+pub fn main() -> ExitCode {
+    ExitCode::from(worker::serve() as u8)
+}

@@ -1,16 +1,15 @@
-//! Flags of `mote upgrade`. A test of the crate `mote` makes the manual page from this file.
+//! Flags of `mote upgrade`.
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::Args as ClapArgs;
 
 /// Replace this installation by another release, and go back if it does not start
 ///
 /// The archive is checked before anything changes. The service is restarted; with the socket units
 /// of systemd, no request is lost. The former version is kept.
-#[derive(Debug, Parser)]
-#[command(name = "mote-upgrade", bin_name = "mote upgrade", version, max_term_width = 100)]
-pub(crate) struct Args {
+#[derive(Debug, ClapArgs)]
+pub struct Args {
     /// The archive of a release: a file, or an http or https URL
     ///
     /// Without it, an interrupted upgrade is completed.

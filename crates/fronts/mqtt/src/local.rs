@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mote_process::companion::Role;
 use mote_process::companion::supervision::{self, Companion, Serving};
 use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -32,8 +33,6 @@ const LINE_BYTES_MAX: u64 = 1 << 10;
 
 /// How the broker is run.
 pub struct LocalSettings {
-    /// The program `mote-broker`.
-    pub program: PathBuf,
     /// The folder of its data, which exists and which it may write.
     pub folder: PathBuf,
     /// Where devices connect.
@@ -170,7 +169,7 @@ impl Companion for Broker {
     }
 
     fn command(&mut self) -> io::Result<Command> {
-        let mut command = supervision::command(&self.settings.program, &self.settings.folder);
+        let mut command = supervision::command(Role::Broker, &self.settings.folder);
         command
             // Without a fixed threshold the allocator raises it with each large message that is
             // freed, keeps the holes, and the process reaches its limit with half of its memory in

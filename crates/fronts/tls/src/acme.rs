@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mote_process::companion::errand::{logged_answer, program};
+use mote_process::companion::Role;
+use mote_process::companion::errand::logged_answer;
 use mote_process::companion::own_folder;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use tokio::task::spawn_blocking;
@@ -27,8 +28,6 @@ use crate::Certificates;
 
 /// The protocol of a handshake in which an authority asks (RFC 8737, 3).
 pub(crate) const PROTOCOL: &[u8] = b"acme-tls/1";
-/// The program, next to the one of the node.
-pub const PROGRAM: &str = "mote-acme";
 /// How long a run of it may take; it ends itself a little earlier.
 const PATIENCE: Duration = Duration::from_secs(330);
 /// The pause after a run that told none, and the longest one.
@@ -52,11 +51,6 @@ impl Acme {
     /// part of the program's command line that says what to order. Fails if the program is not
     /// installed. Blocks.
     pub fn open(folder: PathBuf, uid: u32, order: Vec<OsString>) -> io::Result<Self> {
-        let path = program(PROGRAM)?;
-        if !path.is_file() {
-            let text = format!("the program {} is missing; install it there", path.display());
-            return Err(io::Error::other(text));
-        }
         // Files that cannot be read now are mistakes of the settings.
         for (flag, value) in order.iter().zip(order.iter().skip(1)) {
             let of_setting = [("--ca", "acme_ca"), ("--external-account", "acme_external_account")];
@@ -135,14 +129,14 @@ impl Acme {
     /// Runs the program once. It says when it wants to be run again.
     async fn run(&self) -> Option<Duration> {
         self.runs.store(true, Ordering::Release);
-        let told = logged_answer(PROGRAM, "ACME", &self.words, PATIENCE).await;
+        let told = logged_answer(Role::Acme, "ACME", &self.words, PATIENCE).await;
         self.runs.store(false, Ordering::Release);
         match told {
             Ok(told) => String::from_utf8_lossy(&told).trim().parse().map(Duration::from_secs).ok(),
             Err(error) => {
                 let seconds = PAUSE_UNTOLD.as_secs();
                 tracing::error!(
-                    "[M1216] {PROGRAM} failed: {error}; the next try is in {seconds} s"
+                    "[M1216] mote-acme failed: {error}; the next try is in {seconds} s"
                 );
                 None
             }

@@ -18,7 +18,7 @@ pub mod handover;
 mod renewing;
 mod stream;
 
-pub use acme::{Acme, PROGRAM as ACME_PROGRAM};
+pub use acme::Acme;
 pub use authorities::{ClientAuthorities, names};
 pub use client::{Connector, Trust, fingerprint_in};
 pub use renewing::keep_renewed;

@@ -5,9 +5,12 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+
+use mote_process::companion::{OWN_PROGRAM, Role};
+use rustix::fs::{AtFlags, CWD, linkat};
 
 /// What Python gets before the path of its shim: -s ignores a user's site folder, -S starts without
 /// `site`, -u turns output buffering off, and -B writes no bytecode, because the code folder is
@@ -93,34 +96,41 @@ pub fn go() -> Files {
     Files::of(&GO)
 }
 
-/// The program that runs chains.
-pub const CHAIN: &str = "mote-chain";
-
-/// Puts the program that runs chains next to the shims, so that sandboxes show it. It is installed
-/// next to `mote`. A copy that is already right stays unchanged. Blocks.
+/// Puts this program next to the shims under the name of the worker of chains, so that sandboxes
+/// show it: a hard link, or a copy where the data is on another file system. One that is already
+/// right stays. Blocks.
 pub fn unpack_chain(data_dir: &Path) -> Result<(), String> {
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let beside = own.with_file_name(CHAIN);
-    let source = fs::metadata(&beside)
-        .map_err(|error| format!("the program {} is missing: {error}", beside.display()))?;
+    let own = fs::metadata(OWN_PROGRAM).map_err(|error| format!("this program: {error}"))?;
     let folder = data_dir.join("shims/chain");
-    let path = folder.join(CHAIN);
+    let path = folder.join(Role::Chain.name());
     let same = |held: &fs::Metadata| {
-        let newer = held.modified().ok() >= source.modified().ok();
-        held.len() == source.len() && newer
+        let is_linked = (held.dev(), held.ino()) == (own.dev(), own.ino());
+        let is_newer = held.modified().ok() >= own.modified().ok();
+        is_linked || (held.len() == own.len() && is_newer)
     };
     if fs::metadata(&path).is_ok_and(|held| same(&held)) {
         return Ok(());
     }
-    let copy = || {
+    let put = || -> io::Result<()> {
         fs::create_dir_all(&folder)?;
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
         let fresh = path.with_extension("new");
-        fs::copy(&beside, &fresh)?;
-        fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755))?;
+        if fs::exists(&fresh)? {
+            fs::remove_file(&fresh)?;
+        }
+        // Only a file that everybody may execute is of use in a sandbox, and a link has the mode of
+        // what it leads to.
+        let is_executable = own.mode() & 0o555 == 0o555;
+        let follow = AtFlags::SYMLINK_FOLLOW;
+        if !is_executable || linkat(CWD, OWN_PROGRAM, CWD, &fresh, follow).is_err() {
+            fs::copy(OWN_PROGRAM, &fresh)?;
+            fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755))?;
+        }
         fs::rename(&fresh, &path)
     };
-    copy().map_err(|error: io::Error| format!("cannot copy {}: {error}", beside.display()))
+    put().map_err(|error| {
+        format!("cannot put the worker of chains into {}: {error}", folder.display())
+    })
 }
 
 /// Compiles the Python shim in `root`, the folder of the shims, with the interpreter that runs it: a

@@ -2,7 +2,6 @@
 //!
 //! A step that fails leaves the old revision serving, and the answer names the step.
 
-use std::ffi::OsStr;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +9,6 @@ use std::time::Instant;
 
 use mote_api::Problem;
 use mote_api::types::{DeployResult, DeployStep};
-use mote_api::upload::{self, ReadUpload};
 use mote_core::rollout::{Edit, Split, SplitError, Traffic};
 use mote_core::spec::Runtime;
 use mote_core::{FunctionName, FunctionSpec};
@@ -347,21 +345,29 @@ async fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, 
     Ok(spec)
 }
 
-/// The spec that the files of an upload imply. Another program reads them, so that a node contains no
-/// code for that.
+/// The spec that the files of an upload imply, if a client other than `mote` has sent them.
 async fn read_upload(name: &FunctionName, folder: &Path) -> Result<FunctionSpec, Problem> {
-    let arguments = [OsStr::new(upload::VERB), folder.as_os_str(), OsStr::new(name.as_str())];
-    let answer = mote_process::companion::errand::answer(upload::PROGRAM, &arguments).await;
-    let read = answer.and_then(|json| Ok(serde_json::from_slice::<ReadUpload>(&json)?));
-    match read {
-        Ok(ReadUpload::Spec(json)) => mote_spec_json::from_json(json.as_bytes())
-            .map_err(|error| Problem::new(500, "M0599", format!("{}: {error}", upload::PROGRAM))),
-        Ok(ReadUpload::Refused(problem)) => Err(problem),
-        Err(error) => {
-            let text =
-                format!("{}: cannot read an upload without a spec: {error}", upload::PROGRAM);
-            Err(Problem::new(500, "M0104", text)
-                .with_hint("install mote-tools next to mote, or send the project with mote deploy"))
+    let (name, folder) = (name.clone(), folder.to_owned());
+    let read = tokio::task::spawn_blocking(move || spec_of(&name, &folder)).await;
+    read.unwrap_or_else(|_| Err(Problem::new(500, "M0599", "the upload could not be read")))
+}
+
+/// The same. Blocks.
+fn spec_of(name: &FunctionName, folder: &Path) -> Result<FunctionSpec, Problem> {
+    let options = mote_project::Options {
+        name: Some(name.as_str()),
+        check_machine: true,
+        ..mote_project::Options::default()
+    };
+    let project = mote_project::read_own(folder, options).map_err(|mistakes| {
+        let code = mistakes.0.first().map_or("M0303", |mistake| mistake.code);
+        Problem::new(422, code, mistakes.to_string())
+    })?;
+    match <[_; 1]>::try_from(project.functions) {
+        Ok([planned]) => Ok(planned.spec),
+        Err(all) => {
+            let text = format!("the archive holds {} functions, not one", all.len());
+            Err(Problem::new(422, "M0303", text))
         }
     }
 }

@@ -3,7 +3,6 @@
 use mote_api::types::{Check, CheckState, DoctorReport};
 use mote_sandbox::State;
 
-use super::mqtt::BROKER_PROGRAM;
 use super::{Node, interpreters, nats, reach};
 
 /// Checks of a running node.
@@ -11,7 +10,6 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
     let reach = reach::of(node);
     let mut checks = of_sandbox(node.config.uid_base);
     checks.extend(of_interpreters(&node.interpreters));
-    checks.extend(of_programs());
     checks.extend(node.lost_files.iter().map(|lost| Check {
         name: lost.name.clone(),
         state: CheckState::Warn,
@@ -87,7 +85,6 @@ fn budget(node: &Node) -> Check {
 pub async fn of_machine(uid_base: u32) -> DoctorReport {
     let mut checks = of_sandbox(uid_base);
     checks.extend(of_interpreters(&interpreters::find().await));
-    checks.extend(of_programs());
     DoctorReport { checks, ..Default::default() }
 }
 
@@ -106,30 +103,6 @@ fn of_sandbox(uid_base: u32) -> Vec<Check> {
             hint: (!capability.hint.is_empty()).then_some(capability.hint),
         })
         .collect()
-}
-
-/// The programs that are installed beside this one.
-fn of_programs() -> Vec<Check> {
-    let programs = [
-        ("chains", mote_build::shims::CHAIN, "chains cannot be deployed"),
-        ("own broker", BROKER_PROGRAM, "the setting mqtt cannot be on"),
-        ("orders of certificates", mote_tls::ACME_PROGRAM, "the setting acme cannot be used"),
-        ("link to NATS", nats::PROGRAM, "the setting nats cannot be on"),
-    ];
-    let check = |(name, program, without): (&str, &str, &str)| {
-        let beside = std::env::current_exe().map(|own| own.with_file_name(program));
-        let found = beside.as_ref().is_ok_and(|path| path.is_file());
-        Check {
-            name: name.to_owned(),
-            state: if found { CheckState::Ok } else { CheckState::Warn },
-            detail: match beside {
-                Ok(path) if found => format!("{program} at {}", path.display()),
-                _ => format!("{program} is not installed: {without}"),
-            },
-            hint: (!found).then(|| format!("install {program} into the folder of mote")),
-        }
-    };
-    programs.into_iter().map(check).collect()
 }
 
 fn install(package: &str) -> String {

@@ -21,7 +21,7 @@ use mote_tenants::namespaces::Namespaces;
 use mote_tls::handover::Handover;
 use tokio::runtime::Handle;
 
-use super::unusable::{busy, companion};
+use super::unusable::busy;
 use crate::config::OwnBroker;
 
 /// The file with the id of the node, in the data folder. It exists once the node has had a trigger.
@@ -29,8 +29,6 @@ const ID_FILE: &str = "mqtt.id";
 
 /// The folder of the broker, in the data folder.
 pub(crate) const BROKER_FOLDER: &str = "broker";
-/// The program of the broker, next to that of the node.
-pub(crate) const BROKER_PROGRAM: &str = "mote-broker";
 /// How long the start of the node waits for its broker.
 const BROKER_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -49,7 +47,6 @@ pub(super) async fn start_broker(
             drop(TcpListener::bind(listen).map_err(|error| busy(setting, listen, error))?);
         }
     }
-    let program = companion("mqtt", BROKER_PROGRAM)?;
     let folder = data.join(BROKER_FOLDER);
     let uid = uid_base - 1;
     mote_process::companion::own_folder::make(&folder, uid)
@@ -63,7 +60,6 @@ pub(super) async fn start_broker(
     let mut random = [0; 20];
     std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut random)?;
     let settings = LocalSettings {
-        program,
         folder,
         listen: own.listen,
         tls,

@@ -8,20 +8,18 @@ use anyhow::Result;
 use mote_api::types::{Check, CheckState};
 use mote_core::state::State;
 use mote_journal::nats::{Launch, Nats, NatsError, NatsState, Settings};
+use mote_process::companion::OWN_PROGRAM;
 use mote_store::state::FileState;
 use tokio::runtime::Handle;
 
-use super::unusable::{companion, unusable};
+use super::unusable::unusable;
 use crate::config::NatsServers;
 
-/// The program of the connection, next to that of the node.
-pub(super) const PROGRAM: &str = "mote-nats";
 /// The oldest server that has everything that the node asks of it.
 const OLDEST: [u32; 2] = [2, 9];
 
 /// Starts the process that connects the node to its servers.
 pub(super) fn start(servers: &NatsServers, uid_base: u32, runtime: &Handle) -> Result<Nats> {
-    let program = companion("nats", PROGRAM)?;
     // Files that cannot be read now are mistakes of the settings.
     let files = [("nats_credentials", &servers.credentials), ("nats_ca", &servers.authorities)];
     for (key, path) in files {
@@ -37,7 +35,7 @@ pub(super) fn start(servers: &NatsServers, uid_base: u32, runtime: &Handle) -> R
             uid: uid_base - 2,
         })
     };
-    Ok(Nats::start(Launch { program, settings: Box::new(settings) }, runtime))
+    Ok(Nats::start(Launch { program: OWN_PROGRAM.into(), settings: Box::new(settings) }, runtime))
 }
 
 fn read(path: Option<&Path>) -> io::Result<Option<String>> {

@@ -27,6 +27,7 @@ use mote_journal::Deferring;
 use mote_outgoing::Outgoing;
 use mote_platforms::compat::Bound;
 use mote_pool::budget::Budget;
+use mote_process::companion::OWN_PROGRAM;
 use mote_process::service_manager::ServiceManager;
 use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
 use mote_store::{LostFile, Store, StoredFunction, StoredRevision};
@@ -38,7 +39,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::listeners::Listeners;
-use super::unusable::{companion, unusable};
+use super::unusable::unusable;
 use super::{
     Node, accepted, cells, compat, https, interpreters, keys, mqtt, namespaces, nats, operators,
     reach, schedules, secrets,
@@ -76,8 +77,6 @@ const PREWARM_FIRST_BYTES: u64 = 80 << 20;
 const STARTS_PER_CORE: u32 = 4;
 /// Lines of the announcement about what other machines reach.
 const REACH_LINES_MAX: usize = 24;
-/// The program that ends DTLS sessions, next to that of the node.
-const DTLS_PROGRAM: &str = "mote-dtls";
 /// The file of the state of functions, in the data folder.
 const STATE_FILE: &str = "state.db";
 
@@ -210,8 +209,6 @@ async fn serve(
         ..
     } = listeners;
     let Listeners { management: socket, owns_management, admin: admin_listener, .. } = listeners;
-    let dtls_program = dtls_socket.as_ref().map(|_| companion("coap_dtls", DTLS_PROGRAM));
-    let dtls_program = dtls_program.transpose()?;
     let certificates = https::certificates(&config)?;
     let clients = https::client_authorities(&config)?;
     let tls = https::of_apis(certificates.as_ref())?;
@@ -405,10 +402,8 @@ async fn serve(
         let (invoker, stopped) = (invoker.clone(), coap_stopped.clone());
         fronts.spawn(crate::fronts::coap_stream(listener, invoker, configs, stopped));
     }
-    if let (Some(socket), Some(program), Some(certificates)) = (dtls_socket, dtls_program, handover)
-    {
+    if let (Some(socket), Some(certificates)) = (dtls_socket, handover) {
         let settings = dtls::Settings {
-            program,
             socket,
             uid: node.config.uid_base - 4,
             guard: node.guard.clone(),
@@ -615,8 +610,8 @@ fn deploy_at_start(paths: &[PathBuf], socket: &Path) -> Option<tokio::process::C
     if paths.is_empty() {
         return None;
     }
-    let program = std::env::current_exe().ok()?;
-    let spawned = tokio::process::Command::new(program)
+    let spawned = tokio::process::Command::new(OWN_PROGRAM)
+        .arg0("mote")
         .arg("deploy")
         .args(paths)
         .env("MOTE_SOCKET", socket)

@@ -2,9 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
-
-use anyhow::Context as _;
 
 /// An address that cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -37,15 +34,4 @@ pub(super) fn unusable(key: &'static str, text: String) -> anyhow::Error {
 /// An address that cannot be used, as an error with a remedy.
 pub(super) fn busy(key: &'static str, address: SocketAddr, error: io::Error) -> anyhow::Error {
     AddressError { key, address, source: error, others: Vec::new() }.into()
-}
-
-/// Where a program lies that the setting `key` needs, next to that of the node.
-pub(super) fn companion(key: &'static str, name: &str) -> anyhow::Result<PathBuf> {
-    let program = std::env::current_exe().context("cannot find the program of the node")?;
-    let program = program.with_file_name(name);
-    if !program.is_file() {
-        let text = format!("the program {} is missing; install it there", program.display());
-        return Err(unusable(key, text));
-    }
-    Ok(program)
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -10,49 +10,31 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::companion::supervision::relay;
+use super::role::{OWN_PROGRAM, Role};
+use super::supervision::relay;
 
-/// How long a program may take to answer.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest answer.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
-/// Where a program lies that is installed next to the one of this process.
-pub fn program(name: &str) -> io::Result<PathBuf> {
-    std::env::current_exe().map(|own| own.with_file_name(name))
-}
-
-/// Runs a program that is installed next to the one of this process, and returns what it writes to
-/// its standard output. The environment of the node, which may contain secrets, does not reach it. It
-/// is an error if the program is missing, takes too long, writes too much or fails.
-pub async fn answer<A: AsRef<OsStr>>(name: &str, arguments: &[A]) -> io::Result<Vec<u8>> {
-    let mut command = Command::new(program(name)?);
-    command.args(arguments);
-    run(command, None, PATIENCE).await
-}
-
-/// The same with another patience; the program's lines are written to the log of the node, behind
-/// `label`.
+/// Runs a companion, and returns what it writes to its standard output. Its lines are written to the
+/// log of the node, behind `label`. It is an error if it takes longer than `patience`, writes too
+/// much or fails.
 pub async fn logged_answer<A: AsRef<OsStr>>(
-    name: &str,
+    role: Role,
     label: &'static str,
     arguments: &[A],
     patience: Duration,
 ) -> io::Result<Vec<u8>> {
-    let mut command = Command::new(program(name)?);
+    let mut command = role.command(Path::new(OWN_PROGRAM));
     command.args(arguments);
-    run(command, Some(label), patience).await
+    run(command.into(), label, patience).await
 }
 
-async fn run(
-    mut command: Command,
-    label: Option<&'static str>,
-    patience: Duration,
-) -> io::Result<Vec<u8>> {
-    command.env_clear().kill_on_drop(true).stdin(Stdio::null()).stdout(Stdio::piped());
-    command.stderr(if label.is_some() { Stdio::piped() } else { Stdio::inherit() });
+async fn run(mut command: Command, label: &'static str, patience: Duration) -> io::Result<Vec<u8>> {
+    command.kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
-    if let (Some(label), Some(errors)) = (label, child.stderr.take()) {
+    if let Some(errors) = child.stderr.take() {
         tokio::spawn(relay(errors, label));
     }
     let answered = async {

@@ -12,6 +12,8 @@ use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::role::{OWN_PROGRAM, Role};
+
 /// How long a process may take to end.
 pub const END_PATIENCE: Duration = Duration::from_secs(8);
 /// A process that lasted this long begins the pauses anew.
@@ -48,11 +50,16 @@ pub trait Companion: Send {
     fn ended(&mut self, ended: &io::Result<String>, is_stopping: bool);
 }
 
-/// The command that runs `program` in `folder`, without anything of the node's environment.
-pub fn command(program: &Path, folder: &Path) -> Command {
-    let mut command = Command::new(program);
-    command.arg("run").env_clear().current_dir(folder);
-    command
+/// The command that starts a companion in `folder`.
+pub fn command(role: Role, folder: &Path) -> Command {
+    command_of(Path::new(OWN_PROGRAM), role, folder)
+}
+
+/// The same with another file of `mote`, for tests.
+pub fn command_of(program: &Path, role: Role, folder: &Path) -> Command {
+    let mut command = role.command(program);
+    command.arg("run").current_dir(folder);
+    command.into()
 }
 
 /// Runs a program until the node stops, with growing pauses between starts.

@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code, reason = "the allocator has no other interface")]
 
+pub mod counting;
 mod program_pages;
 
 use std::path::{Path, PathBuf};

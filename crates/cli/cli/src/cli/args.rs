@@ -206,13 +206,7 @@ pub(super) enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
         arguments: Vec<OsString>,
     },
-    /// Replace this installation by another release, or go back
-    #[command(disable_help_flag = true)]
-    Upgrade {
-        /// The archive of the release and flags, for example --check FILE; --help lists them
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
-        arguments: Vec<OsString>,
-    },
+    Upgrade(mote_upgrade::Args),
     /// Check or show the node's configuration
     Config(Config),
     /// Explain an error code

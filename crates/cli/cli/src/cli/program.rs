@@ -1,5 +1,5 @@
-//! Commands that another program carries out, which is installed next to this one: a node does
-//! without it.
+//! `mote cluster`, which another program carries out: only the images of a cluster carry the client of
+//! Kubernetes.
 
 use std::env;
 use std::ffi::OsString;
@@ -10,25 +10,14 @@ use std::process::Command;
 
 use super::failure::Failure;
 
-/// The program with the tools, see `super::tools`.
-const TOOLS: &str = "mote-tools";
+const CLUSTER: &str = "mote-cluster";
 
-/// Becomes a program that has a command line of its own. Returns only if it cannot be executed.
-pub(super) fn companion(name: &str, arguments: &[OsString]) -> Result<(), Failure> {
-    let program = next_to_us(name).unwrap_or_else(|| PathBuf::from(name));
+/// Becomes `mote-cluster`. Returns only if it cannot be executed.
+pub(super) fn cluster(arguments: &[OsString]) -> Result<(), Failure> {
+    let beside = env::current_exe().map(|own| own.with_file_name(CLUSTER));
+    let program = beside.unwrap_or_else(|_| PathBuf::from(CLUSTER));
     let error = Command::new(&program).args(arguments).exec();
     Err(missing(&program, &error))
-}
-
-/// Becomes the program with the tools, for the command line of this process. Returns only if it
-/// cannot be executed.
-pub(super) fn tools() -> Result<(), Failure> {
-    let program = next_to_us(TOOLS).unwrap_or_else(|| PathBuf::from(TOOLS));
-    let mut own = env::args_os();
-    let mut command = Command::new(&program);
-    // Its texts name the command that the user knows.
-    command.arg0(own.next().unwrap_or_else(|| "mote".into())).args(own);
-    Err(missing(&program, &command.exec()))
 }
 
 fn missing(program: &Path, error: &Error) -> Failure {
@@ -37,12 +26,8 @@ fn missing(program: &Path, error: &Error) -> Failure {
     }
     let text =
         format!("{}: this program carries out the command, and is missing", program.display());
-    let name = program.file_name().unwrap_or_default().display();
-    Failure::new("M0104", text).with_hint(format!(
-        "install mote again, or copy {name} from the same archive or build into the folder of mote"
-    ))
-}
-
-fn next_to_us(name: &str) -> Option<PathBuf> {
-    env::current_exe().ok().map(|own| own.with_file_name(name))
+    Failure::new("M0104", text).with_hint(
+        "copy mote-cluster from the same build or from the image of the controller into the folder \
+         of mote",
+    )
 }

@@ -165,8 +165,10 @@ impl Uninstall {
 impl Cluster {
     fn value(&self, name: &str) -> String {
         let given = self.values.iter().rev().find(|(key, _)| key == name);
-        given
-            .map_or_else(|| crate::install::default(name).unwrap_or_default().to_owned(), |(_, v)| v.clone())
+        given.map_or_else(
+            || crate::install::default(name).unwrap_or_default().to_owned(),
+            |(_, v)| v.clone(),
+        )
     }
 
     fn has_definitions(&self) -> Result<bool, Failure> {

@@ -1,5 +1,5 @@
-//! Routes about the users of the node's own MQTT broker. The program of the broker keeps their
-//! file and hashes their passwords, because the node itself knows no hash.
+//! Routes about the users of the node's own MQTT broker. A process of the broker keeps their file and
+//! hashes their passwords, so that the memory that a hash takes is not the node's.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use mote_api::Problem;
 use mote_api::mqtt::{MqttUser, MqttUserRequest, MqttUsers};
+use mote_process::companion::{OWN_PROGRAM, Role};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::Semaphore;
 
 use super::{Refused, to_the_end};
 use crate::Node;
-use crate::mqtt::{BROKER_FOLDER, BROKER_PROGRAM};
+use crate::mqtt::BROKER_FOLDER;
 
 /// Longest request for a user.
 const BODY_BYTES_MAX: usize = 256 << 10;
@@ -88,9 +89,9 @@ async fn run(node: &Node, arguments: Vec<String>, input: String) -> Result<Strin
         return Err(Problem::new(503, "M1209", text).with_hint("try again in some seconds"));
     };
     let _turn = node.mqtt_users.turn.lock().await;
-    let failed = |error: std::io::Error| not_changed(format!("{BROKER_PROGRAM}: {error}"));
-    let program = std::env::current_exe().map_err(failed)?.with_file_name(BROKER_PROGRAM);
-    let mut child = tokio::process::Command::new(program)
+    let failed = |error: std::io::Error| not_changed(format!("the broker: {error}"));
+    let command = Role::Broker.command(OWN_PROGRAM.as_ref());
+    let mut child = tokio::process::Command::from(command)
         .args(["users", "--folder"])
         .arg(node.config.data.join(BROKER_FOLDER))
         .args(&arguments)
@@ -108,7 +109,7 @@ async fn run(node: &Node, arguments: Vec<String>, input: String) -> Result<Strin
         }
         child.wait_with_output().await
     };
-    let late = |_| not_changed(format!("{BROKER_PROGRAM} took longer than {PATIENCE:?}"));
+    let late = |_| not_changed(format!("the broker took longer than {PATIENCE:?}"));
     let output = tokio::time::timeout(PATIENCE, ended).await.map_err(late)?.map_err(failed)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use mote_access::{Guard, Key};
 use mote_coap::CheckCertificate;
 use mote_coap::dtls_frames::{CERTIFICATE_BYTES_MAX, Message, Psk, ServerCertificate, all_keys};
+use mote_process::companion::Role;
 use mote_process::companion::supervision::{self, Companion, Serving};
 use mote_tls::Certificates;
 use mote_tls::handover::Handover;
@@ -24,8 +25,6 @@ use crate::fronts::{Calls, Served};
 
 /// What the front over DTLS needs.
 pub struct Settings {
-    /// The program `mote-dtls`.
-    pub program: PathBuf,
     /// The socket that clients reach.
     pub socket: UdpSocket,
     /// The user id that the process takes if the node runs as root.
@@ -80,7 +79,7 @@ impl Companion for Front {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (own, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         self.link = Some(own);
-        let mut command = supervision::command(&self.settings.program, Path::new("/"));
+        let mut command = supervision::command(Role::Dtls, Path::new("/"));
         // The end of its input, when the node ends however it ends, ends the process.
         command
             .args(["--uid", &self.settings.uid.to_string()])

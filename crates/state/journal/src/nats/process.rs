@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use mote_process::companion::Role;
 use mote_process::companion::supervision::{self, Companion, END_PATIENCE, Serving};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -24,7 +25,7 @@ const WRITE_BYTES: usize = 256 << 10;
 
 /// How the process is started.
 pub struct Launch {
-    /// The program `mote-nats`.
+    /// The file of `mote`.
     pub program: PathBuf,
     /// Reads its settings anew for each start, so that files with credentials may change while the
     /// node runs.
@@ -64,7 +65,7 @@ impl Companion for Process {
         let (own, other) = std::os::unix::net::UnixStream::pair()?;
         own.set_nonblocking(true)?;
         self.begun = Some((settings, UnixStream::from_std(own)?));
-        let mut command = supervision::command(&self.launch.program, Path::new("/"));
+        let mut command = supervision::command_of(&self.launch.program, Role::Nats, Path::new("/"));
         // The socket is its input, and its end, when the node ends however it ends, ends the
         // process.
         command.stdin(Stdio::from(OwnedFd::from(other))).stdout(Stdio::null());

@@ -1,5 +1,5 @@
-//! The MQTT broker of a node: a program of its own, so that a node without it carries none of its
-//! code, and so that it runs without privileges.
+//! The MQTT broker of a node: a process next to the node, so that it runs without
+//! privileges.
 //!
 //! The protocol, sessions and storage are those of the library `mqtt5`. This program confines
 //! itself (`confine.rs`), decides who may do what (`auth.rs`, `acl.rs`, `users.rs`), accepts the
@@ -41,12 +41,6 @@ use config::{Change, Config, read_change};
 use front::{Front, Service, accept_plain};
 use kept::{KEPT_BYTES_MAX, KEPT_MAX};
 
-/// The system's allocator, which counts: who publishes has to wait while clients that do not read
-/// hold much memory.
-#[global_allocator]
-pub(crate) static MEMORY: cap::Cap<std::alloc::System> =
-    cap::Cap::new(std::alloc::System, usize::MAX);
-
 /// The name of the node's own user.
 pub(crate) const NODE_USER: &str = "mote-node";
 
@@ -75,7 +69,8 @@ const SESSION_EXPIRY: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How often the users' file and the number of sessions are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-fn main() -> ExitCode {
+/// Runs the command line of this process as this companion.
+pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["users", "--folder", folder, ..] => {
@@ -88,6 +83,8 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     }
+    // Who publishes has to wait while clients that do not read hold much memory.
+    mote_process::memory::counting::begin();
     // What the library reports about single clients would fill the log of the node.
     confinement::log_to_node("mote_", LevelFilter::ERROR);
     match run() {

@@ -1,5 +1,5 @@
-//! Gets certificates for a node from an authority, over ACME (RFC 8555): a program of its own, so that
-//! a node without it carries none of its code.
+//! Gets certificates for a node from an authority, over ACME (RFC 8555): a process next to
+//! the node, so that it runs with few rights.
 //!
 //! The node runs it when the node itself starts, and again after the delay that the last run printed.
 //! The program looks at the certificate in its folder ([`folder`]) and decides whether a new one is
@@ -44,7 +44,8 @@ const TEXT_CHARS_MAX: usize = 600;
 /// The pause after a failed order. Together with others it becomes longer, by [`FAILURES_PER_HOUR`].
 const FAILED_PAUSE_S: u64 = 600;
 
-fn main() -> ExitCode {
+/// Runs the command line of this process as this companion.
+pub fn main() -> ExitCode {
     let given = match Arguments::parse(std::env::args_os().skip(1)) {
         Ok(given) => given,
         Err(wrong) => {

@@ -1,5 +1,4 @@
-//! A node's connection to NATS JetStream: a program of its own, so that a node without NATS carries
-//! none of its code.
+//! A node's connection to NATS JetStream, in a process next to the node that runs without privileges.
 //!
 //! The protocol of NATS is that of the library `async-nats`. This program confines itself
 //! (`confine.rs`), holds the connection (`connection.rs`), and answers the requests that the node
@@ -29,7 +28,8 @@ use mote_process::companion::confinement;
 use tokio::net::UnixStream;
 use tracing::level_filters::LevelFilter;
 
-fn main() -> ExitCode {
+/// Runs the command line of this process as this companion.
+pub fn main() -> ExitCode {
     if !matches!(std::env::args().skip(1).collect::<Vec<_>>().as_slice(), [word] if word == "run") {
         eprintln!("mote-nats is started by a node of mote: mote up --nats nats://HOST:4222");
         return ExitCode::from(2);

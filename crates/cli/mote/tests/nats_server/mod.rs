@@ -39,7 +39,7 @@ impl Server {
 /// A process of the program with these settings.
 pub fn connect(settings: Settings) -> Nats {
     let launch = Launch {
-        program: env!("CARGO_BIN_EXE_mote-nats").into(),
+        program: env!("CARGO_BIN_EXE_mote").into(),
         settings: Box::new(move || Ok(settings.clone())),
     };
     Nats::start(launch, &tokio::runtime::Handle::current())

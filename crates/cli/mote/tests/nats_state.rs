@@ -4,6 +4,7 @@
 
 #[path = "../../../state/store/tests/contract/mod.rs"]
 mod contract;
+#[path = "nats_server/mod.rs"]
 mod server;
 
 use contract::Place;

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "nats_server/mod.rs"]
 mod server;
 
 use std::path::Path;
@@ -20,7 +21,7 @@ fn processes() -> Vec<u32> {
         found.extend(children.split_whitespace().map(|pid| pid.parse::<u32>().unwrap()).filter(
             |pid| {
                 let program = std::fs::read_link(format!("/proc/{pid}/exe"));
-                program.is_ok_and(|path| path == Path::new(env!("CARGO_BIN_EXE_mote-nats")))
+                program.is_ok_and(|path| path == Path::new(env!("CARGO_BIN_EXE_mote")))
             },
         ));
     }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "nats_server/mod.rs"]
 mod server;
 
 use std::time::{Duration, Instant};

@@ -27,12 +27,13 @@ mod upgrade;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+pub use args::Args;
 
-fn main() -> ExitCode {
+/// Runs `mote upgrade`. Blocks until the new version is ready, or the former one runs again.
+pub fn run(args: &Args) -> ExitCode {
     // Nobody else may write to what root runs from the unpacked archive.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    match upgrade::run(&args::Args::parse()) {
+    match upgrade::run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.show(),
     }

@@ -1,5 +1,5 @@
-//! DTLS for the CoAP front of a node: a program of its own, so that a node without it carries none of
-//! its code, and so that what strangers send is decrypted by a process without rights.
+//! DTLS for the CoAP front of a node, in a process next to it: what strangers send is decrypted by a
+//! process without rights.
 //!
 //! The protocol is that of the library `dimpl`. This program has one thread. It reads datagrams of
 //! clients from its standard output, which is the socket that the node has bound, and messages of the
@@ -37,7 +37,8 @@ const TURN_MAX: usize = 64;
 /// datagrams; what opens and ends sessions is not.
 const UNREAD_MAX: usize = 4_096;
 
-fn main() -> ExitCode {
+/// Runs the command line of this process as this companion.
+pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let uid = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["run", "--uid", uid] => uid.parse().ok(),

@@ -1,8 +1,5 @@
-//! The verbs of the program `mote-tools`: all but `mote up`. `mote` becomes this program when it
-//! reads one of them, so a node contains neither the parser of the command line, nor the client of
-//! the management API, nor the load generator, the simulator and other platforms' manifests.
+//! The verbs: which of them need a node, how many nodes they address, and what Ctrl-C ends.
 
-use std::pin::Pin;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -15,28 +12,27 @@ use super::output::Output;
 use super::{
     bench, completion, config_verb, deploy, ended, explain, export, fleet, functions, import,
     invocations, invoke, key, kv, login, logs, mqtt, namespace, node, nodes, operators, program,
-    rollout, scale, schedules, secret, simulate, top, upload,
+    rollout, scale, schedules, secret, simulate, top,
 };
 
-/// Runs the command line of this process as `mote-tools`.
+/// Runs the command line of this process.
 pub fn run() -> ExitCode {
-    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    if let Some((folder, name)) = upload::asked(&arguments) {
-        let output = Output::new(&Global::default());
-        return ended(upload::run(folder, name, &output), &output);
-    }
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => return usage(error),
     };
     let output = Output::new(&args.global);
     let result = match args.verb {
-        Verb::Up(_) => {
-            Err(Failure::new("M0101", "mote-tools does not start a node").with_hint("run mote up"))
+        Verb::Up(up) => {
+            let flags = config_verb::given(&up.node);
+            match config_verb::load(flags, up.node.config) {
+                Ok(loaded) => return mote_node::run(loaded.config, &up.deploy),
+                Err(failure) => Err(failure),
+            }
         }
         Verb::Config(verb) => config_verb::run(&verb, &output),
-        Verb::Cluster { arguments } => program::companion("mote-cluster", &arguments),
-        Verb::Upgrade { arguments } => program::companion("mote-upgrade", &arguments),
+        Verb::Cluster { arguments } => program::cluster(&arguments),
+        Verb::Upgrade(args) => return mote_upgrade::run(&args),
         Verb::Explain { code } => explain::run(&code, &output),
         Verb::Version => output.version(),
         Verb::Completion { shell } => completion::run(shell),
@@ -63,7 +59,7 @@ fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure
     };
     let one = match all.as_slice() {
         [one] if !is_change_of_several(&verb) => one,
-        all => return runtime()?.block_on(boxed(fleet::run(all, &verb, global, output))),
+        all => return runtime()?.block_on(fleet::run(all, &verb, global, output)),
     };
     let client = one.client.clone();
     attended(async {
@@ -101,7 +97,7 @@ fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure
             | Verb::Up(_)
             | Verb::Config(_)
             | Verb::Cluster { .. }
-            | Verb::Upgrade { .. }
+            | Verb::Upgrade(_)
             | Verb::Explain { .. }
             | Verb::Completion { .. }
             | Verb::Export(_)
@@ -116,7 +112,6 @@ fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure
 /// Runs the work of a command, which Ctrl-C ends at once.
 fn attended(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = runtime()?;
-    let work = boxed(work);
     let result = runtime.block_on(async {
         tokio::select! {
             result = work => result,
@@ -144,12 +139,6 @@ fn takes_several(verb: &Verb) -> bool {
 /// Whether a change of a single node is a change of several, of which there is one.
 fn is_change_of_several(verb: &Verb) -> bool {
     matches!(verb, Verb::Deploy(args) if args.on_failure == OnFailure::Rollback)
-}
-
-/// A future behind a pointer. The runtime contains the code of a future that it runs several times,
-/// and the verbs are large.
-fn boxed<'a, T>(future: impl Future<Output = T> + 'a) -> Pin<Box<dyn Future<Output = T> + 'a>> {
-    Box::pin(future)
 }
 
 /// The runtime of a command.

@@ -1,0 +1,88 @@
+//! Which part of the program a process is.
+//!
+//! A node and its companions are one file. The node executes its own file with the name of the
+//! companion as argument 0, and the program dispatches by that name. The file is named by
+//! [`OWN_PROGRAM`] and not by its path, so that a companion is always of the same version as its
+//! node, also while an upgrade replaces the file.
+
+use std::ffi::{CString, OsStr};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+
+/// The file that this process runs.
+pub const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// A process of its own next to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Orders certificates.
+    Acme,
+    /// The MQTT broker.
+    Broker,
+    /// Runs chains, as the worker in a sandbox.
+    Chain,
+    /// Ends DTLS sessions.
+    Dtls,
+    /// The connection to NATS.
+    Nats,
+}
+
+const ALL: [Role; 5] = [Role::Acme, Role::Broker, Role::Chain, Role::Dtls, Role::Nats];
+
+impl Role {
+    /// Its name, which is argument 0 and what `ps` and `top` show.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Acme => "mote-acme",
+            Self::Broker => "mote-broker",
+            Self::Chain => "mote-chain",
+            Self::Dtls => "mote-dtls",
+            Self::Nats => "mote-nats",
+        }
+    }
+
+    /// The role of this process, and `None` if it is the command line or the node. The kernel learns
+    /// the name of a companion, because it otherwise shows the name of the file.
+    pub fn of_this_process() -> Option<Self> {
+        let first = std::env::args_os().next()?;
+        let role = Self::of(&first)?;
+        if let Ok(name) = CString::new(role.name()) {
+            // A wrong name in `ps` must not end a companion.
+            let _ = rustix::thread::set_name(&name);
+        }
+        Some(role)
+    }
+
+    fn of(argument: &OsStr) -> Option<Self> {
+        let name = Path::new(argument).file_name()?;
+        ALL.into_iter().find(|role| name == role.name())
+    }
+
+    /// The command that starts `program`, a file of `mote`, in this role. The environment of the
+    /// node, which may contain secrets, does not reach the companion.
+    pub fn command(self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.arg0(self.name()).env_clear();
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_is_found_by_its_name() {
+        for (argument, role) in [
+            ("mote-broker", Some(Role::Broker)),
+            ("/mote/chain/mote-chain", Some(Role::Chain)),
+            ("mote", None),
+            ("/usr/bin/mote", None),
+            ("mote-brokers", None),
+            ("", None),
+        ] {
+            assert_eq!(Role::of(OsStr::new(argument)), role, "{argument}");
+        }
+    }
+}
