@@ -11,7 +11,6 @@
 
 mod arguments;
 mod authority;
-mod confine;
 mod due;
 mod folder;
 mod order;
@@ -20,7 +19,7 @@ use std::io;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mote_process::companion::confinement;
+use mote_process::companion::confinement::{self, Files, Network, Rights};
 use tracing::level_filters::LevelFilter;
 
 use arguments::Arguments;
@@ -72,7 +71,13 @@ fn run(given: &Arguments) -> io::Result<u64> {
     // These files may be only for root, so they are read first.
     let authority = Authority::read(given)?;
     let folder = Folder::open(&given.folder)?;
-    confine::confine(given.uid, &given.folder)?;
+    confinement::confine(Rights {
+        uid: given.uid,
+        memory_bytes: 256 << 20,
+        open_files: 64,
+        files: Files::FolderAndSystem(&given.folder),
+        network: Network::Connect,
+    })?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(2)

@@ -2,7 +2,7 @@
 //! privileges.
 //!
 //! The protocol, sessions and storage are those of the library `mqtt5`. This program confines
-//! itself (`confine.rs`), decides who may do what (`auth.rs`, `acl.rs`, `users.rs`), accepts the
+//! itself (`mote_process::companion::confinement`), decides who may do what (`auth.rs`, `acl.rs`, `users.rs`), accepts the
 //! connections with TLS (`tls.rs`), and sets the limits (`shares.rs`, `kept.rs`). The node starts it in
 //! the folder of its data, writes one line of settings and then changes of certificates and namespaces
 //! to its standard input (`config.rs`), reads its ports from its standard output, and ends it by
@@ -11,7 +11,6 @@
 mod acl;
 mod auth;
 mod config;
-mod confine;
 mod front;
 mod kept;
 mod shares;
@@ -26,7 +25,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use mote_core::seats::Seats;
-use mote_process::companion::confinement;
+use mote_process::companion::confinement::{self, Files, Network, Rights};
 use mote_tls::handover::Received;
 use mqtt5::broker::config::StorageConfig;
 use mqtt5::broker::{BrokerConfig, MqttBroker, ResourceLimits, StorageBackend as _};
@@ -108,7 +107,14 @@ fn run() -> io::Result<()> {
     let mut key = [0; 32];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut key)?;
     let folder = PathBuf::from(".");
-    confine::confine(config.uid, &folder)?;
+    confinement::confine(Rights {
+        uid: config.uid,
+        memory_bytes: 512 << 20,
+        // Every connection, the storage, and some room.
+        open_files: 4_096,
+        files: Files::Folder(&folder),
+        network: Network::Listen,
+    })?;
     // One thread: the broker needs little, and the node needs the cores.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

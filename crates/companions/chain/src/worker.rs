@@ -8,7 +8,7 @@ use std::os::fd::FromRawFd as _;
 use std::path::Path;
 use std::pin::pin;
 use std::rc::Rc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
@@ -18,6 +18,7 @@ use mote_core::wire::{
     self, CHUNK_BYTES_MAX, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, Invoke, Load, Ready,
     ResultHead, WINDOW_BYTES, WorkerError,
 };
+use mote_process::clock::{now_ns, unix_ms};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -384,7 +385,7 @@ impl Worker {
         body: &[u8],
         window: &Window,
     ) {
-        let entered_ns = monotonic_ns();
+        let entered_ns = now_ns();
         let outcome = self.run(stream, chain, invocation, body).await;
         let (status, fields, body) = match outcome {
             Outcome::Broken(text) => {
@@ -424,7 +425,7 @@ impl Worker {
         let first = body.split_to(body.len().min(INLINE_BODY_BYTES_MAX));
         let head = ResultHead {
             entered_ns,
-            returned_ns: monotonic_ns(),
+            returned_ns: now_ns(),
             status,
             headers: headers.into(),
             body: first,
@@ -722,7 +723,7 @@ impl Host for Requests<'_> {
 
     fn random(&self) -> f64 {
         use std::hash::{BuildHasher as _, RandomState};
-        RandomState::new().hash_one(monotonic_ns()) as f64 / u64::MAX as f64
+        RandomState::new().hash_one(now_ns()) as f64 / u64::MAX as f64
     }
 }
 
@@ -736,14 +737,4 @@ fn reply(content: &Bytes) -> Option<Reply> {
         (text(name).to_ascii_lowercase(), text(value))
     });
     Some(Reply { status, headers: headers.collect(), body: content[8 + length..].to_vec() })
-}
-
-fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
-}
-
-/// Monotonic nanoseconds, the clock of the protocol.
-fn monotonic_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -10,7 +10,6 @@
 
 mod certificates;
 mod config;
-mod confine;
 mod gate;
 mod hello;
 mod keys;
@@ -24,7 +23,7 @@ use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use mote_coap::dtls_frames::{MESSAGE_BYTES_MAX, Message};
-use mote_process::companion::confinement;
+use mote_process::companion::confinement::{self, Files, Network, Rights};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags};
 use tracing::level_filters::LevelFilter;
@@ -64,7 +63,16 @@ fn run(uid: u32) -> io::Result<()> {
     let clients = UdpSocket::from(rustix::stdio::stdout().try_clone_to_owned()?);
     clients.set_nonblocking(true)?;
     let node = rustix::stdio::stdin().try_clone_to_owned()?;
-    confine::confine(uid)?;
+    confinement::confine(Rights {
+        uid,
+        // All sessions with the most that their clients can make the library keep, which is five
+        // times the usual.
+        memory_bytes: 384 << 20,
+        open_files: 16,
+        // The node has opened its sockets.
+        files: Files::Nothing,
+        network: Network::Nothing,
+    })?;
     let sessions = Sessions::new(secret, Instant::now()).map_err(io::Error::other)?;
     let buffer = vec![0; MESSAGE_BYTES_MAX.max(DATAGRAM_BYTES_MAX + 1)];
     Program { clients, node, sessions, unread: VecDeque::new(), buffer }.serve()

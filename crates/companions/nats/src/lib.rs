@@ -1,7 +1,7 @@
 //! A node's connection to NATS JetStream, in a process next to the node that runs without privileges.
 //!
 //! The protocol of NATS is that of the library `async-nats`. This program confines itself
-//! (`confine.rs`), holds the connection (`connection.rs`), and answers the requests that the node
+//! (`mote_process::companion::confinement`), holds the connection (`connection.rs`), and answers the requests that the node
 //! sends over the socket on its standard input (the frames of `mote-nats-client`): on streams
 //! (`streams.rs`), and on the state of functions (`state.rs`; `space.rs` follows the stream of a
 //! namespace, `index.rs` is what is known of its keys), and on streams that keep a journal
@@ -9,7 +9,6 @@
 //! store.
 
 mod api;
-mod confine;
 mod connection;
 mod index;
 mod keys;
@@ -24,7 +23,7 @@ use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use mote_process::companion::confinement;
+use mote_process::companion::confinement::{self, Files, Network, Rights};
 use tokio::net::UnixStream;
 use tracing::level_filters::LevelFilter;
 
@@ -55,7 +54,15 @@ fn run() -> io::Result<()> {
         Some(pem) => Some(confinement::file_in_memory("authorities", pem.as_bytes())?),
         None => None,
     };
-    confine::confine(settings.uid)?;
+    confinement::confine(Rights {
+        uid: settings.uid,
+        // For the requests under way, and the keys of the namespaces that are in use.
+        memory_bytes: 512 << 20,
+        open_files: 256,
+        // What names of hosts and certificates of the system need, as far as its user may.
+        files: Files::ReadAll,
+        network: Network::Connect,
+    })?;
     // One thread: what it does is mostly waiting, and the node needs the cores.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

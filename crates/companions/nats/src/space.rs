@@ -2,13 +2,14 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use async_nats::{Message, StatusCode};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use mote_core::state::Namespace;
 use mote_journal::nats::NatsError;
+use mote_process::clock::unix_ms;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::{Notify, watch};
@@ -312,12 +313,6 @@ async fn answer_status(client: &async_nats::Client, message: &Message) -> Option
 
 fn field(message: &Message, name: &str) -> Option<u64> {
     message.headers.as_ref()?.get(name)?.as_str().parse().ok()
-}
-
-/// The clock of this machine.
-fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Where a message is, which its reply subject says.

@@ -20,9 +20,9 @@ use mote_pool::admission::{Callee, Callees};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::clock::now_ns;
 use crate::halt_poll::HaltPoll;
 use crate::threads::here;
+use mote_process::clock::now_ns;
 
 thread_local! {
     static FEW: Cell<bool> = const { Cell::new(false) };

@@ -17,12 +17,12 @@ use mote_core::{Fault, Invocation, Reply};
 use mote_pool::Withdrawn;
 use tokio::sync::oneshot;
 
-use crate::clock::now_ns;
 use crate::engine::Engine;
 use crate::offer::{Offer, Origin, Unanswered};
 use crate::pool::Pending;
 use crate::revision::{Revision, answered};
 use crate::routes::Route;
+use mote_process::clock::now_ns;
 
 impl Engine {
     /// Goes on with an invocation that a revision has not answered: here, at another cell, or at the

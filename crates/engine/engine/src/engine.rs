@@ -27,7 +27,6 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::busy_poll::BusyPoll;
-use crate::clock::now_ns;
 use crate::launch;
 use crate::ledger::{Ledger, LedgerStatus};
 use crate::logs::FunctionLog;
@@ -42,6 +41,7 @@ use crate::shared::Shared;
 use crate::starts::{Draining, Revisions};
 use crate::tasks::Spawner;
 use crate::threads::Threads;
+use mote_process::clock::now_ns;
 
 /// The engine. Cloning it is cheap.
 #[derive(Clone)]

@@ -17,7 +17,6 @@ use mote_core::wire::{self, FrameKind, Load, Ready, WorkerError};
 use mote_pool::{NewInstance, Why};
 use tokio::net::UnixStream;
 
-use crate::clock::{now_ns, unix_ms};
 use crate::launch::{CODE_DIR, LaunchError, PACKAGES_DIR, program, request, secret_env};
 use crate::ledger::Reservation;
 use crate::logs::{LogLevel, Stopped};
@@ -26,6 +25,7 @@ use crate::revision::Revision;
 use crate::server_link::ServerLink;
 use crate::worker::{Connection, LinkEnd, TRACE_LINES_MAX};
 use crate::{egress, output, requests, services_door};
+use mote_process::clock::{now_ns, unix_ms};
 
 /// How long a worker whose socket closed may take to report its exit before it is killed.
 const EXIT_GRACE: Duration = Duration::from_millis(500);

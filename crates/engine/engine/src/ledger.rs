@@ -22,7 +22,7 @@ pub use mote_pool::tenants::{Exceeded, Held, UNLIMITED};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::clock::now_ns;
+use mote_process::clock::now_ns;
 
 /// A start that takes longer waits for something other than the processor (a server that connects
 /// to another host, for instance) and no longer keeps others from starting.

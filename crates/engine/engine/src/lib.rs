@@ -11,7 +11,6 @@
 
 mod body_channel;
 mod busy_poll;
-pub mod clock;
 pub mod durations;
 mod egress;
 pub mod egress_doors;

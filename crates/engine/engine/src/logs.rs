@@ -11,7 +11,7 @@ use mote_core::InvocationId;
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
-use crate::clock::unix_us;
+use mote_process::clock::unix_us;
 
 /// Lines kept per function.
 const LINES_MAX: usize = 1_000;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use mote_core::spec::ScaleOverride;
 use mote_pool::{Start, Why};
 
-use crate::clock::now_ns;
 use crate::logs::LogLevel;
 use crate::revision::Revision;
 use crate::starts;
+use mote_process::clock::now_ns;
 
 /// The result of a request for a number of instances.
 #[derive(Debug, Clone, PartialEq, Eq)]

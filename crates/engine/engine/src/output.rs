@@ -9,10 +9,10 @@ use mote_core::turn::Turn;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::unix::pipe;
 
-use crate::clock::now_ns;
 use crate::logs::{LogLevel, LogSource};
 use crate::revision::Revision;
 use crate::worker_log::{tell_dropped, tell_rest};
+use mote_process::clock::now_ns;
 
 /// Longest run of bytes taken as one line.
 const LINE_BYTES_MAX: u64 = 8 << 10;

@@ -11,8 +11,8 @@ use mote_pool::prewarm::{Peak, ProgramKind, counts};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-use crate::clock::now_ns;
 use crate::ledger::{Evictable, Ledger, Reservation, RoomRequest, Survey};
+use mote_process::clock::now_ns;
 
 /// Memory of a prewarmed interpreter with its shim loaded, a generous estimate from measurements.
 const PYTHON_BYTES: u64 = 16 << 20;

@@ -10,13 +10,13 @@ use std::time::Duration;
 use mote_core::{Fault, Trigger};
 use mote_pool::{Expiry, Orders, Surroundings};
 
-use crate::clock::now_ns;
 use crate::governor;
 use crate::logs::LogLevel;
 use crate::pool::{FollowUp, Pool, cancel};
 use crate::revision::Revision;
 use crate::starts;
 use crate::threads::ReplySender;
+use mote_process::clock::now_ns;
 
 /// The shortest sleep of the reconciler.
 const SLEEP_MIN: Duration = Duration::from_millis(1);

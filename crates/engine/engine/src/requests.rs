@@ -108,7 +108,7 @@ pub(crate) async fn answer_while_loading(
     let caller = Caller {
         spec: &revision.spec,
         invocation: InvocationId(0),
-        deadline_ns: crate::clock::now_ns() + revision.init_timeout_ms() * 1_000_000,
+        deadline_ns: mote_process::clock::now_ns() + revision.init_timeout_ms() * 1_000_000,
         chain: None,
     };
     let answer = match asked {

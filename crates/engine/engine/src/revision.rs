@@ -14,12 +14,12 @@ use mote_pool::{Refusal, StopReason, Why, Withdrawn};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::clock::{now_ns, unix_ms};
 use crate::logs::FunctionLog;
 use crate::offer::{Offer, Origin, Unanswered};
 use crate::pool::{self, FollowUp, Pending, Pool};
 use crate::shared::Shared;
 use crate::threads::ReplySender;
+use mote_process::clock::{now_ns, unix_ms};
 
 /// A revision: its spec, where its files are, and its pool.
 pub struct Revision {

@@ -11,12 +11,12 @@ use mote_core::fault::error_chain;
 use mote_core::invocation::headers;
 use mote_core::{Fault, Invocation, Reply};
 
-use crate::clock::now_ns;
 use crate::offer::Unanswered;
 use crate::pool::{FollowUp, end_stream};
 use crate::revision::Revision;
 use crate::server_link::{Connection, RequestBody, ServerLink};
 use crate::server_message::{bad, block_of, is_framing};
+use mote_process::clock::now_ns;
 
 /// Answers up to this length are read whole before the head is passed on.
 const WHOLE_BYTES_MAX: u64 = 64 << 10;

@@ -15,10 +15,10 @@ use mote_core::{Invocation, InvocationId};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 
-use crate::clock::now_ns;
 use crate::request_bounds::READS_MAX;
 use crate::requests::guard_call;
 use crate::revision::Revision;
+use mote_process::clock::now_ns;
 
 /// The variable with the address of the services, for an instance that has one.
 pub(crate) fn variable(spec: &FunctionSpec, instance: u64) -> Option<(String, String)> {

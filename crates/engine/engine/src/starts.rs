@@ -13,7 +13,6 @@ use mote_pool::{Start, Why};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::clock::now_ns;
 use crate::instance;
 use crate::ledger::{Evictable, Refusal, Reservation, RoomRequest, Survey};
 use crate::logs::LogLevel;
@@ -21,6 +20,7 @@ use crate::offer::Origin;
 use crate::pool::Pool;
 use crate::revision::Revision;
 use crate::routes::{Routes, Serving};
+use mote_process::clock::now_ns;
 
 /// Pause before a refused start is requested again while a caller waits for it. It is requested
 /// earlier if memory is given back, but an instance that becomes idle sends no notification.

@@ -23,7 +23,6 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::UnixStream;
 
 use crate::body_channel::{Taken, answer_channel};
-use crate::clock::now_ns;
 use crate::logs::{LogLevel, LogSource};
 use crate::pool::{
     FollowUp, Link, Pending, Pool, cancel, end_stream, owe, pay, stream_number, stream_slot,
@@ -33,6 +32,7 @@ use crate::requests::{self, Admitted};
 use crate::revision::Revision;
 use crate::threads::Answers;
 use crate::worker_log::{log_dropped, log_frame, tell_dropped, tell_rest};
+use mote_process::clock::now_ns;
 
 /// Bytes asked for in one read.
 const READ_BYTES: usize = 64 << 10;

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::wire::{self, FLAG_END, FrameKind, ResultHead};
 use mote_core::{Fault, Invoker};
-use mote_engine::{Route, clock};
+use mote_engine::Route;
+use mote_process::clock;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{Notify, mpsc};
 

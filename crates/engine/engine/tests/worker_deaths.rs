@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use mote_core::Fault;
 use mote_core::wire::{FLAG_END, FrameKind};
-use mote_engine::clock;
+use mote_process::clock;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{Notify, mpsc};
 

@@ -2,10 +2,10 @@
 
 use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, NotUntil, Quota, RateLimiter};
+pub(crate) use mote_process::clock::unix_ms;
 
 /// Says when the next event is accepted.
 pub(crate) type Until = NotUntil<<DefaultClock as Clock>::Instant>;
@@ -44,10 +44,4 @@ impl<K: Hash + Eq + Clone> Bounded<K> {
     pub(crate) fn len(&self) -> usize {
         self.by_key.len()
     }
-}
-
-/// The wall clock.
-pub(crate) fn unix_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }

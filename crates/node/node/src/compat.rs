@@ -16,7 +16,7 @@ use mote_core::spec::{
     Egress, INSTANCES_MAX, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, ScaleOverride,
 };
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
-use mote_engine::{Engine, Revision, clock};
+use mote_engine::{Engine, Revision};
 use mote_http::access_log::AccessLog;
 use mote_http::http;
 use mote_http::http::Stopper;
@@ -27,6 +27,7 @@ use mote_platforms::compat::node::{
 };
 use mote_platforms::compat::{Bound, Context, Queue, Stop};
 use mote_platforms::tinyfaas::{GrpcFront, Ports, TinyFaasFront};
+use mote_process::clock;
 use mote_store::{DocumentChange, Store, StoreError};
 use mote_tls::Acceptor;
 use tokio::net::{TcpListener, UdpSocket};

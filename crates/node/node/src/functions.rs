@@ -10,7 +10,8 @@ use mote_api::{Problem, Timestamp};
 use mote_core::name::split;
 use mote_core::spec::ScaleOverride;
 use mote_engine::logs::{FunctionLog, LogLevel, LogLine as EngineLine, LogSource};
-use mote_engine::{Engine, Revision, clock};
+use mote_engine::{Engine, Revision};
+use mote_process::clock;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::store_work::{blocking, store_problem};

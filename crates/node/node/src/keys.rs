@@ -10,7 +10,7 @@ use mote_api::{Problem, Timestamp};
 use mote_core::FunctionSpec;
 use mote_core::name::{kept, of_kept};
 use mote_core::spec::{Access, is_secret_name};
-use mote_engine::clock;
+use mote_process::clock;
 use mote_store::{Added, Store, StoreError, StoredKey};
 use mote_tenants::namespaces::{flag, no_such_key as unknown};
 

@@ -11,12 +11,13 @@ use anyhow::{Context as _, Result};
 use mote_api::types::MqttStatus;
 use mote_core::accept::Accept;
 use mote_core::{FunctionName, InvocationId};
+use mote_engine::Engine;
 use mote_engine::logs::LogLevel;
-use mote_engine::{Engine, clock};
 use mote_mqtt::{
     Host, Level, Local, LocalBroker, LocalNamespaces, LocalSettings, LocalTls, Publisher, State,
     Status, Triggers,
 };
+use mote_process::clock;
 use mote_tenants::namespaces::Namespaces;
 use mote_tls::handover::Handover;
 use tokio::runtime::Handle;

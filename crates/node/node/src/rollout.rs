@@ -14,7 +14,8 @@ use mote_core::rollout::{Edit, Split, SplitError, Traffic};
 use mote_core::spec::Runtime;
 use mote_core::{FunctionName, FunctionSpec, Invoker};
 use mote_engine::logs::LogLevel;
-use mote_engine::{Revision, Serving, WarmError, clock};
+use mote_engine::{Revision, Serving, WarmError};
+use mote_process::clock;
 use mote_store::{RevisionState, StoredRevision};
 
 use super::spec_check::{self, check};

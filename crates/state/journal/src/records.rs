@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use mote_core::InvocationId;
 use mote_core::accept::SCHEDULE_KEYS;
 use mote_core::invocation::Trigger;
+pub(crate) use mote_process::clock::unix_ms;
 use mote_store::commit::{CommitError, Committer, Steps};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
@@ -658,12 +659,6 @@ fn unsigned(row: &Row<'_>, at: usize) -> rusqlite::Result<u64> {
 fn id_of(row: &Row<'_>, at: usize) -> rusqlite::Result<InvocationId> {
     let bytes: [u8; 16] = row.get(at)?;
     Ok(InvocationId(u128::from_be_bytes(bytes)))
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn unix_ms() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |now| now.as_millis() as u64)
 }
 
 #[cfg(test)]

@@ -1,9 +1,13 @@
-//! The side of the program: it gives up rights, and logs to the node.
+//! The side of the companion: it gives up rights, and logs to the node.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use landlock::{
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, PathBeneath,
+    PathFd, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, Scope, path_beneath_rules,
+};
 use rustix::fs::MemfdFlags;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 use rustix::thread::{Gid, Uid};
@@ -11,27 +15,93 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// What a program may use.
+/// What a companion keeps. It loses everything else: other users' rights, the way to new privileges,
+/// signals to others, and programs to run.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
-    /// Memory. The program ends when it needs more, and the node starts it again.
+pub struct Rights<'a> {
+    /// Its user, if the node runs as root.
+    pub uid: u32,
+    /// Memory in bytes. The companion ends when it needs more, and the node starts it again.
     pub memory_bytes: u64,
     /// Open files.
-    pub files: u64,
+    pub open_files: u64,
+    /// The files that it reaches. Open ones stay open.
+    pub files: Files<'a>,
+    /// What it may do with new sockets over TCP. Open ones stay open.
+    pub network: Network,
 }
 
-/// Takes from this process other users' rights, the way to new privileges, and what is beyond
-/// `bounds`. It ends with its parent. Call it while the process has one thread; each program then
-/// restricts by landlock what it does not need.
-pub fn give_up_rights(uid: u32, bounds: Bounds) -> io::Result<()> {
+/// The files that a companion reaches.
+#[derive(Debug, Clone, Copy)]
+pub enum Files<'a> {
+    /// None.
+    Nothing,
+    /// It reads what its user may read, and writes nothing.
+    ReadAll,
+    /// Those in its folder.
+    Folder(&'a Path),
+    /// Those in its folder, and it reads [`SYSTEM`].
+    FolderAndSystem(&'a Path),
+}
+
+/// What a companion may do over TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Network {
+    /// Nothing.
+    Nothing,
+    /// Connect to others.
+    Connect,
+    /// Listen.
+    Listen,
+}
+
+/// What names of hosts and certificates of the system need: settings, libraries, and what a service
+/// for names writes. Folders that a machine does not have are left out.
+const SYSTEM: &[&str] = &["/etc", "/lib", "/lib32", "/lib64", "/nix", "/run", "/usr", "/proc/self"];
+
+/// Confines this process to `rights`, as far as the kernel knows landlock. The process ends with its
+/// parent. Call it while it has one thread.
+pub fn confine(rights: Rights<'_>) -> io::Result<()> {
+    let (all, reads) = (AccessFs::from_all(ABI::V6), AccessFs::from_read(ABI::V6));
+    let execute = BitFlags::from(AccessFs::Execute);
+    let (denied, folder, others): (_, _, &[&str]) = match rights.files {
+        Files::Nothing => (all, None, &[]),
+        Files::ReadAll => (AccessFs::from_write(ABI::V6) | execute, None, &[]),
+        Files::Folder(folder) => (all, Some(folder), &[]),
+        Files::FolderAndSystem(folder) => (all, Some(folder), SYSTEM),
+    };
+    let folder = folder.map(PathFd::new).transpose().map_err(io::Error::other)?;
+    let network = match rights.network {
+        Network::Nothing => AccessNet::from_all(ABI::V6),
+        Network::Connect => AccessNet::BindTcp.into(),
+        Network::Listen => AccessNet::ConnectTcp.into(),
+    };
+    give_up_rights(rights)?;
+    Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(denied)
+        .and_then(|rules| rules.handle_access(network))
+        .and_then(|rules| rules.scope(Scope::from_all(ABI::V6)))
+        .and_then(Ruleset::create)
+        .and_then(|rules| match folder {
+            Some(folder) => rules.add_rule(PathBeneath::new(folder, all & !execute)),
+            None => Ok(rules),
+        })
+        .and_then(|rules| rules.add_rules(path_beneath_rules(others, reads & !execute)))
+        .and_then(|rules| rules.restrict_self())
+        .map_err(io::Error::other)?;
+    Ok(())
+}
+
+fn give_up_rights(rights: Rights<'_>) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
     let limit = |most| Rlimit { current: Some(most), maximum: Some(most) };
-    rustix::process::setrlimit(Resource::Data, limit(bounds.memory_bytes))?;
+    rustix::process::setrlimit(Resource::Data, limit(rights.memory_bytes))?;
     rustix::process::setrlimit(Resource::Core, limit(0))?;
-    let files = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(bounds.files);
-    rustix::process::setrlimit(Resource::Nofile, limit(bounds.files.min(files)))?;
+    let files = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(rights.open_files);
+    rustix::process::setrlimit(Resource::Nofile, limit(rights.open_files.min(files)))?;
     if rustix::process::geteuid().is_root() {
-        let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
+        let (user, group) = (Uid::from_raw(rights.uid), Gid::from_raw(rights.uid));
         rustix::thread::set_thread_groups(&[])?;
         rustix::thread::set_thread_res_gid(group, group, group)?;
         rustix::thread::set_thread_res_uid(user, user, user)?;

@@ -12,10 +12,10 @@ use axum::response::{IntoResponse, Response};
 use mote_api::{Problem, paths};
 use mote_core::InvocationId;
 use mote_core::seats::Standing;
-use mote_engine::clock;
 use mote_journal::{Reader, problem_of};
 use mote_platforms::compat::routing::{Argument, Call, Refusal};
 use mote_platforms::compat::{call, connection};
+use mote_process::clock;
 use mote_tenants::namespaces::{Change, Scope, View, no_such_invocation};
 use mote_tenants::operators::{Act, Admission, Begun, Role, bearer, is_act, reads_only};
 

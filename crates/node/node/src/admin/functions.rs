@@ -20,7 +20,8 @@ use mote_core::body::{Body, BodyError};
 use mote_core::invocation::{Head, headers};
 use mote_core::spec::ScaleOverride;
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
-use mote_engine::{InstanceStatus, PoolStatus, Revision, clock};
+use mote_engine::{InstanceStatus, PoolStatus, Revision};
+use mote_process::clock;
 use serde::Deserialize;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 

@@ -16,7 +16,7 @@ use mote_core::state::{
     Begun, Condition, KEYS_MAX, Namespace, Operation, Outcome, QUOTA_BYTES_MAX, Quota, StateError,
     Usage, VALUE_BYTES_MAX,
 };
-use mote_engine::clock;
+use mote_process::clock;
 use serde::Deserialize;
 
 use super::Refused;

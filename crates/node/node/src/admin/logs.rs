@@ -11,7 +11,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::ready;
 use mote_api::types::LogLine;
 use mote_api::{Problem, Timestamp};
-use mote_engine::clock;
+use mote_process::clock;
 use serde::Deserialize;
 
 use super::Refused;

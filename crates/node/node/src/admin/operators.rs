@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use mote_api::Problem;
 use mote_api::operators::{AuditLog, NewOperatorToken, OperatorTokenRequest, OperatorTokens};
-use mote_engine::clock;
+use mote_process::clock;
 use mote_tenants::operators::tokens;
 use serde::Deserialize;
 

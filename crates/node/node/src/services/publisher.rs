@@ -18,7 +18,8 @@ use mote_core::shares::Exceeded;
 use mote_core::{
     Fault, FunctionName, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger,
 };
-use mote_engine::{Engine, clock};
+use mote_engine::Engine;
+use mote_process::clock;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 

@@ -23,7 +23,8 @@ use mote_core::services::{
 use mote_core::spec::Runtime;
 use mote_core::state::{self, KEYS_MAX, Namespace, Operation, Quota, State};
 use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger, name};
-use mote_engine::{Engine, Route, clock};
+use mote_engine::{Engine, Route};
+use mote_process::clock;
 use mote_tenants::namespaces::Namespaces;
 
 use crate::services::publisher::Publisher;

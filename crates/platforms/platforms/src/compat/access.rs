@@ -4,7 +4,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
@@ -12,6 +11,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mote_api::Problem;
+use mote_process::clock::unix_ms;
 use mote_tenants::operators::{Begun, bearer, reads_only};
 
 use crate::compat::connection;
@@ -250,11 +250,6 @@ pub fn act(who: &str, from: SocketAddr, request: &Request) -> Option<Act> {
         path: path.to_owned(),
         status: StatusCode::FORBIDDEN.as_u16(),
     })
-}
-
-fn unix_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The reason for refusing a request although no credentials are required.

@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::compat::node::{Change, Documents};
 use axum::http::StatusCode;
 use mote_api::Problem;
+pub(super) use mote_process::clock::unix_ms;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -249,10 +249,6 @@ impl Entities {
 fn change(kind: EntityKind, name: &str, entity: Option<&Entity>) -> Change {
     let value = entity.and_then(|entity| serde_json::to_vec(entity).ok());
     Change { collection: COLLECTION, key: format!("{}/{name}", kind.as_str()), value }
-}
-
-pub(super) fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Checks a name of one part against the platform's rules.
