@@ -125,7 +125,7 @@ pub fn header(datagram: &[u8]) -> Result<Header<'_>, Unusable> {
 pub struct Request<'a> {
     /// Uri-Path, percent-encoded, each segment with its leading `/`.
     pub path: Vec<u8>,
-    /// Uri-Query, percent-encoded and joined with `&`.
+    /// Uri-Query, percent-encoded and joined with `&`, which thus only separates options.
     pub query: Vec<u8>,
     /// Content-Format.
     pub content_format: Option<u16>,
@@ -304,8 +304,10 @@ fn is_segment_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@".contains(&byte)
 }
 
+/// Whether a byte stands as it is in a parameter. Readers of queries take `&`, and some of them `;`,
+/// for the end of a parameter, and `+` for a space (RFC 7252, 6.5, names the first only).
 fn is_query_byte(byte: u8) -> bool {
-    is_segment_byte(byte) || byte == b'/' || byte == b'?'
+    (is_segment_byte(byte) && !matches!(byte, b'&' | b'+')) || matches!(byte, b'/' | b'?')
 }
 
 fn percent_encode(out: &mut Vec<u8>, data: &[u8], plain: fn(u8) -> bool) {
@@ -517,6 +519,23 @@ mod tests {
         assert_eq!(request.path, b"/fn/a%2Fb");
         assert_eq!(request.query, b"q&x=y");
         assert_eq!(request.payload, b"hi");
+    }
+
+    #[test]
+    fn every_reader_of_a_query_finds_the_same_options() {
+        let check = |options: &[&[u8]], expected: &str| {
+            let mut request = Request::default();
+            for option in options {
+                assert_eq!(request.option(option::URI_QUERY, option), Ok(true));
+            }
+            assert_eq!(String::from_utf8_lossy(&request.query), expected);
+        };
+        check(&[b"a=1", b"b"], "a=1&b");
+        check(&[b"name=x&role=admin"], "name=x%26role=admin");
+        check(&[b"at=2026-01-01T00:00:00+02:00"], "at=2026-01-01T00:00:00%2B02:00");
+        check(&[b"a=b=c;d", b"%26"], "a=b=c%3Bd&%2526");
+        check(&["q=\u{fc} #\n\"/?".as_bytes()], "q=%C3%BC%20%23%0A%22/?");
+        check(&[b"a=1&mote-key=k", b"mote-key=l"], "a=1%26mote-key=k&mote-key=l");
     }
 
     #[test]
