@@ -277,6 +277,23 @@ fn who_removes_a_function_learns_what_waits_for_it() {
 }
 
 #[test]
+fn what_was_accepted_for_a_removed_function_runs_once_it_is_deployed_again() {
+    let node = Node::start();
+    node.deploy_ok("back", &[("app.py", ECHO)]);
+    node.deploy_ok("other", &[("app.py", ECHO)]);
+    let id = accept(&node, "/back", &[("mote-after", "2s")], b"kept");
+    node.ok(&["remove", "--yes", "back"]);
+    // This one is due later, so the first one is due when it has ended.
+    let other = accept(&node, "/other", &[("mote-after", "3s")], b"");
+    assert_eq!(ended(&node, &other)["state"], "succeeded");
+    assert_eq!(show(&node, &id)["state"], "waiting");
+    node.deploy_ok("back", &[("app.py", ECHO)]);
+    let shown = ended(&node, &id);
+    assert_eq!((&shown["state"], &shown["body"]), (&"succeeded".into(), &"kept".into()), "{shown}");
+    assert_eq!(shown["attempts"], 1);
+}
+
+#[test]
 fn an_order_key_keeps_the_order_through_failures() {
     let node = Node::start();
     let manifest = quick_retries("attempts = 9");
