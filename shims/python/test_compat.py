@@ -1,5 +1,6 @@
 """Objects that adapters make of a call: what is made late or kept between calls must not show."""
 
+import importlib.util
 import json
 import os
 import tempfile
@@ -196,6 +197,22 @@ class OpenFaas(Case):
     def test_flask_template_answers_an_object_as_json(self):
         engine = self.engine("openfaas", "def handle(req):\n    return {'body': req}\n", "fn:handle", template="python3-flask")
         self.check(engine.invoke("/", b"x"), {"body": "x"}, 200, "application/json")
+
+    def test_flask_knows_the_request_of_a_function_that_imports_it_when_called(self):
+        if importlib.util.find_spec("flask") is None:
+            self.skipTest("SKIPPED: flask is not installed")
+        code = "def %s:\n    from flask import request\n    return %s\n"
+        seen = "request.path + request.args['a']"
+        for compat, head, answer, more in (
+            ("openfaas", "handle(req)", seen, {"template": "python3-flask"}),
+            ("openfaas", "handle(req)", seen, {}),
+            ("openfaas", "handle(event, context)", "{'body': %s}" % seen, {"template": "python3-http"}),
+            ("fission", "main()", seen, {}),
+        ):
+            with self.subTest(compat, more=more):
+                entry = "fn:" + head.partition("(")[0]
+                engine = self.engine(compat, code % (head, answer), entry, **more)
+                self.check(engine.invoke("/b", b"x", query="a=1"), b"/b1")
 
     def test_the_event_can_be_changed_and_copied(self):
         engine = self.engine("openfaas", """

@@ -181,6 +181,15 @@ def flask_value(value):
     return value, status, headers
 
 
+def has_flask():
+    """Whether the function has imported Flask, or could."""
+    if "flask" in sys.modules:
+        return True
+    import importlib.util
+
+    return importlib.util.find_spec("flask") is not None
+
+
 def flask_app(call, folder=None):
     """A Flask application that calls `call(event)` for every path and method, so that Flask's
     own globals are there. An exception leaves it, for the log."""
