@@ -290,6 +290,26 @@ class Nuclio(Case):
         self.assertIn("takes 3 arguments, at most 2 are given", str(engine.ready))
 
 
+class Paths(Case):
+    def test_platforms_whose_servers_decode_the_path_give_it_decoded(self):
+        http = "def handle(event, context):\n    return {'body': [event.path]}\n"
+        flask = "def handle(req):\n    from flask import request\n    return [request.path]\n"
+        classic = "import json, os\ndef handle(req):\n    return json.dumps([os.environ['Http_Path']])\n"
+        nuclio = "def handler(context, event):\n    return [event.path]\n"
+        for compat, code, entry, template in (
+            ("openfaas", http, "fn:handle", "python3-http"),
+            ("openfaas", flask, "fn:handle", "python3-flask"),
+            ("openfaas", classic, "fn:handle", "python3"),
+            ("nuclio", nuclio, "fn:handler", None),
+        ):
+            with self.subTest(compat, template=template):
+                if "flask" in code and importlib.util.find_spec("flask") is None:
+                    self.skipTest("SKIPPED: flask is not installed")
+                engine = self.engine(compat, code, entry, **({"template": template} if template else {}))
+                self.check(engine.invoke("/a%26b/c%20d/%C3%BC"), ["/a&b/c d/ü"])
+                self.check(engine.invoke("/plain"), ["/plain"])
+
+
 class Kubeless(Case):
     def test_the_event_is_a_plain_dict(self):
         engine = self.engine("kubeless", """

@@ -136,6 +136,15 @@ class Lazy:
         return value
 
 
+def decoded_path(event):
+    """The path without its percent-encoding, for platforms whose servers decode it."""
+    if "%" not in event.path:
+        return event.path
+    from urllib.parse import unquote
+
+    return unquote(event.path)
+
+
 def content_type(event):
     """The media type of a request's body, in lower case, without parameters."""
     if b"content-type\n" not in event.header_block():

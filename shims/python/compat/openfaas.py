@@ -21,6 +21,7 @@ from mote_compat import (
     Fields,
     Lazy,
     Query,
+    decoded_path,
     flask_app,
     flask_value,
     has_flask,
@@ -48,7 +49,7 @@ class Event(Lazy):
         "headers": lambda event: Headers(event.headers.pairs),
         "method": lambda event: event.method,
         "query": lambda event: Query(event.query),
-        "path": lambda event: event.path,
+        "path": decoded_path,
     }
 
     def __init__(self, event):
@@ -183,7 +184,7 @@ def request_variables(event):
     """The request as the watchdog exports it."""
     facts = {
         "Http_Method": event.method,
-        "Http_Path": event.path,
+        "Http_Path": decoded_path(event),
         "Http_Query": event.query,
         "Http_ContentLength": str(len(event.body)),
         "Http_Content_Length": str(len(event.body)),

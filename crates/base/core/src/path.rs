@@ -65,6 +65,21 @@ pub fn canonical(path: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(canonical)
 }
 
+/// A path without its percent-encoding.
+pub fn decoded(path: &[u8]) -> Cow<'_, [u8]> {
+    if !path.contains(&b'%') {
+        return Cow::Borrowed(path);
+    }
+    let mut decoded = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let [byte, after @ ..] = rest {
+        let found = escape(rest);
+        decoded.push(found.unwrap_or(*byte));
+        rest = if found.is_some() { &rest[3..] } else { after };
+    }
+    Cow::Owned(decoded)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +108,8 @@ mod tests {
 
     #[test]
     fn escapes_are_found() {
+        assert_eq!(&*decoded(b"/a%26b/c%20d/50%"), b"/a&b/c d/50%");
+        assert_eq!(&*decoded(b"/a"), b"/a");
         assert_eq!(escape(b"%4a"), Some(b'J'));
         assert_eq!(escape(b"%4"), None);
         assert_eq!(escape(b"%+1"), None);
