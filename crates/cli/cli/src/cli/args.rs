@@ -343,7 +343,7 @@ pub(super) struct NodeFlags {
 pub(super) struct Up {
     #[command(flatten)]
     pub(super) node: NodeFlags,
-    /// Folders or files to deploy at start
+    /// Folders or files to deploy at start, unless nothing in them has changed
     #[arg(value_name = "PATH")]
     pub(super) deploy: Vec<PathBuf>,
 }
