@@ -74,6 +74,12 @@ fn a_caller_that_does_not_wait_finds_the_result_later() {
     assert_eq!(list["invocations"].as_array().map(Vec::len), Some(2), "{list}");
     let id = node.ok(&["invoke", "echo", "--async", "-d", "cli"]);
     assert_eq!(ended(&node, id.trim())["trigger"], "admin");
+    // A list that leaves some out says so.
+    for (limit, is_cut) in [("2", true), ("3", false)] {
+        let listed = node.mote(&["invocation", "list", "--limit", limit]);
+        let said = String::from_utf8_lossy(&listed.stderr).into_owned();
+        assert_eq!(said.contains("these are the newest 2 of more"), is_cut, "{said}");
+    }
 }
 
 #[test]

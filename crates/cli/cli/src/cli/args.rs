@@ -607,7 +607,7 @@ pub(super) enum InvocationVerb {
         /// Only those in this state: waiting, running, succeeded, dead or cancelled
         #[arg(long, value_name = "STATE")]
         state: Option<String>,
-        /// At most this many
+        /// At most this many, up to 1,000 [default: 100]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
@@ -650,7 +650,7 @@ pub(super) enum RunVerb {
         /// Only those in this state: waiting, running, succeeded, dead or cancelled
         #[arg(long, value_name = "STATE")]
         state: Option<String>,
-        /// At most this many
+        /// At most this many, up to 1,000 [default: 100]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
@@ -685,7 +685,7 @@ pub(super) enum DeadLetterVerb {
         /// Only those of this function
         #[arg(long, value_name = "NAME")]
         function: Option<String>,
-        /// At most this many
+        /// At most this many, up to 1,000 [default: 100]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
