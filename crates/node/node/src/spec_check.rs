@@ -52,7 +52,7 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
         let text = format!(
             "memory: {} requested, but the node has {} for all instances",
             mote_core::fault::bytes_text(spec.limits.memory_bytes),
-            mote_core::fault::bytes_text(node.memory_bytes)
+            mote_core::fault::rounded_bytes_text(node.memory_bytes)
         );
         let hint = "set [limits] memory, or the limit in the file of the function's platform, to less; \
                     or raise the node's setting memory";
