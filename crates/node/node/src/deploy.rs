@@ -19,7 +19,7 @@ use mote_engine::logs::LogLevel;
 use mote_pool::autoscale::{self, Known};
 use mote_store::{ArchiveLimits, RevisionState, StagedCode, StoredRevision};
 
-use super::spec_check::{check, recipient_warnings, route_warnings};
+use super::spec_check::{check, cors_warning, recipient_warnings, route_warnings};
 use super::store_work::{blocking, internal, store_problem, with_store};
 use super::turns::turn;
 use super::{Node, golang, keys, namespaces, packages, rollout};
@@ -158,6 +158,7 @@ async fn attempt(
     steps.done("check", format!("runtime {}", spec.runtime.as_str()));
     warnings.extend(recipient_warnings(node, &spec));
     warnings.extend(route_warnings(node, &spec));
+    warnings.extend(cors_warning(node, &spec));
     warnings.extend(keys::warning(node, &spec));
     let live = node.engine.get(name.as_str());
     warnings.extend(live.as_ref().and_then(|live| keys::change(node, &live.spec, &spec)));

@@ -99,6 +99,16 @@ pub(super) fn route_conflict(node: &Node, spec: &FunctionSpec) -> Result<(), Pro
     Err(Problem::new(409, "M0422", text).with_field("route").with_hint(hint))
 }
 
+/// A warning about permitted origins without an effect.
+pub(super) fn cors_warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
+    spec.http.as_ref()?.cors.as_ref()?;
+    (node.config.access_of(spec.access) == Access::Local).then(|| {
+        "http.cors: pages of other origins stay refused, because only this machine may call the \
+         function; set [access] mode = \"public\" or \"key\""
+            .to_owned()
+    })
+}
+
 /// Warnings about routes without an effect: those that the name of another function hides, because paths
 /// below `/NAME` belong to the function of this name; those that this function hides; and hosts of a
 /// function that is closed to other machines.
