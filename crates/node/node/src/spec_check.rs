@@ -11,8 +11,10 @@ use super::{Node, schedules, secrets};
 
 /// The checks of a spec that need no instance.
 pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
-    if let Some(error) = spec.check().into_iter().next() {
-        return Err(Problem::new(422, "M0303", error.to_string()).with_field(error.field));
+    let errors = spec.check();
+    if let Some(first) = errors.first() {
+        let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        return Err(Problem::new(422, "M0303", all.join("; ")).with_field(first.field));
     }
     let tokens = spec.tokens.as_deref().map_or(Ok(()), mote_jwt::check);
     if let Err((field, problem)) = tokens {
