@@ -264,6 +264,13 @@ for (const [compat, code, entry] of [
   }, { entry });
 }
 
+withAdapter('Nuclio: the path is decoded, as its processor gives it', 'nuclio',
+  'exports.handler = (context, event) => context.callback([event.path, event.url]);',
+  async (engine) => {
+    check(await engine.invoke('/a%26b/c%20d/%C3%BC', '', { query: 'e=%20' }), ['/a&b/c d/ü', '/a%26b/c%20d/%C3%BC?e=%20']);
+    check(await engine.invoke('/%ff'), ['/%ff', '/%ff']);
+  }, { entry: 'fn.js:handler' });
+
 withAdapter('Knative: promises that fail, in the function and after it', 'knative', `
   const cases = { '/throw': () => { throw new Error('no'); }, '/status': () => ({ statusCode: 99, body: 'x' }), '/good': () => 'x' };
   exports.handle = async (context) => { await null; return cases[context.path](); };

@@ -1,5 +1,6 @@
 """Objects that adapters make of a call: what is made late or kept between calls must not show."""
 
+import importlib.util
 import json
 import os
 import tempfile
@@ -197,6 +198,22 @@ class OpenFaas(Case):
         engine = self.engine("openfaas", "def handle(req):\n    return {'body': req}\n", "fn:handle", template="python3-flask")
         self.check(engine.invoke("/", b"x"), {"body": "x"}, 200, "application/json")
 
+    def test_flask_knows_the_request_of_a_function_that_imports_it_when_called(self):
+        if importlib.util.find_spec("flask") is None:
+            self.skipTest("SKIPPED: flask is not installed")
+        code = "def %s:\n    from flask import request\n    return %s\n"
+        seen = "request.path + request.args['a']"
+        for compat, head, answer, more in (
+            ("openfaas", "handle(req)", seen, {"template": "python3-flask"}),
+            ("openfaas", "handle(req)", seen, {}),
+            ("openfaas", "handle(event, context)", "{'body': %s}" % seen, {"template": "python3-http"}),
+            ("fission", "main()", seen, {}),
+        ):
+            with self.subTest(compat, more=more):
+                entry = "fn:" + head.partition("(")[0]
+                engine = self.engine(compat, code % (head, answer), entry, **more)
+                self.check(engine.invoke("/b", b"x", query="a=1"), b"/b1")
+
     def test_the_event_can_be_changed_and_copied(self):
         engine = self.engine("openfaas", """
             import copy
@@ -271,6 +288,26 @@ class Nuclio(Case):
         self.addCleanup(engine.__exit__)
         self.assertEqual(engine.ready["kind"], "ERROR", engine.ready)
         self.assertIn("takes 3 arguments, at most 2 are given", str(engine.ready))
+
+
+class Paths(Case):
+    def test_platforms_whose_servers_decode_the_path_give_it_decoded(self):
+        http = "def handle(event, context):\n    return {'body': [event.path]}\n"
+        flask = "def handle(req):\n    from flask import request\n    return [request.path]\n"
+        classic = "import json, os\ndef handle(req):\n    return json.dumps([os.environ['Http_Path']])\n"
+        nuclio = "def handler(context, event):\n    return [event.path]\n"
+        for compat, code, entry, template in (
+            ("openfaas", http, "fn:handle", "python3-http"),
+            ("openfaas", flask, "fn:handle", "python3-flask"),
+            ("openfaas", classic, "fn:handle", "python3"),
+            ("nuclio", nuclio, "fn:handler", None),
+        ):
+            with self.subTest(compat, template=template):
+                if "flask" in code and importlib.util.find_spec("flask") is None:
+                    self.skipTest("SKIPPED: flask is not installed")
+                engine = self.engine(compat, code, entry, **({"template": template} if template else {}))
+                self.check(engine.invoke("/a%26b/c%20d/%C3%BC"), ["/a&b/c d/ü"])
+                self.check(engine.invoke("/plain"), ["/plain"])
 
 
 class Kubeless(Case):

@@ -91,12 +91,17 @@ fn devices_call_functions_and_functions_answer() {
         assert_eq!(String::from_utf8_lossy(&answer.stdout), "ASK\n", "{answer:?}");
         // The publisher may not choose a topic that the function may not publish to.
         let elsewhere = Subscriber::start(port, &["-V", "5", "-t", "other/#", "-t", "back/#"]);
+        // Its answer goes to the topic of `reply` instead.
+        let replies = Subscriber::start(port, &["-V", "5", "-t", "out/#"]);
         for topic in ["other/y", "back/z"] {
             let properties = ["-D", "publish", "response-topic", topic];
             let args = ["-V", "5", "-t", "in/y", "-m", "ask", "-q", "1"];
             publish_ok(port, &[&args[..], &properties[..]].concat());
         }
         assert_eq!(elsewhere.wait(1), ["back/z ASK"]);
+        assert_eq!(replies.wait(1), ["out/y ASK"]);
+        let log = node.ok(&["logs", "echo"]);
+        assert!(log.contains("no answer is published to the response topic other/y"), "{log}");
     }
 }
 

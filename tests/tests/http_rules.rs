@@ -665,3 +665,21 @@ fn a_browser_obeys_the_rules() {
     assert_eq!(node.get("/open/calls").text(), "GET,PUT,GET", "a simple request is run");
     assert_eq!(node.get("/bank/calls").text(), "GET,POST,GET", "and a change is not");
 }
+
+#[test]
+fn permitted_origins_of_a_function_that_others_cannot_call_are_warned_of() {
+    let node = Node::start();
+    for (access, is_warned) in
+        [("", true), ("[access]\nmode = \"local\"", true), ("[access]\nmode = \"public\"", false)]
+    {
+        let manifest = format!("version = 1\n[http.cors]\norigins = [\"{APP}\"]\n{access}\n");
+        let deployed = node.deploy("pages", &[("app.py", CODE), ("mote.toml", &manifest)]);
+        let said = String::from_utf8_lossy(&deployed.stderr).into_owned();
+        assert!(deployed.status.success(), "{said}");
+        assert_eq!(
+            said.contains("http.cors: pages of other origins"),
+            is_warned,
+            "{access}: {said}"
+        );
+    }
+}

@@ -74,6 +74,12 @@ fn a_caller_that_does_not_wait_finds_the_result_later() {
     assert_eq!(list["invocations"].as_array().map(Vec::len), Some(2), "{list}");
     let id = node.ok(&["invoke", "echo", "--async", "-d", "cli"]);
     assert_eq!(ended(&node, id.trim())["trigger"], "admin");
+    // A list that leaves some out says so.
+    for (limit, is_cut) in [("2", true), ("3", false)] {
+        let listed = node.mote(&["invocation", "list", "--limit", limit]);
+        let said = String::from_utf8_lossy(&listed.stderr).into_owned();
+        assert_eq!(said.contains("these are the newest 2 of more"), is_cut, "{said}");
+    }
 }
 
 #[test]
@@ -274,6 +280,23 @@ fn who_removes_a_function_learns_what_waits_for_it() {
     let text = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(text.contains("1 accepted invocation still waits for a function"), "{text}");
     node.ok(&["invocation", "cancel", "--function", "late"]);
+}
+
+#[test]
+fn what_was_accepted_for_a_removed_function_runs_once_it_is_deployed_again() {
+    let node = Node::start();
+    node.deploy_ok("back", &[("app.py", ECHO)]);
+    node.deploy_ok("other", &[("app.py", ECHO)]);
+    let id = accept(&node, "/back", &[("mote-after", "2s")], b"kept");
+    node.ok(&["remove", "--yes", "back"]);
+    // This one is due later, so the first one is due when it has ended.
+    let other = accept(&node, "/other", &[("mote-after", "3s")], b"");
+    assert_eq!(ended(&node, &other)["state"], "succeeded");
+    assert_eq!(show(&node, &id)["state"], "waiting");
+    node.deploy_ok("back", &[("app.py", ECHO)]);
+    let shown = ended(&node, &id);
+    assert_eq!((&shown["state"], &shown["body"]), (&"succeeded".into(), &"kept".into()), "{shown}");
+    assert_eq!(shown["attempts"], 1);
 }
 
 #[test]

@@ -436,3 +436,15 @@ fn no_acknowledged_increment_is_lost_when_the_node_is_killed() {
     }
     assert!(ledger.values().all(|(_, acknowledged)| *acknowledged > 0), "{ledger:?}");
 }
+
+#[test]
+fn state_of_a_function_that_does_not_exist_is_warned_of() {
+    let node = Node::start();
+    node.deploy_ok("there", &[("app.py", "def handle(event, ctx):\n    return ''\n")]);
+    for (namespace, is_warned) in [("nobody", true), ("there", false), ("shared:site", false)] {
+        let put = node.mote(&["kv", "put", namespace, "a", "b"]);
+        let said = String::from_utf8_lossy(&put.stderr).into_owned();
+        assert!(put.status.success(), "{said}");
+        assert_eq!(said.contains("there is no function named"), is_warned, "{namespace}: {said}");
+    }
+}

@@ -300,6 +300,30 @@ fn only_versions_in_use_and_the_protocol_are_accepted() {
     assert!(!accepted && text.contains("alert no application protocol"), "{text}");
 }
 
+/// A device that speaks MQTT 3.1 learns why it cannot connect, as without TLS.
+#[test]
+fn a_client_of_an_old_version_gets_an_answer() {
+    let Some(bench) = Bench::start("mqtt_tls", &[]) else { return };
+    let mut client = Command::new("openssl")
+        .args(["s_client", "-quiet", "-connect", &format!("127.0.0.1:{}", bench.port)])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("openssl");
+    let mut input = client.stdin.take().expect("piped");
+    input.write_all(b"\x10\x0f\0\x06MQIsdp\x03\x02\0\x3c\0\x01a").expect("sent");
+    let mut answer = [0; 4];
+    client.stdout.take().expect("piped").read_exact(&mut answer).expect("an answer");
+    assert_eq!(answer, [0x20, 2, 0, 1], "unacceptable protocol version");
+    drop(input);
+    client.wait().expect("our child");
+    wait_for("a line in the log", || {
+        bench.node.log().contains("MQTT 3.1 is refused").then_some(())
+    });
+    bench.publish_ok(&["-t", "a", "-m", "others are served"]);
+}
+
 #[test]
 fn clients_that_are_silent_or_hostile_stop_nobody() {
     let test = "clients_that_are_silent_or_hostile_stop_nobody";

@@ -230,3 +230,30 @@ fn node_and_go_functions_notify() {
         assert_eq!(node.post(&format!("/{name}/b"), b"nobody").text(), "0");
     }
 }
+
+#[test]
+fn a_path_has_one_form_over_http_and_coap() {
+    let Some(client) = coap_client() else {
+        return skip("observe", "no coap-client");
+    };
+    let node = Node::start();
+    let python = "def handle(event, ctx):\n    \
+        if event.method == 'GET':\n        return event.path\n    \
+        return str(ctx.notify(event.path, event.text))\n";
+    node.deploy_ok("mirror", &[("app.py", python)]);
+    // coap-client decodes the path and sends it as plain segments.
+    for (spelled, seen) in
+        [("/AA%3ABB", "/AA:BB"), ("/%c3%bc%7e", "/%C3%BC~"), ("/a%20b%26%25", "/a%20b&%25")]
+    {
+        assert_eq!(node.get(&format!("/mirror{spelled}")).text(), seen);
+        let observer = Observer::start(client, &format!("coap://{}/mirror{spelled}", node.coap));
+        observer.expect(seen);
+        assert_eq!(node.post(&format!("/mirror{spelled}"), b"changed").text(), "1", "{spelled}");
+        observer.expect("changed");
+    }
+    for refused in ["/a%2Fb", "/a%3Bb", "/%2541"] {
+        assert_eq!(node.get(&format!("/mirror{refused}")).status, 400, "{refused}");
+        let observer = Observer::start(client, &format!("coap://{}/mirror{refused}", node.coap));
+        observer.expect("4.00 path is not in normal form");
+    }
+}

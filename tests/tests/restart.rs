@@ -227,3 +227,40 @@ fn stopping_is_clean() {
     assert_eq!((answer.status, answer.text()), (200, "done".into()), "cut short by the stop");
     assert_eq!(cgroup_folders(pid), Vec::<std::path::PathBuf>::new());
 }
+
+#[test]
+fn functions_that_are_deployed_at_each_start_get_a_revision_only_when_they_change() {
+    let project = tempfile::tempdir().expect("a folder");
+    let folder = project.path().join("hello");
+    std::fs::create_dir(&folder).expect("made");
+    let write = |answer: &str| {
+        let code = format!("def handle(event, ctx):\n    return '{answer}'\n");
+        std::fs::write(folder.join("app.py"), code).expect("written");
+    };
+    write("one");
+    let node = Node::start_with(&[folder.to_str().expect("text")]);
+    let said = |node: &Node, text: &str| {
+        wait_for(text, || {
+            let out = std::fs::read_to_string(node.dir.path().join("up.out")).expect("readable");
+            out.contains(text).then_some(())
+        });
+    };
+    let revisions = |node: &Node| {
+        let list = node.json(&["revisions", "hello", "-o", "json"]);
+        list["revisions"].as_array().expect("a list").len()
+    };
+    said(&node, "hello@1 is live");
+    let node = node.stop_and_restart();
+    said(&node, "hello has not changed; @1 stays live");
+    assert_eq!(revisions(&node), 1);
+    let node = node.restart_after(false, || write("two"));
+    said(&node, "hello@2 is live");
+    // A rollback stays.
+    node.ok(&["rollback", "hello"]);
+    let node = node.stop_and_restart();
+    said(&node, "hello has not changed; @1 stays live");
+    assert_eq!((revisions(&node), node.get("/hello").text().as_str()), (2, "one"));
+    // A person who deploys the same code says that it should be live.
+    assert!(node.ok(&["deploy", folder.to_str().expect("text")]).contains("hello@3 is live"));
+    assert_eq!(node.get("/hello").text(), "two");
+}

@@ -16,6 +16,16 @@ export const HTML = 'text/html; charset=utf-8';
 export const PLAIN = 'text/plain; charset=utf-8';
 export const JSON_TYPE = 'application/json; charset=utf-8';
 
+/** A path without its percent-encoding, for platforms whose servers decode it. */
+export function decodedPath(path) {
+  if (!path.includes('%')) return path;
+  try {
+    return decodeURIComponent(path);
+  } catch { // it is no UTF-8
+    return path;
+  }
+}
+
 /** What a module exports: `module.exports`, or the module itself. */
 export async function exportsOf(file) {
   const loaded = await import(pathToFileURL(file).href);

@@ -3,7 +3,7 @@
 
 import { format } from 'node:util';
 
-import { exportsOf, functionOf, reply, showing, typed } from './http.mjs';
+import { decodedPath, exportsOf, functionOf, reply, showing, typed } from './http.mjs';
 import { headOf } from '../mote_shim.mjs';
 
 class NuclioResponse {
@@ -96,7 +96,7 @@ class Event {
   get headers() { return this.#keep('headers', titled({ ...headOf(this.#event).fields })); }
   get id() { return this.#event.id; }
   get method() { return this.#event.method; }
-  get path() { return this.#event.path; }
+  get path() { return decodedPath(this.#event.path); }
   get size() { return this.#event.body.length; }
   get timestamp() { return this.#keep('timestamp', new Date()); }
   get url() { return this.#event.path + (this.#event.query ? `?${this.#event.query}` : ''); }

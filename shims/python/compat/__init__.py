@@ -136,6 +136,15 @@ class Lazy:
         return value
 
 
+def decoded_path(event):
+    """The path without its percent-encoding, for platforms whose servers decode it."""
+    if "%" not in event.path:
+        return event.path
+    from urllib.parse import unquote
+
+    return unquote(event.path)
+
+
 def content_type(event):
     """The media type of a request's body, in lower case, without parameters."""
     if b"content-type\n" not in event.header_block():
@@ -179,6 +188,15 @@ def flask_value(value):
     if not isinstance(value, (dict, list)) and not any(name.lower() == "content-type" for name, _ in headers):
         headers.append(("Content-Type", HTML))
     return value, status, headers
+
+
+def has_flask():
+    """Whether the function has imported Flask, or could."""
+    if "flask" in sys.modules:
+        return True
+    import importlib.util
+
+    return importlib.util.find_spec("flask") is not None
 
 
 def flask_app(call, folder=None):

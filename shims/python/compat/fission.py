@@ -7,7 +7,7 @@ import os
 import sys
 
 import mote_shim
-from mote_compat import HTML_BLOCK, flask_app, flask_value, import_own_files_last, nothing_to_call
+from mote_compat import HTML_BLOCK, flask_app, flask_value, has_flask, import_own_files_last, nothing_to_call
 
 METHODS = ["GET", "POST", "PUT", "HEAD", "OPTIONS", "DELETE"]
 
@@ -22,7 +22,8 @@ def adapt(worker):
         if error.name == "flask":
             error.msg += " (Fission's environment brings Flask along: name it in requirements.txt)"
         raise
-    if "flask" in sys.modules:
+    # The function may import Flask only when it is called, and then needs the request of the call.
+    if has_flask():
         return nothing_to_call(), flask_app(lambda event: function()), "app"
 
     worker.text = HTML_BLOCK

@@ -8,7 +8,7 @@ import sys
 import types
 
 import mote_shim
-from mote_compat import Fields, Lazy, Query, content_type, nothing_to_call, typed_block
+from mote_compat import Fields, Lazy, Query, content_type, decoded_path, nothing_to_call, typed_block
 
 TEXT_BLOCK = typed_block("text/plain")
 # Where a function that may call others reaches them.
@@ -104,7 +104,7 @@ class Incoming(Lazy, Event):
         "headers": lambda event: Fields(event.headers.pairs),
         "id": lambda event: event.id,
         "method": lambda event: event.method,
-        "path": lambda event: event.path,
+        "path": decoded_path,
         "size": lambda event: len(event.body),
         "timestamp": lambda event: datetime.datetime.now(datetime.timezone.utc),
         "url": lambda event: event.path + ("?" + event.query if event.query else ""),
@@ -188,7 +188,9 @@ class Platform:
             body = body.encode()
         fields = {name: value for name, value in (event.headers or {}).items() if name.lower() not in REPLACED}
         fields["Content-Type"] = kind
-        target = "/" + quote(function_name, safe="") + "/" + (event.path or "/").lstrip("/")
+        # Functions write paths that are encoded; that of an event which is passed on is not.
+        below = quote((event.path or "/").lstrip("/"), safe="/%:@!$&'()*+,;=?")
+        target = "/" + quote(function_name, safe="") + "/" + below
         connection = http.client.HTTPConnection(*FRONT, timeout=timeout)
         try:
             connection.request(event.method or ("POST" if body else "GET"), target, body, fields)

@@ -21,8 +21,10 @@ from mote_compat import (
     Fields,
     Lazy,
     Query,
+    decoded_path,
     flask_app,
     flask_value,
+    has_flask,
     import_own_files_last,
     nothing_to_call,
     title,
@@ -47,7 +49,7 @@ class Event(Lazy):
         "headers": lambda event: Headers(event.headers.pairs),
         "method": lambda event: event.method,
         "query": lambda event: Query(event.query),
-        "path": lambda event: event.path,
+        "path": decoded_path,
     }
 
     def __init__(self, event):
@@ -76,7 +78,8 @@ def adapt(worker):
     handler = getattr(module, entry[2] or "handle")
     worker.text = HTML_BLOCK
     template = worker.spec.get("template") or guessed(handler, module)
-    with_flask = "flask" in sys.modules
+    # A handler may import Flask only when it is called, and then needs the request of the call.
+    with_flask = has_flask() if template != "python3" else False
     if "flask" in template:
         call = with_text(handler)
     elif "http" not in template:
@@ -95,7 +98,8 @@ def guessed(handler, module):
     """The template, when nobody said: by the arguments, and whether Flask is used."""
     if handler.__code__.co_argcount >= 2:
         return "python3-http"
-    return "python3-flask" if hasattr(module, "flask") or "flask" in sys.modules else "python3"
+    uses_flask = "flask" in sys.modules or "flask" in handler.__code__.co_names
+    return "python3-flask" if uses_flask else "python3"
 
 
 def with_event(handler):
@@ -180,7 +184,7 @@ def request_variables(event):
     """The request as the watchdog exports it."""
     facts = {
         "Http_Method": event.method,
-        "Http_Path": event.path,
+        "Http_Path": decoded_path(event),
         "Http_Query": event.query,
         "Http_ContentLength": str(len(event.body)),
         "Http_Content_Length": str(len(event.body)),

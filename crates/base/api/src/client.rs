@@ -138,6 +138,9 @@ pub struct DeployOptions {
     pub no_traffic: bool,
     /// As `no_traffic`, and callers reach the revision by this tag.
     pub tag: Option<String>,
+    /// Make no revision if one with this code and these settings serves, or is the newest one that
+    /// has served.
+    pub if_changed: bool,
 }
 
 /// Which accepted invocations to list.
@@ -240,6 +243,9 @@ impl Client {
         let mut query = format!("dry_run={}", options.dry_run);
         if options.no_traffic {
             query.push_str("&no_traffic=true");
+        }
+        if options.if_changed {
+            query.push_str("&if_changed=true");
         }
         if let Some(tag) = &options.tag {
             query.push_str(&format!("&tag={}", encode(tag)));

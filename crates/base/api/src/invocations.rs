@@ -149,11 +149,19 @@ impl RunStepState {
     }
 }
 
+/// Invocations of a list unless the query asks for another number.
+pub const LIST_DEFAULT: usize = 100;
+/// Invocations of a list at most.
+pub const LIST_MAX: usize = 1_000;
+
 /// A list of accepted invocations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AcceptedInvocations {
     /// The newest first, without their answers.
     pub invocations: Vec<AcceptedInvocation>,
+    /// Whether there are older ones that the limit leaves out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
 }
 
 /// What became of a request to cancel an invocation.

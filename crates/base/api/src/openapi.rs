@@ -168,10 +168,11 @@ fn function() {}
         ("dry_run" = Option<bool>, Query, description = "check everything, change nothing"),
         ("no_traffic" = Option<bool>, Query, description = "the revision receives no share of the traffic"),
         ("tag" = Option<String>, Query, description = "the revision receives no share of the traffic, and NAME@TAG reaches it"),
+        ("if_changed" = Option<bool>, Query, description = "make no revision if one with this code and these settings serves, or is the newest one that has served"),
     ),
     request_body(content = Vec<u8>, content_type = "application/x-tar", description = "tar of the folder"),
     responses(
-        (status = 200, body = DeployResult, description = "nothing was changed (dry run)"),
+        (status = 200, body = DeployResult, description = "nothing was changed (dry run, or an unchanged function)"),
         (status = 201, body = DeployResult, description = "the revision is ready, stored, and live unless it was deployed without traffic"),
         (status = 400, body = Problem, content_type = "application/problem+json", description = "upload cut off"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "another deploy of this function is running, or there is no revision that could receive the traffic"),

@@ -458,7 +458,7 @@ pub struct FunctionList {
 pub struct DeployResult {
     /// The function.
     pub function: String,
-    /// Its new revision, or with `dry_run` the one it would get.
+    /// Its new revision, or with `dry_run` the one it would get; the live one if it is unchanged.
     pub revision: u64,
     /// The revision that was live before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -469,6 +469,9 @@ pub struct DeployResult {
     /// Who may call it: `public`, `key`, `basic`, `jwt`, `mtls`, `webhook` or `local`.
     #[serde(default = "public")]
     pub access: String,
+    /// Whether nothing was done, because the function has a revision like this one (`if_changed`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unchanged: bool,
     /// Whether it was asked to take no traffic by share.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub held_back: bool,

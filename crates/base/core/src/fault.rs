@@ -429,12 +429,33 @@ pub fn bytes_text(bytes: u64) -> String {
     format!("{bytes} bytes")
 }
 
+/// A size for people who need not know it exactly, such as the memory of a machine: with up to two
+/// decimals in the largest unit that it fills.
+pub fn rounded_bytes_text(bytes: u64) -> String {
+    for (unit, size) in [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
+        if bytes >= size {
+            let number = format!("{:.2}", bytes as f64 / size as f64);
+            return format!("{} {unit}", number.trim_end_matches('0').trim_end_matches('.'));
+        }
+    }
+    format!("{bytes} bytes")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn sizes() {
+        for (bytes, text) in [
+            (18_513_069 << 10, "17.66 GiB"),
+            (2 << 30, "2 GiB"),
+            (100 << 20, "100 MiB"),
+            (3 << 19, "1.5 MiB"),
+            (1_000, "1000 bytes"),
+        ] {
+            assert_eq!(rounded_bytes_text(bytes), text);
+        }
         assert_eq!(bytes_text(6 << 20), "6 MiB");
         assert_eq!(bytes_text(1500), "1500 bytes");
         assert_eq!(bytes_text(2048), "2 KiB");

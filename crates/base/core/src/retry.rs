@@ -61,6 +61,10 @@ impl AsyncRules {
             Attempt::Answered(500..=599) => RetryOn::Status,
             Attempt::Answered(_) => return Next::Succeeded,
             Attempt::Failed(Fault::Stopping) => return Next::Kept,
+            // The function was removed before the attempt reached it; the next one may find it again.
+            Attempt::Failed(Fault::NoSuchFunction) if tried.age_ms < self.age_ms_max => {
+                return Next::Again { after_ms: pause(tried.roomless), counts: false };
+            }
             Attempt::Failed(fault) => match fault.class() {
                 FaultClass::Caller => return Next::Dead,
                 FaultClass::Capacity if tried.age_ms < self.age_ms_max => {
@@ -131,7 +135,13 @@ mod tests {
         assert_eq!(next(&rules, Attempt::Failed(&error())), again);
         assert_eq!(next(&rules, Attempt::Failed(&Fault::DeadlineRunning { timeout_ms: 1 })), again);
         assert_eq!(next(&rules, Attempt::Failed(&Fault::Stopping)), Next::Kept);
-        assert_eq!(next(&rules, Attempt::Failed(&Fault::NoSuchFunction)), Next::Dead);
+        assert_eq!(
+            next(&rules, Attempt::Failed(&Fault::NoSuchFunction)),
+            Next::Again { after_ms: 1_000, counts: false },
+            "it waits until the function is deployed"
+        );
+        let old = Tried { age_ms: AGE_MS_MAX_DEFAULT, ..TRIED };
+        assert_eq!(rules.next(old, Attempt::Failed(&Fault::NoSuchFunction)), Next::Dead);
         let full = next(&rules, Attempt::Failed(&Fault::QueueFull));
         assert_eq!(full, Next::Again { after_ms: 1_000, counts: false });
     }

@@ -11,6 +11,7 @@
 use bytes::{Buf, Bytes};
 
 use crate::invocation::Head;
+use crate::path;
 
 /// Version that this build speaks; a worker that speaks another version is refused at start.
 pub const VERSION: u16 = 1;
@@ -309,7 +310,7 @@ impl<'a> Invoke<'a> {
 /// next frame for up to 0.3 ms after its answer, instead of sleeping.
 pub const HINT_POLL: u8 = 1;
 
-/// Appends an INVOKE frame. `body` is the inline part, at most [`INLINE_BODY_BYTES_MAX`];
+/// Appends an INVOKE frame, with the path in its [canonical form](path::canonical). `body` is the inline part, at most [`INLINE_BODY_BYTES_MAX`];
 /// `end` says that it is all of the body, and `may_poll` that the worker may poll for the next frame
 /// after its answer ([`HINT_POLL`]).
 #[expect(clippy::too_many_arguments, reason = "one field of the frame each, written in order")]
@@ -326,7 +327,11 @@ pub fn put_invoke(
     may_poll: bool,
 ) {
     let wire = head.wire();
-    let payload_bytes = INVOKE_FIXED_BYTES + wire.len() + body.len();
+    let sent_path = head.path();
+    // A longer path than its length field can say stays as it is.
+    let path = path::canonical(sent_path);
+    let path = if path.len() > usize::from(u16::MAX) { sent_path } else { &path };
+    let payload_bytes = INVOKE_FIXED_BYTES + wire.len() - sent_path.len() + path.len() + body.len();
     out.reserve(HEADER_BYTES + payload_bytes);
     put_header(out, FrameKind::Invoke, if end { FLAG_END } else { 0 }, stream, payload_bytes);
     let mut fixed = [0; INVOKE_FIXED_BYTES];
@@ -335,12 +340,15 @@ pub fn put_invoke(
     fixed[24..28].copy_from_slice(&remaining_ms.to_le_bytes());
     fixed[28] = trigger;
     fixed[29] = head.method().len() as u8;
-    fixed[30..32].copy_from_slice(&(head.path().len() as u16).to_le_bytes());
+    fixed[30..32].copy_from_slice(&(path.len() as u16).to_le_bytes());
     fixed[32..34].copy_from_slice(&(head.query().len() as u16).to_le_bytes());
     fixed[34] = if may_poll { HINT_POLL } else { 0 };
     fixed[36..40].copy_from_slice(&(head.headers().len() as u32).to_le_bytes());
     out.extend_from_slice(&fixed);
-    out.extend_from_slice(wire);
+    let (method, after) = wire.split_at(head.method().len());
+    out.extend_from_slice(method);
+    out.extend_from_slice(path);
+    out.extend_from_slice(&after[sent_path.len()..]);
     out.extend_from_slice(body);
 }
 
@@ -549,6 +557,21 @@ mod tests {
         );
         assert_eq!((invoke.headers, invoke.body), (&b"host\nh\n"[..], &b"body"[..]));
         assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn workers_receive_a_path_in_its_canonical_form() {
+        let mut builder = Head::builder(b"GET", b"/AA%3ABB/%c3%bc", b"a=%3a");
+        builder.header(b"host", b"h");
+        let mut out = Vec::new();
+        put_invoke(&mut out, 1, 1, 1, 1, 1, &builder.finish(), b"body", true, false);
+        let mut buffer = BytesMut::from(&out[..]);
+        let (_, payload) = split_frame(&mut buffer).unwrap().unwrap();
+        assert!(buffer.is_empty());
+        let invoke = Invoke::parse(&payload).unwrap();
+        assert_eq!((invoke.method, invoke.path), (&b"GET"[..], &b"/AA:BB/%C3%BC"[..]));
+        assert_eq!((invoke.query, invoke.headers), (&b"a=%3a"[..], &b"host\nh\n"[..]));
+        assert_eq!(invoke.body, b"body");
     }
 
     #[test]

@@ -50,3 +50,27 @@ fn the_port_of_the_services_is_not_the_servers_own() {
         ["services"]
     );
 }
+
+#[test]
+fn a_host_that_looks_like_an_address_must_be_one() {
+    for (host, is_valid) in [
+        ("192.0.2.7", true),
+        ("2001:db8::7", true),
+        ("db.example", true),
+        ("db1", true),
+        ("10.example", true),
+        ("999.1.1.1", false),
+        ("1.2.3", false),
+        ("1.2.3.4.5", false),
+        ("7", false),
+        ("0x7f000001", false),
+        ("1.2.3.", false),
+    ] {
+        let spec = spec(Runtime::Python, |spec| {
+            spec.entry = "app".into();
+            spec.egress = vec![Egress::tcp(host, 80)];
+        });
+        let fields: Vec<_> = spec.check().iter().map(|one| one.field).collect();
+        assert_eq!(fields.is_empty(), is_valid, "{host}: {fields:?}");
+    }
+}

@@ -70,6 +70,8 @@ const COMMANDS: &[(&str, &[&str])] = &[
             "mote config",
             "mote config chek",
             "mote up --htp :1",
+            "mote import nowhere",
+            "mote import hello.py",
         ],
     ),
     (

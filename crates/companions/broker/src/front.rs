@@ -26,12 +26,16 @@ use mqtt5::broker::{
 };
 use mqtt5::error::Result;
 use mqtt5::packet::connect::ConnectPacket;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use parking_lot::Mutex;
+use tokio::io::{
+    AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite,
+    AsyncWriteExt as _,
+};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
@@ -58,6 +62,8 @@ pub(crate) struct Service {
     /// Connections. The library counts clients after their CONNECT; these seats also count handshakes,
     /// and clients that send nothing.
     seats: Seats<IpAddr>,
+    /// When the log last named a client with a version that is not spoken here.
+    version_logged: Mutex<Option<Instant>>,
 }
 
 impl Service {
@@ -70,6 +76,7 @@ impl Service {
     ) -> Self {
         Self {
             seats,
+            version_logged: Mutex::new(None),
             config: Arc::new(config),
             rules,
             router: broker.router(),
@@ -119,6 +126,22 @@ impl Service {
         }
         self.rules.seats.lock().remove(&from);
     }
+
+    /// Answers a client of MQTT 3.1, and says so in the log.
+    async fn refuse_version(&self, stream: impl AsyncRead + AsyncWrite + Unpin, from: SocketAddr) {
+        let is_new = {
+            let mut logged = self.version_logged.lock();
+            let is_new = logged.is_none_or(|at| at.elapsed() >= VERSION_LOG_EVERY);
+            if is_new {
+                *logged = Some(Instant::now());
+            }
+            is_new
+        };
+        if is_new {
+            tracing::warn!(%from, "a client that speaks MQTT 3.1 is refused: it must speak 3.1.1 or 5");
+        }
+        let _ = timeout(END_PATIENCE, refuse_version(stream)).await;
+    }
 }
 
 /// The owner that an address counts as. Programs of this machine differ by their loopback
@@ -134,6 +157,9 @@ fn owner(from: SocketAddr) -> IpAddr {
 /// closes its connection without an answer.
 const WRONG_VERSION: [u8; 4] = [0x20, 2, 0, 1];
 
+/// How often the log names a client with such a version.
+const VERSION_LOG_EVERY: Duration = Duration::from_secs(60);
+
 /// Whether the first message of a client is the CONNECT of MQTT 3.1. Leaves it in the socket.
 async fn speaks_version_3_1(stream: &TcpStream) -> bool {
     let mut head = [0; 16];
@@ -141,9 +167,14 @@ async fn speaks_version_3_1(stream: &TcpStream) -> bool {
     is_connect_3_1(&head[..count])
 }
 
+/// The same for a client over TLS. Leaves the message in the buffer of the session.
+async fn speaks_version_3_1_over_tls(session: &mut (impl AsyncBufRead + Unpin)) -> bool {
+    session.fill_buf().await.is_ok_and(is_connect_3_1)
+}
+
 /// Answers such a client, and reads until it closes: a socket that is closed with bytes in it resets the
 /// connection, and the answer could be lost.
-async fn refuse_version(stream: &mut TcpStream) -> io::Result<()> {
+async fn refuse_version(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
     stream.write_all(&WRONG_VERSION).await?;
     stream.shutdown().await?;
     let mut rest = [0; 1_024];
@@ -171,7 +202,7 @@ pub(crate) async fn accept_plain(
             accepted = listener.accept() => accepted,
             _ = &mut to_stop => break,
         };
-        let (mut stream, from) = match accepted {
+        let (stream, from) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::error!("a connection cannot be accepted: {error}");
@@ -190,8 +221,7 @@ pub(crate) async fn accept_plain(
                 () = seat.ended() => return,
             };
             if is_old {
-                let _ = timeout(END_PATIENCE, refuse_version(&mut stream)).await;
-                return;
+                return service.refuse_version(stream, from).await;
             }
             let transport = BrokerTransport::tcp(stream);
             service.serve(transport, Vec::new(), (from, Arc::new(seat)), stop).await;
@@ -275,9 +305,19 @@ async fn accept(
                 session = handshake => session,
                 () = seat.ended() => return,
             };
-            let Ok(Ok(session)) = session else { return };
+            let Ok(Ok(mut session)) = session else { return };
             let stop = ending.subscribe();
+            let mut to_end = ending.subscribe();
             messages.spawn(async move {
+                let asked = speaks_version_3_1_over_tls(&mut session);
+                let is_old = tokio::select! {
+                    is_old = timeout(HANDSHAKE_TIMEOUT, asked) => is_old.unwrap_or(false),
+                    _ = to_end.recv() => return,
+                    () = seat.ended() => return,
+                };
+                if is_old {
+                    return service.refuse_version(session, from).await;
+                }
                 let chain = session.get_ref().1.peer_certificates();
                 let names = chain.and_then(|all| all.first()).map(mote_tls::names);
                 let transport = BrokerTransport::tls(TlsStreamWrapper::new(session));
@@ -332,6 +372,17 @@ impl AuthProvider for Certified {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn the_first_message_over_tls_stays_for_its_reader() {
+        let message = b"\x10\x0f\0\x06MQIsdp\x03\x02\0\x3c\0\x01a";
+        let mut session = tokio::io::BufReader::new(&message[..]);
+        assert!(speaks_version_3_1_over_tls(&mut session).await);
+        let mut read = Vec::new();
+        session.read_to_end(&mut read).await.expect("in memory");
+        assert_eq!(read, message);
+        assert!(!speaks_version_3_1_over_tls(&mut session).await, "it has ended");
+    }
 
     #[test]
     fn clients_of_version_3_1_are_known_by_their_first_message() {

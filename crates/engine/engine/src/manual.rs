@@ -15,7 +15,7 @@ use mote_process::clock::now_ns;
 pub struct Scaled {
     /// The number of ready instances.
     pub ready: u32,
-    /// The number of starting instances.
+    /// The number of starting instances, without those that will stop when they are ready.
     pub starting: u32,
     /// The number of idle instances that were asked to exit.
     pub stopped: u32,
@@ -57,7 +57,7 @@ impl Revision {
         self.ensure_reconciler();
         self.changed.notify_one();
         let pool = self.pool.lock();
-        let (ready, starting) = (pool.ready_count(), pool.starting_count());
+        let (ready, starting) = (pool.ready_count(), pool.starting_count() - pool.unwanted_count());
         Scaled { ready, starting, stopped: stopped.len() as u32, lack }
     }
 }

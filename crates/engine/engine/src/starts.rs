@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use mote_core::Fault;
-use mote_core::fault::bytes_text;
+use mote_core::fault::{bytes_text, rounded_bytes_text};
 use mote_core::name::split;
 use mote_pool::autoscale::Known;
 use mote_pool::budget::{IdleInstance, Lack, Occupied, remaining_ns};
@@ -123,7 +123,7 @@ fn lack_text(revision: &Revision, refusal: &Refusal) -> String {
     }
     let status = revision.shared.ledger.status();
     let wanted = bytes_text(revision.spec.limits.memory_bytes);
-    let budget = bytes_text(status.budget.memory_bytes);
+    let budget = rounded_bytes_text(status.budget.memory_bytes);
     match refusal.lack {
         Lack::TooLarge => {
             format!("an instance may use {wanted}, but the node's memory budget is {budget}")
@@ -131,7 +131,7 @@ fn lack_text(revision: &Revision, refusal: &Refusal) -> String {
         Lack::Memory => format!(
             "the node is full: an instance may use {wanted}, but busy and required instances \
              leave only {} of {budget}",
-            bytes_text(status.budget.memory_bytes.saturating_sub(status.taken_bytes))
+            rounded_bytes_text(status.budget.memory_bytes.saturating_sub(status.taken_bytes))
         ),
         Lack::Starts => format!("{} instances are starting already", status.starting),
     }

@@ -8,6 +8,7 @@ use std::ffi::CString;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mote_core::invocation::headers;
+use mote_core::path;
 use mote_core::spec::Platform;
 use mote_core::wire::{Invoke, Load};
 use mote_core::{InvocationId, Trigger};
@@ -274,7 +275,8 @@ impl Facts<'_> {
 
     fn watchdog(&mut self, invoke: &Invoke<'_>, body_bytes: Option<usize>) {
         self.push("Http_Method", invoke.method);
-        self.push("Http_Path", invoke.path);
+        // As that platform's server, which decodes the path.
+        self.push("Http_Path", &path::decoded(invoke.path));
         if !invoke.query.is_empty() {
             self.push("Http_Query", invoke.query);
         }
@@ -322,7 +324,7 @@ impl Facts<'_> {
         self.push("NUCLIO_TRIGGER_NAME", format!("default-{}", trigger(invoke)).as_bytes());
         self.push("NUCLIO_EVENT_CONTENT_TYPE", kind);
         self.push("NUCLIO_EVENT_TIMESTAMP", utc_text(now).as_bytes());
-        self.push("NUCLIO_EVENT_PATH", invoke.path);
+        self.push("NUCLIO_EVENT_PATH", &path::decoded(invoke.path));
         self.push("NUCLIO_EVENT_URL", invoke.path);
         self.push("NUCLIO_EVENT_METHOD", invoke.method);
         self.push("NUCLIO_EVENT_SHARD_ID", b"0");
@@ -370,12 +372,12 @@ mod tests {
         let found = variables(
             &Contract::of(&load),
             b"x-forwarded-for\n10.0.0.1\ncontent-type\ntext/plain\nx-a\n1\nx-a\n2\n",
-            b"/sub",
+            b"/sub%20way",
             b"a=1",
         );
         for wanted in [
             "Http_Method=POST",
-            "Http_Path=/sub",
+            "Http_Path=/sub way",
             "Http_Query=a=1",
             "Http_ContentLength=3",
             "Http_Content_Type=text/plain",

@@ -5,6 +5,7 @@ use coap_message::{MinimalWritableMessage, MutableWritableMessage};
 use coap_message_implementations::inmemory::MessageMut;
 use coap_message_implementations::option_iteration::{OptItem, OptPayloadReader};
 use coap_numbers::option;
+use mote_core::path;
 
 use super::blocks::Block;
 
@@ -123,9 +124,9 @@ pub fn header(datagram: &[u8]) -> Result<Header<'_>, Unusable> {
 /// Options and payload of a request, read once.
 #[derive(Debug, Default)]
 pub struct Request<'a> {
-    /// Uri-Path, percent-encoded, each segment with its leading `/`.
+    /// Uri-Path in the [canonical form](path), each segment with its leading `/`.
     pub path: Vec<u8>,
-    /// Uri-Query, percent-encoded and joined with `&`.
+    /// Uri-Query, percent-encoded and joined with `&`, which thus only separates options.
     pub query: Vec<u8>,
     /// Content-Format.
     pub content_format: Option<u16>,
@@ -226,8 +227,10 @@ impl<'a> Request<'a> {
                 if data.len() > 255 {
                     return Ok(false);
                 }
-                let is_text = std::str::from_utf8(data).is_ok();
-                if !is_text || matches!(data, b"." | b"..") || data.contains(&0) {
+                if data.contains(&0) {
+                    return Err(Refused::BadRequest("NUL is not allowed"));
+                }
+                if !is_segment(data) {
                     return Err(Refused::BadRequest("path is not in normal form"));
                 }
                 if self.path.is_empty() {
@@ -236,7 +239,7 @@ impl<'a> Request<'a> {
                     self.path.reserve(64);
                 }
                 self.path.push(b'/');
-                percent_encode(&mut self.path, data, is_segment_byte);
+                percent_encode(&mut self.path, data, path::is_segment_byte);
                 true
             }
             option::URI_QUERY => {
@@ -300,12 +303,18 @@ fn uint(data: &[u8], max: usize) -> Option<u32> {
     (data.len() <= max).then(|| data.iter().fold(0, |n, byte| n << 8 | u32::from(*byte)))
 }
 
-fn is_segment_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@".contains(&byte)
+/// Whether a segment has the same meaning for every reader of the path. The front of HTTP refuses the
+/// same segments.
+fn is_segment(data: &[u8]) -> bool {
+    let is_text = std::str::from_utf8(data).is_ok();
+    let has_separator = data.iter().any(|byte| matches!(byte, b'/' | b'\\' | b';'));
+    is_text && !matches!(data, b"." | b"..") && !has_separator && !path::has_escape(data)
 }
 
+/// Whether a byte stands as it is in a parameter. Readers of queries take `&`, and some of them `;`,
+/// for the end of a parameter, and `+` for a space (RFC 7252, 6.5, names the first only).
 fn is_query_byte(byte: u8) -> bool {
-    is_segment_byte(byte) || byte == b'/' || byte == b'?'
+    (path::is_segment_byte(byte) && !matches!(byte, b'&' | b'+')) || matches!(byte, b'/' | b'?')
 }
 
 fn percent_encode(out: &mut Vec<u8>, data: &[u8], plain: fn(u8) -> bool) {
@@ -313,16 +322,10 @@ fn percent_encode(out: &mut Vec<u8>, data: &[u8], plain: fn(u8) -> bool) {
         if plain(*byte) {
             out.push(*byte);
         } else {
-            out.extend_from_slice(&[
-                b'%',
-                HEX[usize::from(byte >> 4)],
-                HEX[usize::from(byte & 15)],
-            ]);
+            path::push_escape(out, *byte);
         }
     }
 }
-
-const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 /// An answer before it is addressed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -510,13 +513,35 @@ mod tests {
             "overlong UTF-8"
         );
         assert_eq!(refused(&[0xb1, b'.', 0x0f]), Some(Refused::Format), "format counts first");
+        for segment in [b"a/b", b"a\\b", b"a;b", b"%41"] {
+            let tail = [&[0xb3][..], segment].concat();
+            let expected = Some(Refused::BadRequest("path is not in normal form"));
+            assert_eq!(refused(&tail), expected, "{}", segment.escape_ascii());
+        }
         assert_eq!(refused(&[0x70, 0x00]), Some(Refused::BadOption(7)), "repeated Uri-Port");
         let request = Request::parse(b"\x11a\x01b").unwrap();
         assert_eq!(request.if_match, [b"a", b"b"]);
-        let request = Request::parse(b"\xb2fn\x03a/b\x41q\x03x=y\xffhi").unwrap();
-        assert_eq!(request.path, b"/fn/a%2Fb");
+        let request = Request::parse(b"\xb2fn\x03a:%\x02\xc3\xbc\x41q\x03x=y\xffhi").unwrap();
+        assert_eq!(request.path, b"/fn/a:%25/%C3%BC");
         assert_eq!(request.query, b"q&x=y");
         assert_eq!(request.payload, b"hi");
+    }
+
+    #[test]
+    fn every_reader_of_a_query_finds_the_same_options() {
+        let check = |options: &[&[u8]], expected: &str| {
+            let mut request = Request::default();
+            for option in options {
+                assert_eq!(request.option(option::URI_QUERY, option), Ok(true));
+            }
+            assert_eq!(String::from_utf8_lossy(&request.query), expected);
+        };
+        check(&[b"a=1", b"b"], "a=1&b");
+        check(&[b"name=x&role=admin"], "name=x%26role=admin");
+        check(&[b"at=2026-01-01T00:00:00+02:00"], "at=2026-01-01T00:00:00%2B02:00");
+        check(&[b"a=b=c;d", b"%26"], "a=b=c%3Bd&%2526");
+        check(&["q=\u{fc} #\n\"/?".as_bytes()], "q=%C3%BC%20%23%0A%22/?");
+        check(&[b"a=1&mote-key=k", b"mote-key=l"], "a=1%26mote-key=k&mote-key=l");
     }
 
     #[test]

@@ -64,7 +64,8 @@ pub(crate) fn head(method: &[u8], path: &[u8], query: &[u8], request: &Request<'
 /// The parameter of a query with the caller's key.
 const KEY_PARAMETER: &[u8] = b"mote-key=";
 
-/// Takes the caller's key out of a query, which is percent-encoded. Of several, the last counts.
+/// Takes the caller's key out of a query, in which `&` only separates options. Of several, the last
+/// counts.
 pub(crate) fn take_key(query: &mut Vec<u8>) -> Option<Vec<u8>> {
     if !query.windows(KEY_PARAMETER.len()).any(|part| part == KEY_PARAMETER) {
         return None;
@@ -216,6 +217,7 @@ mod tests {
             ("mote-key=", "", Some("")),
             ("mote-key=1&mote-key=2", "", Some("2")),
             ("xmote-key=k&&mote-keys=k", "xmote-key=k&&mote-keys=k", None),
+            ("a=1%26mote-key=k&mote-key=l", "a=1%26mote-key=k", Some("l")),
             ("", "", None),
         ] {
             let mut left = query.as_bytes().to_vec();

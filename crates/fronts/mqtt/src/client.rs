@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use mote_core::spec::mqtt::{Acknowledge, MqttOrder, MqttSession};
+use mote_core::spec::mqtt::{Acknowledge, MqttOrder, MqttSession, is_topic};
 use mote_core::turn::Turn;
 use mote_core::{Invoker, RouteInfo};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -26,6 +26,7 @@ use crate::dial::{
     BACKOFF_MAX, BACKOFF_MIN, CONNECT_PATIENCE, KEEP_ALIVE_S, LOG_EVERY, Opened,
     PACKET_EXTRA_BYTES, PING_PATIENCE, STABLE, Stream, connack, open, unreachable,
 };
+use crate::message;
 use crate::packet::{self, Connect, Malformed, Packet, Publish, Read};
 use crate::reasons::reason_text;
 use crate::run::{self, Ended, Outcome, jitter};
@@ -94,6 +95,8 @@ pub(crate) struct Client<I: Invoker> {
     begins: bool,
     link: Link,
     logged: Option<(Instant, Problem)>,
+    /// When a response topic was last named that received no answer.
+    refusal_logged: Option<Instant>,
 }
 
 /// What belongs to one connection.
@@ -143,6 +146,7 @@ impl<I: Invoker> Client<I> {
             begins: true,
             link: Link::default(),
             logged: None,
+            refusal_logged: None,
         }
     }
 
@@ -213,6 +217,31 @@ impl<I: Invoker> Client<I> {
             self.logged = Some((Instant::now(), problem.clone()));
         }
         self.shared.set(State::Failing(problem));
+    }
+
+    /// Logs that the response topic of a message does not receive the answer.
+    fn report_refused_topic(&mut self, message: &Publish) {
+        let settings = &self.settings;
+        let allowed = |topic: &str| settings.may_answer(topic);
+        let Some(topic) = message::refused_topic(&settings.trigger, message, allowed) else {
+            return;
+        };
+        if self.refusal_logged.is_some_and(|at| at.elapsed() < LOG_EVERY) {
+            return;
+        }
+        let why = match is_topic(topic) {
+            true => "it is not allowed: [allow] mqtt of the function names no filter for it",
+            false => "nothing can be published to it",
+        };
+        let text = format!(
+            "mqtt trigger {} at {}: no answer is published to the response topic {} of a message, \
+             because {why}",
+            settings.trigger.filter,
+            settings.address,
+            topic.escape_debug(),
+        );
+        self.host.log(&settings.function, Level::Warn, &text);
+        self.refusal_logged = Some(Instant::now());
     }
 
     /// One connection, from its beginning to its end.
@@ -530,6 +559,7 @@ impl<I: Invoker> Client<I> {
         match outcome {
             Outcome::Done(reply) => {
                 self.shared.count(|counts| counts.done += 1);
+                self.report_refused_topic(&message);
                 self.finished(id, qos, run, reply);
             }
             Outcome::GivenUp => {

@@ -102,7 +102,7 @@ pub fn idempotency_key(message: &Publish) -> Option<&str> {
 ///
 /// At the node's own broker, the node may publish anywhere. A publisher must not choose a topic there
 /// that it may not write itself, so a response topic counts only if `allowed` says that the function
-/// may publish to it.
+/// may publish to it. Otherwise the message is answered as if it had none.
 pub fn reply_to(
     trigger: &MqttTrigger,
     message: &Publish,
@@ -111,16 +111,33 @@ pub fn reply_to(
     if trigger.acknowledge == Acknowledge::Stored {
         return None;
     }
-    if let Some(topic) = &message.response_topic {
-        // A broker ends the connection of a client that publishes to something else.
-        return (is_topic(topic) && allowed(topic)).then(|| topic.clone());
+    let asked = message.response_topic.as_ref().filter(|topic| may_receive(topic, allowed));
+    if let Some(topic) = asked {
+        return Some(topic.clone());
     }
     reply_topic(trigger.reply.as_deref()?, &trigger.filter, &message.topic)
 }
 
+/// The response topic of a message to which no answer is published.
+pub fn refused_topic<'a>(
+    trigger: &MqttTrigger,
+    message: &'a Publish,
+    allowed: impl Fn(&str) -> bool,
+) -> Option<&'a str> {
+    let topic = message.response_topic.as_deref()?;
+    let is_answered = trigger.acknowledge == Acknowledge::Answered;
+    (is_answered && !may_receive(topic, allowed)).then_some(topic)
+}
+
+/// Whether a response topic may receive an answer. A broker ends the connection of a client that
+/// publishes to a filter.
+fn may_receive(topic: &str, allowed: impl Fn(&str) -> bool) -> bool {
+    is_topic(topic) && allowed(topic)
+}
+
 /// The message that carries the answer of a function; `None` if none is published. An answer to a
-/// response topic is always published, because its publisher waits for it. An answer to the topic of `reply` is published
-/// only if its status is 200 to 299 and it has a body. The attributes of an answer that is a
+/// response topic is always published, because its publisher waits for it. An answer to the topic of
+/// `reply` is published only if its status is 200 to 299 and it has a body. The attributes of an answer that is a
 /// CloudEvent, which are fields with the prefix `ce-`, become user properties without it.
 pub fn reply(
     topic: Option<String>,
@@ -129,7 +146,7 @@ pub fn reply(
     fields: &[u8],
     body: Bytes,
 ) -> Option<Publish> {
-    let is_awaited = message.response_topic.is_some();
+    let is_awaited = topic.is_some() && topic == message.response_topic;
     if !is_awaited && (!(200..300).contains(&status) || body.is_empty()) {
         return None;
     }
@@ -266,8 +283,21 @@ mod tests {
         let event = reply(Some("me".into()), &message, 200, fields, Bytes::new()).unwrap();
         let user = [("status", "200"), ("id", "1"), ("subject", "grün x")];
         assert_eq!(event.user, user.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        // Without a topic that may receive it, the answer goes where it would go without any.
         message.response_topic = Some("me/#".into());
-        assert_eq!(answer(&message, 200, "x"), None);
+        let other = answer(&message, 200, "x").unwrap();
+        assert_eq!(
+            (other.topic.as_str(), other.correlation),
+            ("s/1/alert", message.correlation.clone())
+        );
+        assert_eq!(answer(&message, 404, "x"), None);
+        assert_eq!(refused_topic(&trigger, &message, |_| true), Some("me/#"));
+        message.response_topic = Some("me".into());
+        assert_eq!(refused_topic(&trigger, &message, |_| true), None);
+        assert_eq!(refused_topic(&trigger, &message, |_| false), Some("me"));
+        assert_eq!(reply_to(&trigger, &message, |_| false).as_deref(), Some("s/1/alert"));
+        trigger.acknowledge = Acknowledge::Stored;
+        assert_eq!(refused_topic(&trigger, &message, |_| false), None, "nothing is answered");
     }
 
     #[test]

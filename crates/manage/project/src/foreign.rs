@@ -380,6 +380,11 @@ fn not_offered(file: &str, name: &str, what: &str, hint: &str) -> Mistakes {
     mistake("M0305", format!("{file}: {name}: {what} is not supported"), Some(hint.to_owned()))
 }
 
+/// The manifests that are read, as a hint.
+pub const SUPPORTED: &str = "supported: OpenFaaS stack.yml, Nuclio function.yaml, Kubeless Function, \
+                             Fission specs, Knative Service and func.yaml, OpenWhisk manifest.yaml; and \
+                             workflows of the CNCF Serverless Workflow language";
+
 /// The manifest of another platform at `path` or in it; `None` if there is none, or if a
 /// `mote.toml` replaces it.
 pub fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
@@ -394,10 +399,7 @@ pub fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
             Some(found) => Ok(Some(found)),
             None => {
                 let text = format!("{}: not a manifest of a supported platform", path.display());
-                let known = "supported: OpenFaaS stack.yml, Nuclio function.yaml, Kubeless Function, \
-                             Knative Service and func.yaml, OpenWhisk manifest.yaml; and workflows of the \
-                             CNCF Serverless Workflow language";
-                Err(mistake("M0301", text, Some(known.to_owned())))
+                Err(mistake("M0301", text, Some(SUPPORTED.to_owned())))
             }
         };
     }

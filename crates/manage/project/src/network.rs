@@ -6,6 +6,7 @@
 
 use mote_api::manifest::Destination;
 use mote_core::FunctionSpec;
+use mote_core::destination::is_link_local;
 use mote_core::spec::{
     Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, Platform, Runtime, Transport,
 };
@@ -214,6 +215,13 @@ pub fn allow(planned: &mut Planned, destinations: &[Egress]) {
             planned.spec.egress.push(to.clone());
         }
     }
+    let unreachable = planned.spec.egress.iter().filter(|to| is_never_reached(to));
+    planned.warnings.extend(unreachable.map(|to| {
+        format!(
+            "allow.net: {to} is a link-local address, which no function can reach: connections to it \
+             will fail"
+        )
+    }).collect::<Vec<_>>());
     if planned.spec.reaches_any_host() {
         if planned.spec.compat == Some(Platform::OpenFaas) {
             // Any host of that platform is also its gateway, which a name look-up here would not
@@ -233,6 +241,11 @@ pub fn allow(planned: &mut Planned, destinations: &[Egress]) {
              or allow any with \"*\""
         ));
     }
+}
+
+/// Whether the node refuses every connection to a destination, although it can be named.
+fn is_never_reached(to: &Egress) -> bool {
+    to.host.parse().is_ok_and(is_link_local)
 }
 
 /// Lets a Nuclio function reach the node's HTTP front if its code calls other functions by name;

@@ -44,8 +44,13 @@ pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Probl
     let packed = blocking(move || pack(deploy, on_node, before))
         .await
         .map_err(|error| internal(&error))??;
-    let options =
-        node_deploy::Options { dry_run: false, no_traffic: false, tag: None, place: None };
+    let options = node_deploy::Options {
+        dry_run: false,
+        no_traffic: false,
+        if_changed: false,
+        tag: None,
+        place: None,
+    };
     let done =
         node_deploy::deploy(node, name.as_str(), Box::new(Cursor::new(packed)), &options).await?;
     // Clients of other platforms show no warnings.

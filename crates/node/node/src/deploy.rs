@@ -15,9 +15,9 @@ use mote_core::{FunctionName, FunctionSpec};
 use mote_engine::Revision;
 use mote_engine::logs::LogLevel;
 use mote_pool::autoscale::{self, Known};
-use mote_store::{ArchiveLimits, StagedCode};
+use mote_store::{ArchiveLimits, RevisionState, StagedCode, StoredRevision};
 
-use super::spec_check::{check, recipient_warnings, route_warnings};
+use super::spec_check::{check, cors_warning, recipient_warnings, route_warnings};
 use super::store_work::{blocking, internal, store_problem, with_store};
 use super::turns::turn;
 use super::{Node, golang, keys, namespaces, packages, rollout};
@@ -53,6 +53,9 @@ pub(crate) struct Options {
     pub(crate) no_traffic: bool,
     /// As `no_traffic`, and callers reach the revision by this tag.
     pub(crate) tag: Option<String>,
+    /// Make no revision if the function has one with this code and these settings that serves, or
+    /// that is the newest one that has served.
+    pub(crate) if_changed: bool,
     /// The revision is one that a cluster has numbered.
     pub(crate) place: Option<Place>,
 }
@@ -153,6 +156,7 @@ async fn attempt(
     steps.done("check", format!("runtime {}", spec.runtime.as_str()));
     warnings.extend(recipient_warnings(node, &spec));
     warnings.extend(route_warnings(node, &spec));
+    warnings.extend(cors_warning(node, &spec));
     warnings.extend(keys::warning(node, &spec));
     let live = node.engine.get(name.as_str());
     warnings.extend(live.as_ref().and_then(|live| keys::change(node, &live.spec, &spec)));
@@ -169,11 +173,20 @@ async fn attempt(
         previous: live.as_ref().map(|revision| revision.number),
         traffic: Vec::new(),
         access: node.config.access_of(spec.access).as_str().to_owned(),
+        unchanged: false,
         held_back: options.held_back(),
         steps: Vec::new(),
         warnings: Vec::new(),
         urls: node.urls(&spec),
     };
+    if let Some(now) = now.as_ref().filter(|_| options.if_changed)
+        && is_known(node, &spec, &staged, now).await?
+    {
+        result.unchanged = true;
+        result.revision = result.previous.take().unwrap_or_default();
+        result.traffic = rollout::shares(&now.split);
+        return Ok(DeployResult { steps: steps.steps, warnings, ..result });
+    }
     // The measurements of the live revision are the best estimate for the new one.
     let learnt = live.map_or_else(Known::default, |revision| revision.known());
     if options.dry_run {
@@ -244,6 +257,22 @@ async fn attempt(
     warnings.extend(scale_warnings(node, &revision.spec, known));
     warnings.extend(keys::unknown_issuer(node, &revision.spec));
     Ok(DeployResult { steps: steps.steps, warnings, ..result })
+}
+
+/// Whether a revision that serves, or the newest one that has served, has this code and this spec. If
+/// it is the newest one and another serves, somebody has rolled it back.
+async fn is_known(
+    node: &Node,
+    spec: &FunctionSpec,
+    staged: &StagedCode,
+    now: &Traffic,
+) -> Result<bool, Problem> {
+    let wanted = spec.name.clone();
+    let stored = with_store(node, move |store| store.revisions(&wanted)).await?;
+    let newest = stored.iter().find(|stored| stored.state != RevisionState::Added);
+    let mut serving = stored.iter().filter(|stored| now.split.reaches(stored.revision));
+    let is_same = |stored: &StoredRevision| stored.code_hash == staged.hash && stored.spec == *spec;
+    Ok(newest.is_some_and(is_same) || serving.any(is_same))
 }
 
 /// Warns that a deploy replaces a function that came from another platform, which is seldom

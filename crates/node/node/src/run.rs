@@ -605,14 +605,15 @@ fn runtime_on_thread(name: &str, end: impl Future<Output = ()> + Send + 'static)
 }
 
 /// `mote up PATH…` deploys like any other client: through the management socket, with the same
-/// output. The child is killed if the node stops first.
+/// output. What has not changed since is left alone: each start would otherwise add a revision, and
+/// undo a rollback. The child is killed if the node stops first.
 fn deploy_at_start(paths: &[PathBuf], socket: &Path) -> Option<tokio::process::Child> {
     if paths.is_empty() {
         return None;
     }
     let spawned = tokio::process::Command::new(OWN_PROGRAM)
         .arg0("mote")
-        .arg("deploy")
+        .args(["deploy", "--if-changed"])
         .args(paths)
         .env("MOTE_SOCKET", socket)
         .kill_on_drop(true)

@@ -11,8 +11,10 @@ use super::{Node, schedules, secrets};
 
 /// The checks of a spec that need no instance.
 pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
-    if let Some(error) = spec.check().into_iter().next() {
-        return Err(Problem::new(422, "M0303", error.to_string()).with_field(error.field));
+    let errors = spec.check();
+    if let Some(first) = errors.first() {
+        let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        return Err(Problem::new(422, "M0303", all.join("; ")).with_field(first.field));
     }
     let tokens = spec.tokens.as_deref().map_or(Ok(()), mote_access::jwt::check);
     if let Err((field, problem)) = tokens {
@@ -52,7 +54,7 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
         let text = format!(
             "memory: {} requested, but the node has {} for all instances",
             mote_core::fault::bytes_text(spec.limits.memory_bytes),
-            mote_core::fault::bytes_text(node.memory_bytes)
+            mote_core::fault::rounded_bytes_text(node.memory_bytes)
         );
         let hint = "set [limits] memory, or the limit in the file of the function's platform, to less; \
                     or raise the node's setting memory";
@@ -97,6 +99,16 @@ pub(super) fn route_conflict(node: &Node, spec: &FunctionSpec) -> Result<(), Pro
     );
     let hint = "remove one of the two routes, or give them different hosts, paths, or methods";
     Err(Problem::new(409, "M0422", text).with_field("route").with_hint(hint))
+}
+
+/// A warning about permitted origins without an effect.
+pub(super) fn cors_warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
+    spec.http.as_ref()?.cors.as_ref()?;
+    (node.config.access_of(spec.access) == Access::Local).then(|| {
+        "http.cors: pages of other origins stay refused, because only this machine may call the \
+         function; set [access] mode = \"public\" or \"key\""
+            .to_owned()
+    })
 }
 
 /// Warnings about routes without an effect: those that the name of another function hides, because paths

@@ -125,9 +125,9 @@ impl<T> Pending<T> {
     }
 
     /// The next entry that may run at `now_ms`; it counts as running until [`Pending::again`] or
-    /// [`Pending::remove`]. `share_of` is the number of a function's entries that may run at once;
-    /// 0 lets them wait.
-    pub fn next(&mut self, now_ms: u64, share_of: impl Fn(&str) -> usize) -> Option<Number> {
+    /// [`Pending::remove`]. `share_of` is the number of a function's entries that may run at once, of
+    /// which the next one has this data; 0 lets them wait.
+    pub fn next(&mut self, now_ms: u64, share_of: impl Fn(&str, &T) -> usize) -> Option<Number> {
         self.wake(now_ms);
         if self.running >= self.total_max {
             return None;
@@ -163,7 +163,11 @@ impl<T> Pending<T> {
     }
 
     /// The next entry of a namespace that may run.
-    fn next_of(&mut self, namespace: &str, share_of: &impl Fn(&str) -> usize) -> Option<Number> {
+    fn next_of(
+        &mut self,
+        namespace: &str,
+        share_of: &impl Fn(&str, &T) -> usize,
+    ) -> Option<Number> {
         let turns = &mut self.namespaces.get_mut(namespace)?.turns;
         for _ in 0..turns.len() {
             let name = turns.pop_front()?;
@@ -175,7 +179,8 @@ impl<T> Pending<T> {
             };
             let results = results_of(&name).and_then(|owner| self.results.get(owner)).copied();
             let is_full = results.is_some_and(|running| running >= RESULTS_OF_ONE_MAX);
-            if is_full || function.running >= share_of(&name) {
+            let share = self.entries.get(&number).map_or(0, |entry| share_of(&name, &entry.data));
+            if is_full || function.running >= share {
                 turns.push_back(name);
                 continue;
             }
@@ -329,7 +334,7 @@ mod tests {
     }
 
     fn begun(pending: &mut Pending<()>, now_ms: u64) -> Vec<Number> {
-        std::iter::from_fn(|| pending.next(now_ms, |_| 3)).collect()
+        std::iter::from_fn(|| pending.next(now_ms, |_, ()| 3)).collect()
     }
 
     #[test]
@@ -350,7 +355,7 @@ mod tests {
             pending.remove(n, true);
         }
         for n in 3..100 {
-            assert_eq!(pending.next(0, |_| 1), Some(n));
+            assert_eq!(pending.next(0, |_, ()| 1), Some(n));
             pending.remove(n, true);
         }
         assert!(pending.is_empty() && pending.functions.is_empty() && pending.turns.is_empty());
@@ -391,7 +396,7 @@ mod tests {
             }
         };
         let runs = |pending: &mut Pending<()>| -> Vec<String> {
-            let numbers: Vec<_> = std::iter::from_fn(|| pending.next(0, |_| 9)).collect();
+            let numbers: Vec<_> = std::iter::from_fn(|| pending.next(0, |_, ()| 9)).collect();
             let name = |number| pending.entries[&number].function.to_string();
             numbers.into_iter().map(name).collect()
         };
@@ -414,7 +419,7 @@ mod tests {
         for number in 0..80 {
             pending.remove(number, false);
         }
-        assert_eq!(pending.next(0, |_| 9), None);
+        assert_eq!(pending.next(0, |_, ()| 9), None);
         assert!(pending.functions.is_empty() && pending.namespaces.is_empty());
         add(&mut pending, "f", 20);
         add(&mut pending, "f2", 20);

@@ -2,6 +2,7 @@
 //! and settles the record afterwards.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
@@ -13,14 +14,14 @@ use mote_core::invocation::{Head, headers, put_header};
 use mote_core::publish::Message;
 use mote_core::retry::{Attempt, Next, Tried};
 use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{AsyncRules, Recipient, Topic};
+use mote_core::spec::{AGE_MS_MAX_DEFAULT, AsyncRules, Recipient, Topic};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger, name};
 use mote_outgoing::{HeaderMap, HeaderName, HeaderValue, Method};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use crate::journal::{DELAY_MS_MAX, Journal, RUNNING_OF_ONE_MAX, new_id};
+use crate::journal::{DELAY_MS_MAX, Data, Journal, RUNNING_OF_ONE_MAX, new_id};
 use crate::pending::Number;
 use crate::record::{Destination, LastAttempt, NewRecord, Post, State, Work};
 use crate::records::{Settled, unix_ms};
@@ -43,7 +44,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 const SWEEP_AFTER: u32 = 20_000;
 /// The same for the bytes of answers.
 const SWEEP_AFTER_BYTES: u64 = 64 << 20;
-/// How often a node that has taken over a journal looks for functions that it did not have.
+/// How often the journal looks for functions that its node does not have and invocations wait for.
 const FUNCTIONS_EVERY_MS: u64 = 500;
 
 /// The field that carries the number of an attempt from the second on.
@@ -73,19 +74,19 @@ pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let (mut ended, mut grown_bytes) = (0_u32, 0_u64);
     loop {
-        while let Some((number, end)) = begin(&journal, &invoker) {
+        let waits_for_function = Cell::new(false);
+        while let Some((number, end)) = begin(&journal, &invoker, &waits_for_function) {
             attempts.spawn(attempt(journal.clone(), invoker.clone(), number, end));
         }
         if journal.is_stopping() && attempts.is_empty() {
             return;
         }
-        let (next_due_ms, look_ms) = {
+        let next_due_ms = {
             let mut memory = journal.0.state.lock();
             grown_bytes += std::mem::take(&mut memory.grown_bytes);
-            let next_due_ms = memory.pending.next_due_ms();
-            let looks = journal.waits_for_functions() && !memory.pending.is_empty();
-            (next_due_ms, looks.then_some(FUNCTIONS_EVERY_MS))
+            memory.pending.next_due_ms()
         };
+        let look_ms = waits_for_function.get().then_some(FUNCTIONS_EVERY_MS);
         let wait_ms = next_due_ms.map(|due_ms| due_ms.saturating_sub(journal.now_ms()).max(1));
         let wait_ms = wait_ms.into_iter().chain(look_ms).min();
         let sleep = Duration::from_millis(wait_ms.unwrap_or_default());
@@ -110,23 +111,35 @@ pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
     }
 }
 
-/// Takes the next record that may run.
-fn begin<I: Invoker>(journal: &Journal, invoker: &I) -> Option<(Number, oneshot::Receiver<()>)> {
+/// Takes the next record that may run. Notes whether one waits for a function that is not there.
+fn begin<I: Invoker>(
+    journal: &Journal,
+    invoker: &I,
+    waits_for_function: &Cell<bool>,
+) -> Option<(Number, oneshot::Receiver<()>)> {
     if journal.is_stopping() || !journal.may_run() {
         return None;
     }
     let now_ms = journal.now_ms();
     let mut memory = journal.0.state.lock();
-    let number = memory.pending.next(now_ms, |function| share_of(journal, invoker, function))?;
+    let share = |function: &str, data: &Data| {
+        let share = share_of(journal, invoker, function, data.since_ms);
+        waits_for_function.set(waits_for_function.get() || share == 0);
+        share
+    };
+    let number = memory.pending.next(now_ms, share)?;
     let (end, ended) = oneshot::channel();
     memory.running.insert(number, Some(end));
     Some((number, ended))
 }
 
-/// How many accepted invocations of a function run at once.
-fn share_of<I: Invoker>(journal: &Journal, invoker: &I, function: &str) -> usize {
+/// How many accepted invocations of a function run at once; 0 if the next of them waits until the
+/// function is deployed. One that has waited too long is tried, which fails and makes it a dead letter.
+fn share_of<I: Invoker>(journal: &Journal, invoker: &I, function: &str, since_ms: u64) -> usize {
     let Some(route) = invoker.route(function, || None) else {
-        let waits = journal.waits_for_functions() && !Journal::is_share_of_results(function);
+        let is_old = unix_ms().saturating_sub(since_ms) >= AGE_MS_MAX_DEFAULT;
+        let waits = !is_old || journal.waits_for_functions();
+        let waits = waits && !Journal::is_share_of_results(function);
         return if waits { 0 } else { POSTS_OF_ONE_MAX };
     };
     let asked = route.background().and_then(|rules| rules.concurrency);

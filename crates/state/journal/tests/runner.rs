@@ -219,6 +219,20 @@ async fn the_steps_of_a_run_are_kept_while_it_runs_and_bounded(keeping: Keeping)
     assert!(late.is_err(), "the run has ended");
 }
 
+async fn an_invocation_of_a_removed_function_waits_until_it_is_deployed(keeping: Keeping) {
+    let (journal, _dir, _task) = running(keeping, |_, _| async { Ok((200, "done")) }.boxed()).await;
+    let absent = accept(&journal, deferred("absent", None)).await;
+    for _ in 0..20 {
+        let other = accept(&journal, deferred("other", None)).await;
+        assert_eq!(state(&journal, other).await, State::Succeeded, "others run");
+    }
+    let shown = journal.show(absent).await.expect("readable").expect("known");
+    assert_eq!((shown.stored.state, shown.is_running), (State::Waiting, false));
+    assert_eq!(journal.figures().waiting, 1);
+    journal.cancel(absent).await.expect("readable");
+    assert_eq!(state(&journal, absent).await, State::Cancelled);
+}
+
 macro_rules! with_both {
     ($($name:ident),+ $(,)?) => {
         mod on_disk {
@@ -237,5 +251,6 @@ with_both! {
     what_the_stop_of_the_node_interrupts_runs_again,
     an_invocation_that_is_cancelled_twice_gives_its_place_back_once,
     a_cancelled_invocation_is_not_tried_again,
+    an_invocation_of_a_removed_function_waits_until_it_is_deployed,
     the_steps_of_a_run_are_kept_while_it_runs_and_bounded,
 }

@@ -56,7 +56,7 @@ impl FunctionSpec {
     }
 
     /// What must hold for the services to be reached: whether it does, the setting, and the problem.
-    pub(super) fn door_rules(&self) -> [(bool, &'static str, &'static str); 4] {
+    pub(super) fn door_rules(&self) -> [(bool, &'static str, &'static str); 5] {
         let speaks_http = matches!(self.runtime, Runtime::Exec | Runtime::Server)
             || self.answered_by() == Runtime::Exec;
         let own_port = self.runtime == Runtime::Server && self.port == Some(SERVICES_PORT);
@@ -86,10 +86,25 @@ impl FunctionSpec {
                 "0.0.0.0, :: and multicast addresses are no hosts: name the host itself",
             ),
             (
+                !self.egress.iter().any(|to| is_broken_address(&to.host)),
+                "allow.net",
+                "a host that ends in a number is an IPv4 address: four numbers of 0 to 255",
+            ),
+            (
                 !self.egress.iter().any(is_itself),
                 "allow.net",
                 "inside the sandbox this loopback address is the server itself: set another `port`",
             ),
         ]
     }
+}
+
+/// Whether a host looks like an IPv4 address and is none. No name ends in a number, and some programs
+/// read `1.2.3` as 1.2.0.3 (WHATWG's URL standard, "ends in a number").
+fn is_broken_address(host: &str) -> bool {
+    let last = host.strip_suffix('.').unwrap_or(host).rsplit('.').next().unwrap_or_default();
+    let is_hex = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let hex = last.strip_prefix("0x").or_else(|| last.strip_prefix("0X"));
+    let is_number = !last.is_empty() && last.bytes().all(|digit| digit.is_ascii_digit());
+    (is_number || hex.is_some_and(is_hex)) && host.parse::<IpAddr>().is_err()
 }

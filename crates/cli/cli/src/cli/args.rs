@@ -337,7 +337,7 @@ pub(super) struct NodeFlags {
 pub(super) struct Up {
     #[command(flatten)]
     pub(super) node: NodeFlags,
-    /// Folders or files to deploy at start
+    /// Folders or files to deploy at start, unless nothing in them has changed
     #[arg(value_name = "PATH")]
     pub(super) deploy: Vec<PathBuf>,
 }
@@ -601,7 +601,7 @@ pub(super) enum InvocationVerb {
         /// Only those in this state: waiting, running, succeeded, dead or cancelled
         #[arg(long, value_name = "STATE")]
         state: Option<String>,
-        /// At most this many
+        /// At most this many, up to 1,000 [default: 100]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
@@ -644,7 +644,7 @@ pub(super) enum RunVerb {
         /// Only those in this state: waiting, running, succeeded, dead or cancelled
         #[arg(long, value_name = "STATE")]
         state: Option<String>,
-        /// At most this many
+        /// At most this many, up to 1,000 [default: 100]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
@@ -679,7 +679,7 @@ pub(super) enum DeadLetterVerb {
         /// Only those of this function
         #[arg(long, value_name = "NAME")]
         function: Option<String>,
-        /// At most this many
+        /// At most this many, up to 1,000 [default: 100]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },

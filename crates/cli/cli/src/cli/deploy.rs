@@ -79,7 +79,12 @@ pub(super) fn read<'a>(
 }
 
 pub(super) fn options(args: &Deploy) -> DeployOptions {
-    DeployOptions { dry_run: args.dry_run, no_traffic: args.no_traffic, tag: args.tag.clone() }
+    DeployOptions {
+        dry_run: args.dry_run,
+        no_traffic: args.no_traffic,
+        tag: args.tag.clone(),
+        if_changed: args.if_changed,
+    }
 }
 
 pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Result<(), Failure> {
@@ -323,6 +328,8 @@ fn summary(result: &DeployResult, dry_run: bool) -> String {
     let mut text = if dry_run {
         let what = if result.held_back { "would receive no traffic" } else { "would be live" };
         format!("{function}@{} {what} (dry run: nothing was changed)\n", result.revision)
+    } else if result.unchanged {
+        format!("{function} has not changed; @{} stays live\n", result.revision)
     } else if result.held_back {
         let text = format!("{function}@{} is ready and receives no traffic\n", result.revision);
         if !result.traffic.iter().any(|share| share.revision == result.revision) {

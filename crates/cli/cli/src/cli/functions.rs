@@ -230,8 +230,8 @@ async fn still_waiting(client: &Client, name: &str) -> Option<String> {
         some => (format!("{some} accepted invocations"), "wait"),
     };
     Some(format!(
-        "{count} still {wait} for a function of this name; cancel with: mote invocation cancel \
-         --function {name}"
+        "{count} still {wait} for a function of this name, for up to six hours; cancel with: mote \
+         invocation cancel --function {name}"
     ))
 }
 

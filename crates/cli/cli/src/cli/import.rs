@@ -38,6 +38,9 @@ pub(super) fn run(args: &Import, output: &Output) -> Result<(), Failure> {
         }
     }
     let path = args.path.as_deref().unwrap_or(Path::new("."));
+    if let Err(error) = fs::metadata(path) {
+        return Err(Failure::of_file("M0102", &path.display().to_string(), &error));
+    }
     if args.from_cluster {
         if !path.is_dir() {
             let text = format!("{}: not a folder", path.display());
@@ -51,9 +54,7 @@ pub(super) fn run(args: &Import, output: &Output) -> Result<(), Failure> {
     }
     let Some(found) = foreign::read(path)? else {
         let text = format!("{}: not a manifest of a supported platform", path.display());
-        let hint = "supported: OpenFaaS stack.yml, Nuclio function.yaml, Kubeless Function, Knative \
-                    Service, OpenWhisk manifest.yaml";
-        return Err(Failure::new("M0102", text).with_hint(hint));
+        return Err(Failure::new("M0102", text).with_hint(foreign::SUPPORTED));
     };
     place_all(found, path, output)
 }

@@ -1,7 +1,7 @@
 //! `mote invocation` and `mote dead-letters`.
 
 use mote_api::client::{Client, InvocationFilter};
-use mote_api::invocations::{AcceptedInvocation, AcceptedInvocations, InvocationState};
+use mote_api::invocations::{AcceptedInvocation, AcceptedInvocations, InvocationState, LIST_MAX};
 use mote_core::base64;
 
 use super::args::{DeadLetterVerb, InvocationVerb, RunVerb};
@@ -168,7 +168,20 @@ fn show_list(list: &AcceptedInvocations, none: &str, output: &Output) -> Result<
         let heads =
             ["ID", "FUNCTION", "TRIGGER", "STATE", "ATTEMPTS", "STATUS", "ACCEPTED", "REASON"];
         table(&heads, &rows)
-    })
+    })?;
+    if list.more {
+        output.say(&more_text(all.len()));
+    }
+    Ok(())
+}
+
+/// What a list says that does not show all.
+fn more_text(shown: usize) -> String {
+    if shown < LIST_MAX {
+        format!("these are the newest {shown} of more; --limit N shows up to {LIST_MAX}")
+    } else {
+        format!("these are the newest {shown} of more, and a list shows no others")
+    }
 }
 
 async fn show(client: &Client, id: &str, output: &Output) -> Result<(), Failure> {

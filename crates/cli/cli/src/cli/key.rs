@@ -15,6 +15,8 @@ use super::functions::is_agreed;
 use super::output::{Output, harmless, table};
 
 const DAY_MS: u64 = 86_400_000;
+/// The longest time for which a node makes a key or a token.
+const LONGEST_MS: u64 = 100 * 365 * DAY_MS;
 
 pub(super) async fn run(client: &Client, verb: &KeyVerb, output: &Output) -> Result<(), Failure> {
     match verb {
@@ -35,7 +37,7 @@ async fn create(client: &Client, args: &KeyCreate, output: &Output) -> Result<()
     let wish = CallerKeyRequest {
         name: args.name.clone(),
         functions: args.functions.clone(),
-        valid_ms: expires.map(|text| duration("--expires", text)).transpose()?,
+        valid_ms: expires.map(|text| lifetime("--expires", text)).transpose()?,
     };
     let new = client.create_key(&wish).await?;
     let printed = print(&new, args.psk, output);
@@ -144,17 +146,31 @@ async fn revoke(client: &Client, args: &KeyRevoke, output: &Output) -> Result<()
     Ok(())
 }
 
-/// Milliseconds in `30m`, `12h` or `90d`.
+/// The same, but not 0.
+pub(super) fn lifetime(flag: &str, text: &str) -> Result<u64, Failure> {
+    match duration(flag, text)? {
+        0 => Err(Failure::new("M0101", format!("{flag} {}: too short", harmless(text)))
+            .with_hint("write for example 30m, 12h or 90d")),
+        ms => Ok(ms),
+    }
+}
+
+/// Milliseconds in `30m`, `12h` or `90d`, at most 100 years.
 pub(super) fn duration(flag: &str, text: &str) -> Result<u64, Failure> {
     let days = text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
     let ms = match days {
         Some(days) => days.checked_mul(DAY_MS).ok_or(QuantityError::TooLarge),
         None => parse_duration_ms(text),
     };
-    ms.map_err(|_| {
+    let ms = ms.map_err(|_| {
         let text = format!("{flag} {}: not a duration", harmless(text));
         Failure::new("M0101", text).with_hint("write for example 30m, 12h or 90d")
-    })
+    })?;
+    if ms > LONGEST_MS {
+        let text = format!("{flag} {}: more than 100 years", harmless(text));
+        return Err(Failure::new("M0101", text));
+    }
+    Ok(ms)
 }
 
 #[cfg(test)]
@@ -169,5 +185,9 @@ mod tests {
         for text in ["", "d", "90", "1.5d", "99999999999999d", "soon"] {
             assert!(duration("--grace", text).is_err(), "{text}");
         }
+        assert_eq!(duration("--grace", "36500d").ok(), Some(LONGEST_MS));
+        assert!(duration("--grace", "36501d").is_err());
+        assert!(lifetime("--expires", "0s").is_err() && lifetime("--expires", "0d").is_err());
+        assert_eq!(lifetime("--expires", "1h").ok(), Some(3_600_000));
     }
 }

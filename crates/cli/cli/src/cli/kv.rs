@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Read};
 
-use mote_api::client::Client;
+use mote_api::client::{Client, ClientError};
 use mote_api::kv::{KvNamespaces, KvPut};
 
 use super::args::{KvKeys, KvVerb};
@@ -12,6 +12,8 @@ use super::output::{Output, harmless, table};
 
 /// Bytes of a value that are read; the node accepts fewer and names its limit.
 const READ_BYTES_MAX: u64 = 1 << 20;
+/// What the names of shared namespaces begin with.
+const SHARED: &str = "shared:";
 
 pub(super) async fn run(client: &Client, verb: &KvVerb, output: &Output) -> Result<(), Failure> {
     match verb {
@@ -28,6 +30,7 @@ pub(super) async fn run(client: &Client, verb: &KvVerb, output: &Output) -> Resu
             let put = KvPut { ttl_ms, version: *if_version };
             let written = client.kv_put(namespace, key, value, put).await?;
             let version = written.version;
+            warn_of_no_function(client, namespace, output).await;
             output.result(&written, &[&version.to_string()], || {
                 format!("{} is written; its version is {version}\n", harmless(key))
             })
@@ -39,6 +42,7 @@ pub(super) async fn run(client: &Client, verb: &KvVerb, output: &Output) -> Resu
         }
         KvVerb::Increment { namespace, key, by } => {
             let written = client.kv_increment(namespace, key, *by).await?;
+            warn_of_no_function(client, namespace, output).await;
             let value = written.value.unwrap_or_default().to_string();
             output.result(&written, &[&value], || format!("{value}\n"))
         }
@@ -55,6 +59,21 @@ pub(super) async fn run(client: &Client, verb: &KvVerb, output: &Output) -> Resu
             output.say(&format!("{shown} is empty"));
             Ok(())
         }
+    }
+}
+
+/// Warns that nothing reads what was written, because there is no function of this name.
+async fn warn_of_no_function(client: &Client, namespace: &str, output: &Output) {
+    if namespace.starts_with(SHARED) {
+        return;
+    }
+    let found = client.function(namespace).await;
+    if let Err(ClientError::Problem(problem)) = found
+        && problem.status == 404
+    {
+        output.warn(&format!(
+            "there is no function named {namespace}; this state is there for one that is deployed later"
+        ));
     }
 }
 

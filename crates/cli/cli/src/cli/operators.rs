@@ -6,7 +6,7 @@ use mote_api::operators::OperatorTokenRequest;
 use super::args::{AuditArgs, Global, TokenCreate, TokenRevoke, TokenVerb};
 use super::failure::Failure;
 use super::functions::is_agreed;
-use super::key::{duration, expiry};
+use super::key::{expiry, lifetime};
 use super::nodes::namespace;
 use super::output::{Output, harmless, table};
 
@@ -36,7 +36,7 @@ async fn create(
         name: args.name.clone(),
         role: args.role.clone(),
         namespace: namespace(global).filter(|name| name != "default"),
-        valid_ms: expires.map(|text| duration("--expires", text)).transpose()?,
+        valid_ms: expires.map(|text| lifetime("--expires", text)).transpose()?,
     };
     let new = client.create_token(&wish).await?;
     let until = new.expires_at.map(|at| format!(" until {at}")).unwrap_or_default();

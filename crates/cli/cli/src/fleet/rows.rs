@@ -150,6 +150,7 @@ mod tests {
             previous: Some(1),
             traffic: Vec::new(),
             access: "public".to_owned(),
+            unchanged: false,
             held_back: false,
             steps: Vec::new(),
             warnings: Vec::new(),

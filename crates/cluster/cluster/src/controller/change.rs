@@ -91,6 +91,7 @@ pub(super) async fn deploy(
         previous: now.as_ref().map(|now| now.split.main()),
         traffic: Vec::new(),
         access: spec.access.or(Access::Public).as_str().to_owned(),
+        unchanged: false,
         held_back: wish.held_back,
         steps: Vec::new(),
         warnings: Vec::new(),

@@ -259,15 +259,18 @@ pub(super) async fn invocations(
             async move { cell.bytes(&path).await }
         })
         .await;
-    let mut all = AcceptedInvocations { invocations: Vec::new() };
+    let mut all = AcceptedInvocations { invocations: Vec::new(), more: false };
     for (_, answer) in answers {
         let list: Option<AcceptedInvocations> = serde_json::from_slice(&answer?).ok();
-        all.invocations.extend(list.into_iter().flat_map(|list| list.invocations));
+        let Some(list) = list else { continue };
+        all.more |= list.more;
+        all.invocations.extend(list.invocations);
     }
     all.invocations.sort_by(|one, other| other.id.cmp(&one.id));
     // While a journal moves, two cells may know it.
     all.invocations.dedup_by(|one, other| one.id == other.id);
     if let Some(limit) = query.get("limit").and_then(|limit| limit.parse().ok()) {
+        all.more |= all.invocations.len() > limit;
         all.invocations.truncate(limit);
     }
     Ok(Json(all))

@@ -30,6 +30,9 @@ const IDLE: Duration = Duration::from_secs(120);
 const WAITING_MAX: usize = 8;
 const WAITING_BYTES_MAX: usize = 64 << 10;
 
+/// How often the log says of one destination that sockets end or datagrams are lost.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
 /// The way between one socket of a program and the destination.
 struct Flow {
     outside: OnceLock<UdpSocket>,
@@ -83,7 +86,7 @@ impl Flow {
 #[derive(Default)]
 struct Flows {
     all: HashMap<SocketAddr, (Arc<Flow>, AbortHandle)>,
-    has_warned: bool,
+    warned: Option<Instant>,
 }
 
 impl Flows {
@@ -95,6 +98,15 @@ impl Flows {
         {
             task.abort();
         }
+    }
+
+    /// Whether the log may say something of this destination now.
+    fn may_warn(&mut self) -> bool {
+        let may = self.warned.is_none_or(|at| at.elapsed() >= WARN_EVERY);
+        if may {
+            self.warned = Some(Instant::now());
+        }
+        may
     }
 }
 
@@ -168,12 +180,19 @@ impl<I: Instance> Door<I> {
             flows.all.retain(|_, (_, task)| !task.is_finished());
         }
         if flows.all.len() >= CONNECTIONS_MAX {
+            // It was in use less than [`IDLE`] ago, so its program may still wait for an answer.
             flows.end_oldest();
+            if flows.may_warn() {
+                self.warn(&format_args!(
+                    "more than {CONNECTIONS_MAX} sockets send to it: the one that was idle longest \
+                     receives no answers any more"
+                ));
+            }
         }
         let Some(places) = self.try_share() else {
             // The place of the ended flow is free for the next datagram.
             flows.end_oldest();
-            if !std::mem::replace(&mut flows.has_warned, true) {
+            if flows.may_warn() {
                 self.warn(&"too many connections: datagrams are lost until others end");
             }
             return;
@@ -259,5 +278,81 @@ impl<I: Instance> Door<I> {
             }
         }
         Err(last.unwrap_or_else(|| io::Error::other("no address can be reached")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use mote_core::FunctionName;
+    use mote_core::spec::{Egress, Transport};
+
+    use super::*;
+    use crate::egress_doors::EgressShares;
+
+    struct Alone {
+        name: FunctionName,
+        shares: EgressShares,
+        said: Mutex<Vec<String>>,
+    }
+
+    impl Instance for Alone {
+        fn function(&self) -> u64 {
+            1
+        }
+        fn instance(&self) -> u64 {
+            1
+        }
+        fn name(&self) -> &FunctionName {
+            &self.name
+        }
+        fn shares(&self) -> &EgressShares {
+            &self.shares
+        }
+        fn is_confined(&self) -> bool {
+            false
+        }
+        fn own_api(&self, _: &Egress) -> Option<SocketAddr> {
+            None
+        }
+        fn is_closed(&self, _: IpAddr) -> bool {
+            false
+        }
+        fn warn(&self, text: &str) {
+            self.said.lock().expect("not poisoned").push(text.to_owned());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_log_says_that_more_sockets_than_permitted_send_to_one_destination() {
+        let outside = UdpSocket::bind("127.0.0.1:0").await.expect("loopback");
+        let port = outside.local_addr().expect("bound").port();
+        let inside = std::net::UdpSocket::bind("127.0.0.1:0").expect("loopback");
+        let door_address = inside.local_addr().expect("bound");
+        let alone = Arc::new(Alone {
+            name: FunctionName::new("f").expect("a name"),
+            shares: EgressShares::default(),
+            said: Mutex::default(),
+        });
+        let to = Egress { transport: Transport::Udp, host: "127.0.0.1".into(), port };
+        let door = Arc::new(Door { inside: alone.clone(), to });
+        let (_open, closed) = watch::channel(());
+        let carrying = tokio::spawn(door.carry_datagrams(inside.into(), closed));
+        let mut sockets = Vec::new();
+        let mut piece = [0; 16];
+        // Each datagram arrives before the next socket sends, so the first one is idle longest.
+        for number in 0..CONNECTIONS_MAX + 3 {
+            let socket = UdpSocket::bind("127.0.0.1:0").await.expect("loopback");
+            socket.send_to(b"ask", door_address).await.expect("sent");
+            outside.recv_from(&mut piece).await.expect("received");
+            sockets.push(socket);
+            let said = alone.said.lock().expect("not poisoned").len();
+            assert_eq!(said, usize::from(number >= CONNECTIONS_MAX), "socket {number}");
+        }
+        let said = alone.said.lock().expect("not poisoned").concat();
+        let expected = format!("127.0.0.1:{port}: more than {CONNECTIONS_MAX} sockets send to it");
+        assert!(said.contains(&expected), "{said}");
+        carrying.abort();
     }
 }

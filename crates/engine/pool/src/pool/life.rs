@@ -1,6 +1,6 @@
 //! The life of an instance: starting, ready, ended.
 
-use super::{Call, Full, Instance, Pool, Queued, Running, Stop, Waiting, Worker};
+use super::{Call, Full, Instance, Pool, Queued, Running, Stop, StopReason, Waiting, Worker};
 use crate::budget::Lack;
 
 /// First and longest pause between failed starts.
@@ -61,7 +61,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
 
     /// Takes a start back that [`Pool::count_start`] counted.
     pub fn uncount_start(&mut self) {
-        self.starting.serving = self.starting.serving.saturating_sub(1);
+        self.starting.give_back(1);
     }
 
     /// Notes that the node had room for all starts that were ordered.
@@ -81,7 +81,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         room_in_ns: Option<u64>,
         now_ns: u64,
     ) -> (Vec<Q>, bool) {
-        self.starting.serving = self.starting.serving.saturating_sub(count);
+        self.starting.give_back(count);
         let is_news = self.full.is_none_or(|full| !full.memory) && lack != Lack::Starts;
         let pause_ns = if self.queue.is_empty() { ASK_AGAIN_QUIET_NS } else { ASK_AGAIN_NS };
         let until_ns = now_ns + pause_ns;
@@ -122,6 +122,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     /// An instance is ready. Returns its worker's key. Call [`Pool::dispatch`] next.
     pub fn add_ready(&mut self, new: NewInstance<I>, now_ns: u64) -> usize {
         let NewInstance { number, instance, concurrency, spare, since_ns } = new;
+        let is_unwanted = !spare && self.starting.unwanted > 0;
+        self.starting.unwanted -= u32::from(is_unwanted);
         self.start_has_ended(spare);
         self.trouble.retry_at_ns = 0;
         self.last_ready_ns = now_ns;
@@ -132,8 +134,13 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         let thread = instance.thread();
         let in_flight = self.in_flight.clone();
         let mut worker = Worker::new(number, instance, concurrency, in_flight, now_ns);
+        if !self.queue.is_empty() {
+            self.starting.unwanted = 0;
+        }
         if let Some(reason) = self.closed {
             worker.drain(reason, "");
+        } else if is_unwanted && self.queue.is_empty() {
+            worker.drain(StopReason::Manual, "mote scale asked for fewer while it was starting");
         } else if spare && self.queue.is_empty() {
             // A spare that cannot be paused serves as an ordinary instance.
             self.trouble.no_spares = !worker.pause(true);
@@ -218,8 +225,11 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     }
 
     fn start_has_ended(&mut self, spare: bool) {
-        let count = if spare { &mut self.starting.spare } else { &mut self.starting.serving };
-        *count = count.saturating_sub(1);
+        if spare {
+            self.starting.spare = self.starting.spare.saturating_sub(1);
+        } else {
+            self.starting.give_back(1);
+        }
     }
 
     /// Takes out the waiting invocations whose answer is due before any instance can be free.

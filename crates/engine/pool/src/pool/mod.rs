@@ -252,8 +252,19 @@ pub enum Withdrawn<Q> {
 struct Starting {
     serving: u32,
     spare: u32,
+    /// Of those that will serve, how many stop at once when they are ready, because the owner has
+    /// asked for fewer since. A start cannot be interrupted.
+    unwanted: u32,
     /// Since when the oldest of those that will serve has been starting.
     since_ns: u64,
+}
+
+impl Starting {
+    /// Starts of instances that would have served have ended, or are not made.
+    fn give_back(&mut self, count: u32) {
+        self.serving = self.serving.saturating_sub(count);
+        self.unwanted = self.unwanted.min(self.serving);
+    }
 }
 
 /// Recent failures, and until when nothing is tried because of them.
@@ -401,6 +412,11 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.starting.serving
     }
 
+    /// How many of those stop at once when they are ready, unless they are needed by then.
+    pub fn unwanted_count(&self) -> u32 {
+        self.starting.unwanted
+    }
+
     /// Since when the oldest of those has been starting, in nanoseconds.
     pub fn starting_since_ns(&self) -> u64 {
         self.starting.since_ns
@@ -489,7 +505,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     /// Stops idle instances until `count` are left, or counts missing instances as starting.
     /// Returns the numbers of the stopped instances, and how many instances to start. For `hold_ns`
     /// at most, the autoscaler does not stop the started instances. At least `min` of the bounds
-    /// stay.
+    /// stay. Starting instances beyond that number stop when they are ready, unless an invocation
+    /// waits by then.
     pub fn scale_to(&mut self, count: u32, hold_ns: u64, now_ns: u64) -> (Vec<u64>, u32) {
         self.ensure_scaling();
         let count = count.min(self.bounds.max);
@@ -503,6 +520,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             stopped.push(worker.number());
         }
         let live = self.ready_count() + self.starting.serving;
+        let surplus = live.saturating_sub(count.max(self.bounds.min));
+        self.starting.unwanted = surplus.min(self.starting.serving);
         let mut missing = if self.is_closed() { 0 } else { count.saturating_sub(live) };
         while missing > 0 && self.resume_spare() {
             missing -= 1;

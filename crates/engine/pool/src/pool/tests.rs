@@ -438,6 +438,32 @@ fn manual_scaling_starts_and_stops() {
 }
 
 #[test]
+fn starts_that_the_owner_no_longer_wants_end_when_they_are_ready() {
+    let mut bench = Bench::new(0, 3, |_| ());
+    assert_eq!(bench.pool.scale_to(3, SECOND, bench.now_ns), (vec![], 3));
+    assert_eq!(bench.pool.scale_to(1, SECOND, bench.now_ns), (vec![], 0));
+    assert_eq!(bench.pool.unwanted_count(), 2);
+    for _ in 0..2 {
+        let key = bench.ready(Fake::default(), false);
+        assert!(
+            matches!(bench.state(key), State::Draining(stop) if stop.reason == StopReason::Manual)
+        );
+    }
+    let last = bench.ready(Fake::default(), false);
+    assert_eq!(*bench.state(last), State::Ready);
+    // One that is asked for again, or that an invocation waits for, stays.
+    let mut bench = Bench::new(0, 3, |_| ());
+    bench.pool.scale_to(2, SECOND, bench.now_ns);
+    bench.pool.scale_to(0, SECOND, bench.now_ns);
+    assert_eq!(bench.pool.scale_to(1, SECOND, bench.now_ns), (vec![], 0), "one of the two");
+    assert_eq!(bench.pool.unwanted_count(), 1);
+    bench.pool.scale_to(0, SECOND, bench.now_ns);
+    bench.submit().unwrap();
+    let first = bench.ready(Fake::default(), false);
+    assert_eq!((bench.state(first), bench.pool.unwanted_count()), (&State::Ready, 0));
+}
+
+#[test]
 fn a_node_without_room_answers_those_who_wait_in_vain() {
     let mut bench = Bench::new(0, 1, |_| ());
     bench.submit().unwrap();

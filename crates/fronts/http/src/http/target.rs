@@ -1,4 +1,9 @@
-//! Request targets: normal form, function name and the path below it.
+//! Request targets: which paths are refused, function name and the path below it.
+//!
+//! The path is passed on as the client has encoded it. Functions that speak the worker protocol
+//! receive it in the canonical form of `mote_core::path`, servers as it is.
+
+use mote_core::path;
 
 use crate::refusal::Refusal;
 
@@ -22,7 +27,8 @@ pub struct Target<'a> {
 ///
 /// A path is refused unless it has the same meaning for every reader: no dot segments, no encoded
 /// slashes or backslashes, no double encoding, no path parameters, valid UTF-8 once decoded. So no
-/// function and no proxy can be led to another route than the one checked here.
+/// function and no proxy can be led to another route than the one checked here. The front of CoAP
+/// refuses the same paths.
 pub fn split(target: &[u8]) -> Result<Target<'_>, Refusal> {
     let question = memchr::memchr(b'?', target);
     let (path, query) = match question {
@@ -70,7 +76,7 @@ fn check_path(path: &[u8]) -> Result<(), Refusal> {
             at += 1;
             continue;
         }
-        let value = percent(&path[at..]).ok_or_else(not_normal)?;
+        let value = path::escape(&path[at..]).ok_or_else(not_normal)?;
         match value {
             0 => return Err(nul()),
             b'/' | b'\\' | b';' => return Err(not_normal()),
@@ -79,8 +85,10 @@ fn check_path(path: &[u8]) -> Result<(), Refusal> {
         at += 3;
     }
     // An escape in the decoded bytes was encoded twice, completely or in its digits.
-    let twice = memchr::memchr_iter(b'%', &decoded).any(|at| percent(&decoded[at..]).is_some());
-    if twice || std::str::from_utf8(&decoded).is_err() || has_dot_segment(&decoded) {
+    if path::has_escape(&decoded)
+        || std::str::from_utf8(&decoded).is_err()
+        || has_dot_segment(&decoded)
+    {
         return Err(not_normal());
     }
     Ok(())
@@ -101,11 +109,6 @@ fn check_query(query: &[u8]) -> Result<(), Refusal> {
         rest = &rest[1..];
     }
     Ok(())
-}
-
-fn percent(bytes: &[u8]) -> Option<u8> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
-    Some(digit(bytes.get(1)?)? << 4 | digit(bytes.get(2)?)?)
 }
 
 fn not_normal() -> Refusal {

@@ -348,3 +348,18 @@ fn mqtt_triggers() {
          broker (line 5)"
     );
 }
+
+#[test]
+fn a_destination_that_is_always_refused_is_said() {
+    let warnings = |net: &str| {
+        let manifest = format!("version = 1\n[allow]\nnet = [\"{net}\"]\n");
+        let files = [("demo.py", HANDLE), ("mote.toml", &manifest)];
+        let mut planned = read_files(&files).unwrap().remove(0);
+        crate::allow(&mut planned, &[]);
+        planned.warnings
+    };
+    let said = "is a link-local address, which no function can reach: connections to it will fail";
+    assert_eq!(warnings("169.254.169.254:80"), [format!("allow.net: 169.254.169.254:80 {said}")]);
+    assert_eq!(warnings("udp://[fe80::1]:53"), [format!("allow.net: udp://[fe80::1]:53 {said}")]);
+    assert!(warnings("192.0.2.7:80").is_empty());
+}

@@ -213,6 +213,8 @@ pub(super) struct DeployQuery {
     dry_run: bool,
     #[serde(default)]
     no_traffic: bool,
+    #[serde(default)]
+    if_changed: bool,
     tag: Option<String>,
 }
 
@@ -222,10 +224,14 @@ pub(super) async fn deploy(
     Query(query): Query<DeployQuery>,
     request: Request,
 ) -> Result<(StatusCode, Json<DeployResult>), Refused> {
-    let DeployQuery { dry_run, no_traffic, tag } = query;
-    let options = node_deploy::Options { dry_run, no_traffic, tag, place: None };
-    let status = if dry_run { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(upload(node, name, request, options).await?)))
+    let DeployQuery { dry_run, no_traffic, if_changed, tag } = query;
+    let options = node_deploy::Options { dry_run, no_traffic, if_changed, tag, place: None };
+    let result = upload(node, name, request, options).await?;
+    let status = match dry_run || result.unchanged {
+        true => StatusCode::OK,
+        false => StatusCode::CREATED,
+    };
+    Ok((status, Json(result)))
 }
 
 /// Deploys the archive in the body of `request`. A client that disconnects must not leave a deploy

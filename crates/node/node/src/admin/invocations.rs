@@ -21,8 +21,8 @@ use super::{Refused, shortened};
 use crate::Node;
 
 /// Invocations of a list unless the query asks for another number, and at most.
-const LIMIT_DEFAULT: usize = 100;
-const LIMIT_MAX: usize = 1_000;
+const LIMIT_DEFAULT: usize = mote_api::invocations::LIST_DEFAULT;
+const LIMIT_MAX: usize = mote_api::invocations::LIST_MAX;
 
 #[derive(Deserialize)]
 pub(super) struct ListQuery {
@@ -54,14 +54,16 @@ pub(super) async fn list(
         (None, true) => Some(node.chains().into_iter().filter(|name| seen.shows(name)).collect()),
         (None, false) => seen.namespace().map(|own| vec![format!(".{own}")]),
     };
-    let listed = node.journals.list(functions, kept, before, limit).await;
+    // One more shows whether the list goes on.
+    let listed = node.journals.list(functions, kept, before, limit + 1).await.map_err(refused)?;
+    let more = listed.len() > limit;
     let invocations = listed
-        .map_err(refused)?
         .iter()
+        .take(limit)
         .map(|shown| view(shown, Reader::Owner))
         .filter(|view| state.is_none_or(|state| view.state == state))
         .collect();
-    Ok(Json(AcceptedInvocations { invocations }))
+    Ok(Json(AcceptedInvocations { invocations, more }))
 }
 
 pub(super) async fn show(

@@ -71,6 +71,8 @@ impl Publisher {
         for_each_field(&headers, |name, value| put_header(&mut block, name, value))
             .map_err(|text| Answer::text(Status::Invalid, text))?;
         let query = query.as_deref();
+        // Paths of observed resources are in this form.
+        let path = mote_core::path::canonical(&path);
         if let Some(body) = body {
             // A copy, because the state may be kept long, and its bytes are a part of more.
             let body = Bytes::copy_from_slice(&body);

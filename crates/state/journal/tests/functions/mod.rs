@@ -19,7 +19,7 @@ use mote_journal::{Journal, State};
 pub(crate) type Answer = Result<(u16, &'static str), Fault>;
 pub(crate) type Run = dyn Fn(String, Invocation) -> BoxFuture<'static, Answer> + Send + Sync;
 
-/// Functions of any name, each with 16 places.
+/// Functions of any name but `absent`, each with 16 places.
 #[derive(Clone)]
 pub(crate) struct Functions(pub(crate) Arc<Run>);
 
@@ -53,7 +53,7 @@ impl Invoker for Functions {
     type Route = Route;
 
     fn route(&self, name: &str, _: impl FnOnce() -> Option<u64>) -> Option<Route> {
-        FunctionName::new(name).ok().map(Route)
+        FunctionName::new(name).ok().filter(|name| name.as_str() != "absent").map(Route)
     }
 
     fn routes(&self) -> Vec<Route> {

@@ -41,6 +41,10 @@ pub(in crate::cli) struct Deploy {
     /// Send no traffic to the new revision
     #[arg(long, conflicts_with = "invoke")]
     pub(in crate::cli) no_traffic: bool,
+    /// Deploy nothing if the function has this code and these settings already
+    // For `mote up PATH`. Hidden, because a deploy by a person says what should be live now.
+    #[arg(long, hide = true, conflicts_with_all = ["dry_run", "no_traffic", "tag"])]
+    pub(in crate::cli) if_changed: bool,
     /// With several nodes: how many are changed at the same time, after the first
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(in crate::cli) parallel: u16,

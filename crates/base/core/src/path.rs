@@ -1,0 +1,118 @@
+//! The one form of a path that functions and observers see, from whichever front it came.
+//!
+//! RFC 3986 permits several spellings of a path. Over CoAP a path arrives as plain segments, which
+//! the node encodes; over HTTP the client has encoded it, each library in its own way. A function
+//! that keeps state by path, or tells the observers of a path that it changed, needs one spelling.
+//! In the canonical form, everything that RFC 3986 permits in a segment (`pchar`) except `;` stands
+//! as it is, and all other bytes are percent-encoded with digits in upper case. `/AA%3ABB` thus
+//! becomes `/AA:BB`, `/%c3%bc` becomes `/%C3%BC`, and `%2F`, `%25` and `%3B` stay encoded.
+//!
+//! Functions that speak the worker protocol, and observed resources, have the canonical form. A
+//! server (`runtime = "server"`) receives the path of an HTTP request as its client has sent it:
+//! it may sign or check the path byte by byte, or read a raw `+` differently from `%2B`.
+
+use std::borrow::Cow;
+
+/// Whether a byte stands as it is in a segment: RFC 3986's unreserved characters and
+/// sub-delimiters, `:` and `@`. Some programs cut a path at `;`, so it is encoded.
+pub fn is_segment_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@".contains(&byte)
+}
+
+/// Appends a byte percent-encoded.
+pub fn push_escape(out: &mut Vec<u8>, byte: u8) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    out.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+}
+
+/// The byte of the escape (`%41`) at the beginning of a text.
+pub fn escape(text: &[u8]) -> Option<u8> {
+    let [b'%', high, low, ..] = text else { return None };
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
+    Some(digit(high)? << 4 | digit(low)?)
+}
+
+/// Whether a text that has been decoded still contains an escape, so that it was encoded twice.
+pub fn has_escape(decoded: &[u8]) -> bool {
+    (0..decoded.len()).any(|at| escape(&decoded[at..]).is_some())
+}
+
+/// The canonical form of a path. A `%` that begins no escape is encoded.
+pub fn canonical(path: &[u8]) -> Cow<'_, [u8]> {
+    let is_plain = |byte: &u8| is_segment_byte(*byte) || *byte == b'/';
+    let Some(first) = path.iter().position(|byte| !is_plain(byte)) else {
+        return Cow::Borrowed(path);
+    };
+    let mut canonical = Vec::with_capacity(path.len() + 16);
+    canonical.extend_from_slice(&path[..first]);
+    let mut rest = &path[first..];
+    while let [byte, after @ ..] = rest {
+        match escape(rest) {
+            Some(encoded) => {
+                if is_segment_byte(encoded) {
+                    canonical.push(encoded);
+                } else {
+                    push_escape(&mut canonical, encoded);
+                }
+                rest = &rest[3..];
+                continue;
+            }
+            None if is_plain(byte) => canonical.push(*byte),
+            None => push_escape(&mut canonical, *byte),
+        }
+        rest = after;
+    }
+    Cow::Owned(canonical)
+}
+
+/// A path without its percent-encoding.
+pub fn decoded(path: &[u8]) -> Cow<'_, [u8]> {
+    if !path.contains(&b'%') {
+        return Cow::Borrowed(path);
+    }
+    let mut decoded = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let [byte, after @ ..] = rest {
+        let found = escape(rest);
+        decoded.push(found.unwrap_or(*byte));
+        rest = if found.is_some() { &rest[3..] } else { after };
+    }
+    Cow::Owned(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_paths_have_one_form() {
+        for (path, expected) in [
+            ("/", "/"),
+            ("/a/b.c~d_e-f", "/a/b.c~d_e-f"),
+            ("/AA%3ABB", "/AA:BB"),
+            ("/%c3%bc", "/%C3%BC"),
+            ("/\u{fc}", "/%C3%BC"),
+            ("/%61%7e", "/a~"),
+            ("/!$&'()*+,=:@", "/!$&'()*+,=:@"),
+            ("/%21%24%26%27%28%29%2a%2b%2c%3d%3a%40", "/!$&'()*+,=:@"),
+            ("/a%2fb/%25/%3b/%5c", "/a%2Fb/%25/%3B/%5C"),
+            ("/a;b", "/a%3Bb"),
+            ("/{a}|\"b\"", "/%7Ba%7D%7C%22b%22"),
+            ("/50%/%4", "/50%25/%254"),
+        ] {
+            let once = canonical(path.as_bytes());
+            assert_eq!(once, expected.as_bytes(), "{path}");
+            assert_eq!(canonical(&once), once, "{path}");
+        }
+    }
+
+    #[test]
+    fn escapes_are_found() {
+        assert_eq!(&*decoded(b"/a%26b/c%20d/50%"), b"/a&b/c d/50%");
+        assert_eq!(&*decoded(b"/a"), b"/a");
+        assert_eq!(escape(b"%4a"), Some(b'J'));
+        assert_eq!(escape(b"%4"), None);
+        assert_eq!(escape(b"%+1"), None);
+        assert!(has_escape(b"a%41") && !has_escape(b"50%") && !has_escape(b"%zz"));
+    }
+}
