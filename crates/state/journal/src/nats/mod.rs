@@ -6,7 +6,8 @@
 //! functions over such a connection.
 //!
 //! This module must not know the protocol of NATS. Start with `client.rs`; `process.rs` starts,
-//! watches and ends the program, `shared.rs` has the requests on their way, `frames.rs` is the protocol, which `mote-nats` uses too.
+//! watches and ends the program, `shared.rs` has the requests on their way, `frames.rs` is the
+//! protocol, which `mote-nats` uses too.
 
 mod address;
 mod client;
