@@ -7,8 +7,23 @@
 //! Start with [`spec`] (what a function is), then [`invocation`] (a request to it and its answer),
 //! then [`wire`] (the protocol to a worker), then [`fault`] (the classes of failures), then
 //! [`accept`] (invocations that run after their caller was answered), [`services`] (what functions
-//! ask of their node), and [`publish`] (messages for MQTT brokers).
-//! Decisions about queues and instances are in `mote-pool`.
+//! ask of their node), and [`publish`] (messages for MQTT brokers). Decisions about queues and
+//! instances are in `mote-pool`.
+//!
+//! Further files:
+//!
+//! - `spec.rs`, `spec/`: every field of a function, with its default, the reason and the check
+//! - `policy.rs`: the scaling rules that a manifest can choose
+//! - `rollout.rs`: splits of traffic, tags, roll back
+//! - `routing.rs`, `place.rs`: how a route is asked for, and from where a request comes
+//! - `seats.rs`: which connection ends for a newcomer at a limit
+//! - `shares.rs`, `fair_queue.rs`, `turn.rs`: shares of owners, turns in front of slow work, and
+//!   when a task yields
+//! - `line_budget.rs`: log lines in a second
+//! - `destination.rs`: addresses that lead to the node itself
+//! - `elsewhere.rs`: invocations that another cell runs
+//! - `retry.rs`, `state.rs`, `chain.rs`: what follows a failed attempt, the state of functions, and
+//!   the records of chains
 
 pub mod accept;
 pub mod backend;

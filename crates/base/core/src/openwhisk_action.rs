@@ -3,7 +3,7 @@
 //!
 //! An action is called as a web action or, if the platform's own API calls it, with the arguments
 //! alone. The sandbox that runs actions as programs and OpenWhisk's API share these rules. They are
-//! pure: this crate must not know of sockets, files, clocks or processes. Start reading at
+//! pure: this module must not know of sockets, files, clocks or processes. Start reading at
 //! [`arguments`].
 
 use crate::base64;

@@ -1,6 +1,9 @@
 //! Requests that the node itself sends: the result of an accepted invocation, downloads of archives
-//! that a client names by address, and questions for the keys of an issuer of tokens. They use HTTP/1.1, plain or over TLS, are
-//! limited in time and size, and follow no redirects.
+//! that a client names by address, and questions for the keys of an issuer of tokens. They use
+//! HTTP/1.1, plain or over TLS, are limited in time and size, and follow no redirects.
+//!
+//! It must not know functions, or who asks for a request. Start with [`Outgoing`], which says where
+//! requests may go; `tls.rs` has the authorities that are trusted.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,5 +1,8 @@
-//! Routes: the hosts and paths at which functions answer in addition to `/NAME`. Which ones are valid,
-//! and the table in which the route of a request is found. Pure functions.
+//! Routes: the hosts and paths at which functions answer in addition to `/NAME`. Which ones are
+//! valid, and the table in which the route of a request is found. Pure functions.
+//!
+//! It must not know fronts, revisions or manifests. `rules.rs` says which routes can be obeyed, and
+//! `table.rs` finds the route of a request.
 
 mod rules;
 mod table;

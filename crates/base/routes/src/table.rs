@@ -1,9 +1,9 @@
 //! Which function answers at a host and a path: the routes of all functions in one table.
 //!
-//! A path is compared segment by segment. Fixed text is tried before a parameter, and a parameter before
-//! a rest. If one branch has no match, the search tries the next. The exact host is tried first, then
-//! `*.` hosts, the longest first. The search visits each point of the tree at most once, so the number of
-//! routes limits its work.
+//! A path is compared segment by segment. Fixed text is tried before a parameter, and a parameter
+//! before a rest. If one branch has no match, the search tries the next. The exact host is tried
+//! first, then `*.` hosts, the longest first. The search visits each point of the tree at most
+//! once, so the number of routes limits its work.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -4,7 +4,7 @@
 //! archives of earlier builds hold it: a field that is added has a default, and any other change is
 //! a new version, which is converted to [`FunctionSpec`] when it is read. Fields that this version
 //! does not have are refused, so that a node never runs a function without a setting that its spec
-//! requires.
+//! requires. It must not know how a spec is made or obeyed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! A result of `mote bench` as text: for a terminal, a spreadsheet or a document.
 //!
-//! [`table`] is for people, [`csv`] and [`markdown`] are for files. This crate must not know how a
+//! [`table`] is for people, [`csv`] and [`markdown`] are for files. This module must not know how a
 //! result was measured or where the text goes.
 
 use mote_api::harmless;

@@ -1,12 +1,20 @@
 //! Cells: nodes of one cluster that forward invocations to each other.
 //!
 //! A cell that cannot run an invocation sends it to another cell that has room, over one connection
-//! for each pair and direction. The engine decides when an invocation leaves and when one of another
-//! cell is taken ([`mote_core::elsewhere`]); this crate knows which cells there are, how much room
-//! each has (`board.rs`), and carries invocations and answers (`frames.rs`, `link.rs`). Start
-//! reading at `sender.rs` (the cell that forwards) and `receiver.rs` (the one that runs).
+//! for each pair and direction. The engine decides when an invocation leaves and when one of
+//! another cell is taken ([`mote_core::elsewhere`]); this crate knows which cells there are, how
+//! much room each has (`board.rs`), and carries invocations and answers (`frames.rs`, `link.rs`).
+//! Start reading at `sender.rs` (the cell that forwards) and `receiver.rs` (the one that runs).
 //!
 //! It must not know revisions, queues, fronts or the management API.
+//!
+//! The files:
+//!
+//! - `board.rs`, `frames.rs`: the room at other cells, and the frames (pure)
+//! - `link.rs`, `socket.rs`: a connection: streams, credit, signs of life
+//! - `tls.rs`, `raw_keys.rs`: the key that cells share
+//! - `waiters.rs`: invocations that would leave
+//! - `view.rs`: what people see
 
 #![forbid(unsafe_code)]
 

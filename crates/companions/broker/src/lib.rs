@@ -1,12 +1,12 @@
-//! The MQTT broker of a node: a process next to the node, so that it runs without
-//! privileges.
+//! The MQTT broker of a node: a process next to the node, so that it runs without privileges.
 //!
 //! The protocol, sessions and storage are those of the library `mqtt5`. This program confines
-//! itself (`mote_process::companion::confinement`), decides who may do what (`auth.rs`, `acl.rs`, `users.rs`), accepts the
-//! connections with TLS (`tls.rs`), and sets the limits (`shares.rs`, `kept.rs`). The node starts it in
-//! the folder of its data, writes one line of settings and then changes of certificates and namespaces
-//! to its standard input (`config.rs`), reads its ports from its standard output, and ends it by
-//! closing the input. It must not know functions, manifests or the store.
+//! itself ([`confinement`]), decides who may do what (`auth.rs`, `acl.rs`, `users.rs`), accepts
+//! connections without and with TLS (`front.rs`), and sets the limits (`shares.rs`, `kept.rs`). The
+//! node starts it in the folder of its data, writes one line of settings and then changes of
+//! certificates and namespaces to its standard input (`config.rs`), reads its ports from its
+//! standard output, and ends it by closing the input. It must not know functions, manifests or the
+//! store.
 
 mod acl;
 mod auth;

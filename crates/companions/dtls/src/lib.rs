@@ -1,10 +1,10 @@
-//! DTLS for the CoAP front of a node, in a process next to it: what strangers send is decrypted by a
-//! process without rights.
+//! DTLS for the CoAP front of a node, in a process next to it: what strangers send is decrypted by
+//! a process without rights.
 //!
 //! The protocol is that of the library `dimpl`. This program has one thread. It reads datagrams of
-//! clients from its standard output, which is the socket that the node has bound, and messages of the
-//! node from its standard input (`mote-dtls-frames`); the end of the input ends it. It must not know
-//! CoAP, functions, or where keys are stored. Start at [`sessions`].
+//! clients from its standard output, which is the socket that the node has bound, and messages of
+//! the node from its standard input (`mote_coap::dtls_frames`); the end of the input ends it. It
+//! must not know CoAP, functions, or where keys are stored. Start at [`sessions`].
 
 #![forbid(unsafe_code)]
 

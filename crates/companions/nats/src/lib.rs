@@ -1,12 +1,13 @@
-//! A node's connection to NATS JetStream, in a process next to the node that runs without privileges.
+//! A node's connection to NATS JetStream, in a process next to the node that runs without
+//! privileges.
 //!
 //! The protocol of NATS is that of the library `async-nats`. This program confines itself
-//! (`mote_process::companion::confinement`), holds the connection (`connection.rs`), and answers the requests that the node
-//! sends over the socket on its standard input (the frames of `mote-nats-client`): on streams
+//! ([`confinement`]), holds the connection (`connection.rs`), and answers the requests that the node
+//! sends over the socket on its standard input (the frames of `mote_journal::nats`): on streams
 //! (`streams.rs`), and on the state of functions (`state.rs`; `space.rs` follows the stream of a
 //! namespace, `index.rs` is what is known of its keys), and on streams that keep a journal
-//! (`log.rs`). It ends when the node closes the socket. It must not know functions, manifests or the
-//! store.
+//! (`log.rs`). It ends when the node closes the socket. It must not know functions, manifests or
+//! the store.
 
 mod api;
 mod connection;

@@ -1,4 +1,4 @@
-//! An invocation on its way into a queue, and what becomes of one that a revision does not answer.
+//! An invocation that waits for a queue, and its fate when a revision refuses it.
 
 use mote_core::elsewhere::Place;
 use mote_core::{Fault, Invocation};

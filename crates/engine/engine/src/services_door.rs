@@ -1,7 +1,7 @@
-//! Requests of programs and servers to services of the node, over HTTP (`mote-service-api`).
+//! Requests of programs and servers to services of the node, over HTTP ([`crate::service_api`]).
 //!
-//! A listener inside the sandbox belongs to one instance, so everything that arrives there comes from
-//! its function. The invocation that asks is looked up among those that the instance runs: its
+//! A listener inside the sandbox belongs to one instance, so everything that arrives there comes
+//! from its function. The invocation that asks is looked up among those that the instance runs: its
 //! deadline and its callers apply, and its calls end with it.
 
 use std::sync::Arc;

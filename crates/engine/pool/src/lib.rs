@@ -2,12 +2,22 @@
 //! instances there are.
 //!
 //! [`Pool`] holds the queue of a revision and its instances; [`autoscale`] decides how many
-//! instances there should be, [`budget`] what the node can afford,
-//! [`tenants`] what namespaces hold and may hold, [`prewarm`] how many programs
-//! wait to become an instance, and [`admission`] whether an invocation runs, waits or is refused.
-//! The daemon and the simulator (`mote-lab`) drive the same types. This crate must not know about
-//! sockets, files, clocks, the environment or an async runtime (`clippy.toml` bans them): time is
-//! an argument of every method, so that a test runs in microseconds. Start reading at [`Pool`].
+//! instances there should be, [`budget`] what the node can afford, [`tenants`] what namespaces hold
+//! and may hold, [`prewarm`] how many programs wait to become an instance, and [`admission`]
+//! whether an invocation runs, waits or is refused. The daemon and the simulator (`mote-lab`) drive
+//! the same types. This crate must not know about sockets, files, clocks, the environment or an
+//! async runtime (`clippy.toml` bans them): time is an argument of every method, so that a test
+//! runs in microseconds. Start reading at [`Pool`].
+//!
+//! Further files:
+//!
+//! - `pool/worker.rs`: the states of an instance and their transitions
+//! - `pool/pick.rs`: the instance for an invocation
+//! - `pool/look.rs`, `pool/scaling.rs`: what time causes: deadlines, starts, stops
+//! - `pool/life.rs`: an instance from its start to its end
+//! - `pool/own.rs`, `pool/guests.rs`: instances for single callers or calls, and invocations of
+//!   other cells
+//! - `balance.rs`: the rules that a manifest can choose
 
 pub mod admission;
 pub mod autoscale;

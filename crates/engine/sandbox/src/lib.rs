@@ -1,13 +1,29 @@
 //! Runs instances as processes in sandboxes of our own making.
 //!
-//! A single-threaded process, the zygote ([`Zygote`]), forked before the daemon has threads, clones one
-//! child per instance; the child composes its namespaces, root, cgroups, user, capabilities,
+//! A single-threaded process, the zygote ([`Zygote`]), forked before the daemon has threads, clones
+//! one child per instance; the child composes its namespaces, root, cgroups, user, capabilities,
 //! landlock rules and system call filter, and becomes pid 1 of the sandbox. The daemon's side is
 //! [`ProcessBackend`]. This crate knows nothing of functions, routes or HTTP: it is asked for
 //! instances through [`mote_core::backend::Backend`].
 //!
 //! Needs Linux 5.12 or newer (mount_setattr). Start reading at `child`, the list of steps;
 //! `docs/decisions/0002-own-sandbox.md` explains why this is not an OCI runtime.
+//!
+//! The files:
+//!
+//! - `zygote.rs`, `plan.rs`, `message.rs`: the zygote, and what the daemon asks of it
+//! - `child.rs`, `step.rs`: the steps that set up a sandbox
+//! - `root.rs`, `own_code.rs`, `proc_files.rs`: its files
+//! - `identity.rs`, `landlock_rules.rs`, `seccomp/`, `cgroup.rs`: its rights and limits
+//! - `loopback.rs`, `local_routes.rs`, `open_network.rs`: its network
+//! - `init.rs`, `spawn.rs`: pid 1, and the program
+//! - `prewarmed.rs`, `assignment.rs`: prewarmed interpreters, and how one receives a function
+//! - `worker.rs`, `program_run.rs`, `action_loop.rs`, `contract.rs`: programs that run once per
+//!   call or stay
+//! - `backend.rs`, `running.rs`, `cleanup.rs`: the side of the daemon
+//! - `installation.rs`: packages
+//! - `report.rs`: the lines of `mote doctor`
+//! - `sys.rs`: system calls
 //!
 //! ```no_run
 //! # fn main() -> std::io::Result<()> {

@@ -1,7 +1,7 @@
 //! The messages between a node and `mote-dtls`, the program that ends its DTLS sessions.
 //!
 //! Each message is one packet of a Unix socket that keeps the boundaries of packets
-//! (`SOCK_SEQPACKET`). The first byte says what the message is. Numbers are big-endian. This crate
+//! (`SOCK_SEQPACKET`). The first byte says what the message is. Numbers are big-endian. This module
 //! must not know sockets, CoAP or DTLS.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};

@@ -1,7 +1,8 @@
-//! Deduplication (RFC 7252, 4.5): a message that arrives again is not served again. A message is the
-//! whole datagram and not its id alone: devices that lost their state repeat ids, and the answer to an
-//! old reading must not confirm a new one. Pure and bounded: at high rates the oldest exchanges are forgotten early, which affects a client only if
-//! it repeats a message later than its own retransmission span.
+//! Deduplication (RFC 7252, 4.5): a message that arrives again is not served again. A message is
+//! the whole datagram and not its id alone: devices that lost their state repeat ids, and the
+//! answer to an old reading must not confirm a new one. Pure and bounded: at high rates the oldest
+//! exchanges are forgotten early, which affects a client only if it repeats a message later than
+//! its own retransmission span.
 //!
 //! Messages are kept in the order in which they arrived, once among all and once among those of the
 //! same [`Owner`]. An owner that has used up its share loses its own oldest message, so that it

@@ -7,6 +7,20 @@
 //! One task owns the socket and all state, so nothing here is locked: it reads a batch of
 //! datagrams, answers those that it can answer at once, gives the rest to the engine, and sends all
 //! gathered datagrams with one call. Pure modules with time as an argument interpret the datagrams.
+//!
+//! The files:
+//!
+//! - `server.rs`: handles each message, without a socket
+//! - `exchanges.rs`: answers of retransmissions (pure)
+//! - `message.rs`, `blocks.rs`, `cutting.rs`, `translate.rs`: codec, blocks, what one message may
+//!   hold, answers as codes and options (pure)
+//! - `proof.rs`, `room.rs`: proof of addresses, and room for invocations (pure)
+//! - `observers.rs`, `notifying.rs`, `notices/`: observation
+//! - `exchange_io.rs`, `batch.rs`, `runs.rs`: one turn of the task, datagrams in batches, running
+//!   invocations
+//! - `stream.rs`, `stream_io.rs`, `stream_tls.rs`: CoAP over TCP and TLS
+//! - `sessions.rs`, `dtls_frames.rs`: sessions of the process `mote-dtls`, and what both say to
+//!   each other
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,17 @@
 //! MQTT triggers: the node as a client of a broker, whose messages are invocations.
 //!
-//! Each trigger has a connection and a task of its own, because a session and its
-//! acknowledgements belong to one function. [`Triggers`] starts and ends the tasks as functions are
-//! deployed and removed; nothing exists until the first trigger. `client.rs` is the task,
-//! `session.rs` decides which messages run again, `message.rs` translates, `packet.rs` is the
-//! codec; the last three know no sockets and no time. This crate must not know how functions run,
-//! the store, or other fronts.
+//! Each trigger has a connection and a task of its own, because a session and its acknowledgements
+//! belong to one function. [`Triggers`] starts and ends the tasks as functions are deployed and
+//! removed; nothing exists until the first trigger. `client.rs` is the task, `session.rs` decides
+//! which messages run again, `message.rs` translates, `packet.rs` is the codec; the last three know
+//! no sockets and no time. This crate must not know how functions run, the store, or other fronts.
+//!
+//! Further files:
+//!
+//! - `run.rs`: one message until its acknowledgement
+//! - `publisher.rs`: messages of functions, and results; the seam is `mote_core::publish`
+//! - `local.rs`: the process of the own broker
+//! - `dial.rs`, `tls.rs`, `state.rs`: connections, and what survives a restart
 
 mod client;
 mod dial;

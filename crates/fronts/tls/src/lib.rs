@@ -1,12 +1,22 @@
-//! TLS of a node: the certificates of its listeners, connections that may or may not use it, and the
-//! clients of its management.
+//! TLS of a node: the certificates of its listeners, connections that may or may not use it, and
+//! the clients of its management.
 //!
 //! They are the files of one folder, each certificate with its key, in the layouts that other tools
 //! write. If the folder has none, a self-signed certificate is made there. [`Certificates::renew`]
-//! reads changed files again; connections that exist keep what they have agreed on. It must not know
-//! listeners, functions, or where the folder comes from. [`ClientAuthorities`] has what proves who a
-//! client is. [`Acme`] has certificates that the program `mote-acme` orders from an authority.
-//! [`handover`] passes both on to a program next to the node that speaks TLS in its place.
+//! reads changed files again; connections that exist keep what they have agreed on. It must not
+//! know listeners, functions, or where the folder comes from. [`ClientAuthorities`] has what proves
+//! who a client is. [`Acme`] has certificates that the program `mote-acme` orders from an
+//! authority. [`handover`] passes both on to a program next to the node that speaks TLS in its
+//! place.
+//!
+//! The files:
+//!
+//! - `files.rs`, `renewing.rs`: where certificates are found, and changed files
+//! - `authorities.rs`: certificates of clients
+//! - `acme.rs`: the folder that the node shares with `mote-acme`, and when that process runs
+//! - `handover.rs`: what the broker and the process `mote-dtls` receive
+//! - `stream.rs`, `client.rs`: a connection with or without TLS, and what a client of the
+//!   management trusts
 
 #![forbid(unsafe_code)]
 

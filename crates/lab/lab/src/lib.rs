@@ -12,6 +12,12 @@
 //!
 //! The model leaves out the network, the handover to a worker, deadlines of running invocations,
 //! and CPU sharing beyond one factor that is fixed when an invocation begins.
+//!
+//! The files:
+//!
+//! - `simulation.rs`, `scaling.rs`: the loop of events, and the orders of the pool
+//! - `families.rs`, `experiments.rs`, `trace.rs`: demand
+//! - `report.rs`, `comparison.rs`, `plot.rs`: results
 
 mod arrivals;
 pub mod comparison;

@@ -11,6 +11,13 @@
 //! of the target counts for every operation that should have begun meanwhile.
 //!
 //! This crate must not know functions, nodes or the command line.
+//!
+//! The files:
+//!
+//! - `pacer.rs`, `tally.rs`: the schedule of operations, and counters (pure)
+//! - `driver.rs`, `wire.rs`, `generator.rs`: the clients of one thread, what they use, and the
+//!   threads
+//! - `report.rs`, `rows.rs`, `phases.rs`: results
 
 mod clock;
 pub mod coap;

@@ -1,6 +1,6 @@
 //! Chains, as far as a deploy has to understand them: which file it is, and which functions its
-//! calls and messages reach. The program that runs chains checks everything else (`mote-chain`), before the
-//! revision receives traffic.
+//! calls and messages reach. The program that runs chains checks everything else (`mote-chain`),
+//! before the revision receives traffic.
 
 use std::collections::BTreeSet;
 

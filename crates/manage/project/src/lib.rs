@@ -2,9 +2,19 @@
 //!
 //! The manifest has precedence, the files supply the rest, and every guess is reported, so that it
 //! can be shown and overruled. The command line uses this crate before it packs a folder, and the
-//! node uses it after it has unpacked one ([`read_own`]). The crate reads files and runs nothing; it must not know
-//! of nodes, of sockets or of how a function runs. Start reading at [`read`], then at [`foreign`]
-//! for the manifests of other platforms.
+//! node uses it after it has unpacked one ([`read_own`]). The crate reads files and runs nothing;
+//! it must not know of nodes, of sockets or of how a function runs. Start reading at [`read`], then
+//! at [`foreign`] for the manifests of other platforms.
+//!
+//! The files:
+//!
+//! - `plan.rs`: a folder and its manifest as a spec
+//! - `guess.rs`, `contract.rs`, `golang.rs`, `chain.rs`: what is inferred from files
+//! - `memory.rs`, `network.rs`: the memory limit of a function that sets none, and code that calls
+//!   other machines
+//! - `foreign/`: manifests of other platforms; `cluster.rs` has the objects of a cluster,
+//!   `openfaas/templates.rs` the names of templates
+//! - `render.rs`: writes a `mote.toml`
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

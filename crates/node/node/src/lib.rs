@@ -2,8 +2,22 @@
 //!
 //! [`run()`] is the entry point: it takes a checked [`Config`] and returns the exit code of the
 //! process. It leads to deploys, the management API (`admin/`) and the node as other platforms'
-//! APIs see it (`compat.rs`). This crate must not know flags, environment settings or the output of
-//! commands. Start reading at `run.rs`.
+//! APIs see it (`compat.rs`). This crate must not know verbs or the output of commands; only
+//! [`settings`] reads flags, environment and file. Start reading at `run.rs`.
+//!
+//! The files:
+//!
+//! - `up.rs`: forks the zygote, then starts the node
+//! - `run.rs`, `listeners.rs`: wiring, start and stop; sockets that are bound or given
+//! - `settings/`, `config/`: how settings are read, and the checked result
+//! - `deploy.rs`, `rollout.rs`: a deploy, and the switch of revisions
+//! - `packages.rs`, `golang.rs`, `interpreters.rs`: installations and builds, with `mote-build`
+//! - `fronts/`: the fronts over the engine; `dtls.rs` starts `mote-dtls`
+//! - `services/`: what functions ask of their node
+//! - `compat.rs`, `code.rs`: the node as other platforms see it, and deploys through their APIs
+//! - `admin/`: the management API
+//! - `accepted.rs`, `schedules.rs`, `mqtt.rs`, `nats.rs`, `cells.rs`, `https.rs`, `keys.rs`,
+//!   `secrets.rs`, `namespaces.rs`, `operators.rs`, `ports.rs`: the node's side of each part
 
 mod accepted;
 mod admin;

@@ -1,5 +1,5 @@
 //! The tokens of those who manage the node, and the record of what they did: the blocking work of
-//! `mote-operators`, on threads for it.
+//! [`mote_tenants::operators`], on threads for it.
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! request; so everything that holds on the HTTP front holds there. Whoever makes a revision live
 //! [reserves](Ports::reserve) its port first, which binds it, and [serves](Reservation::serve) it
 //! when the revision is live. A port that cannot be had therefore refuses the change before anything
-//! has changed. This crate must not know revisions, the store and how a request is answered.
+//! has changed. This module must not know revisions, the store and how a request is answered.
 
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind};

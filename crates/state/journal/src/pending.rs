@@ -1,9 +1,10 @@
 //! Decides which accepted invocation runs next. Pure: the time is an argument.
 //!
-//! Namespaces take turns, and the functions of each. A function has a share of what may run at once,
-//! so that no function blocks the others. So has a namespace, once there is one besides the default
-//! one. Requests that carry results of a function take turns by the host that receives them, and
-//! each host has a share of the function's, so that a host that does not answer delays only its own. Invocations with the same order key run one after another in the order of their
+//! Namespaces take turns, and the functions of each. A function has a share of what may run at
+//! once, so that no function blocks the others. So has a namespace, once there is one besides the
+//! default one. Requests that carry results of a function take turns by the host that receives
+//! them, and each host has a share of the function's, so that a host that does not answer delays
+//! only its own. Invocations with the same order key run one after another in the order of their
 //! numbers; an invocation that waits for another attempt holds back those behind it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};

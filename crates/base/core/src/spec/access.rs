@@ -60,7 +60,7 @@ impl Access {
     }
 }
 
-/// The JSON Web Tokens (RFC 7519) that a function accepts. The crate `mote-jwt` checks their values.
+/// The JSON Web Tokens (RFC 7519) that a function accepts. `mote_access::jwt` checks their values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRules {
@@ -140,7 +140,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 /// before its signature can be checked.
 pub const WEBHOOK_BODY_BYTES_MAX: u64 = 16 << 20;
 
-/// The signed requests that a function accepts. The crate `mote-webhook` checks their values.
+/// The signed requests that a function accepts. `mote_access::webhook` checks their values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebhookRules {

@@ -2,7 +2,7 @@
 //!
 //! This is the protocol of sd_listen_fds(3), sd_notify(3) and sd_watchdog_enabled(3): variables of
 //! the environment, descriptors from 3 on, and datagrams. [`ServiceManager::take`] reads the
-//! variables and removes them, so that no other program inherits them. This crate must not know
+//! variables and removes them, so that no other program inherits them. This module must not know
 //! what is served on a socket or when a node is ready. Start reading at `take`; `sockets.rs` says
 //! which sockets a node takes.
 

@@ -1,7 +1,8 @@
 //! Tables for the terminal: aligned columns that are shortened, or become blocks of lines, when the
 //! terminal is narrow.
 //!
-//! [`table`] and [`table_narrowed`] return text; [`screen`] draws on the whole terminal. This crate must not know what the rows are about.
+//! [`table`] and [`table_narrowed`] return text; [`screen`] draws on the whole terminal. This
+//! module must not know what the rows are about.
 
 pub mod screen;
 

@@ -3,7 +3,7 @@
 //! `objects.yaml` and `crds.yaml` are the source. `render` fills in values for the command, and
 //! `chart` and `kustomization` write the same objects for Helm and for Kustomize (the folder
 //! `deploy/`; a test keeps it up to date). `command.rs` installs and removes them through kubectl.
-//! This crate must not know what runs in the pods.
+//! This module must not know what runs in the pods.
 
 mod command;
 mod values;

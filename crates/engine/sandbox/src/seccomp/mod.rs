@@ -6,7 +6,7 @@
 //! processes, odd socket families, kernel TLS. Where a call is needed but some of its forms are
 //! not, its arguments are compared; only integers can be compared, so pointers are never trusted.
 //!
-//! This crate only compiles the filter. `mote-sandbox` loads it.
+//! This module only compiles the filter. `child.rs` loads it.
 
 mod architecture;
 mod tree;

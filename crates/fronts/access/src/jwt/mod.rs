@@ -3,7 +3,7 @@
 //! [`KeySet`] is read from the text of an issuer, [`verify`] decides about one token at one moment,
 //! and [`check`] says whether the rules of a function can be obeyed. Signatures are verified by
 //! `ring`. Everything that a caller or an issuer sends is read strictly: a member that occurs twice,
-//! padding, or a byte too many is a reason to refuse. The time comes from outside. This crate must not
+//! padding, or a byte too many is a reason to refuse. The time comes from outside. This module must not
 //! know where keys come from, what a request is, and how a refusal is answered. Start with [`verify`].
 
 mod json;

@@ -2,7 +2,7 @@
 //!
 //! A front makes an [`Entry`] when it has read the head of a request, completes it when the answer
 //! has ended, and gives it to [`AccessLog::write`], which never waits for a disk: lines gather in
-//! memory, and a thread writes them. This crate must not know how requests are read or answered.
+//! memory, and a thread writes them. This module must not know how requests are read or answered.
 //! Start with [`AccessLog::open`]; the formats are in `line.rs`, and the destinations in `writer.rs`.
 
 mod entry;

@@ -1,6 +1,6 @@
 //! A connection that has become a WebSocket into a function whose worker takes messages: the front
 //! answers the handshake, reads and writes the frames, and passes records to and from the bodies of
-//! the invocation (`mote-websocket`).
+//! the invocation ([`crate::websocket`]).
 //!
 //! Content is passed on as it arrives, so the front holds at most a few chunks of each direction. A
 //! side that does not read stops the other.

@@ -2,7 +2,7 @@
 //!
 //! [`answer`] looks for the file that a request is for and makes the answer, with validators, ranges
 //! and precompressed variants (RFC 9110). It opens files only below the folder of the function, also
-//! if a link points elsewhere. This crate must not know how an answer is sent, and whether the sender
+//! if a link points elsewhere. This module must not know how an answer is sent, and whether the sender
 //! may have it. The lookup is in `lookup.rs`, the conditions of a request in `conditions.rs`.
 
 mod coding;

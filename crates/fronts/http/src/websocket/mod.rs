@@ -12,7 +12,7 @@
 //! reason. [`FromClient`] turns frames into records and [`ToClient`] records into frames; both pass
 //! content on as it arrives, so neither holds a message. What one read brings of a message is one
 //! record, however the client cuts it into frames. Pings and pongs do not reach the function.
-//! No extension is negotiated. The crate is pure: it knows no sockets, no clocks and no functions.
+//! No extension is negotiated. The module is pure: it knows no sockets, no clocks and no functions.
 
 mod from_client;
 mod to_client;

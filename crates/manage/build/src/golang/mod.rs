@@ -43,7 +43,7 @@ struct Provided {
     needs: &'static [&'static str],
 }
 
-/// The folder of the worker's files, as `mote-shims` names it.
+/// The folder of the worker's files, as [`crate::shims`] names it.
 const WORKER_FILES: &str = "go/worker";
 /// The folder of the provided files.
 const PROVIDED_FILES: &str = "go/provided";

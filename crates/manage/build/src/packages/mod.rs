@@ -4,7 +4,7 @@
 //! ([`registries`]), what it does not see of their configuration (`credentials`), and what people need
 //! of its output ([`output`]).
 //!
-//! This crate must not know a node, the store or sandboxes. `mote-node` runs the installations.
+//! This module must not know a node, the store or sandboxes. `mote-node` runs the installations.
 
 pub mod client;
 mod credentials;

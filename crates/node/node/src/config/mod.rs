@@ -1,5 +1,5 @@
-//! The checked and complete configuration of a node. Others read files, flags and the environment
-//! (`mote-settings`), and run a node by it (`mote-node`).
+//! The checked and complete configuration of a node. [`crate::settings`] reads files, flags and the
+//! environment; [`crate::run()`] runs a node by it.
 
 mod function_ports;
 

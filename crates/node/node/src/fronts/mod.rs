@@ -1,10 +1,9 @@
 //! The fronts of a node over its own engine.
 //!
 //! The fronts are generic over what they call, so the crate that names the engine contains the code
-//! that every request passes. That is this crate: it is compiled for speed, and `mote-node`, which
-//! starts the fronts, for size (`docs/decisions/0091-one-program.md`). Each future is behind a
-//! pointer, because otherwise the crate that spawns it would contain its code. It must not know more
-//! than which front gets which invoker.
+//! that every request passes; this module is the only place where both meet. Each future is behind
+//! a pointer, because otherwise its code would be compiled into whoever spawns it. The module must
+//! not know more than which front gets which invoker.
 
 mod calls;
 pub mod dtls;

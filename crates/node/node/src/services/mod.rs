@@ -2,7 +2,7 @@
 //! observe their resources, messages for MQTT brokers, and the records of runs of chains.
 //!
 //! [`NodeServices`] answers requests, which the engine has read and admitted. Names in a request mean
-//! what is in the namespace of the function that asks; nothing else exists for it. This crate must not
+//! what is in the namespace of the function that asks; nothing else exists for it. This module must not
 //! know how functions are deployed or managed. Start reading at `services.rs`.
 
 mod publisher;

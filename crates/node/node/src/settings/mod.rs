@@ -1,6 +1,6 @@
 //! The configuration of a node, from flags, then `MOTE_*`, then the file, then defaults.
 //!
-//! Only this crate reads the node's file and environment. It turns raw texts into a checked
+//! Only this module reads the node's file and environment. It turns raw texts into a checked
 //! [`Config`], reports every mistake together, and keeps the origin of each value. It must not know
 //! verbs or how a mistake is shown. Start reading at [`Loaded::load`].
 
@@ -583,7 +583,7 @@ impl Check<'_> {
 fn reference() -> String {
     let mut page = String::from(
         "# Configuration of a node\n\n\
-         <!-- Generated from crates/node/settings/src/table.rs: MOTE_BLESS=1 cargo test -p mote-settings -->\n\n\
+         <!-- Generated from crates/node/node/src/settings/table.rs: MOTE_BLESS=1 cargo test -p mote-node -->\n\n\
          A flag of `mote up` overrides a `MOTE_*` variable, which overrides the file, which overrides the default.\n\
          The file is TOML. Its path comes from `--config FILE` or `MOTE_CONFIG`; the default is `/etc/mote/mote-node.toml`\n\
          for root and `~/.config/mote/mote-node.toml` for others. Unknown keys are errors. If the configuration is\n\

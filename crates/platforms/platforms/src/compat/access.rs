@@ -1,6 +1,7 @@
 //! Decides who may use a management API: clients that send a token of the node whose role permits
-//! it, as a bearer token or as the password of basic authentication. A platform without authentication needs no credentials
-//! on loopback, but requests that a web page makes through a browser are refused.
+//! it, as a bearer token or as the password of basic authentication. A platform without
+//! authentication needs no credentials on loopback, but requests that a web page makes through a
+//! browser are refused.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -1,13 +1,13 @@
 //! The shared parts of the APIs of other platforms, with which the platforms' clients work against
 //! a node unchanged.
 //!
-//! One crate per platform (`mote-openfaas`, `mote-openwhisk`, `mote-nuclio`, `mote-tinyfaas`) turns
-//! that platform's requests into calls of the traits of [`node`], the narrow view of a node that
-//! `mote-node` implements. This crate contains their common basis: management access ([`access`]),
-//! the part of a node that a request may manage ([`part`]),
+//! A module for each platform ([`crate::openfaas`], [`crate::openwhisk`], [`crate::nuclio`],
+//! [`crate::tinyfaas`]) turns that platform's requests into calls of the traits of [`node`], the
+//! narrow view of a node that `mote-node` implements. This module contains their common basis:
+//! management access ([`access`]), the part of a node that a request may manage ([`part`]),
 //! connections and listeners, HTTP as one invocation ([`call`]), calls that are accepted now and
-//! run later ([`queue`], [`journal`]). It must not know a platform, the engine, the store, sandboxes or the configuration. Start reading at
-//! [`node`].
+//! run later ([`queue`], [`journal`]). It must not know a platform, the engine, the store,
+//! sandboxes or the configuration. Start reading at [`node`].
 
 pub mod access;
 mod arguments;

@@ -1,8 +1,8 @@
 //! The part of a node that the sender of a request may manage: the functions of one namespace.
 //!
-//! [`Gate`](crate::compat::access::Gate) gives each request a part. Whatever names a function afterwards,
-//! be it a path, a query, a field or a body, names it within the part, so that no name leads to
-//! another namespace. A name that is outside is as missing as one that does not exist.
+//! [`Gate`](crate::compat::access::Gate) gives each request a part. Whatever names a function
+//! afterwards, be it a path, a query, a field or a body, names it within the part, so that no name
+//! leads to another namespace. A name that is outside is as missing as one that does not exist.
 
 use std::sync::Arc;
 

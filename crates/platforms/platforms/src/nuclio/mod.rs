@@ -1,7 +1,7 @@
 //! Nuclio: the API of its dashboard, for functions and their invocations.
 //!
 //! A function arrives as one document that contains its source. The node builds it while the client
-//! polls, and callers reach it through the dashboard or at the node's own front. This crate must
+//! polls, and callers reach it through the dashboard or at the node's own front. This module must
 //! not know the engine, the store, other platforms or the configuration. Start reading at
 //! `functions.rs`.
 

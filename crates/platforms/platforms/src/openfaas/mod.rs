@@ -1,7 +1,7 @@
 //! OpenFaaS: the API that `faas-cli` speaks, and its routes to functions.
 //!
 //! Written from the MIT-licensed types of faas-provider and the behaviour of faas-cli; nothing is
-//! taken from the gateway or faasd. There is no registry of images: see `image.rs`. This crate must
+//! taken from the gateway or faasd. There is no registry of images: see `image.rs`. This module must
 //! not know the engine, the store, other platforms or the configuration. Start reading at `routes`.
 
 mod functions;

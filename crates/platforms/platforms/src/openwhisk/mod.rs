@@ -1,10 +1,10 @@
 //! OpenWhisk: the API that `wsk` speaks, and web actions.
 //!
-//! Written from descriptions of the documented API. Actions are functions of the node. This crate
+//! Written from descriptions of the documented API. Actions are functions of the node. This module
 //! stores as documents the platform's other data about them, and everything that is not a function
 //! (sequences, triggers, rules, packages, activations). `NAMESPACE` is the default namespace of the
 //! node. Its other namespaces have actions and activations only (`spaces.rs`). `_` is the namespace
-//! of the sender's token. This crate must not know the engine, the store, other platforms or the
+//! of the sender's token. This module must not know the engine, the store, other platforms or the
 //! configuration. Start reading at `routes`, then `entities.rs`, then `run.rs`.
 
 mod accepted;

@@ -1,7 +1,7 @@
 //! tinyFaaS: its management API, and its fronts over HTTP, CoAP and gRPC.
 //!
 //! All three are the node's own fronts: HTTP and CoAP over a [`TinyFaasFront`], which gives each
-//! call and answer tinyFaaS' form, and gRPC over a [`GrpcFront`]. This crate must not know the
+//! call and answer tinyFaaS' form, and gRPC over a [`GrpcFront`]. This module must not know the
 //! engine, the store, other platforms or the configuration. Start reading at `front.rs`.
 
 mod front;

@@ -5,8 +5,9 @@
 //! alone, so that a node without NATS carries none of its code. [`NatsState`] is the state of
 //! functions over such a connection.
 //!
-//! This crate must not know the protocol of NATS. Start with `client.rs`; `process.rs` starts,
-//! watches and ends the program, `shared.rs` has the requests on their way, `frames.rs` is the protocol, which `mote-nats` uses too.
+//! This module must not know the protocol of NATS. Start with `client.rs`; `process.rs` starts,
+//! watches and ends the program, `shared.rs` has the requests on their way, `frames.rs` is the
+//! protocol, which `mote-nats` uses too.
 
 mod address;
 mod client;

@@ -3,7 +3,7 @@
 //! [`FileState`] is the implementation of [`mote_core::state::State`]. Every change goes through a
 //! group committer ([`crate::commit`]), so that callers share one sync of the disk; the value
 //! of a key that was read or written lately is answered from memory. The file and its thread exist
-//! from the first use on: a node whose functions keep nothing has neither. This crate must not know
+//! from the first use on: a node whose functions keep nothing has neither. This module must not know
 //! functions, workers or HTTP.
 //!
 //! Start with [`FileState`]; `tables.rs` is what an operation does to the tables, `cache.rs` the
