@@ -324,3 +324,67 @@ fn guesses_of_many_addresses_do_not_delay_devices() {
     add("four");
     drop(node);
 }
+
+#[test]
+fn connections_of_one_user_from_many_addresses_keep_no_device_out() {
+    let test = "connections_of_one_user_from_many_addresses_keep_no_device_out";
+    let number = 150 + (std::process::id() % 25) as u8;
+    let Some((far, addresses)) = network(test, number) else { return };
+    let node = node(&[], &["--mqtt", "0.0.0.0:0"]);
+    let manifest = "version = 1\n[access]\nmode = \"public\"\n[allow]\nmqtt = [\"said\"]\n";
+    let says = "def handle(event, ctx):\n    ctx.publish('said', 'x')\n    return 'ran'\n";
+    node.deploy_ok("says", &[("app.py", says), ("mote.toml", manifest)]);
+    let mut lines = node.announcement.lines();
+    let port = lines.find_map(|line| line.strip_prefix("  mqtt   mqtt://"));
+    let port = port.and_then(|address| address.rsplit_once(':')?.1.parse().ok());
+    let port: u16 = port.expect("the announcement names the broker");
+    for name in ["greedy", "device"] {
+        let added = node.mote_with_input(&["mqtt", "users", "add", name], b"right");
+        assert!(added.status.success(), "{added:?}");
+    }
+    let open = |source: Ipv4Addr, id: &str, user: &str| {
+        let mut stream = connect_from(source, SocketAddr::from((far.near, port))).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a limit");
+        stream.write_all(&connect(id, user, "right")).ok()?;
+        (accepted(&mut stream, true) == Some(true)).then_some(stream)
+    };
+    let is_open = |stream: &mut TcpStream| {
+        stream.set_nonblocking(true).expect("a mode");
+        let read = stream.read(&mut [0; 64]);
+        read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    far.run(|| {
+        wait_for("the users", || open(far.far, "first", "greedy"));
+        let mut device = open(addresses[700], "device", "device").expect("accepted");
+        let mut held: Vec<_> = (0..1_200)
+            .filter_map(|at| open(addresses[at % 5], &format!("g{at}"), "greedy"))
+            .collect();
+        for at in 0..PROBES {
+            let source = addresses[701 + at];
+            assert!(open(source, &format!("new{at}"), "device").is_some(), "{}", node.log());
+            held.extend(open(addresses[at % 5], &format!("more{at}"), "greedy"));
+        }
+        assert!(is_open(&mut device), "it was ended: {}", node.log());
+        let left = held.iter_mut().filter_map(|one| is_open(one).then_some(())).count();
+        assert!((1..=500).contains(&left), "connections of the user: {left}");
+        wait_for("the name of the user in the log", || {
+            let log = node.log();
+            let named = log.lines().filter(|line| line.contains("greedy")).count();
+            assert!(named < 5, "{log}");
+            (named > 0).then_some(())
+        });
+        let removed = node.mote(&["mqtt", "users", "remove", "greedy"]);
+        assert!(removed.status.success(), "{removed:?}");
+        wait_for("the end of its connections", || {
+            held.iter_mut().all(|one| !is_open(one)).then_some(())
+        });
+        assert!(is_open(&mut device), "another user was removed: {}", node.log());
+    });
+    let near = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut local = TcpStream::connect(near).expect("a connection");
+    let anonymous = b"\x10\x11\0\x04MQTT\x04\x02\0\x3c\0\x05local";
+    local.write_all(anonymous).expect("sent");
+    assert_eq!(accepted(&mut local, true), Some(true));
+    let answer = node.post("/says", b"");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
