@@ -14,8 +14,7 @@ use mote_core::fair_queue::FairQueue;
 use mote_core::seats::{Seat, Standing};
 use mote_core::shares::address_owner;
 use mqtt5::broker::events::{
-    BrokerEventHandler, ClientConnectEvent, ClientDisconnectEvent, ClientPublishEvent,
-    PublishAction, RetainedSetEvent,
+    BrokerEventHandler, ClientPublishEvent, PublishAction, RetainedSetEvent,
 };
 use mqtt5::broker::{AuthProvider, AuthResult};
 use mqtt5::error::Result;
@@ -48,8 +47,8 @@ pub(crate) const SESSIONS_MAX: usize = 250;
 const SESSIONS_OF_ONE_MAX: usize = 125;
 /// The file with the users of sessions, in the folder of the broker: client ids and names.
 const OWNERS_FILE: &str = "sessions.json";
-/// Client ids whose users are remembered, and those of one user. Those of connected clients are
-/// never forgotten, and there are fewer connections than this.
+/// Client ids whose users are remembered, and those of one user that have neither a connection nor a
+/// session. Those of connected clients are never forgotten, and there are fewer connections than this.
 const OWNERS_MAX: usize = 4_096;
 const OWNERS_OF_ONE_MAX: usize = 512;
 /// The beginning and the length of the client ids of the node itself.
@@ -73,7 +72,8 @@ struct Owner {
     user: Option<String>,
     /// Whether the session outlives its connection.
     keeps: bool,
-    /// Its connections: two for a moment, when one takes over from another.
+    /// Its connections: two for a moment, when one takes over from another. They are counted by this
+    /// program, because the library does not tell the end of a connection that was given up.
     connections: u32,
     /// When it connected or left last.
     at: Instant,
@@ -84,6 +84,8 @@ struct Client {
     seat: Arc<Seat<Holder>>,
     /// Whom it counts for, once it is admitted with a name.
     user: Option<Arc<str>>,
+    /// Its client id, once that is admitted.
+    id: Option<String>,
     /// Wakes whoever serves it when the user is removed or changed.
     revoked: Arc<Notify>,
 }
@@ -280,21 +282,40 @@ impl Rules {
         if !self.sit(at, user.as_deref()) {
             return Verdict::No(ReasonCode::ServerBusy);
         }
-        self.own(&connect.client_id, user.as_deref(), keeps).map_or(Verdict::Yes(user), Verdict::No)
+        if let Some(reason) = self.own(&connect.client_id, user.as_deref(), keeps) {
+            return Verdict::No(reason);
+        }
+        self.connected(at, &connect.client_id);
+        Verdict::Yes(user)
     }
 
     /// Notes a connection before its client has sent anything. What is returned is woken when the user of
     /// the client is removed or changed.
     pub(crate) fn enter(&self, at: SocketAddr, seat: Arc<Seat<Holder>>) -> Arc<Notify> {
         let revoked = Arc::new(Notify::new());
-        let client = Client { seat, user: None, revoked: revoked.clone() };
+        let client = Client { seat, user: None, id: None, revoked: revoked.clone() };
         self.clients.lock().insert(at, client);
         revoked
     }
 
     /// Forgets a connection.
     pub(crate) fn leave(&self, at: SocketAddr) {
-        self.clients.lock().remove(&at);
+        let client = self.clients.lock().remove(&at);
+        if let Some(id) = client.and_then(|client| client.id) {
+            self.note_connection(&id, false);
+        }
+    }
+
+    /// Notes the client id of a connection, until it ends.
+    fn connected(&self, at: SocketAddr, id: &str) {
+        let mut clients = self.clients.lock();
+        let Some(client) = clients.get_mut(&at) else { return };
+        let before = client.id.replace(id.to_owned());
+        drop(clients);
+        self.note_connection(id, true);
+        if let Some(before) = before {
+            self.note_connection(&before, false);
+        }
     }
 
     /// Notes who a client is. From now on, a client with a name counts for its user and no longer for its
@@ -405,10 +426,14 @@ impl Rules {
 
     /// Notes that a client with this id came or left.
     fn note_connection(&self, id: &str, came: bool) {
-        if let Some(owner) = self.owners.lock().get_mut(id) {
-            let change = if came { u32::saturating_add } else { u32::saturating_sub };
-            owner.connections = change(owner.connections, 1);
-            owner.at = Instant::now();
+        let mut owners = self.owners.lock();
+        let Some(owner) = owners.get_mut(id) else { return };
+        let change = if came { u32::saturating_add } else { u32::saturating_sub };
+        owner.connections = change(owner.connections, 1);
+        owner.at = Instant::now();
+        if !came {
+            let user = owner.user.clone();
+            forget_own(&mut owners, user.as_deref(), OWNERS_OF_ONE_MAX);
         }
     }
 
@@ -535,27 +560,36 @@ impl Rules {
     }
 }
 
-/// Makes room for another client id of `user`: a user with many ids loses an own one. Only ids
-/// without a connection are forgotten, and those with a session after all others.
+/// Makes room for another client id of `user`: a user with many ids loses an own one. If there are too
+/// many in total, one of the user with the most is forgotten. Only ids without a connection are, and
+/// those with a session after all others.
 fn forget_one(owners: &mut HashMap<String, Owner>, user: Option<&str>) {
+    forget_own(owners, user, OWNERS_OF_ONE_MAX - 1);
+    if owners.len() < OWNERS_MAX {
+        return;
+    }
     let mut counts: HashMap<Option<&str>, usize> = HashMap::new();
     for owner in owners.values() {
         *counts.entry(owner.user.as_deref()).or_default() += 1;
     }
-    let is_greedy = counts.get(&user).is_some_and(|count| *count >= OWNERS_OF_ONE_MAX);
-    let is_full = owners.len() >= OWNERS_MAX;
-    if !is_greedy && !is_full {
-        return;
-    }
-    let away = || owners.iter().filter(|(_, one)| one.connections == 0);
-    let own = away().filter(|(_, one)| is_greedy && !one.keeps && one.user.as_deref() == user);
-    let mut found = own.min_by_key(|(_, one)| one.at);
-    if found.is_none() && is_full {
-        let count = |one: &Owner| counts.get(&one.user.as_deref()).copied();
-        found = away().min_by_key(|(_, one)| (one.keeps, Reverse(count(one)), one.at));
-    }
+    let away = owners.iter().filter(|(_, one)| one.connections == 0);
+    let count = |one: &Owner| counts.get(&one.user.as_deref()).copied();
+    let found = away.min_by_key(|(_, one)| (one.keeps, Reverse(count(one)), one.at));
     if let Some(id) = found.map(|(id, _)| id.clone()) {
         owners.remove(&id);
+    }
+}
+
+/// Forgets the oldest client ids of `user` without a connection and a session, until `most` are left.
+fn forget_own(owners: &mut HashMap<String, Owner>, user: Option<&str>, most: usize) {
+    let is_own = |one: &Owner| one.connections == 0 && !one.keeps && one.user.as_deref() == user;
+    let count = owners.values().filter(|one| is_own(one)).count();
+    for _ in most..count {
+        let own = owners.iter().filter(|(_, one)| is_own(one));
+        let oldest = own.min_by_key(|(_, one)| one.at).map(|(id, _)| id.clone());
+        if let Some(id) = oldest {
+            owners.remove(&id);
+        }
     }
 }
 
@@ -687,22 +721,6 @@ impl AuthProvider for Rules {
 }
 
 impl BrokerEventHandler for Rules {
-    fn on_client_connect<'a>(
-        &'a self,
-        event: ClientConnectEvent,
-    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        self.note_connection(&event.client_id, true);
-        Box::pin(std::future::ready(()))
-    }
-
-    fn on_client_disconnect<'a>(
-        &'a self,
-        event: ClientDisconnectEvent,
-    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        self.note_connection(&event.client_id, false);
-        Box::pin(std::future::ready(()))
-    }
-
     fn on_client_publish<'a>(
         &'a self,
         event: ClientPublishEvent,
@@ -912,6 +930,27 @@ mod tests {
             let found = rules.certified(&names, wanted);
             assert_eq!(found.as_deref(), expected, "{names:?} {wanted:?}");
         }
+    }
+
+    #[test]
+    fn client_ids_of_connections_that_end_together_become_free() {
+        let rules = Rules::new(Anonymous::Off, "", [0; 32]);
+        let seats = crate::seats();
+        let address = |at| SocketAddr::from(([192, 0, 2, 1], at));
+        let count = 2 * u16::try_from(OWNERS_OF_ONE_MAX).expect("small");
+        for at in 1..=count {
+            let seat = seats.take(Holder::Address(address(at).ip())).expect("room can be made");
+            let id = format!("bob-{at}");
+            rules.enter(address(at), Arc::new(seat));
+            assert_eq!(rules.own(&id, Some("bob"), false), None);
+            rules.connected(address(at), &id);
+        }
+        assert_eq!(rules.owners.lock().len(), usize::from(count), "all are connected");
+        // In whatever way they end, the library may say nothing about it.
+        (1..=count).for_each(|at| rules.leave(address(at)));
+        assert_eq!(rules.owners.lock().len(), OWNERS_OF_ONE_MAX);
+        assert_eq!(rules.own("bob-1", Some("alice"), false), None, "the oldest is free");
+        assert!(rules.own(&format!("bob-{count}"), Some("alice"), false).is_some());
     }
 
     #[test]
