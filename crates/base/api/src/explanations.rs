@@ -377,4 +377,6 @@ const ROWS: &[Row] = &[
         "The token is valid, but has the role viewer or deployer, and the request needs another one. A viewer reads, a deployer also deploys, removes, scales and invokes functions and manages their secrets and data, and an operator may do everything. `mote token list` shows the roles, and `mote token create NAME --role ROLE` makes a token. Roles cannot be changed: revoke the token and make another one."),
     row("M1408", exit::FAILED, "the token is for one namespace",
         "The token is valid, but was made for one namespace, and the request concerns the whole node or an API that has no namespaces. An operator makes tokens for the whole node with `mote token create NAME --role ROLE`, without --namespace."),
+    row("M1409", exit::FAILED, "too many requests of the token",
+        "Over TCP, one token may have a quarter of the connections of the management API at work (128 of 512), and all tokens but those of operators of the whole node together seven eighths. A followed log and a call that runs for long each count as one. End those that you do not need, or use another token."),
 ];

@@ -844,10 +844,7 @@ mod tests {
             let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
             std::pin::pin!(revoked.notified()).poll(&mut cx).is_ready()
         };
-        assert_eq!(
-            clients.iter().map(ended).collect::<Vec<_>>(),
-            [false, true, true, true, false]
-        );
+        assert_eq!(clients.iter().map(ended).collect::<Vec<_>>(), [false, true, true, true, false]);
     }
 
     #[test]

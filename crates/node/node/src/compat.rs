@@ -11,7 +11,7 @@ use mote_access::Guarded;
 use mote_api::Problem;
 use mote_compat::node::{
     Access, Act, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function,
-    Functions, Invocations, KeptCalls, Log, Logs, Namespaces, Role, Scope, Secrets,
+    Functions, Invocations, KeptCalls, Log, Logs, Namespaces, Role, Scope, Secrets, TokenKey,
 };
 use mote_compat::{Bound, Context, Queue, Stop};
 use mote_core::invocation::{Head, Reply, RouteInfo as _};
@@ -339,6 +339,10 @@ impl PlatformNode {
 impl Access for PlatformNode {
     fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> (Admission, Scope) {
         self.node.operators.admits(from, token, needed)
+    }
+
+    fn is_valid(&self, key: TokenKey) -> bool {
+        self.node.operators.is_valid(key)
     }
 
     fn scope_of(&self, token: &str) -> Option<Scope> {

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use mote_compat::call;
 use mote_compat::node::Call;
 use mote_compat::part::Part;
+use mote_compat::{call, connection};
 use mote_core::{Fault, FaultClass};
 
 use super::functions::{PROJECT_FIELD, asked};
@@ -51,6 +51,7 @@ pub(super) async fn run(
     }
     let mut head = call::head(parts.method.as_str(), &target, &parts.headers, &[]);
     node.admit(&name, &mut head, peer.ip()).map_err(|fault| refused(&fault, &name))?;
+    connection::called(&parts.extensions, head.caller().is_some())?;
     let length = call::declared_length(&parts.headers);
     if length.is_some_and(|length| length > limit) {
         call::drain(body).await;

@@ -3,6 +3,7 @@
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use mote_api::Problem;
+use mote_compat::connection::Crowded;
 use serde_json::json;
 
 /// A refusal in the platform's form.
@@ -31,6 +32,12 @@ impl Refused {
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
         Self(mote_compat::status_of(&problem, &[422]), mote_compat::words(&problem))
+    }
+}
+
+impl From<Crowded> for Refused {
+    fn from(crowded: Crowded) -> Self {
+        Self(StatusCode::SERVICE_UNAVAILABLE, crowded.to_string())
     }
 }
 

@@ -13,6 +13,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use mote_compat::call::{self, NotTaken, append, expect};
+use mote_compat::connection;
 use mote_compat::node::Space;
 use mote_core::base64;
 use mote_core::body::Body;
@@ -117,6 +118,7 @@ async fn invoked(
         Ok(admitted) => admitted,
         Err(fault) => return Ok(callers::denied(&fault, &found.name)),
     };
+    connection::called(&head.extensions, keyed || caller.is_some())?;
     let length = call::declared_length(&head.headers);
     let (body, _room) = received(whisk, body, length, from).await?;
     let query = head.uri.query().unwrap_or("");
@@ -198,9 +200,10 @@ fn has_token(
 ) -> Result<bool, Refused> {
     let path = format!("{NAMESPACES}/_/actions/{}", found.name);
     let allowed = whisk.gate.allowed(from.ip(), fields, "POST", &path);
-    let (_, part) = allowed.map_err(refused)?;
-    let is_foreign =
-        part.is_some_and(|own| own.is_confined() && own.space() != found.space.as_ref());
+    let is_foreign = allowed
+        .map_err(refused)?
+        .part
+        .is_some_and(|own| own.is_confined() && own.space() != found.space.as_ref());
     if is_foreign { Err(Refused::not_found()) } else { Ok(true) }
 }
 
