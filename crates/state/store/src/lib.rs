@@ -19,6 +19,7 @@ mod files;
 mod ignore;
 mod keys;
 mod marks;
+pub mod own;
 pub mod pack;
 pub mod packages;
 mod remove;

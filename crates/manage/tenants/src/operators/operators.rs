@@ -20,6 +20,8 @@ use crate::operators::role::Role;
 const TOKEN_BYTES_MAX: usize = 1_024;
 /// Shortest token that a person may put into the file.
 const TOKEN_BYTES_MIN: usize = 32;
+/// Most bytes of its file that are read.
+const FILE_BYTES_MAX: u64 = 2 * TOKEN_BYTES_MAX as u64;
 /// What the record of acts calls the holder of the token in the file.
 const OWNER: &str = "admin.token";
 
@@ -50,8 +52,6 @@ pub enum Admission {
     TooManyTries,
 }
 
-/// The tokens of a node.
-///
 /// A valid token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admitted {
@@ -67,6 +67,8 @@ pub struct Admitted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenKey([u8; 32]);
 
+/// The tokens of a node.
+///
 /// Only their SHA-256 is kept, by which a sent token is looked up: how long that takes says
 /// something about hashes, which a client cannot choose, and nothing about tokens.
 #[derive(Default)]
@@ -80,8 +82,11 @@ impl Operators {
     /// Reads the owner's token from a file, or makes one with 256 random bits in a file that only
     /// its owner can read.
     pub fn with_owner(path: &Path) -> io::Result<Self> {
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text.trim().to_owned(),
+        let mut given = String::new();
+        let read = mote_store::own::open(std::fs::OpenOptions::new().read(true), path);
+        let read = read.and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut given));
+        let text = match read {
+            Ok(_) => given.trim().to_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let text = random_text()?;
                 let mut options = std::fs::OpenOptions::new();
@@ -181,16 +186,16 @@ mod tests {
         (Sha256::digest(token).into(), Holder { name: name.into(), role, scope, expires_unix_ms })
     }
 
-    #[test]
-    fn tokens_admit_by_role() {
-        let operators = Operators::default();
-        operators.replace(HashMap::from([
-            holder("reads", Role::Viewer, None),
     fn admitted(name: &str, token: &str, is_operator: bool) -> Admission {
         let key = TokenKey(Sha256::digest(token).into());
         Admission::Admitted(Admitted { name: name.into(), is_operator, key })
     }
 
+    #[test]
+    fn tokens_admit_by_role() {
+        let operators = Operators::default();
+        operators.replace(HashMap::from([
+            holder("reads", Role::Viewer, None),
             holder("ships", Role::Deployer, Some(u64::MAX)),
             holder("old", Role::Operator, Some(1)),
         ]));
@@ -242,6 +247,10 @@ mod tests {
         );
         std::fs::write(&path, "short\n").expect("written");
         assert!(Operators::with_owner(&path).is_err());
+        std::fs::remove_file(&path).expect("it was there");
+        std::os::unix::fs::symlink("/dev/zero", &path).expect("a link");
+        let error = Operators::with_owner(&path).err().expect("refused").to_string();
+        assert!(error.contains("is a symbolic link"), "{error}");
     }
 
     #[test]
