@@ -258,6 +258,24 @@ fn a_volume_that_everybody_may_write_is_taken_over() {
 }
 
 #[test]
+fn a_project_with_a_pipe_or_a_link_to_elsewhere_is_refused_at_once() {
+    let node = Node::start();
+    for (name, link) in [("mote.toml", None), ("mote.toml", Some("/etc/passwd"))] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(name);
+        match link {
+            Some(to) => std::os::unix::fs::symlink(to, &path).expect("a link"),
+            None => assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success()),
+        }
+        std::fs::write(folder.path().join("app.py"), "def handle(e, c): pass\n").expect("a file");
+        let output = node.mote(&["deploy", folder.path().to_str().expect("UTF-8")]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("error[M1301]"), "{said}");
+        assert!(said.contains(name) && !said.contains("root:"), "{said}");
+    }
+}
+
+#[test]
 fn a_node_whose_ports_are_in_use_names_all_of_them() {
     let node = Node::start();
     let (http, coap) = (node.http.to_string(), node.coap.to_string());

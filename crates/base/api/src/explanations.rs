@@ -356,7 +356,7 @@ const ROWS: &[Row] = &[
     row("M1217", exit::FAILED, "CoAP over DTLS does not run",
         "The process `mote-dtls` ended or could not start; the line before says why. The node starts it again with growing pauses of up to 10 s. Its sessions are gone, and clients begin new ones. The other fronts are not affected. docs/guides/coap-dtls.md explains the setting `coap_dtls`."),
     row("M1301", exit::INVALID, "archive is refused",
-        "An entry of the uploaded archive is not allowed: a path or link that leaves the function, a device file, an ambiguous name, or broken tar data. Nothing from the archive was stored. `mote deploy` creates archives that are accepted."),
+        "A file of the project, or an entry of the uploaded archive, is not allowed: a path or link that leaves the function, a pipe, a device file, an ambiguous name, or broken tar data. Nothing from the archive was stored. `mote deploy` creates archives that are accepted."),
     row("M1302", exit::INVALID, "archive is too large",
         "An upload may unpack to 256 MiB and 10,000 entries, and to 100 times its own size. List files that the function does not need in .moteignore."),
     row("M1303", exit::FAILED, "upload was cut off",

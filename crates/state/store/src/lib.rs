@@ -26,6 +26,7 @@ mod remove;
 mod schema;
 pub mod seal;
 mod secrets;
+pub mod source;
 pub mod state;
 pub mod store;
 mod tar;
