@@ -4,9 +4,10 @@
 
 use std::future::Future;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
 use std::ops::Deref;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
@@ -14,9 +15,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::ConnectInfo;
-use bytes::Bytes;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::http::Extensions;
 use hyper::service::service_fn;
@@ -33,6 +34,11 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a client may read nothing of its answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long, and how many bytes of, what a client still sends after its answer are read and dropped.
+const DROP_PATIENCE: Duration = Duration::from_secs(2);
+const DROPPED_BYTES_MAX: usize = 16 << 20;
+/// Bytes that are dropped in one turn.
+const DROPPED_BYTES_PER_TURN: usize = mote_core::turn::TURN_BYTES_MAX;
 /// Most bytes that are read ahead on a connection; a longer head is refused. The library's own
 /// limit is 408 KiB, and a client that sends that much and stops would hold it on each of its
 /// connections.
@@ -80,9 +86,12 @@ async fn serve(
     app: Router,
     stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
 ) -> hyper::Result<()> {
+    let unread = Arc::new(AtomicBool::new(false));
+    let of_bodies = unread.clone();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let unread = of_bodies.clone();
         let work = place.clone().map(|place| Arc::new(Work { place, has_begun: false.into() }));
-        let mut request = request.map(|incoming| Idle::new(incoming, work.clone()));
+        let mut request = request.map(|incoming| Idle::new(incoming, work.clone(), unread));
         mark(request.extensions_mut());
         let app = app.clone();
         async move {
@@ -106,7 +115,7 @@ async fn serve(
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(BUFFER_BYTES_MAX)
-        .serve_connection(TokioIo::new(Patient::new(stream)), service);
+        .serve_connection(TokioIo::new(Patient::new(stream, unread)), service);
     until(connection, |connection| connection.graceful_shutdown(), stopped).await
 }
 
@@ -173,15 +182,6 @@ pub fn called(extensions: &Extensions, is_proven: bool) -> Result<(), Crowded> {
     if is_proven {
         return place.prove(Standing::Proven).map_err(|_| Crowded);
     }
-}
-
-/// A request that has arrived and whose answer is not complete: its connection is in use.
-struct Work {
-    place: Place,
-    has_begun: AtomicBool,
-}
-
-impl Drop for Work {
     anonymous(place)
 }
 
@@ -203,6 +203,15 @@ pub fn admitted(
         false => (place.token_max, Standing::Proven),
     };
     place.belong(Holder::Token(name.clone()), most, standing).map_err(|_| Crowded)
+}
+
+/// A request that has arrived and whose answer is not complete: its connection is in use.
+struct Work {
+    place: Place,
+    has_begun: AtomicBool,
+}
+
+impl Drop for Work {
     fn drop(&mut self) {
         if *self.has_begun.get_mut() {
             self.place.end_work();
@@ -286,11 +295,21 @@ struct Idle {
     waits: bool,
     /// Begins when the body is complete.
     work: Option<Arc<Work>>,
+    /// Becomes true if the body is given up before its end.
+    unread: Arc<AtomicBool>,
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        if !self.incoming.is_end_stream() {
+            self.unread.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Idle {
-    fn new(incoming: Incoming, work: Option<Arc<Work>>) -> Self {
-        Self { incoming, silent: None, waits: false, work }
+    fn new(incoming: Incoming, work: Option<Arc<Work>>, unread: Arc<AtomicBool>) -> Self {
+        Self { incoming, silent: None, waits: false, work, unread }
     }
 }
 
@@ -333,16 +352,25 @@ fn timer(place: &mut Option<Pin<Box<Sleep>>>, goes_on: bool, timeout: Duration) 
 }
 
 /// A connection whose client must read a part of its answer within `WRITE_TIMEOUT`.
+///
+/// If a body was given up, the connection ends in stages: no more is written, and what the client still
+/// sends is read and dropped. Bytes that nobody reads would make the kernel reset the connection, and
+/// the client would lose the answer (RFC 9112, 9.6).
 struct Patient<S> {
     stream: S,
     stalled: Option<Pin<Box<Sleep>>>,
     waits: bool,
+    /// Whether a body was given up.
+    unread: Arc<AtomicBool>,
+    /// The end of the time for dropping what still arrives; set when nothing more is written.
+    dropping: Option<Pin<Box<Sleep>>>,
+    dropped: usize,
 }
 
 impl<S> Patient<S> {
     /// Wraps this stream.
-    fn new(stream: S) -> Self {
-        Self { stream, stalled: None, waits: false }
+    fn new(stream: S, unread: Arc<AtomicBool>) -> Self {
+        Self { stream, stalled: None, waits: false, unread, dropping: None, dropped: 0 }
     }
 
     fn watch<T>(
@@ -352,15 +380,35 @@ impl<S> Patient<S> {
     ) -> Poll<io::Result<T>> {
         if polled.is_ready() {
             self.waits = false;
-///
-/// If a body was given up, the connection ends in stages: no more is written, and what the client still
-/// sends is read and dropped. Bytes that nobody reads would make the kernel reset the connection, and
-/// the client would lose the answer (RFC 9112, 9.6).
             return polled;
         }
         let waits = std::mem::replace(&mut self.waits, true);
         let stalled = timer(&mut self.stalled, waits, WRITE_TIMEOUT);
         stalled.poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> Patient<S> {
+    /// Drops what still arrives, until the client ends or has had enough time.
+    fn poll_drop(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let end = self.dropping.get_or_insert_with(|| Box::pin(tokio::time::sleep(DROP_PATIENCE)));
+        if end.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut bytes = [MaybeUninit::uninit(); 16 << 10];
+        let mut turn = 0;
+        while turn < DROPPED_BYTES_PER_TURN {
+            let mut buffer = ReadBuf::uninit(&mut bytes);
+            let read = std::task::ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer));
+            let length = buffer.filled().len();
+            self.dropped += length;
+            if read.is_err() || length == 0 || self.dropped >= DROPPED_BYTES_MAX {
+                return Poll::Ready(());
+            }
+            turn += length;
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 
@@ -402,7 +450,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        if self.dropping.is_none() {
+            std::task::ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        }
+        if self.unread.load(Ordering::Relaxed) {
+            std::task::ready!(self.poll_drop(cx));
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -419,7 +473,8 @@ mod tests {
         let (client, server) = duplex(1_024);
         let echo = post(|body: Bytes| async move { body });
         let long = get(|| async { "x".repeat(1 << 20) });
-        let app = Router::new().route("/echo", echo).route("/long", long);
+        let refuse = post(|| async { StatusCode::PAYLOAD_TOO_LARGE });
+        let app = Router::new().route("/echo", echo).route("/long", long).route("/refuse", refuse);
         let never = std::future::pending();
         (client, tokio::spawn(http1(server, (), None, app, never)))
     }
@@ -451,7 +506,26 @@ mod tests {
             let (mut client, serving) = served();
             client.write_all(sent.as_bytes()).await.expect("sent");
             let ended = ends(serving).await;
+            let within = within + DROP_PATIENCE;
             assert!(ended <= within + Duration::from_secs(1), "{sent:?}: after {ended:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_still_sends_gets_the_reason_for_its_refusal() {
+        for (sent, ends) in [(1 << 20, true), (1 << 20, false)] {
+            let (mut client, serving) = served();
+            let head = "POST /refuse HTTP/1.1\r\nhost: a\r\ncontent-length: 9000000\r\n\r\n";
+            client.write_all(head.as_bytes()).await.expect("sent");
+            client.write_all(&vec![7; sent]).await.expect("the node takes what it has refused");
+            if ends {
+                client.shutdown().await.expect("ended");
+            }
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.expect("an answer");
+            assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+            let ended = self::ends(serving).await;
+            assert!(ended <= DROP_PATIENCE + Duration::from_secs(1), "{ended:?}");
         }
     }
 
@@ -505,68 +579,6 @@ mod tests {
         assert!(places.take(&clients[0], "192.0.2.1".parse().expect("an address")).is_some());
     }
 
-    /// Serves a connection with a place, and returns the client, the place and the end.
-    fn placed(app: Router) -> (DuplexStream, Places, Place, tokio::task::JoinHandle<()>) {
-        let places = Places::new(2);
-        let place = place_of(&places, 1).expect("free");
-        let (client, server) = duplex(1_024);
-        let (ended, never) = (place.ended(), std::future::pending());
-        let serving = http1(server, (), Some(place.clone()), app, never);
-        let serving = tokio::spawn(async move {
-            tokio::select! {
-                _ = serving => {}
-                () = ended => {}
-            }
-        });
-        (client, places, place, serving)
-    }
-
-    #[tokio::test]
-    async fn a_connection_is_in_use_from_the_end_of_a_body_to_the_end_of_the_answer() {
-        let (go, wait) = tokio::sync::watch::channel(false);
-        let held = post(move |body: Bytes| {
-            let mut wait = wait.clone();
-            async move {
-                let _ = wait.wait_for(|go| *go).await;
-                body
-            }
-        });
-        let (mut client, places, place, serving) = placed(Router::new().route("/", held));
-        let head = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\na";
-        client.write_all(head).await.expect("sent");
-        client.write_all(b"b").await.expect("sent");
-        let other = |last| place_of(&places, last);
-        let _second = other(2).expect("free");
-        // Once the request has arrived, a newcomer cannot end it.
-        let mut newcomers = Vec::new();
-        while !place.is_ended() && newcomers.len() < 3 {
-            tokio::task::yield_now().await;
-            if place.is_working() {
-                newcomers.push(other(3).expect("the other one makes room"));
-            }
-        }
-        assert!(!place.is_ended());
-        go.send_replace(true);
-        let mut answer = vec![0; 512];
-        let mut length = 0;
-        while !answer[..length].ends_with(b"ab") {
-            length += client.read(&mut answer[length..]).await.expect("an answer");
-        }
-        while place.is_working() {
-            tokio::task::yield_now().await;
-        }
-        // Idle again, it makes room as soon as others have fewer.
-        while !place.is_ended() {
-            newcomers.clear();
-            // Silent newcomers end before it.
-            let proven = other(4).expect("room");
-            proven.prove(Standing::Proven).expect("room");
-            newcomers.push(proven);
-            newcomers.push(other(5).expect("room"));
-        }
-        serving.await.expect("it ends");
-    }
-}
     fn place_of(places: &Places, last: u8) -> Option<Place> {
         let owner = Holder::Address(IpAddr::from([192, 0, 2, last]));
         let seat = places.seats.take(owner).ok()?;
@@ -640,3 +652,65 @@ mod tests {
         assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("connection: close"), "{told}");
     }
 
+    /// Serves a connection with a place, and returns the client, the place and the end.
+    fn placed(app: Router) -> (DuplexStream, Places, Place, tokio::task::JoinHandle<()>) {
+        let places = Places::new(2);
+        let place = place_of(&places, 1).expect("free");
+        let (client, server) = duplex(1_024);
+        let (ended, never) = (place.ended(), std::future::pending());
+        let serving = http1(server, (), Some(place.clone()), app, never);
+        let serving = tokio::spawn(async move {
+            tokio::select! {
+                _ = serving => {}
+                () = ended => {}
+            }
+        });
+        (client, places, place, serving)
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_in_use_from_the_end_of_a_body_to_the_end_of_the_answer() {
+        let (go, wait) = tokio::sync::watch::channel(false);
+        let held = post(move |body: Bytes| {
+            let mut wait = wait.clone();
+            async move {
+                let _ = wait.wait_for(|go| *go).await;
+                body
+            }
+        });
+        let (mut client, places, place, serving) = placed(Router::new().route("/", held));
+        let head = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\na";
+        client.write_all(head).await.expect("sent");
+        client.write_all(b"b").await.expect("sent");
+        let other = |last| place_of(&places, last);
+        let _second = other(2).expect("free");
+        // Once the request has arrived, a newcomer cannot end it.
+        let mut newcomers = Vec::new();
+        while !place.is_ended() && newcomers.len() < 3 {
+            tokio::task::yield_now().await;
+            if place.is_working() {
+                newcomers.push(other(3).expect("the other one makes room"));
+            }
+        }
+        assert!(!place.is_ended());
+        go.send_replace(true);
+        let mut answer = vec![0; 512];
+        let mut length = 0;
+        while !answer[..length].ends_with(b"ab") {
+            length += client.read(&mut answer[length..]).await.expect("an answer");
+        }
+        while place.is_working() {
+            tokio::task::yield_now().await;
+        }
+        // Idle again, it makes room as soon as others have fewer.
+        while !place.is_ended() {
+            newcomers.clear();
+            // Silent newcomers end before it.
+            let proven = other(4).expect("room");
+            proven.prove(Standing::Proven).expect("room");
+            newcomers.push(proven);
+            newcomers.push(other(5).expect("room"));
+        }
+        serving.await.expect("it ends");
+    }
+}
