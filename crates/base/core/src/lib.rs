@@ -24,6 +24,7 @@ pub mod invocation;
 pub mod line_budget;
 pub mod name;
 pub mod openwhisk_action;
+pub mod path;
 pub mod place;
 pub mod policy;
 pub mod publish;
