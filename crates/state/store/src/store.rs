@@ -173,7 +173,7 @@ impl Store {
         let root = std::fs::canonicalize(data_dir).map_err(|e| StoreError::io(data_dir, e))?;
         let lock = lock_dir(&root)?;
         // Sandboxes get their folders below these as mounts, which the zygote opens as the node's user.
-        // Nobody else reads the code of functions, even if he knows its hash.
+        // No other user reads the code of functions, even one that knows its hash.
         for name in ["code", "packages", "staging"] {
             let folder = root.join(name);
             make_dir(&folder, 0o700)?;
