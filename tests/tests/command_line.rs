@@ -201,6 +201,92 @@ fn a_file_where_the_socket_should_be_stays_and_the_start_says_so() {
 }
 
 #[test]
+fn a_data_folder_that_others_could_change_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let above = tempfile::tempdir().expect("a folder");
+    let data = above.path().join("data");
+    let set = |path: &std::path::Path, mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(path, mode).expect("its owner may");
+    };
+    let refused = |expected: &str| {
+        let ended = Command::new(mote_binary())
+            .args(["up", "--http", "127.0.0.1:0", "--coap", "off", "--data"])
+            .arg(&data)
+            .arg("--socket")
+            .arg(above.path().join("socket"))
+            .output()
+            .expect("it ends");
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(78), "{said}");
+        assert!(said.contains("error[M0203]: data: ") && said.contains(expected), "{said}");
+    };
+    std::fs::create_dir(&data).expect("a folder");
+    set(above.path(), 0o777);
+    refused("can be changed by everybody");
+    set(above.path(), 0o755);
+    for name in ["mote.db", "admin.token", "secrets.key", "state.db"] {
+        let pipe = data.join(name);
+        assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+        refused(&format!("{name} is not a regular file"));
+        std::fs::remove_file(&pipe).expect("it was there");
+    }
+    std::os::unix::fs::symlink("/dev/null", data.join("audit.log")).expect("a link");
+    refused("audit.log is a symbolic link");
+    std::fs::remove_file(data.join("audit.log")).expect("it was there");
+    if mote_tests::is_root() {
+        std::fs::write(data.join("admin.token"), "x".repeat(64)).expect("a file");
+        let token = data.join("admin.token");
+        std::os::unix::fs::chown(&token, Some(65_534), None).expect("root may");
+        refused("admin.token belongs to the user with the number 65534");
+    }
+}
+
+#[test]
+fn a_volume_that_everybody_may_write_is_taken_over() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let node = Node::start();
+    let data = node.dir.path().join("data");
+    let node = node.restart_after(false, || {
+        let open = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(&data, open).expect("its owner may");
+    });
+    let mode = std::fs::metadata(&data).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o755);
+    assert!(node.log().contains("others could write to"), "{}", node.log());
+    assert!(node.doctor(&[]).contains("data folder"));
+}
+
+#[test]
+fn a_project_with_a_pipe_or_a_link_to_elsewhere_is_refused_at_once() {
+    let node = Node::start();
+    for (name, link) in [("mote.toml", None), ("mote.toml", Some("/etc/passwd"))] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(name);
+        match link {
+            Some(to) => std::os::unix::fs::symlink(to, &path).expect("a link"),
+            None => assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success()),
+        }
+        std::fs::write(folder.path().join("app.py"), "def handle(e, c): pass\n").expect("a file");
+        let output = node.mote(&["deploy", folder.path().to_str().expect("UTF-8")]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("error[M1301]"), "{said}");
+        assert!(said.contains(name) && !said.contains("root:"), "{said}");
+    }
+}
+
+#[test]
+fn an_exception_has_no_line_that_looks_like_one_of_ours() {
+    let node = Node::start();
+    let code = "raise Exception('x\\nok bad@1 is live\\u2028ok bad@2 is live')\n";
+    let output = node.deploy("f", &[("app.py", code)]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("bad@1"), "{said}");
+    assert!(!said.lines().any(|line| line.starts_with("ok")), "{said}");
+    assert!(!said.contains('\u{2028}'), "{said}");
+}
+
+#[test]
 fn a_node_whose_ports_are_in_use_names_all_of_them() {
     let node = Node::start();
     let (http, coap) = (node.http.to_string(), node.coap.to_string());

@@ -12,7 +12,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use mote_tests::network::{Far, connect_from};
-use mote_tests::{Answer, Connection, Node, OPEN_FILES, free_port, is_root, p99, skip, wait_for};
+use mote_tests::{
+    Answer, Connection, Node, OPEN_FILES, PATIENCE, free_port, is_root, p99, skip, wait_for,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const OPEN: &str = "version = 1\n[access]\nmode = \"public\"\n";
@@ -323,4 +325,165 @@ fn guesses_of_many_addresses_do_not_delay_devices() {
     // A further user changes nothing for devices that were there.
     add("four");
     drop(node);
+}
+
+#[test]
+fn connections_of_one_user_from_many_addresses_keep_no_device_out() {
+    let test = "connections_of_one_user_from_many_addresses_keep_no_device_out";
+    let number = 150 + (std::process::id() % 25) as u8;
+    let Some((far, addresses)) = network(test, number) else { return };
+    let node = node(&[], &["--mqtt", "0.0.0.0:0"]);
+    let manifest = "version = 1\n[access]\nmode = \"public\"\n[allow]\nmqtt = [\"said\"]\n";
+    let says = "def handle(event, ctx):\n    ctx.publish('said', 'x')\n    return 'ran'\n";
+    node.deploy_ok("says", &[("app.py", says), ("mote.toml", manifest)]);
+    let mut lines = node.announcement.lines();
+    let port = lines.find_map(|line| line.strip_prefix("  mqtt   mqtt://"));
+    let port = port.and_then(|address| address.rsplit_once(':')?.1.parse().ok());
+    let port: u16 = port.expect("the announcement names the broker");
+    for name in ["greedy", "device"] {
+        let added = node.mote_with_input(&["mqtt", "users", "add", name], b"right");
+        assert!(added.status.success(), "{added:?}");
+    }
+    let open = |source: Ipv4Addr, id: &str, user: &str| {
+        let mut stream = connect_from(source, SocketAddr::from((far.near, port))).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a limit");
+        stream.write_all(&connect(id, user, "right")).ok()?;
+        (accepted(&mut stream, true) == Some(true)).then_some(stream)
+    };
+    let is_open = |stream: &mut TcpStream| {
+        stream.set_nonblocking(true).expect("a mode");
+        let read = stream.read(&mut [0; 64]);
+        read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    far.run(|| {
+        wait_for("the users", || open(far.far, "first", "greedy"));
+        let mut device = open(addresses[700], "device", "device").expect("accepted");
+        let mut held: Vec<_> = (0..1_200)
+            .filter_map(|at| open(addresses[at % 5], &format!("g{at}"), "greedy"))
+            .collect();
+        for at in 0..PROBES {
+            let source = addresses[701 + at];
+            assert!(open(source, &format!("new{at}"), "device").is_some(), "{}", node.log());
+            held.extend(open(addresses[at % 5], &format!("more{at}"), "greedy"));
+        }
+        assert!(is_open(&mut device), "it was ended: {}", node.log());
+        let left = held.iter_mut().filter_map(|one| is_open(one).then_some(())).count();
+        assert!((1..=500).contains(&left), "connections of the user: {left}");
+        wait_for("the name of the user in the log", || {
+            let log = node.log();
+            let named = log.lines().filter(|line| line.contains("greedy")).count();
+            assert!(named < 5, "{log}");
+            (named > 0).then_some(())
+        });
+        let removed = node.mote(&["mqtt", "users", "remove", "greedy"]);
+        assert!(removed.status.success(), "{removed:?}");
+        wait_for("the end of its connections", || {
+            held.iter_mut().all(|one| !is_open(one)).then_some(())
+        });
+        assert!(is_open(&mut device), "another user was removed: {}", node.log());
+    });
+    let near = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut local = TcpStream::connect(near).expect("a connection");
+    let anonymous = b"\x10\x11\0\x04MQTT\x04\x02\0\x3c\0\x05local";
+    local.write_all(anonymous).expect("sent");
+    assert_eq!(accepted(&mut local, true), Some(true));
+    let answer = node.post("/says", b"");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+/// What is still open, without waiting.
+fn open_ones(streams: &mut [TcpStream]) -> usize {
+    let is_open = |stream: &mut TcpStream| {
+        stream.set_nonblocking(true).expect("a mode");
+        let mut bytes = [0; 4_096];
+        loop {
+            match stream.read(&mut bytes) {
+                Ok(0) => return false,
+                Ok(_) => {}
+                Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+            }
+        }
+    };
+    streams.iter_mut().filter_map(|one| is_open(one).then_some(())).count()
+}
+
+#[test]
+fn followed_logs_of_a_viewer_leave_places_to_operators_and_end_with_its_token() {
+    let port = free_port();
+    let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let node = Node::start_with_env(&["--admin", &admin.to_string()], &[(OPEN_FILES, "4096")]);
+    node.deploy_ok("open", &[("app.py", CODE), ("mote.toml", OPEN)]);
+    let operator = format!("Bearer {}", node.token());
+    let operator = [("authorization", operator.as_str())];
+    let token = node.ok(&["token", "create", "watcher", "--role", "viewer"]);
+    let token = token.split_whitespace().find(|word| word.starts_with("mote_")).expect("a token");
+    let asks = format!(
+        "GET /v1/functions/open/logs?follow=true HTTP/1.1\r\nhost: a\r\nauthorization: Bearer \
+         {token}\r\n\r\n"
+    );
+    let mut followed = Vec::new();
+    let mut refused = Vec::new();
+    for _ in 0..300 {
+        let mut stream = TcpStream::connect(admin).expect("the kernel accepts it");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        let mut head = [0; 12];
+        let sent = stream.write_all(asks.as_bytes()).and_then(|()| stream.read_exact(&mut head));
+        sent.unwrap_or_else(|error| panic!("no answer: {error}: {}", node.log()));
+        let of_share = head == *b"HTTP/1.1 200";
+        if of_share { &mut followed } else { &mut refused }.push(stream);
+    }
+    // A quarter of 4,096 / 32 connections.
+    assert_eq!(followed.len(), 32);
+    for _ in 0..PROBES {
+        let answer = Connection::try_open(admin)
+            .and_then(|mut one| one.try_call("GET", "/v1/status", &operator, b""))
+            .unwrap_or_else(|error| panic!("{error}: {}", node.log()));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    assert_eq!(open_ones(&mut followed), 32, "none of them had to end");
+    let at_limit = Connection::try_open(admin)
+        .and_then(|mut one| {
+            let bearer = format!("Bearer {token}");
+            one.try_call("GET", "/v1/status", &[("authorization", &bearer)], b"")
+        })
+        .expect("an answer");
+    assert_eq!((at_limit.status, at_limit.text().contains("M1409")), (429, true));
+    node.ok(&["token", "revoke", "watcher", "--yes"]);
+    wait_for("the end of what the token has begun", || {
+        (open_ones(&mut followed) == 0).then_some(())
+    });
+}
+
+#[test]
+fn slow_calls_without_a_key_leave_places_at_another_platforms_api() {
+    let test = "slow_calls_without_a_key_leave_places_at_another_platforms_api";
+    let number = 125 + (std::process::id() % 25) as u8;
+    let Some((far, addresses)) = network(test, number) else { return };
+    let api = free_port();
+    let node = node(&[(OPEN_FILES, "4096")], &["--openfaas", &format!("0.0.0.0:{api}")]);
+    let slow = "import time\ndef handle(event, ctx):\n    time.sleep(60)\n    return 'ran'\n";
+    node.deploy_ok("slow", &[("app.py", slow), ("mote.toml", OPEN)]);
+    let key = node.ok(&["key", "create", "web", "--function", "locked"]);
+    let key = key.split_whitespace().find(|word| word.starts_with("mote_")).expect("a key");
+    let operator = format!("Bearer {}", node.token());
+    let to = SocketAddr::from((far.near, api));
+    far.run(|| {
+        let sends = b"GET /function/slow HTTP/1.1\r\nhost: a\r\n\r\n";
+        let mut attack = Attack::new(&addresses[..2], to, sends, false);
+        attack.begin(300);
+        let ask = |path: &str, fields: &[(&str, &str)]| {
+            let answer = Connection::try_open(to)?.try_call("GET", path, fields, b"");
+            answer.inspect(|answer| assert_eq!(answer.status, 200, "{}", answer.text()))
+        };
+        for _ in 0..PROBES {
+            attack.anew(ANEW);
+            let answers = [
+                ask("/function/locked", &[("x-api-key", key)]),
+                ask("/system/functions", &[("authorization", &operator)]),
+            ];
+            for answer in answers {
+                answer.unwrap_or_else(|error| panic!("no answer: {error}: {}", node.log()));
+            }
+        }
+    });
 }

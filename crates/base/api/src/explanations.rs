@@ -356,7 +356,7 @@ const ROWS: &[Row] = &[
     row("M1217", exit::FAILED, "CoAP over DTLS does not run",
         "The process `mote-dtls` ended or could not start; the line before says why. The node starts it again with growing pauses of up to 10 s. Its sessions are gone, and clients begin new ones. The other fronts are not affected. docs/guides/coap-dtls.md explains the setting `coap_dtls`."),
     row("M1301", exit::INVALID, "archive is refused",
-        "An entry of the uploaded archive is not allowed: a path or link that leaves the function, a device file, an ambiguous name, or broken tar data. Nothing from the archive was stored. `mote deploy` creates archives that are accepted."),
+        "A file of the project, or an entry of the uploaded archive, is not allowed: a path or link that leaves the function, a pipe, a device file, an ambiguous name, or broken tar data. Nothing from the archive was stored. `mote deploy` creates archives that are accepted."),
     row("M1302", exit::INVALID, "archive is too large",
         "An upload may unpack to 256 MiB and 10,000 entries, and to 100 times its own size. List files that the function does not need in .moteignore."),
     row("M1303", exit::FAILED, "upload was cut off",
@@ -377,4 +377,6 @@ const ROWS: &[Row] = &[
         "The token is valid, but has the role viewer or deployer, and the request needs another one. A viewer reads, a deployer also deploys, removes, scales and invokes functions and manages their secrets and data, and an operator may do everything. `mote token list` shows the roles, and `mote token create NAME --role ROLE` makes a token. Roles cannot be changed: revoke the token and make another one."),
     row("M1408", exit::FAILED, "the token is for one namespace",
         "The token is valid, but was made for one namespace, and the request concerns the whole node or an API that has no namespaces. An operator makes tokens for the whole node with `mote token create NAME --role ROLE`, without --namespace."),
+    row("M1409", exit::FAILED, "too many requests of the token",
+        "Over TCP, one token may have a quarter of the connections of the management API at work (128 of 512), and all tokens but those of operators of the whole node together seven eighths. A followed log and a call that runs for long each count as one. End those that you do not need, or use another token."),
 ];

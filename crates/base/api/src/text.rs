@@ -3,10 +3,15 @@
 /// Width of lines for people, in columns.
 const COLUMNS: usize = 80;
 
-/// The text without characters that control a terminal or change the order in which text is shown:
-/// control characters (C0 and C1) and Unicode's bidirectional controls.
+/// The text without characters that control a terminal, begin a line, or change the order in which text
+/// is shown: control characters (C0 and C1), Unicode's separators of lines and its bidirectional
+/// controls.
 pub fn harmless(text: &str) -> String {
-    let steers = |c: char| (c.is_control() && c != '\t') || is_bidirectional_control(c);
+    let steers = |c: char| {
+        (c.is_control() && c != '\t')
+            || matches!(c, '\u{2028}' | '\u{2029}')
+            || is_bidirectional_control(c)
+    };
     text.chars().map(|c| if steers(c) { '?' } else { c }).collect()
 }
 

@@ -11,7 +11,23 @@
 //! server (`runtime = "server"`) receives the path of an HTTP request as its client has sent it:
 //! it may sign or check the path byte by byte, or read a raw `+` differently from `%2B`.
 
+//!
+//! A path is refused ([`check`]) unless it has the same meaning for every reader, so that no function
+//! and no proxy can be led to another route than the one that was checked. Pure.
+
 use std::borrow::Cow;
+
+/// Why a path is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// It has dot segments, encoded slashes or backslashes, double encoding, path parameters, bytes that
+    /// no path may have, or is not UTF-8 once it is decoded.
+    #[error("path is not in normal form")]
+    NotNormal,
+    /// It has a NUL, which truncates strings in other programs.
+    #[error("NUL is not allowed")]
+    Nul,
+}
 
 /// Whether a byte stands as it is in a segment: RFC 3986's unreserved characters and
 /// sub-delimiters, `:` and `@`. Some programs cut a path at `;`, so it is encoded.
@@ -80,9 +96,72 @@ pub fn decoded(path: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(decoded)
 }
 
+/// Checks a path as it was sent.
+pub fn check(path: &[u8]) -> Result<(), Refused> {
+    let mut decoded = Vec::with_capacity(path.len());
+    let mut at = 0;
+    while at < path.len() {
+        let byte = path[at];
+        if byte != b'%' {
+            if matches!(byte, b'\\' | b';' | b'#') || !byte.is_ascii_graphic() {
+                return Err(Refused::NotNormal);
+            }
+            decoded.push(byte);
+            at += 1;
+            continue;
+        }
+        match escape(&path[at..]).ok_or(Refused::NotNormal)? {
+            0 => return Err(Refused::Nul),
+            b'/' | b'\\' | b';' => return Err(Refused::NotNormal),
+            other => decoded.push(other),
+        }
+        at += 3;
+    }
+    // An escape in the decoded bytes was encoded twice, completely or in its digits.
+    if has_escape(&decoded) || std::str::from_utf8(&decoded).is_err() || has_dot_segment(&decoded) {
+        return Err(Refused::NotNormal);
+    }
+    Ok(())
+}
+
+/// Whether a segment is `.` or `..`.
+pub fn has_dot_segment(path: &[u8]) -> bool {
+    // The cheap check comes first: most paths have no dot at all.
+    path.contains(&b'.')
+        && path.split(|byte| *byte == b'/').any(|segment| matches!(segment, b"." | b".."))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_has_one_meaning() {
+        for path in ["/", "/a.b/..c", "/%C3%A4/x", "/a%20b", "//a", "/100%25"] {
+            assert_eq!(check(path.as_bytes()), Ok(()), "{path}");
+        }
+        for path in [
+            "/..",
+            "/../../call/victim/",
+            "/a/./b",
+            "/%2e%2E/x",
+            "/a%2fb",
+            "/a%5cb",
+            "/a\\b",
+            "/a;b",
+            "/a%3Bb",
+            "/%252e",
+            "/%",
+            "/%4",
+            "/a b",
+            "/\u{e4}",
+            "/%ff",
+            "/a#b",
+        ] {
+            assert_eq!(check(path.as_bytes()), Err(Refused::NotNormal), "{path}");
+        }
+        assert_eq!(check(b"/a%00"), Err(Refused::Nul));
+    }
 
     #[test]
     fn equal_paths_have_one_form() {

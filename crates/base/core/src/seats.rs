@@ -14,7 +14,10 @@
 //!    the last look, the least proven first. So an owner that holds more of them than others only
 //!    displaces itself, and never an owner with fewer.
 //! 4. Callers without a proof may not use the last part of the total ([`Seats::with_reserve`]), so that
-//!    proven ones find room even if all the rest is at work.
+//!    proven ones find room even if all the rest is at work. [`Seats::with_most`] bounds another
+//!    standing in the same way, so that newcomers and those of a higher standing find room.
+//! 5. A holder that shows who it is can count for that user from then on, and no longer for its address
+//!    ([`Seat::belong`]).
 //!
 //! Whoever holds a seat waits for [`Seat::ended`] next to its work and gives up when it resolves.
 //!
@@ -62,7 +65,8 @@ impl<K: Eq + Hash> Clone for Seats<K> {
 struct Hall<K> {
     total_max: usize,
     owner_max: usize,
-    anonymous_max: usize,
+    /// The most seats of each standing. One that is unproven has no other limit than the total.
+    most: [usize; 4],
     /// A leaf lock: nothing is awaited and nobody is woken while it is held.
     state: Mutex<State<K>>,
 }
@@ -75,8 +79,8 @@ struct State<K> {
     owners: Vec<Option<Owner<K>>>,
     free_owners: Vec<u32>,
     by_key: HashMap<K, u32>,
-    /// Seats of this standing, at work or not.
-    anonymous: usize,
+    /// Seats of each standing, at work or not.
+    counts: [usize; 4],
     /// For each standing, the owners with idle seats: the one with the most is last, and among equals
     /// the one that has had as many for the longest time.
     greediest: [BTreeSet<(u32, Reverse<u64>, u32)>; 4],
@@ -149,16 +153,28 @@ impl<K: Eq + Hash + Clone> Seats<K> {
             owners: Vec::new(),
             free_owners: Vec::new(),
             by_key: HashMap::new(),
-            anonymous: 0,
+            counts: [0; 4],
             greediest: Default::default(),
             changes: 0,
         };
+        let total_max = total_max.clamp(1, NONE as usize - 1);
+        let mut most = [total_max; 4];
+        most[Standing::Anonymous as usize] = total_max.saturating_sub(reserve).max(1);
         Self(Arc::new(Hall {
-            total_max: total_max.clamp(1, NONE as usize - 1),
+            total_max,
             owner_max: owner_max.max(1),
-            anonymous_max: total_max.saturating_sub(reserve).max(1),
+            most,
             state: Mutex::new(state),
         }))
+    }
+
+    /// The same seats, of which `most` may have this standing. Called before any is taken, and before
+    /// the handle is cloned.
+    #[must_use]
+    pub fn with_most(mut self, standing: Standing, most: usize) -> Self {
+        let hall = Arc::get_mut(&mut self.0).expect("nothing else refers to new seats");
+        hall.most[standing as usize] = most.max(1);
+        self
     }
 
     /// Takes a seat for a newcomer that has proved nothing. At a limit, the seat of another one ends.
@@ -395,12 +411,12 @@ impl<K> State<K> {
         }
     }
 
-    /// The anonymous seat that ends so that one more caller of `owner` can be anonymous.
-    fn choose_anonymous(&mut self, owner: u32, newcomer: u32) -> Option<u32> {
-        while let Some(top) = self.top(Standing::Anonymous) {
-            let own = self.owner_of(owner).idle[Standing::Anonymous as usize].length;
+    /// The seat of this standing that ends so that one more of `owner` can have it.
+    fn choose_of(&mut self, standing: Standing, owner: u32, newcomer: u32) -> Option<u32> {
+        while let Some(top) = self.top(standing) {
+            let own = self.owner_of(owner).idle[standing as usize].length;
             let from = if top.length <= own { owner } else { top.owner };
-            if let Some(seat) = self.oldest(from, Standing::Anonymous, newcomer) {
+            if let Some(seat) = self.oldest(from, standing, newcomer) {
                 return Some(seat);
             }
         }
@@ -445,6 +461,7 @@ impl<K: Eq + Hash + Clone> State<K> {
             signal: signal.clone(),
         };
         let seat = place(&mut self.seats, &mut self.free, entry);
+        self.counts[Standing::Unproven as usize] += 1;
         self.list(seat);
         (seat, signal)
     }
@@ -454,7 +471,7 @@ impl<K: Eq + Hash + Clone> State<K> {
         self.unlist(seat);
         let entry = self.seats[seat as usize].take().expect("a number of a seat that is taken");
         self.free.push(seat);
-        self.anonymous -= usize::from(entry.standing == Standing::Anonymous);
+        self.counts[entry.standing as usize] -= 1;
         self.leave(entry.owner);
         if self.free.len() == self.seats.len() {
             // Many were there once; nobody is now.
@@ -555,8 +572,8 @@ impl<K: Eq + Hash + Clone> Seat<K> {
     }
 
     /// Raises the standing of the holder; a lower one than before changes nothing. An error means that
-    /// anonymous callers hold all that they may, and that nothing of them can end: the holder has to
-    /// leave. Takes a lock only if the standing changes.
+    /// holders of this standing have all that they may, and that nothing of them can end: the holder has
+    /// to leave. Takes a lock only if the standing changes.
     pub fn prove(&self, standing: Standing) -> Result<(), Exceeded> {
         if self.signal.standing.load(Ordering::Relaxed) >= standing as u8 {
             return Ok(());
@@ -566,27 +583,67 @@ impl<K: Eq + Hash + Clone> Seat<K> {
             // Its work, if there is any, ends with it.
             return Ok(());
         }
-        let entry = state.entry(self.number);
-        if entry.standing >= standing {
+        let raised = self.raise(&mut state, standing);
+        drop(state);
+        wake(raised?);
+        Ok(())
+    }
+
+    /// The same for a holder that has shown who it is: the seat counts for `owner` from now on, and no
+    /// longer for the one that took it. If `owner` holds more than `owner_max` then, its oldest idle seat
+    /// ends.
+    pub fn belong(&self, owner: K, owner_max: usize, standing: Standing) -> Result<(), Exceeded> {
+        let mut state = self.hall.lock();
+        if self.is_ended() {
             return Ok(());
         }
+        let number = state.owner(owner);
+        let entry = state.entry(self.number);
+        let (before, was_listed) = (entry.owner, entry.is_listed);
+        state.unlist(self.number);
+        state.entry(self.number).owner = number;
+        state.leave(before);
+        if was_listed {
+            state.list(self.number);
+        }
+        let mut own = None;
+        if state.owner_of(number).seats as usize > owner_max.max(1) {
+            let oldest =
+                STANDINGS.into_iter().find_map(|one| state.oldest(number, one, self.number));
+            own = Some(state.remove(oldest.ok_or(Exceeded::Share)?));
+        }
+        let raised = self.raise(&mut state, standing);
+        drop(state);
+        wake(own);
+        wake(raised?);
+        Ok(())
+    }
+
+    /// Raises the standing, and returns the seat that has ended for it.
+    fn raise(
+        &self,
+        state: &mut State<K>,
+        standing: Standing,
+    ) -> Result<Option<Arc<Signal>>, Exceeded> {
+        let entry = state.entry(self.number);
         let (was_listed, before, owner) = (entry.is_listed, entry.standing, entry.owner);
+        if before >= standing {
+            return Ok(None);
+        }
         let mut ended = None;
-        if standing == Standing::Anonymous && state.anonymous >= self.hall.anonymous_max {
-            let greediest = state.choose_anonymous(owner, self.number);
+        if state.counts[standing as usize] >= self.hall.most[standing as usize] {
+            let greediest = state.choose_of(standing, owner, self.number);
             ended = Some(state.remove(greediest.ok_or(Exceeded::Total)?));
         }
         state.unlist(self.number);
         state.entry(self.number).standing = standing;
         self.signal.standing.store(standing as u8, Ordering::Relaxed);
-        state.anonymous -= usize::from(before == Standing::Anonymous);
-        state.anonymous += usize::from(standing == Standing::Anonymous);
+        state.counts[before as usize] -= 1;
+        state.counts[standing as usize] += 1;
         if was_listed {
             state.list(self.number);
         }
-        drop(state);
-        wake(ended);
-        Ok(())
+        Ok(ended)
     }
 }
 

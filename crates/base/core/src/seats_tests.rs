@@ -157,6 +157,49 @@ fn anonymous_callers_leave_the_reserve_to_proven_ones() {
     assert_eq!(third.prove(Standing::Anonymous), Ok(()));
 }
 
+#[test]
+fn a_user_at_its_share_displaces_itself_wherever_it_connects_from() {
+    let seats = Seats::new(16, 4);
+    let user = 100;
+    let mut held = Vec::new();
+    for address in 1..=8 {
+        let seat = take(&seats, address, 1).remove(0);
+        seat.belong(user, 3, Standing::Proven).expect("its oldest one ends");
+        held.push(seat);
+        assert_eq!(seats.taken_by(&address), 0, "it counts for its user alone");
+    }
+    assert_eq!((ended(&held), seats.taken_by(&user)), (vec![0, 1, 2, 3, 4], 3));
+    // Its address has room for others, and nothing can end that is at work.
+    assert_eq!(ended(&take(&seats, 8, 4)), [0_usize; 0]);
+    assert!(held[5..].iter().all(Seat::begin_work));
+    let late = take(&seats, 9, 1).remove(0);
+    assert_eq!(late.belong(user, 3, Standing::Proven), Err(Exceeded::Share));
+    drop((held, late));
+    assert_eq!(seats.taken(), 0);
+    assert!(seats.0.lock().by_key.is_empty());
+}
+
+#[test]
+fn proven_holders_leave_a_part_to_newcomers_and_operators() {
+    let seats = Seats::new(8, 8).with_most(Standing::Proven, 6);
+    let prove = |owner, address| {
+        let seat = take(&seats, address, 1).remove(0);
+        seat.belong(owner, 8, Standing::Proven).expect("one of the greediest ends");
+        seat
+    };
+    let modest = prove(200, 1);
+    let greedy: Vec<_> = (2..12).map(|address| prove(100, address)).collect();
+    assert_eq!((seats.taken_by(&100), seats.taken_by(&200), seats.taken()), (5, 1, 6));
+    // Newcomers displace each other, and no proven holder.
+    let crowd: Vec<_> = (20..30).flat_map(|address| take(&seats, address, 1)).collect();
+    assert_eq!((ended(&crowd).len(), ended(&greedy).len()), (8, 5));
+    // Work of proven holders cannot end, so a further one has to leave. An operator stays.
+    assert!(modest.begin_work() && greedy[5..].iter().all(Seat::begin_work));
+    let late = take(&seats, 40, 1).remove(0);
+    assert_eq!(late.prove(Standing::Proven), Err(Exceeded::Total));
+    assert_eq!(late.prove(Standing::Operator), Ok(()));
+}
+
 #[derive(Default)]
 struct Woken(AtomicUsize);
 
@@ -192,7 +235,7 @@ fn no_order_of_events_breaks_the_rules() {
         random % below
     };
     for round in 0..40 {
-        let seats = Seats::with_reserve(24, 16, 4);
+        let seats = Seats::with_reserve(24, 16, 4).with_most(Standing::Proven, 18);
         let mut held: Vec<(Name, Seat<Name>, Standing, u32)> = Vec::new();
         let mut evicted = 0;
         for _ in 0..2_000 {
@@ -236,8 +279,18 @@ fn no_order_of_events_breaks_the_rules() {
                 4 if !held.is_empty() => {
                     let at = next(held.len() as u64) as usize;
                     let standing = STANDINGS[next(4) as usize];
-                    if held[at].1.prove(standing).is_ok() {
-                        held[at].2 = held[at].2.max(standing);
+                    let owner = next(12) as Name;
+                    let proved = match next(3) {
+                        0 => held[at].1.belong(owner, 16, standing).map(|()| owner),
+                        _ => held[at].1.prove(standing).map(|()| held[at].0),
+                    };
+                    match proved {
+                        Ok(owner) => {
+                            held[at].0 = owner;
+                            held[at].2 = held[at].2.max(standing);
+                        }
+                        // It has to leave.
+                        Err(_) => drop(held.swap_remove(at)),
                     }
                     held.retain(|one| !one.1.is_ended());
                 }
@@ -258,6 +311,8 @@ fn no_order_of_events_breaks_the_rules() {
             assert!(held.len() <= 24);
             let anonymous = held.iter().filter(|one| one.2 == Standing::Anonymous).count();
             assert!(anonymous <= 20, "anonymous callers use the reserve");
+            let proven = held.iter().filter(|one| one.2 == Standing::Proven).count();
+            assert!(proven <= 18, "proven ones use the part of newcomers");
         }
         assert!(round % 9 == 0 || evicted > 0, "the limit was never reached");
         drop(held);

@@ -352,6 +352,9 @@ fn call_request(number: u8, mut payload: Bytes) -> Result<Asked, WireError> {
         let problem = "a call needs a method such as POST, a path that begins with / and no spaces";
         return Ok(Asked::Unusable(problem.to_owned()));
     }
+    if let Err(refused) = crate::path::check(&path) {
+        return Ok(Asked::Unusable(format!("the path of a call is refused: {refused}")));
+    }
     let body = payload;
     Ok(Asked::Call(Call {
         function,
@@ -622,6 +625,24 @@ mod tests {
         let whole = notice(1, 0, "/t", "q", b"");
         for cut in 0..whole.len() {
             assert!(Request::parse(Bytes::copy_from_slice(&whole[..cut])).is_err(), "{cut}");
+        }
+    }
+
+    #[test]
+    fn paths_of_calls_are_in_normal_form() {
+        let asked = |path: &str| {
+            let mut payload = 0_u32.to_le_bytes().to_vec();
+            payload.extend([1, 4]);
+            payload.extend((path.len() as u16).to_le_bytes());
+            payload.extend([0; 2 + 2 + 4 + 8 + 2 + 6]);
+            payload.extend([b"f", &b"POST"[..], path.as_bytes()].concat());
+            call_request(1, payload.into()).unwrap()
+        };
+        for path in ["/", "/a/b%20c", "/%C3%A4"] {
+            assert!(matches!(asked(path), Asked::Call(_)), "{path}");
+        }
+        for path in ["/../../call/victim/", "/%2e%2e/x", "/a%2fb", "/a\\b", "/%00", "x", "/a b"] {
+            assert!(matches!(asked(path), Asked::Unusable(_)), "{path}");
         }
     }
 

@@ -15,8 +15,7 @@ use mote_core::seats::{Seat, Standing};
 use mote_core::shares::address_owner;
 use mote_process::memory::counting;
 use mqtt5::broker::events::{
-    BrokerEventHandler, ClientConnectEvent, ClientDisconnectEvent, ClientPublishEvent,
-    PublishAction, RetainedSetEvent,
+    BrokerEventHandler, ClientPublishEvent, PublishAction, RetainedSetEvent,
 };
 use mqtt5::broker::{AuthProvider, AuthResult};
 use mqtt5::error::Result;
@@ -24,14 +23,15 @@ use mqtt5::packet::connect::ConnectPacket;
 use mqtt5::protocol::v5::reason_codes::ReasonCode;
 use parking_lot::{Mutex, RwLock};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
-use crate::NODE_USER;
 use crate::acl::{BYTES_MAX, may_publish, may_subscribe};
 use crate::config::Anonymous;
+use crate::front::Holder;
 use crate::kept::{ASK_TO_KEEP, Kept};
 use crate::shares::Shares;
 use crate::users::{FILE_NAME, PASSWORD_BYTES_MAX, User, Users, verify};
+use crate::{CONNECTIONS_OF_USER_MAX, MORE_CONNECTIONS_MAX, NODE_USER};
 
 /// Wrong passwords of an address in a minute, after which its passwords are not checked any more
 /// in that minute.
@@ -48,8 +48,8 @@ pub(crate) const SESSIONS_MAX: usize = 250;
 const SESSIONS_OF_ONE_MAX: usize = 125;
 /// The file with the users of sessions, in the folder of the broker: client ids and names.
 const OWNERS_FILE: &str = "sessions.json";
-/// Client ids whose users are remembered, and those of one user. Those of connected clients are
-/// never forgotten, and there are fewer connections than this.
+/// Client ids whose users are remembered, and those of one user that have neither a connection nor a
+/// session. Those of connected clients are never forgotten, and there are fewer connections than this.
 const OWNERS_MAX: usize = 4_096;
 const OWNERS_OF_ONE_MAX: usize = 512;
 /// The beginning and the length of the client ids of the node itself.
@@ -58,6 +58,10 @@ const NODE_ID_BYTES: usize = 23;
 /// How long a message waits for memory, and how often that is looked at.
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 const BUSY_LOOK: Duration = Duration::from_millis(10);
+/// How often the log names a user whose connections end for others, and how many such users are
+/// remembered.
+const NAMED_EVERY: Duration = Duration::from_secs(60);
+const NAMED_MAX: usize = 1_024;
 /// Longest client id.
 const CLIENT_ID_BYTES_MAX: usize = 256;
 
@@ -69,10 +73,22 @@ struct Owner {
     user: Option<String>,
     /// Whether the session outlives its connection.
     keeps: bool,
-    /// Its connections: two for a moment, when one takes over from another.
+    /// Its connections: two for a moment, when one takes over from another. They are counted by this
+    /// program, because the library does not tell the end of a connection that was given up.
     connections: u32,
     /// When it connected or left last.
     at: Instant,
+}
+
+/// A connection of a client.
+struct Client {
+    seat: Arc<Seat<Holder>>,
+    /// Whom it counts for, once it is admitted with a name.
+    user: Option<Arc<str>>,
+    /// Its client id, once that is admitted.
+    id: Option<String>,
+    /// Wakes whoever serves it when the user is removed or changed.
+    revoked: Arc<Notify>,
 }
 
 /// The rules for clients.
@@ -91,8 +107,10 @@ pub(crate) struct Rules {
     /// Addresses from which a right password came.
     known: Mutex<HashSet<IpAddr>>,
     checks: Checks,
-    /// The seats of connections, by the address of the client.
-    pub(crate) seats: Mutex<HashMap<SocketAddr, Arc<Seat<IpAddr>>>>,
+    /// Connections by the address of the client, apart from those at the library's own listener.
+    clients: Mutex<HashMap<SocketAddr, Client>>,
+    /// Users that the log has named because they hold many connections, and when.
+    named: Mutex<HashMap<Arc<str>, Instant>>,
     everything: Vec<String>,
     /// Who uses a client id. Those whose sessions outlive their connection are in a file as well.
     owners: Mutex<HashMap<String, Owner>>,
@@ -120,7 +138,8 @@ impl Rules {
             failures: Mutex::default(),
             known: Mutex::default(),
             checks: Checks::default(),
-            seats: Mutex::default(),
+            clients: Mutex::default(),
+            named: Mutex::default(),
             everything: vec!["#".to_owned()],
             owners: Mutex::default(),
             unsaved: AtomicBool::new(false),
@@ -144,6 +163,7 @@ impl Rules {
                     tracing::info!(users = users.users.len(), "the users were read");
                     let before = std::mem::replace(&mut *self.users.write(), users);
                     self.keep_unchanged(&before);
+                    self.end_changed(&before);
                     // A device may have tried before its user was added.
                     self.failures.lock().clear();
                 }
@@ -260,19 +280,106 @@ impl Rules {
         {
             return Verdict::No(ReasonCode::NotAuthorized);
         }
-        if !self.sit(at, user.is_some()) {
+        if !self.sit(at, user.as_deref()) {
             return Verdict::No(ReasonCode::ServerBusy);
         }
-        self.own(&connect.client_id, user.as_deref(), keeps).map_or(Verdict::Yes(user), Verdict::No)
+        if let Some(reason) = self.own(&connect.client_id, user.as_deref(), keeps) {
+            return Verdict::No(reason);
+        }
+        self.connected(at, &connect.client_id);
+        Verdict::Yes(user)
     }
 
-    /// Keeps the seat of a client that is admitted: one with a name never has to make room for others.
-    /// With `false`, the seat has ended, or clients without a name hold all that they may.
-    fn sit(&self, at: SocketAddr, has_name: bool) -> bool {
-        let seat = self.seats.lock().get(&at).cloned();
-        let standing = if has_name { Standing::Proven } else { Standing::Anonymous };
-        // The node itself connects where no seats are counted.
-        seat.is_none_or(|seat| seat.prove(standing).is_ok() && (!has_name || seat.begin_work()))
+    /// Notes a connection before its client has sent anything. What is returned is woken when the user of
+    /// the client is removed or changed.
+    pub(crate) fn enter(&self, at: SocketAddr, seat: Arc<Seat<Holder>>) -> Arc<Notify> {
+        let revoked = Arc::new(Notify::new());
+        let client = Client { seat, user: None, id: None, revoked: revoked.clone() };
+        self.clients.lock().insert(at, client);
+        revoked
+    }
+
+    /// Forgets a connection.
+    pub(crate) fn leave(&self, at: SocketAddr) {
+        let client = self.clients.lock().remove(&at);
+        if let Some(id) = client.and_then(|client| client.id) {
+            self.note_connection(&id, false);
+        }
+    }
+
+    /// Notes the client id of a connection, until it ends.
+    fn connected(&self, at: SocketAddr, id: &str) {
+        let mut clients = self.clients.lock();
+        let Some(client) = clients.get_mut(&at) else { return };
+        let before = client.id.replace(id.to_owned());
+        drop(clients);
+        self.note_connection(id, true);
+        if let Some(before) = before {
+            self.note_connection(&before, false);
+        }
+    }
+
+    /// Notes who a client is. From now on, a client with a name counts for its user and no longer for its
+    /// address. With `false`, its connection has ended, or there is no room for it.
+    fn sit(&self, at: SocketAddr, user: Option<&str>) -> bool {
+        let mut clients = self.clients.lock();
+        let Some(client) = clients.get_mut(&at) else {
+            // The library's own listener, which counts no seats, is for the node alone.
+            return user == Some(NODE_USER);
+        };
+        let seat = &client.seat;
+        let has_room = match user {
+            None => seat.prove(Standing::Anonymous),
+            Some(NODE_USER) => seat.belong(Holder::Node, MORE_CONNECTIONS_MAX, Standing::Operator),
+            Some(name) => {
+                let name: Arc<str> = name.into();
+                client.user = Some(name.clone());
+                seat.belong(Holder::User(name), CONNECTIONS_OF_USER_MAX, Standing::Proven)
+            }
+        };
+        has_room.is_ok() && !seat.is_ended()
+    }
+
+    /// Names the user in the log whose connection has ended for another one, now and then.
+    pub(crate) fn note_displaced(&self, at: SocketAddr, held: impl Fn(&Holder) -> usize) {
+        let user = self.clients.lock().get(&at).and_then(|client| client.user.clone());
+        let Some(user) = user.filter(|user| self.may_name(user, Instant::now())) else { return };
+        let connections = held(&Holder::User(user.clone()));
+        tracing::warn!(
+            user = &*user,
+            connections,
+            "a user holds the most connections, or all that one user may: its oldest ones end for new \
+             ones"
+        );
+    }
+
+    /// Whether the log may name this user now. It does not name it again for a while.
+    fn may_name(&self, user: &Arc<str>, now: Instant) -> bool {
+        let mut named = self.named.lock();
+        let recent = |at: &Instant| now.duration_since(*at) < NAMED_EVERY;
+        if named.get(user).is_some_and(recent) {
+            return false;
+        }
+        if named.len() >= NAMED_MAX {
+            named.retain(|_, at| recent(at));
+        }
+        let has_room = named.len() < NAMED_MAX;
+        if has_room {
+            named.insert(user.clone(), now);
+        }
+        has_room
+    }
+
+    /// Ends the connections of users that were removed, or that are no longer as `before`: with another
+    /// password or other filters, they have to connect again.
+    fn end_changed(&self, before: &Users) {
+        let users = self.users.read();
+        for client in self.clients.lock().values() {
+            let Some(name) = client.user.as_deref() else { continue };
+            if users.users.get(name) != before.users.get(name) {
+                client.revoked.notify_one();
+            }
+        }
     }
 
     /// Notes who uses a client id. The library lets anybody who begins anew take the session of
@@ -320,10 +427,14 @@ impl Rules {
 
     /// Notes that a client with this id came or left.
     fn note_connection(&self, id: &str, came: bool) {
-        if let Some(owner) = self.owners.lock().get_mut(id) {
-            let change = if came { u32::saturating_add } else { u32::saturating_sub };
-            owner.connections = change(owner.connections, 1);
-            owner.at = Instant::now();
+        let mut owners = self.owners.lock();
+        let Some(owner) = owners.get_mut(id) else { return };
+        let change = if came { u32::saturating_add } else { u32::saturating_sub };
+        owner.connections = change(owner.connections, 1);
+        owner.at = Instant::now();
+        if !came {
+            let user = owner.user.clone();
+            forget_own(&mut owners, user.as_deref(), OWNERS_OF_ONE_MAX);
         }
     }
 
@@ -450,27 +561,36 @@ impl Rules {
     }
 }
 
-/// Makes room for another client id of `user`: a user with many ids loses an own one. Only ids
-/// without a connection are forgotten, and those with a session after all others.
+/// Makes room for another client id of `user`: a user with many ids loses an own one. If there are too
+/// many in total, one of the user with the most is forgotten. Only ids without a connection are, and
+/// those with a session after all others.
 fn forget_one(owners: &mut HashMap<String, Owner>, user: Option<&str>) {
+    forget_own(owners, user, OWNERS_OF_ONE_MAX - 1);
+    if owners.len() < OWNERS_MAX {
+        return;
+    }
     let mut counts: HashMap<Option<&str>, usize> = HashMap::new();
     for owner in owners.values() {
         *counts.entry(owner.user.as_deref()).or_default() += 1;
     }
-    let is_greedy = counts.get(&user).is_some_and(|count| *count >= OWNERS_OF_ONE_MAX);
-    let is_full = owners.len() >= OWNERS_MAX;
-    if !is_greedy && !is_full {
-        return;
-    }
-    let away = || owners.iter().filter(|(_, one)| one.connections == 0);
-    let own = away().filter(|(_, one)| is_greedy && !one.keeps && one.user.as_deref() == user);
-    let mut found = own.min_by_key(|(_, one)| one.at);
-    if found.is_none() && is_full {
-        let count = |one: &Owner| counts.get(&one.user.as_deref()).copied();
-        found = away().min_by_key(|(_, one)| (one.keeps, Reverse(count(one)), one.at));
-    }
+    let away = owners.iter().filter(|(_, one)| one.connections == 0);
+    let count = |one: &Owner| counts.get(&one.user.as_deref()).copied();
+    let found = away.min_by_key(|(_, one)| (one.keeps, Reverse(count(one)), one.at));
     if let Some(id) = found.map(|(id, _)| id.clone()) {
         owners.remove(&id);
+    }
+}
+
+/// Forgets the oldest client ids of `user` without a connection and a session, until `most` are left.
+fn forget_own(owners: &mut HashMap<String, Owner>, user: Option<&str>, most: usize) {
+    let is_own = |one: &Owner| one.connections == 0 && !one.keeps && one.user.as_deref() == user;
+    let count = owners.values().filter(|one| is_own(one)).count();
+    for _ in most..count {
+        let own = owners.iter().filter(|(_, one)| is_own(one));
+        let oldest = own.min_by_key(|(_, one)| one.at).map(|(id, _)| id.clone());
+        if let Some(id) = oldest {
+            owners.remove(&id);
+        }
     }
 }
 
@@ -602,22 +722,6 @@ impl AuthProvider for Rules {
 }
 
 impl BrokerEventHandler for Rules {
-    fn on_client_connect<'a>(
-        &'a self,
-        event: ClientConnectEvent,
-    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        self.note_connection(&event.client_id, true);
-        Box::pin(std::future::ready(()))
-    }
-
-    fn on_client_disconnect<'a>(
-        &'a self,
-        event: ClientDisconnectEvent,
-    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        self.note_connection(&event.client_id, false);
-        Box::pin(std::future::ready(()))
-    }
-
     fn on_client_publish<'a>(
         &'a self,
         event: ClientPublishEvent,
@@ -649,6 +753,8 @@ impl BrokerEventHandler for Rules {
 
 #[cfg(test)]
 mod tests {
+    use mote_core::seats::Seats;
+
     use super::*;
 
     #[test]
@@ -669,6 +775,96 @@ mod tests {
         *rules.users.write() = users(&[("same", "1"), ("changed", "4"), ("new", "5")]);
         rules.keep_unchanged(&before);
         assert_eq!(rules.proven.lock().keys().collect::<Vec<_>>(), ["same"]);
+    }
+
+    /// Rules with users, and a connection that is admitted as `user`.
+    fn admitted(
+        rules: &Rules,
+        seats: &Seats<Holder>,
+        number: u16,
+        user: Option<&str>,
+    ) -> (Arc<Seat<Holder>>, Arc<Notify>) {
+        let address = IpAddr::from([192, 0, 2, u8::try_from(number % 8).expect("small")]);
+        let at = SocketAddr::new(address, 1_024 + number);
+        let seat = Arc::new(seats.take(Holder::Address(address)).expect("room can be made"));
+        let revoked = rules.enter(at, seat.clone());
+        assert!(rules.sit(at, user), "{number}");
+        (seat, revoked)
+    }
+
+    #[test]
+    fn one_user_leaves_connections_to_others_and_to_the_node() {
+        let rules = Rules::new(Anonymous::Loopback, "", [0; 32]);
+        let seats = crate::seats();
+        let greedy: Vec<_> =
+            (0..1_200).map(|at| admitted(&rules, &seats, at, Some("bob")).0).collect();
+        assert_eq!(seats.taken_by(&Holder::User("bob".into())), CONNECTIONS_OF_USER_MAX);
+        assert!(greedy[..1_200 - CONNECTIONS_OF_USER_MAX].iter().all(|seat| seat.is_ended()));
+        // Another one that would need all the rest makes room as well.
+        let second: Vec<_> =
+            (1_200..2_400).map(|at| admitted(&rules, &seats, at, Some("eve")).0).collect();
+        let device = admitted(&rules, &seats, 3_000, Some("alice"));
+        let local = admitted(&rules, &seats, 3_001, None);
+        let node: Vec<_> =
+            (3_100..3_164).map(|at| admitted(&rules, &seats, at, Some(NODE_USER)).0).collect();
+        let more: Vec<_> =
+            (4_000..5_200).map(|at| admitted(&rules, &seats, at, Some("bob")).0).collect();
+        assert!(!device.0.is_ended() && !local.0.is_ended());
+        assert!(node.iter().all(|seat| !seat.is_ended()));
+        drop((greedy, second, more));
+    }
+
+    #[test]
+    fn connections_of_users_that_are_removed_or_changed_end() {
+        let rules = Rules::new(Anonymous::All, "", [0; 32]);
+        let user = |password: &str, filter: &str| User {
+            password: password.to_owned(),
+            read: vec![filter.to_owned()],
+            write: Vec::new(),
+        };
+        let users = |all: &[(&str, User)]| Users {
+            users: all.iter().map(|(name, one)| ((*name).to_owned(), one.clone())).collect(),
+        };
+        let before = users(&[
+            ("same", user("1", "a")),
+            ("password", user("1", "a")),
+            ("filter", user("1", "a")),
+            ("gone", user("1", "a")),
+        ]);
+        *rules.users.write() = users(&[
+            ("same", user("1", "a")),
+            ("password", user("2", "a")),
+            ("filter", user("1", "b")),
+        ]);
+        let seats = crate::seats();
+        let names = [Some("same"), Some("password"), Some("filter"), Some("gone"), None];
+        let clients: Vec<_> =
+            (0..).zip(names).map(|(at, name)| admitted(&rules, &seats, at, name)).collect();
+        rules.end_changed(&before);
+        let ended = |(_, revoked): &(_, Arc<Notify>)| {
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            std::pin::pin!(revoked.notified()).poll(&mut cx).is_ready()
+        };
+        assert_eq!(clients.iter().map(ended).collect::<Vec<_>>(), [false, true, true, true, false]);
+    }
+
+    #[test]
+    fn the_log_names_a_user_now_and_then() {
+        let rules = Rules::new(Anonymous::All, "", [0; 32]);
+        let (bob, start) = (Arc::from("bob"), Instant::now());
+        for (seconds, expected) in [(0, true), (1, false), (59, false), (60, true), (61, false)] {
+            let now = start + Duration::from_secs(seconds);
+            assert_eq!(rules.may_name(&bob, now), expected, "after {seconds} s");
+        }
+        assert!(rules.may_name(&Arc::from("alice"), start));
+    }
+
+    #[test]
+    fn only_the_node_is_admitted_where_no_seats_are_counted() {
+        let rules = Rules::new(Anonymous::All, "", [0; 32]);
+        let at = SocketAddr::from(([127, 0, 0, 1], 1));
+        assert!(rules.sit(at, Some(NODE_USER)));
+        assert!(!rules.sit(at, None) && !rules.sit(at, Some("bob")));
     }
 
     #[test]
@@ -732,6 +928,27 @@ mod tests {
             let found = rules.certified(&names, wanted);
             assert_eq!(found.as_deref(), expected, "{names:?} {wanted:?}");
         }
+    }
+
+    #[test]
+    fn client_ids_of_connections_that_end_together_become_free() {
+        let rules = Rules::new(Anonymous::Off, "", [0; 32]);
+        let seats = crate::seats();
+        let address = |at| SocketAddr::from(([192, 0, 2, 1], at));
+        let count = 2 * u16::try_from(OWNERS_OF_ONE_MAX).expect("small");
+        for at in 1..=count {
+            let seat = seats.take(Holder::Address(address(at).ip())).expect("room can be made");
+            let id = format!("bob-{at}");
+            rules.enter(address(at), Arc::new(seat));
+            assert_eq!(rules.own(&id, Some("bob"), false), None);
+            rules.connected(address(at), &id);
+        }
+        assert_eq!(rules.owners.lock().len(), usize::from(count), "all are connected");
+        // In whatever way they end, the library may say nothing about it.
+        (1..=count).for_each(|at| rules.leave(address(at)));
+        assert_eq!(rules.owners.lock().len(), OWNERS_OF_ONE_MAX);
+        assert_eq!(rules.own("bob-1", Some("alice"), false), None, "the oldest is free");
+        assert!(rules.own(&format!("bob-{count}"), Some("alice"), false).is_some());
     }
 
     #[test]

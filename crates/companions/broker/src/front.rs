@@ -61,7 +61,7 @@ pub(crate) struct Service {
     monitor: Arc<ResourceMonitor>,
     /// Connections. The library counts clients after their CONNECT; these seats also count handshakes,
     /// and clients that send nothing.
-    seats: Seats<IpAddr>,
+    seats: Seats<Holder>,
     /// When the log last named a client with a version that is not spoken here.
     version_logged: Mutex<Option<Instant>>,
 }
@@ -72,7 +72,7 @@ impl Service {
         broker: &MqttBroker,
         config: BrokerConfig,
         rules: Arc<Rules>,
-        seats: Seats<IpAddr>,
+        seats: Seats<Holder>,
     ) -> Self {
         Self {
             seats,
@@ -87,12 +87,12 @@ impl Service {
     }
 
     /// Serves a client at `from` that has shown a certificate with these names, or none, until it leaves,
-    /// until `stop` ends, or until others need its seat.
+    /// until `stop` ends, until others need its seat, or until its user is removed.
     async fn serve(
         &self,
         transport: BrokerTransport,
         names: Vec<String>,
-        (from, seat): (SocketAddr, Arc<Seat<IpAddr>>),
+        (from, seat): (SocketAddr, Arc<Seat<Holder>>),
         mut stop: broadcast::Receiver<()>,
     ) {
         let rules: Arc<dyn AuthProvider> = match &names[..] {
@@ -111,20 +111,24 @@ impl Service {
             self.monitor.clone(),
             ending,
         );
-        self.rules.seats.lock().insert(from, seat.clone());
+        let revoked = self.rules.enter(from, seat.clone());
         // Its errors are those of a single client, which the library reports itself.
         let mut run = pin!(handler.run());
         let is_over = tokio::select! {
             _ = &mut run => true,
             _ = stop.recv() => false,
-            // A client that was not admitted has nothing that would have to be put away.
-            () = seat.ended() => seat.standing() == Standing::Unproven,
+            () = seat.ended() => {
+                self.rules.note_displaced(from, |holder| self.seats.taken_by(holder));
+                // A client that was not admitted has nothing that would have to be put away.
+                seat.standing() == Standing::Unproven
+            }
+            () = revoked.notified() => false,
         };
         if !is_over {
             let _ = end.send(());
             let _ = timeout(END_PATIENCE, run).await;
         }
-        self.rules.seats.lock().remove(&from);
+        self.rules.leave(from);
     }
 
     /// Answers a client of MQTT 3.1, and says so in the log.
@@ -144,13 +148,22 @@ impl Service {
     }
 }
 
+/// Whom a connection counts for: the address that it comes from, until its user is known.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Holder {
+    Address(IpAddr),
+    User(Arc<str>),
+    /// The node itself.
+    Node,
+}
+
 /// The owner that an address counts as. Programs of this machine differ by their loopback
 /// addresses.
-fn owner(from: SocketAddr) -> IpAddr {
-    match from.ip().to_canonical() {
+fn owner(from: SocketAddr) -> Holder {
+    Holder::Address(match from.ip().to_canonical() {
         v4 @ IpAddr::V4(_) => v4,
         v6 @ IpAddr::V6(_) => address_owner(v6),
-    }
+    })
 }
 
 /// The answer to a client of MQTT 3.1: unacceptable protocol version (MQTT 3.1.1, 3.2.2.3). The library

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use mote_core::seats::Seats;
+use mote_core::seats::{Seats, Standing};
 use mote_process::companion::confinement::{self, Files, Network, Rights};
 use mote_tls::handover::Received;
 use mqtt5::broker::config::StorageConfig;
@@ -37,18 +37,21 @@ use tracing::level_filters::LevelFilter;
 
 use auth::Rules;
 use config::{Change, Config, read_change};
-use front::{Front, Service, accept_plain};
+use front::{Front, Holder, Service, accept_plain};
 use kept::{KEPT_BYTES_MAX, KEPT_MAX};
 
 /// The name of the node's own user.
 pub(crate) const NODE_USER: &str = "mote-node";
 
-/// Connections at once, those of one address, and those that clients without a name leave free.
+/// Connections at once, and those without a name of one address.
 const CONNECTIONS_MAX: usize = 1_000;
 const CONNECTIONS_OF_ONE_MAX: usize = 250;
+/// Those of one user: half, as of sessions.
+pub(crate) const CONNECTIONS_OF_USER_MAX: usize = 500;
+/// Connections that clients without a name leave free, and as many that those with a name leave free.
 const RESERVE: usize = 125;
 /// Connections of the node itself, and those that are ending for others.
-const MORE_CONNECTIONS_MAX: usize = 200;
+pub(crate) const MORE_CONNECTIONS_MAX: usize = 200;
 /// Largest packet. A message for a client that is away is kept whatever its size, and several
 /// times for a moment, so three times this times the number of sessions must fit into the memory.
 const PACKET_BYTES_MAX: usize = 128 << 10;
@@ -174,6 +177,13 @@ fn bound(address: SocketAddr) -> io::Result<TcpListener> {
     mote_tls::listen(address).map_err(cannot)
 }
 
+/// The seats of all connections. Clients with a name do not use all of them, so that newcomers, those
+/// without a name and the node itself find room.
+fn seats() -> Seats<Holder> {
+    Seats::with_reserve(CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX, RESERVE)
+        .with_most(Standing::Proven, CONNECTIONS_MAX - RESERVE)
+}
+
 async fn serve(
     config: Config,
     received: Option<Arc<Received>>,
@@ -221,8 +231,7 @@ async fn serve(
         max_connection_rate: u32::try_from(CONNECTIONS_MAX).unwrap_or(u32::MAX),
         rate_limit_window: Duration::from_secs(1),
     });
-    let seats = Seats::with_reserve(CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX, RESERVE);
-    let service = Arc::new(Service::of(&broker, settings, rules.clone(), seats));
+    let service = Arc::new(Service::of(&broker, settings, rules.clone(), seats()));
     // The node connects without TLS on loopback, wherever devices do.
     let ip = config.listen.ip();
     let is_reached = ip == Ipv4Addr::UNSPECIFIED || ip == Ipv4Addr::LOCALHOST;

@@ -97,7 +97,8 @@ pub async fn serve_stream<I: Invoker>(
 ) -> io::Result<()> {
     let places = Arc::new(Semaphore::new(streams.connections_max + LEAVING_MAX));
     let (all, each) = (streams.connections_max, streams.connections_per_address_max);
-    let seats: Seats<IpAddr> = Seats::new(all, each);
+    // Callers without a proof leave an eighth to others.
+    let seats: Seats<IpAddr> = Seats::with_reserve(all, each, all / 8);
     let bytes = Shares::new(streams.bytes_max / UNIT_BYTES, streams.bytes_max / UNIT_BYTES / 2);
     // The number of requests is bounded by what is read, so no share of these is needed below it.
     let (running_max, answers_bytes_max) = (4 * RUNNING_MAX, ANSWERS_BYTES_MAX);
@@ -309,6 +310,11 @@ impl<I: Invoker> Connection<I> {
             let _ = self.seat.prove(Standing::Proven);
         }
         let is_used = self.server.running() > 0;
+        if is_used && self.seat.prove(Standing::Anonymous).is_err() {
+            stream::put_abort(&mut self.output, None, "too many connections, and all are used");
+            self.state = State::Broken;
+            self.server.work.clear();
+        }
         match (std::mem::replace(&mut self.is_used, is_used), is_used) {
             (false, true) => self.seat.begin_work(),
             (true, false) => {

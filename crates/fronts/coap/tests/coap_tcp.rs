@@ -373,6 +373,29 @@ fn an_address_at_its_limit_keeps_its_newest_connections() {
 }
 
 #[test]
+fn slow_calls_without_a_proof_leave_connections_to_others() {
+    let streams =
+        StreamConfig { connections_max: 8, connections_per_address_max: 8, ..Default::default() };
+    let node = Node::start(streams);
+    let mut slow: Vec<_> = (0..7).map(|_| node.greeted(&[])).collect();
+    for peer in &mut slow {
+        peer.send(&request(GET, 1, "slow"));
+    }
+    node.fake.wait("the calls", |state| state.calls.load(Ordering::SeqCst) == 7);
+    for _ in 0..3 {
+        let mut further = node.greeted(&[]);
+        further.send(&request(GET, 1, "number"));
+        further.is_aborted("too many connections, and all are used");
+    }
+    node.fake.permits.add_permits(7);
+    for peer in &mut slow {
+        assert_eq!(peer.receive().code, code(2, 5));
+    }
+    // An idle one makes room.
+    assert_eq!(node.greeted(&[]).call(&request(GET, 1, "number")).text(), "7");
+}
+
+#[test]
 fn silent_peers_are_asked_and_closed() {
     let streams = StreamConfig {
         first_ns: 200_000_000,

@@ -1,6 +1,6 @@
 //! Who may call a function, as its manifest says.
 
-use std::fs;
+use std::io::ErrorKind;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
@@ -140,15 +140,18 @@ fn read(file: &str, folder: Option<&Path>) -> Result<String, String> {
         return Err("a file of the project, or an https:// address".to_owned());
     }
     let file = folder.join(path);
-    let meta = fs::metadata(&file).map_err(|error| error.to_string())?;
-    if !meta.is_file() || meta.len() > mote_access::jwt::SET_BYTES_MAX as u64 {
-        return Err("not a file of at most 64 KiB".to_owned());
-    }
-    fs::read_to_string(&file).map_err(|error| error.to_string())
+    let read = mote_store::source::bytes(&file, folder, mote_access::jwt::SET_BYTES_MAX as u64);
+    let bytes = read.map_err(|error| match error.kind() {
+        ErrorKind::FileTooLarge => "not a file of at most 64 KiB".to_owned(),
+        _ => error.to_string(),
+    })?;
+    String::from_utf8(bytes).map_err(|_| "not UTF-8".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use mote_api::toml_reader::Lined;
     use mote_core::FunctionName;
     use mote_core::spec::Runtime;
@@ -161,6 +164,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("jwks.json"), SET).expect("written");
         fs::write(folder.path().join("bad.json"), "{}").expect("written");
+        std::os::unix::fs::symlink("/dev/zero", folder.path().join("zero.json")).expect("a link");
         let keys = keys.map(|keys| Lined { value: keys.to_owned(), line: 6 });
         let (issuer, audience) = ("https://login.example".to_owned(), "a".to_owned());
         let tokens = TokensManifest { line: 2, issuer, audience, keys, claims: Default::default() };
@@ -183,6 +187,7 @@ mod tests {
         for (keys, expected) in [
             ("bad.json", "keys: the key set has no list `keys` (line 6)"),
             ("none.json", "keys: none.json: No such file or directory"),
+            ("zero.json", "keys: zero.json: the link leaves the folder"),
             ("../jwks.json", "a file of the project, or an https:// address (line 6)"),
             ("/etc/passwd", "a file of the project, or an https:// address (line 6)"),
             ("", "a file of the project, or an https:// address (line 6)"),

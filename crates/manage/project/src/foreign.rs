@@ -16,6 +16,7 @@ use mote_api::openwhisk::WhiskManifest;
 use mote_api::toml_reader::{Lined, Mistakes};
 use mote_core::FunctionName;
 use mote_core::spec::{TIMEOUT_MS_MAX, is_secret_name};
+use mote_store::source;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -421,7 +422,7 @@ pub fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
         .collect();
     others.sort_unstable();
     let is_chain = |file: &PathBuf| {
-        fs::read_to_string(file).is_ok_and(|source| {
+        source::text(file).is_ok_and(|source| {
             documents("", &source)
                 .is_ok_and(|all| all.iter().any(|one| one["document"]["dsl"].is_string()))
         })
@@ -462,7 +463,7 @@ pub fn read_cluster_file(
         return Ok(None);
     }
     let shown = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
-    let source = fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+    let source = source::text(path).map_err(|error| unreadable(path, &error))?;
     let all = match serde_json::from_str::<Value>(&source) {
         Ok(value) => items(value),
         Err(_) if sources.is_empty() && !source.contains("apiVersion") => return Ok(None),
@@ -503,7 +504,7 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
         return Ok(None);
     }
     let shown = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
-    let source = fs::read_to_string(file).map_err(io)?;
+    let source = source::text(file).map_err(io)?;
     let (source, missing) = if shown.starts_with("stack.") || source.contains("name: openfaas") {
         openfaas::substitute(&source, |name| std::env::var(name).ok())
     } else {
@@ -548,7 +549,7 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
             return Err(not_offered(&shown, provider, "serverless.yml", hint));
         }
         Document::Func => {
-            let source = fs::read_to_string(folder.join("func.py")).unwrap_or_default();
+            let source = source::text(folder.join("func.py")).unwrap_or_default();
             let lookup = |name: &str| std::env::var(name).ok();
             // The first versions of `func` had one contract for Python, whose function has this name.
             let is_first = first["specVersion"].is_null()

@@ -22,7 +22,12 @@ pub(super) fn in_manifest(code: &'static str, line: usize, text: &str) -> Mistak
 pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Mistakes {
     let text = error.to_string();
     let words = text.split(" (os error").next().unwrap_or("").to_lowercase();
-    mistake("M0102", format!("{}: {words}", path.display()), None)
+    let code = match error.kind() {
+        // A link that leaves the folder, a pipe or a device: no archive may have it.
+        std::io::ErrorKind::InvalidInput => "M1301",
+        _ => "M0102",
+    };
+    mistake(code, format!("{}: {words}", path.display()), None)
 }
 
 pub(super) fn escaped(text: &str) -> String {

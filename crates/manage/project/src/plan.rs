@@ -18,7 +18,7 @@ use mote_core::spec::mqtt::{
 use mote_core::spec::{AsyncRules, Recipient, RetryOn, Topic};
 use mote_core::spec::{CoapResource, Platform, Protocol, Rate, Runtime, StartPolicy};
 use mote_core::{FunctionName, FunctionSpec};
-use mote_store::ArchiveLimits;
+use mote_store::{ArchiveLimits, source};
 
 use super::chain;
 use super::foreign::{self, Described, Foreign, LeftOut, Source};
@@ -36,12 +36,10 @@ pub fn load_manifest(path: &Path) -> Result<Option<Manifest>, Mistakes> {
     if !path.is_dir() {
         return Ok(None);
     }
-    match fs::read(&file) {
-        Ok(bytes) => {
-            let text = String::from_utf8(bytes).map_err(|_| {
-                mistake("M0301", format!("{}: not UTF-8", manifest::FILE_NAME), None)
-            })?;
-            Manifest::parse(manifest::FILE_NAME, &text).map(Some)
+    match source::text(&file) {
+        Ok(text) => Manifest::parse(manifest::FILE_NAME, &text).map(Some),
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            Err(mistake("M0301", format!("{}: not UTF-8", manifest::FILE_NAME), None))
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(unreadable(&file, &error)),

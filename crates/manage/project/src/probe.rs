@@ -1,17 +1,15 @@
 //! Properties of a function's files: names, first bytes, executable bits.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use mote_api::toml_reader::Mistakes;
+use mote_store::source;
 
 use super::mistakes::unreadable;
-
-/// Source files longer than this are not searched for a handler.
-const SOURCE_BYTES_MAX: u64 = 1 << 20;
 
 /// Most files and folders that [`copy`] copies.
 const COPIED_ENTRIES_MAX: usize = 50_000;
@@ -146,9 +144,9 @@ impl Folder {
     /// The text of a source file; empty when it cannot be searched.
     pub(super) fn source(&self, path: &str) -> String {
         let mut text = String::new();
-        if let Ok(file) = File::open(self.root.join(path)) {
+        if let Ok(file) = source::open(&self.root.join(path), &self.root) {
             // A file that is not UTF-8 cannot be searched; the language reports the error.
-            let _ = file.take(SOURCE_BYTES_MAX).read_to_string(&mut text);
+            let _ = file.take(source::TEXT_BYTES_MAX).read_to_string(&mut text);
         }
         text
     }
@@ -160,9 +158,10 @@ impl Folder {
         }
         let full = self.root.join(path);
         let io = |error: std::io::Error| unreadable(Path::new(path), &error);
-        let mode = fs::metadata(&full).map_err(io)?.permissions().mode();
+        let file = source::open(&full, &self.root).map_err(io)?;
+        let mode = file.metadata().map_err(io)?.permissions().mode();
         let mut head = Vec::new();
-        File::open(&full).and_then(|file| file.take(256).read_to_end(&mut head)).map_err(io)?;
+        file.take(256).read_to_end(&mut head).map_err(io)?;
         let first_line = head.split(|byte| *byte == b'\n').next().unwrap_or(&[]);
         let has_shebang = head.starts_with(b"#!");
         Ok(Some(Program {

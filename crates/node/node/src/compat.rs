@@ -23,7 +23,7 @@ use mote_http::http::Stopper;
 use mote_journal::{Reader, problem_of};
 use mote_platforms::compat::node::{
     Access, Act, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function,
-    Functions, Invocations, KeptCalls, Log, Logs, Namespaces, Role, Scope, Secrets,
+    Functions, Invocations, KeptCalls, Log, Logs, Namespaces, Role, Scope, Secrets, TokenKey,
 };
 use mote_platforms::compat::{Bound, Context, Queue, Stop};
 use mote_platforms::tinyfaas::{GrpcFront, Ports, TinyFaasFront};
@@ -349,6 +349,10 @@ impl PlatformNode {
 impl Access for PlatformNode {
     fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> (Admission, Scope) {
         self.node.operators.admits(from, token, needed)
+    }
+
+    fn is_valid(&self, key: TokenKey) -> bool {
+        self.node.operators.is_valid(key)
     }
 
     fn scope_of(&self, token: &str) -> Option<Scope> {

@@ -16,6 +16,7 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
         detail: format!("when the node started, {lost}"),
         hint: Some("stop the node and restore the file from a backup".to_owned()),
     }));
+    checks.push(data_folder(&node.config.data));
     checks.push(budget(node));
     checks.push(Check {
         name: "reach".into(),
@@ -36,6 +37,27 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
     checks.extend(node.compat.iter().map(|(platform, address)| of_platform(platform, address)));
     let functions = if reach.is_empty() { reach::functions(node) } else { Vec::new() };
     DoctorReport { checks, reach, functions }
+}
+
+/// Who else could replace the data folder. The node does not start if everybody could.
+fn data_folder(data: &std::path::Path) -> Check {
+    let above = mote_store::own::changeable_above(data);
+    let names: Vec<_> = above.iter().map(|path| path.display().to_string()).collect();
+    let others = || {
+        format!(
+            "{}, above which another user or a group may write: {}",
+            data.display(),
+            names.join(", ")
+        )
+    };
+    Check {
+        name: "data folder".into(),
+        state: if names.is_empty() { CheckState::Ok } else { CheckState::Warn },
+        detail: if names.is_empty() { data.display().to_string() } else { others() },
+        hint: (!names.is_empty()).then(|| {
+            "they could replace the data folder; move it, for example to /var/lib/mote".to_owned()
+        }),
+    }
 }
 
 /// Reports the address of another platform's API, and who may manage functions through it.

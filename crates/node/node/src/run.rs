@@ -126,6 +126,15 @@ fn lost_files(store: &Store, journal_is_elsewhere: bool) -> Result<Vec<LostFile>
     Ok(all)
 }
 
+/// A data folder that others could change, with the remedy.
+fn not_own(error: mote_store::own::NotOwn) -> anyhow::Error {
+    let text = format!(
+        "{error}; the data folder is for the node alone: give what is in it to the user of the node, \
+         or name another folder with --data"
+    );
+    unusable("data", text)
+}
+
 async fn serve(
     mut config: Config,
     deploy: &[PathBuf],
@@ -140,6 +149,13 @@ async fn serve(
     let start_can_end = management.spawn(end_of_start());
     let (data_dir, settings) = (config.data.clone(), config.clone());
     let opening = management.spawn_blocking(move || -> Result<_> {
+        let tightened = mote_store::own::secure(&data_dir).map_err(not_own)?;
+        for path in tightened {
+            let path = path.display();
+            tracing::warn!(
+                "others could write to {path} in the data folder, which they cannot now"
+            );
+        }
         // All files are checked before one of them is changed.
         mote_journal::records::refuse_newer(&data_dir.join(accepted::FILE_NAME))?;
         mote_store::state::FileState::refuse_newer(&data_dir.join(STATE_FILE))?;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::archive::ArchiveLimits;
 use crate::entry_path::{self, shown};
 use crate::ignore::{Ignore, Verdict};
+use crate::source;
 use crate::tar;
 
 /// The reason why a folder cannot be packed.
@@ -243,9 +244,12 @@ fn read_ignore(root: &Path) -> Result<Ignore, PackError> {
 fn find_ignore(root: &Path) -> Result<Option<(&'static str, Ignore)>, PackError> {
     for name in [".moteignore", ".gitignore"] {
         let path = root.join(name);
-        match fs::read(&path) {
+        match source::bytes(&path, root, source::TEXT_BYTES_MAX) {
             Ok(text) => return Ok(Some((name, Ignore::parse(&String::from_utf8_lossy(&text))))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                return Err(refused("", name, &error.to_string()));
+            }
             Err(error) => return Err(io_error(&path, error)),
         }
     }
@@ -371,6 +375,19 @@ mod tests {
         let out = tempfile::tempdir().unwrap();
         archive::unpack(&packed.tar[..], out.path(), &ArchiveLimits::default()).unwrap();
         assert!(out.path().join(&name).exists());
+    }
+
+    #[test]
+    fn rules_are_read_from_a_regular_file_of_the_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(".moteignore");
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        let error = pack(dir.path(), None).unwrap_err();
+        assert_eq!((error.code(), error.to_string().contains("leaves")), ("M1301", true));
+        fs::remove_file(&path).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
+        let error = pack(dir.path(), None).unwrap_err();
+        assert_eq!(error.to_string(), ".moteignore: not a regular file");
     }
 
     #[test]

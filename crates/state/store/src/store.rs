@@ -172,8 +172,17 @@ impl Store {
         // The path is resolved once, so that a later change of the working directory has no effect.
         let root = std::fs::canonicalize(data_dir).map_err(|e| StoreError::io(data_dir, e))?;
         let lock = lock_dir(&root)?;
-        for (name, mode) in [("code", 0o711), ("packages", 0o711), ("staging", 0o700)] {
-            make_dir(&root.join(name), mode)?;
+        // Sandboxes get their folders below these as mounts, which the zygote opens as the node's user.
+        // No other user reads the code of functions, even one that knows its hash.
+        for name in ["code", "packages", "staging"] {
+            let folder = root.join(name);
+            make_dir(&folder, 0o700)?;
+            let io = |error| StoreError::io(&folder, error);
+            let mode = std::fs::metadata(&folder).map_err(io)?.permissions().mode() & 0o7777;
+            if mode & 0o077 != 0 {
+                std::fs::set_permissions(&folder, Permissions::from_mode(mode & !0o077))
+                    .map_err(io)?;
+            }
         }
         let database = root.join("mote.db");
         // Code is stored only after the tables exist, so missing tables were lost.

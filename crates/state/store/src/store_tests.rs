@@ -67,12 +67,17 @@ fn what_was_deployed_is_there_after_a_restart() {
 #[test]
 fn code_can_be_read_by_sandboxes_and_the_rest_cannot() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(&dir.path().join("data")).unwrap();
+    let data = dir.path().join("data");
+    drop(Store::open(&data).unwrap());
+    // As former versions made it.
+    std::fs::set_permissions(data.join("code"), Permissions::from_mode(0o711)).unwrap();
+    let store = Store::open(&data).unwrap();
     deploy(&store, "a", "1");
     let code = store.functions().unwrap().functions[0].live.code_path.clone();
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(store.root()), 0o711);
-    assert_eq!(mode(&store.root().join("code")), 0o711);
+    assert_eq!(mode(&store.root().join("code")), 0o700);
+    assert_eq!(mode(&store.root().join("packages")), 0o700);
     assert_eq!(mode(&store.root().join("staging")), 0o700);
     assert_eq!(mode(&store.root().join("mote.db")), 0o600);
     assert_eq!(mode(&store.root().join("mote.db-wal")), 0o600);

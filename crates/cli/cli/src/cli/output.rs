@@ -138,9 +138,9 @@ impl Output {
         for mistake in &failure.mistakes {
             let head = self.painted("31", &format!("error[{}]", mistake.code));
             // An error may quote text of a function, a file or a node.
-            let mut text = format!("{head}: {}\n", harmless_lines(&mistake.text));
+            let mut text = format!("{head}: {}\n", harmless_lines(&mistake.text, 4));
             if let Some(hint) = &mistake.hint {
-                text.push_str(&format!("  {}\n", harmless_lines(hint)));
+                text.push_str(&format!("  {}\n", harmless_lines(hint, 2)));
             }
             let _ = io::stderr().write_all(text.as_bytes());
         }
@@ -176,9 +176,19 @@ fn is_utf8_locale(variable: impl Fn(&str) -> Option<String>) -> bool {
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// [`harmless`] for a text of several lines.
-fn harmless_lines(text: &str) -> String {
-    text.lines().map(harmless).collect::<Vec<_>>().join("\n")
+/// [`harmless`] for a text of several lines. Lines after the first one begin in the column `indent` or
+/// later, so that a quoted text cannot have a line that looks like one of ours.
+fn harmless_lines(text: &str, indent: usize) -> String {
+    let mut lines = text.lines();
+    let mut all = harmless(lines.next().unwrap_or_default());
+    for line in lines {
+        let line = harmless(line).replace('\t', "    ");
+        let own = line.len() - line.trim_start_matches(' ').len();
+        all.push('\n');
+        all.push_str(&" ".repeat(indent.saturating_sub(own)));
+        all.push_str(&line);
+    }
+    all
 }
 
 /// JSON in which characters that control the terminal are escaped. JSON itself requires this only
@@ -205,6 +215,20 @@ pub(super) fn yaml(value: &impl Serialize) -> Result<String, Box<dyn std::error:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quoted_text_has_no_line_that_looks_like_ours() {
+        for (text, expected) in [
+            ("one", "one"),
+            ("x failed\nok bad@1 is live", "x failed\n    ok bad@1 is live"),
+            ("x\r\n  see: y", "x\n    see: y"),
+            ("x\n\ty\n      z\n", "x\n    y\n      z"),
+            ("x\rok\u{2028}ok\u{2029}ok\u{85}ok", "x?ok?ok?ok?ok"),
+            ("", ""),
+        ] {
+            assert_eq!(harmless_lines(text, 4), expected, "{text:?}");
+        }
+    }
 
     #[test]
     fn foreign_text_cannot_steer_the_terminal() {

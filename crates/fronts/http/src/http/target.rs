@@ -25,10 +25,8 @@ pub struct Target<'a> {
 
 /// Checks an origin-form target (`/name/path?query`) and splits it.
 ///
-/// A path is refused unless it has the same meaning for every reader: no dot segments, no encoded
-/// slashes or backslashes, no double encoding, no path parameters, valid UTF-8 once decoded. So no
-/// function and no proxy can be led to another route than the one checked here. The front of CoAP
-/// refuses the same paths.
+/// A path is refused unless it is in normal form ([`path::check`]). The front of CoAP refuses the same
+/// paths.
 pub fn split(target: &[u8]) -> Result<Target<'_>, Refusal> {
     let question = memchr::memchr(b'?', target);
     let (path, query) = match question {
@@ -39,8 +37,11 @@ pub fn split(target: &[u8]) -> Result<Target<'_>, Refusal> {
         return Err(not_normal());
     }
     if !path.iter().all(|byte| is_plain(*byte)) {
-        check_path(path)?;
-    } else if has_dot_segment(path) {
+        path::check(path).map_err(|refused| match refused {
+            path::Refused::NotNormal => not_normal(),
+            path::Refused::Nul => nul(),
+        })?;
+    } else if path::has_dot_segment(path) {
         return Err(not_normal());
     }
     check_query(query)?;
@@ -55,43 +56,6 @@ pub fn split(target: &[u8]) -> Result<Target<'_>, Refusal> {
 /// Bytes that need no further check.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'-' | b'_' | b'.' | b'~')
-}
-
-fn has_dot_segment(path: &[u8]) -> bool {
-    // The cheap check comes first: most paths have no dot at all.
-    memchr::memchr(b'.', path).is_some()
-        && path.split(|byte| *byte == b'/').any(|segment| matches!(segment, b"." | b".."))
-}
-
-fn check_path(path: &[u8]) -> Result<(), Refusal> {
-    let mut decoded = Vec::with_capacity(path.len());
-    let mut at = 0;
-    while at < path.len() {
-        let byte = path[at];
-        if byte != b'%' {
-            if matches!(byte, b'\\' | b';' | b'#') || !(0x21..=0x7e).contains(&byte) {
-                return Err(not_normal());
-            }
-            decoded.push(byte);
-            at += 1;
-            continue;
-        }
-        let value = path::escape(&path[at..]).ok_or_else(not_normal)?;
-        match value {
-            0 => return Err(nul()),
-            b'/' | b'\\' | b';' => return Err(not_normal()),
-            other => decoded.push(other),
-        }
-        at += 3;
-    }
-    // An escape in the decoded bytes was encoded twice, completely or in its digits.
-    if path::has_escape(&decoded)
-        || std::str::from_utf8(&decoded).is_err()
-        || has_dot_segment(&decoded)
-    {
-        return Err(not_normal());
-    }
-    Ok(())
 }
 
 /// A query is interpreted by the function. Only bytes that no target may have, and NUL, which

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use mote_api::toml_reader::Mistakes;
+use mote_store::source;
 use serde_json::{Value, json};
 
 use super::super::contract;
@@ -178,7 +179,7 @@ fn function(
 
 /// The template whose contract the handler in a folder follows.
 fn language(folder: &Path) -> Option<&'static str> {
-    let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
+    let read = |name: &str| source::text(folder.join(name)).ok();
     if let Some(code) = read("handler.py") {
         let names = contract::python_parameters(&code, "handle").unwrap_or_default();
         return Some(if names.len() >= 2 { "python3-http" } else { "python3" });

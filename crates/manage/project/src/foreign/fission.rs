@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use mote_api::manifest::{PlatformName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
+use mote_store::source;
 use serde_json::Value;
 
 use super::{
@@ -73,7 +74,7 @@ pub(super) fn read_specs(folder: &Path) -> Result<Option<Foreign>, Mistakes> {
         let shown = format!("{FOLDER}/{name}");
         let source = match fs::metadata(&file) {
             Ok(facts) if facts.len() > super::BYTES_MAX => continue,
-            _ => fs::read_to_string(&file).map_err(|error| unreadable(&file, &error))?,
+            _ => source::text(&file).map_err(|error| unreadable(&file, &error))?,
         };
         // The folder may hold files of other kinds, which the client does not apply.
         if let Ok(documents) = super::documents(&shown, &source) {
@@ -242,12 +243,14 @@ fn files(
             Err(mistake("M0113", text, Some("build the content of the archive first".to_owned())))
         }
         [one] if one.extension().is_some_and(|ending| ending == "zip") => {
-            let io = |error: std::io::Error| unreadable(one, &error);
-            if fs::metadata(one).map_err(io)?.len() > ARCHIVE_BYTES_MAX {
-                let text = format!("{FOLDER}: {name}: the archive is larger than 64 MiB");
-                return Err(mistake("M0303", text, None));
+            match source::bytes(one, root, ARCHIVE_BYTES_MAX) {
+                Ok(archive) => Ok(Source::Zip(archive, Vec::new())),
+                Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge => {
+                    let text = format!("{FOLDER}: {name}: the archive is larger than 64 MiB");
+                    Err(mistake("M0303", text, None))
+                }
+                Err(error) => Err(unreadable(one, &error)),
             }
-            Ok(Source::Zip(fs::read(one).map_err(io)?, Vec::new()))
         }
         [one] if one.is_file() => Ok(Source::At(one.clone())),
         _ => match &globs[..] {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use mote_api::manifest::{PlatformName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
+use mote_store::source;
 use serde_json::Value;
 
 use super::{
@@ -89,7 +90,7 @@ pub(super) fn inline(path: &Path) -> Result<Option<Foreign>, Mistakes> {
     if !path.extension().is_some_and(|end| ENDINGS.iter().any(|known| end == *known)) {
         return Ok(None);
     }
-    let source = fs::read_to_string(path).unwrap_or_default();
+    let source = source::text(path).unwrap_or_default();
     let Some(block) = block(&source) else { return Ok(None) };
     let shown = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
     let parsed = documents(&shown, &block)?;

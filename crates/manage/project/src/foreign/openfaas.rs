@@ -6,6 +6,7 @@ use std::path::Path;
 use mote_api::manifest::{PlatformName, PolicyName, RuntimeName};
 use mote_api::toml_reader::Mistakes;
 use mote_core::spec::Platform;
+use mote_store::source;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -169,7 +170,7 @@ fn oldest_contract(to: &mut Described, handler: &Path) {
     if !is_node || to.function.template.is_some() {
         return;
     }
-    let source = std::fs::read_to_string(handler.join("handler.js")).unwrap_or_default();
+    let source = source::text(handler.join("handler.js")).unwrap_or_default();
     if contract::takes_context_and_callback(&source) {
         set(&mut to.function.template, "node".to_owned());
         to.note("template", "handler.js: module.exports = (context, callback)");
@@ -198,7 +199,9 @@ pub(super) fn deployment(document: &Value) -> Described {
 fn environment(to: &mut Described, entry: &Value, folder: &Path) {
     for path in entry["environment_file"].as_array().into_iter().flatten() {
         let Some(path) = path.as_str() else { continue };
-        let read = std::fs::read_to_string(folder.join(path)).ok();
+        let file = folder.join(path);
+        let read = source::bytes(&file, folder, source::TEXT_BYTES_MAX).ok();
+        let read = read.and_then(|bytes| String::from_utf8(bytes).ok());
         let documents = read.and_then(|source| super::documents(path, &source).ok());
         match documents.as_ref().and_then(|all| all.first()) {
             Some(document) => variables(to, &document["environment"]),

@@ -1,11 +1,11 @@
 //! OpenWhisk: `manifest.yaml` of wskdeploy.
 
-use std::fs;
 use std::path::Path;
 
 use mote_api::manifest::{PlatformName, RuntimeName};
 use mote_api::openwhisk::{WhiskAction, WhiskEntity, WhiskManifest, WhiskRule, WhiskSequence};
 use mote_api::toml_reader::Mistakes;
+use mote_store::source;
 use serde_json::{Map, Value};
 
 use super::{
@@ -310,12 +310,14 @@ fn is_archive(path: &str) -> bool {
 const ARCHIVE_BYTES_MAX: u64 = 48 << 20;
 
 fn archive(path: &Path) -> Result<Vec<u8>, Mistakes> {
-    let io = |error: std::io::Error| unreadable(path, &error);
-    if fs::metadata(path).map_err(io)?.len() > ARCHIVE_BYTES_MAX {
-        let text = format!("{}: the code of an action is at most 48 MiB", path.display());
-        return Err(mistake("M0303", text, None));
-    }
-    fs::read(path).map_err(io)
+    let folder = path.parent().unwrap_or(path);
+    source::bytes(path, folder, ARCHIVE_BYTES_MAX).map_err(|error| match error.kind() {
+        std::io::ErrorKind::FileTooLarge => {
+            let text = format!("{}: the code of an action is at most 48 MiB", path.display());
+            mistake("M0303", text, None)
+        }
+        _ => unreadable(path, &error),
+    })
 }
 
 /// The program of a native action: the file, or `exec` in the folder.

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use mote_store::source;
 use serde_json::{Map, Value};
 
 /// Flags of `pip install` and `npm install` that change nothing here.
@@ -107,11 +108,11 @@ impl Packages {
 
     /// Adds the packages in a template's own `requirements.txt` and `package.json`.
     pub(super) fn add_template(&mut self, folder: &Path) {
-        let requirements = fs::read_to_string(folder.join("requirements.txt")).unwrap_or_default();
+        let requirements = source::text(folder.join("requirements.txt")).unwrap_or_default();
         let lines = requirements.lines().map(str::trim);
         let named = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
         self.python.extend(named.map(str::to_owned));
-        let package = fs::read_to_string(folder.join("package.json")).unwrap_or_default();
+        let package = source::text(folder.join("package.json")).unwrap_or_default();
         let package: Value = serde_json::from_str(&package).unwrap_or_default();
         for (name, version) in package["dependencies"].as_object().into_iter().flatten() {
             // The template's own server is not used here.
@@ -187,7 +188,7 @@ fn read_if_there(file: &Path) -> io::Result<String> {
     if is_link {
         return Err(io::Error::other("is a link, but must be a file"));
     }
-    match fs::read_to_string(file) {
+    match source::text(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         other => other,
     }

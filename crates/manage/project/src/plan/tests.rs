@@ -39,6 +39,62 @@ fn check_error(files: &[(&str, &str)], expected: &str) {
 
 const HANDLE: &str = "def handle(event, ctx):\n    return 1\n";
 
+/// What a project of a stranger may contain in the place of each file that is read before the upload.
+#[test]
+fn only_regular_files_of_a_project_are_read() {
+    use std::os::unix::fs::symlink;
+    let names = [
+        "mote.toml",
+        "stack.yml",
+        "function.yaml",
+        "func.yaml",
+        "chain.yaml",
+        "manifest.yaml",
+        "package.json",
+        "requirements.txt",
+        "handler.js",
+        "specs/a.yaml",
+    ];
+    for name in names {
+        for kind in ["pipe", "/dev/zero", "/etc/passwd", "/etc"] {
+            let dir = tempfile::tempdir().unwrap();
+            let root = dir.path().join("demo");
+            fs::create_dir_all(root.join("specs")).unwrap();
+            fs::write(root.join("app.py"), HANDLE).unwrap();
+            let path = root.join(name);
+            match kind {
+                "pipe" => {
+                    let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+                    assert!(made.success());
+                }
+                target => symlink(target, &path).unwrap(),
+            }
+            // It ends, whatever it says; no archive may have such a file either.
+            let read = read(&root, Options::default());
+            let packed = mote_store::pack::pack(&root, None);
+            if name == "mote.toml" {
+                let text = read.expect_err(kind).to_string();
+                assert!(
+                    text.starts_with("error[M1301]: ") && text.contains(name),
+                    "{kind}: {text}"
+                );
+            }
+            let error = packed.expect_err(kind);
+            assert_eq!(error.code(), "M1301", "{name} {kind}: {error}");
+            assert!(error.to_string().starts_with(name), "{error}");
+        }
+    }
+    // A large manifest, and a link within the folder.
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("app.py"), HANDLE).unwrap();
+    fs::write(dir.path().join("real.toml"), "version = 1\n").unwrap();
+    symlink("real.toml", dir.path().join("mote.toml")).unwrap();
+    read(dir.path(), Options::default()).expect("usable");
+    fs::write(dir.path().join("real.toml"), "#".repeat(2 << 20)).unwrap();
+    let text = read(dir.path(), Options::default()).expect_err("too large").to_string();
+    assert!(text.contains("larger than 1 mib"), "{text}");
+}
+
 #[test]
 fn guesses() {
     check(&[("hello.py", HANDLE)], Runtime::Python, "hello:handle");

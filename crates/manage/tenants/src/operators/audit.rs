@@ -174,7 +174,7 @@ impl Audit {
                 }
                 let mut options = OpenOptions::new();
                 options.read(true).append(true).create(true).mode(0o600);
-                let mut file = options.open(&path)?;
+                let mut file = mote_store::own::open(&mut options, &path)?;
                 let bytes = file.metadata()?.len();
                 // A full disk or a crash may have cut the last line. The next one begins after it.
                 let mut last = [b'\n'];
@@ -221,7 +221,8 @@ impl Audit {
         let mut latest = VecDeque::new();
         for name in [format!("{name}{FORMER}"), name.to_owned()] {
             let of = |error: io::Error| io::Error::new(error.kind(), format!("{name}: {error}"));
-            let file = match File::open(self.folder.join(&name)) {
+            let path = self.folder.join(&name);
+            let file = match mote_store::own::open(OpenOptions::new().read(true), &path) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(of(error)),

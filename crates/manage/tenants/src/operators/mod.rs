@@ -12,5 +12,5 @@ mod role;
 pub mod tokens;
 
 pub use audit::{Act, Audit, Begun, is_act, reads_only};
-pub use operators::{Admission, Operators, bearer};
+pub use operators::{Admission, Admitted, Operators, TokenKey, bearer};
 pub use role::Role;

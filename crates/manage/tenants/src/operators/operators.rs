@@ -20,6 +20,8 @@ use crate::operators::role::Role;
 const TOKEN_BYTES_MAX: usize = 1_024;
 /// Shortest token that a person may put into the file.
 const TOKEN_BYTES_MIN: usize = 32;
+/// Most bytes of its file that are read.
+const FILE_BYTES_MAX: u64 = 2 * TOKEN_BYTES_MAX as u64;
 /// What the record of acts calls the holder of the token in the file.
 const OWNER: &str = "admin.token";
 
@@ -35,9 +37,8 @@ pub(crate) struct Holder {
 /// Whether a management request is admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
-    /// The token is valid, and its role suffices. Holds the name of the token, after its namespace
-    /// and a slash if it has one.
-    Admitted(Arc<str>),
+    /// The token is valid, and its role suffices.
+    Admitted(Admitted),
     /// The token is valid, but has another role.
     OtherRole {
         /// The name of the token, in the same form.
@@ -50,6 +51,21 @@ pub enum Admission {
     /// This address sent too many wrong tokens.
     TooManyTries,
 }
+
+/// A valid token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admitted {
+    /// The name of the token, after its namespace and a slash if it has one.
+    pub name: Arc<str>,
+    /// Whether it may do everything, in the whole node.
+    pub is_operator: bool,
+    /// Shows later whether it is still valid.
+    pub key: TokenKey,
+}
+
+/// The SHA-256 of a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenKey([u8; 32]);
 
 /// The tokens of a node.
 ///
@@ -66,8 +82,11 @@ impl Operators {
     /// Reads the owner's token from a file, or makes one with 256 random bits in a file that only
     /// its owner can read.
     pub fn with_owner(path: &Path) -> io::Result<Self> {
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text.trim().to_owned(),
+        let mut given = String::new();
+        let read = mote_store::own::open(std::fs::OpenOptions::new().read(true), path);
+        let read = read.and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut given));
+        let text = match read {
+            Ok(_) => given.trim().to_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let text = random_text()?;
                 let mut options = std::fs::OpenOptions::new();
@@ -87,13 +106,18 @@ impl Operators {
     /// scope. Counts wrong tokens; right ones are never slowed down.
     pub fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> (Admission, Scope) {
         let token = token.map(str::trim).filter(|token| token.len() <= TOKEN_BYTES_MAX);
-        let holder = token.and_then(|token| self.holder(token));
+        let key = TokenKey(Sha256::digest(token.unwrap_or_default()).into());
+        let holder = token.and_then(|_| self.holder(key));
         let full = |name: &str, scope: &Scope| kept(name, scope.namespace().map(|it| &**it)).into();
         match holder {
             Some(Holder { name, role, scope, .. }) if role < needed => {
                 (Admission::OtherRole { name: full(&name, &scope), role }, scope)
             }
-            Some(Holder { name, scope, .. }) => (Admission::Admitted(full(&name, &scope)), scope),
+            Some(Holder { name, role, scope, .. }) => {
+                let is_operator = role == Role::Operator && scope == Scope::All;
+                let name = full(&name, &scope);
+                (Admission::Admitted(Admitted { name, is_operator, key }), scope)
+            }
             None if self.guesses.may_guess(from, Instant::now()) => {
                 (Admission::Refused, Scope::All)
             }
@@ -108,11 +132,15 @@ impl Operators {
         if token.len() > TOKEN_BYTES_MAX {
             return None;
         }
-        Some(self.holder(token)?.scope)
+        Some(self.holder(TokenKey(Sha256::digest(token).into()))?.scope)
     }
 
-    fn holder(&self, token: &str) -> Option<Holder> {
-        let hash: [u8; 32] = Sha256::digest(token).into();
+    /// Whether a token that was admitted is still valid: it was not revoked, and has not expired.
+    pub fn is_valid(&self, key: TokenKey) -> bool {
+        self.holder(key).is_some()
+    }
+
+    fn holder(&self, TokenKey(hash): TokenKey) -> Option<Holder> {
         if self.owner == Some(hash) {
             return Some(Holder {
                 name: OWNER.into(),
@@ -158,6 +186,11 @@ mod tests {
         (Sha256::digest(token).into(), Holder { name: name.into(), role, scope, expires_unix_ms })
     }
 
+    fn admitted(name: &str, token: &str, is_operator: bool) -> Admission {
+        let key = TokenKey(Sha256::digest(token).into());
+        Admission::Admitted(Admitted { name: name.into(), is_operator, key })
+    }
+
     #[test]
     fn tokens_admit_by_role() {
         let operators = Operators::default();
@@ -168,12 +201,16 @@ mod tests {
         ]));
         let admits = |token: &str, needed| operators.admits(FROM, Some(token), needed).0;
         let name = Arc::<str>::from("reads");
-        assert_eq!(admits("token-of-reads", Role::Viewer), Admission::Admitted(name.clone()));
+        let reads = admitted("reads", "token-of-reads", false);
+        assert_eq!(admits("token-of-reads", Role::Viewer), reads);
         assert_eq!(
             admits(" token-of-reads ", Role::Deployer),
             Admission::OtherRole { name, role: Role::Viewer }
         );
-        assert_eq!(admits("token-of-ships", Role::Viewer), Admission::Admitted("ships".into()));
+        let ships = admitted("ships", "token-of-ships", false);
+        assert_eq!(admits("token-of-ships", Role::Viewer), ships);
+        let key = TokenKey(Sha256::digest("token-of-old").into());
+        assert!(!operators.is_valid(key), "what an expired one has begun has to end");
         assert_eq!(admits("token-of-old", Role::Viewer), Admission::Refused, "expired");
         assert_eq!(admits("", Role::Viewer), Admission::Refused);
         assert_eq!(operators.admits(FROM, None, Role::Viewer).0, Admission::Refused);
@@ -187,7 +224,7 @@ mod tests {
         operators.replace(HashMap::from([(hash, one)]));
         assert_eq!(
             operators.admits(FROM, Some("token-of-ada"), Role::Operator),
-            (Admission::Admitted("plant/ada".into()), Scope::Namespace("plant".into()))
+            (admitted("plant/ada", "token-of-ada", false), Scope::Namespace("plant".into()))
         );
         let scope = Some(Scope::Namespace("plant".into()));
         assert_eq!(operators.scope_of(" token-of-ada"), scope);
@@ -206,10 +243,14 @@ mod tests {
         let operators = Operators::with_owner(&path).expect("read");
         assert_eq!(
             operators.admits(FROM, Some(&text), Role::Operator),
-            (Admission::Admitted(OWNER.into()), Scope::All)
+            (admitted(OWNER, text.trim(), true), Scope::All)
         );
         std::fs::write(&path, "short\n").expect("written");
         assert!(Operators::with_owner(&path).is_err());
+        std::fs::remove_file(&path).expect("it was there");
+        std::os::unix::fs::symlink("/dev/zero", &path).expect("a link");
+        let error = Operators::with_owner(&path).err().expect("refused").to_string();
+        assert!(error.contains("is a symbolic link"), "{error}");
     }
 
     #[test]
@@ -221,6 +262,6 @@ mod tests {
         assert_eq!(answers[29], Admission::Refused);
         assert_eq!(answers[30], Admission::TooManyTries);
         let right = operators.admits(FROM, Some("token-of-reads"), Role::Viewer);
-        assert_eq!(right.0, Admission::Admitted("reads".into()));
+        assert_eq!(right.0, admitted("reads", "token-of-reads", false));
     }
 }

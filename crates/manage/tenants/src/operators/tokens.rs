@@ -214,16 +214,19 @@ mod tests {
         let from = IpAddr::from([127, 0, 0, 1]);
         let admits =
             |operators: &Operators| operators.admits(from, Some(&new.token), Role::Deployer).0;
-        assert_eq!(admits(&operators), Admission::Admitted("ci".into()));
+        let Admission::Admitted(ci) = admits(&operators) else { panic!("refused") };
+        assert_eq!((&*ci.name, ci.is_operator), ("ci", false));
+        assert!(operators.is_valid(ci.key));
         let after = Operators::default();
         bring_back(&store, &after).expect("read");
-        assert_eq!(admits(&after), Admission::Admitted("ci".into()));
+        assert_eq!(admits(&after), Admission::Admitted(ci.clone()));
         let listed = list(&store).expect("read").tokens;
         assert_eq!((listed[0].name.as_str(), listed[0].role.as_str()), ("ci", "deployer"));
         let raw = store.document(COLLECTION, "ci").expect("read").expect("stored");
         assert!(!String::from_utf8_lossy(&raw).contains(&new.token), "only its hash is kept");
         revoke(&store, &operators, "ci").expect("revoked");
         assert_eq!(admits(&operators), Admission::Refused);
+        assert!(!operators.is_valid(ci.key), "what it has begun has to end");
         assert_eq!(list(&store).expect("read").tokens, []);
     }
 

@@ -11,13 +11,15 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mote_api::{Problem, paths};
 use mote_core::InvocationId;
-use mote_core::seats::Standing;
 use mote_journal::{Reader, problem_of};
+use mote_platforms::compat::access::while_valid;
 use mote_platforms::compat::routing::{Argument, Call, Refusal};
 use mote_platforms::compat::{call, connection};
 use mote_process::clock;
 use mote_tenants::namespaces::{Change, Scope, View, no_such_invocation};
-use mote_tenants::operators::{Act, Admission, Begun, Role, bearer, is_act, reads_only};
+use mote_tenants::operators::{
+    Act, Admission, Admitted, Begun, Role, TokenKey, bearer, is_act, reads_only,
+};
 
 use super::Refused;
 use crate::{Node, operators};
@@ -35,6 +37,8 @@ pub(crate) enum Caller {
 /// does not have it.
 #[derive(Debug, Clone)]
 pub(super) struct Made(pub(super) String);
+
+const NOT_VALID: &str = "the token is not valid any more: it has expired or was revoked";
 
 /// What the sender of a request means by short names, and may see. Every handler behind [`check`] can
 /// take it.
@@ -58,12 +62,12 @@ pub(crate) async fn check(
     next: Next,
 ) -> Response {
     let mut request = request;
-    let (who, denied) = match allowed(&node, caller, &request) {
-        Ok((who, scope)) => {
+    let (who, key, denied) = match allowed(&node, caller, &request) {
+        Ok(Sender { name, scope, key }) => {
             let denied = within(&node, scope, &mut request).await.err();
-            (Some(who), denied.map(Denied::from))
+            (Some(name), key, denied.map(Denied::from))
         }
-        Err(denied) => (denied.who.clone(), Some(denied)),
+        Err(denied) => (denied.who.clone(), None, Some(denied)),
     };
     let (method, path) = (request.method().as_str(), request.uri().path());
     let act = who.filter(|_| is_act(method, path)).map(|who| Act {
@@ -81,7 +85,18 @@ pub(crate) async fn check(
     let left = move |act| drop(tokio::spawn(operators::record(&of_node, act)));
     let begun = act.map(|act| Begun::new(act, left));
     let response = match denied {
-        None => run(request, next).await,
+        None => match key {
+            Some(key) => {
+                let of_node = node.clone();
+                let is_valid = move || of_node.operators.is_valid(key);
+                let is_change = begun.is_some();
+                let ran = while_valid(is_valid, is_change, request, |it| run(it, next)).await;
+                ran.unwrap_or_else(|| {
+                    Refused(Problem::new(401, "M1401", NOT_VALID)).into_response()
+                })
+            }
+            None => run(request, next).await,
+        },
         Some(Denied { problem, header, .. }) => {
             let mut response = Refused(problem).into_response();
             if let Some((name, value)) = header {
@@ -169,10 +184,17 @@ impl From<Problem> for Denied {
 }
 
 /// Who sends a request that is let through.
-fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(String, Scope), Denied> {
+struct Sender {
+    name: String,
+    scope: Scope,
+    /// The token, over TCP.
+    key: Option<TokenKey>,
+}
+
+fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<Sender, Denied> {
     let address = match caller {
         Caller::Local(Some(uid)) if uid == 0 || uid == node.uid => {
-            return Ok((format!("user {uid}"), Scope::All));
+            return Ok(Sender { name: format!("user {uid}"), scope: Scope::All, key: None });
         }
         Caller::Local(_) => {
             let text = "only root and the user that runs the node may use this socket";
@@ -204,12 +226,15 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<(String, Sc
     let needed = Role::for_management(reads_only, request.uri().path());
     let (admission, scope) = node.operators.admits(address, given, needed);
     match admission {
-        Admission::Admitted(name) => {
-            // Connections of those who may manage the node outlast all others.
-            let is_whole = scope == Scope::All;
-            let standing = if is_whole { Standing::Operator } else { Standing::Proven };
-            connection::prove(request.extensions(), standing);
-            return Ok((name.to_string(), scope));
+        Admission::Admitted(Admitted { name, is_operator, key }) => {
+            // Connections of those who may manage the whole node outlast all others.
+            if connection::admitted(request.extensions(), &name, is_operator).is_err() {
+                let text = format!("too many requests of the token {name}, or of all tokens, run");
+                let problem = Problem::new(429, "M1409", text);
+                let (header, who) = (Some(("retry-after", "1")), Some(name.to_string()));
+                return Err(Denied { problem, header, who });
+            }
+            return Ok(Sender { name: name.to_string(), scope, key: Some(key) });
         }
         Admission::OtherRole { name, role } => {
             // No role would help.

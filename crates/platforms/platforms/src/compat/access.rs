@@ -4,18 +4,22 @@
 //! browser are refused.
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use hyper::body::Body as _;
 use mote_api::Problem;
 use mote_process::clock::unix_ms;
-use mote_tenants::operators::{Begun, bearer, reads_only};
+use mote_tenants::operators::{Admitted, Begun, bearer, reads_only};
 
-use crate::compat::connection;
+use crate::compat::call;
+use crate::compat::connection::{self, Crowded};
 use crate::compat::node::{Act, Admission, Api, Managed, Role, Scope};
 use crate::compat::part::Part;
 use crate::compat::routing;
@@ -51,7 +55,27 @@ pub struct Gate {
 }
 
 /// Who sends a request, and the part of the node that it may manage, if the API has parts.
-pub type Allowed = (Arc<str>, Option<Part>);
+pub struct Allowed {
+    /// The token; `None` if none is needed.
+    pub token: Option<Admitted>,
+    /// The part.
+    pub part: Option<Part>,
+}
+
+impl Allowed {
+    /// What the record of acts calls the sender.
+    pub fn name(&self) -> &str {
+        self.token.as_ref().map_or(WITHOUT_TOKEN, |token| &token.name)
+    }
+
+    /// Notes on the connection of a request who sends it.
+    pub fn note(&self, extensions: &Extensions) -> Result<(), Crowded> {
+        match &self.token {
+            Some(token) => connection::admitted(extensions, &token.name, token.is_operator),
+            None => connection::called(extensions, false),
+        }
+    }
+}
 
 /// Why a request is refused.
 #[derive(Debug)]
@@ -84,9 +108,9 @@ impl Gate {
         let (token, reads_only) = (token(headers), reads_only(method));
         let needed = Role::for_platform(reads_only);
         let (admission, scope) = self.node.admits(from, token.as_deref(), needed);
-        let (name, other_role) = match admission {
-            Admission::Admitted(name) => (name, None),
-            Admission::OtherRole { name, role } => (name, Some(role)),
+        let (name, other_role, token) = match admission {
+            Admission::Admitted(token) => (token.name.clone(), None, Some(token)),
+            Admission::OtherRole { name, role } => (name, Some(role), None),
             Admission::Refused if token.is_none() => return Err(Denied::NoToken),
             Admission::Refused => return Err(Denied::WrongToken),
             Admission::TooManyTries => return Err(Denied::TooManyTries),
@@ -97,7 +121,7 @@ impl Gate {
         };
         let part = is_permitted.then(|| self.part(Some(scope))).and_then(Result::ok);
         let text = match (part, other_role) {
-            (Some(part), None) => return Ok((name, part)),
+            (Some(part), None) => return Ok(Allowed { token, part }),
             // No role would help.
             (None, _) => {
                 format!(
@@ -128,7 +152,7 @@ impl Gate {
         if is_examined {
             return self.allowed(from, headers, method, path);
         }
-        Ok((WITHOUT_TOKEN.into(), self.part(None).ok().flatten()))
+        Ok(Allowed { token: None, part: self.part(None).ok().flatten() })
     }
 
     fn has_token(&self, headers: &HeaderMap) -> bool {
@@ -188,16 +212,18 @@ async fn check(
         }
     };
     match allowed {
-        Ok((name, part)) => {
-            if *name != *WITHOUT_TOKEN {
-                connection::proven(request.extensions());
+        Ok(allowed) => {
+            // A call without a token may show the key of a function.
+            let is_call = allowed.token.is_none() && request.uri().path() == CALLS;
+            if !is_call && let Err(crowded) = allowed.note(request.extensions()) {
+                return crowded.into_response();
             }
-            let act = act(&name, from, &request);
+            let act = act(allowed.name(), from, &request);
             gate.without_tokens(request.headers_mut());
-            if let Some(part) = part {
+            if let Some(part) = allowed.part {
                 request.extensions_mut().insert(part);
             }
-            recorded(&gate.node, act, request, next).await
+            recorded(&gate.node, (allowed.token, act), request, next).await
         }
         Err(Denied::NotPermitted(name, text)) => {
             if let Some(act) = act(&name, from, &request) {
@@ -223,21 +249,71 @@ const CALLS: &str = "/api/function_invocations";
 /// What the record calls a client that needs no token.
 const WITHOUT_TOKEN: &str = "a program of this machine, without a token";
 
-/// Lets a request through. If it changes something, it is recorded before the answer is sent.
+/// Lets a request through, as long as its token is valid. If it changes something, it is recorded before
+/// the answer is sent.
 pub async fn recorded(
     node: &Arc<dyn Managed>,
-    act: Option<Act>,
+    (token, act): (Option<Admitted>, Option<Act>),
     request: Request,
     next: Next,
 ) -> Response {
     let of_node = node.clone();
     let left = move |act| drop(tokio::spawn(of_node.record(act)));
     let begun = act.map(|act| Begun::new(act, left));
-    let response = next.run(request).await;
+    let response = match token {
+        Some(token) => {
+            let of_node = node.clone();
+            let is_valid = move || of_node.is_valid(token.key);
+            let answered = while_valid(is_valid, begun.is_some(), request, |it| next.run(it)).await;
+            answered.unwrap_or_else(|| (StatusCode::UNAUTHORIZED, NOT_VALID).into_response())
+        }
+        None => next.run(request).await,
+    };
     if let Some(act) = begun.and_then(|begun| begun.answered(response.status().as_u16())) {
         node.record(act).await;
     }
     response
+}
+
+/// How often it is looked whether the token of a long request is still valid.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+const NOT_VALID: &str = "the credentials are not valid any more\n";
+
+/// Runs a request until its token is not valid any more, which ends its answer, and is `None` if there
+/// is no answer yet. A change that is under way is completed, but its body has to arrive before.
+pub async fn while_valid<F>(
+    is_valid: impl Fn() -> bool + Send + 'static,
+    is_change: bool,
+    request: Request,
+    run: impl FnOnce(Request) -> F,
+) -> Option<Response>
+where
+    F: Future<Output = Response>,
+{
+    let mut ends: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+        while is_valid() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    });
+    if is_change {
+        if request.body().is_end_stream() {
+            return Some(run(request).await);
+        }
+        let request = request.map(|body| call::until(body, ends, Arc::default()));
+        return Some(run(request).await);
+    }
+    let response = tokio::select! {
+        biased;
+        response = run(request) => response,
+        () = &mut ends => return None,
+    };
+    // A whole answer ends by itself.
+    let is_whole = response.body().size_hint().exact().is_some();
+    Some(match is_whole {
+        true => response,
+        false => response.map(|body| call::until(body, ends, Arc::default())),
+    })
 }
 
 /// What a request does, as if it were refused; `None` if it changes nothing.
@@ -335,6 +411,11 @@ fn token_in(field: &HeaderValue) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tokio::time::Instant;
+
     use super::*;
     use crate::compat::fake::{Fake, TOKEN};
 
@@ -407,6 +488,57 @@ mod tests {
             gate.without_tokens(&mut headers);
             assert_eq!(headers, fields(kept), "{sent:?}");
         }
+    }
+
+    /// A request whose token is revoked after ten seconds. Its answer begins at once, or never.
+    async fn revoked(answers: bool, is_change: bool, body: axum::body::Body) -> (Duration, u16) {
+        let (since, revoked) = (Instant::now(), Arc::new(AtomicBool::new(false)));
+        let of_check = revoked.clone();
+        let is_valid = move || !of_check.load(Ordering::Relaxed);
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            revoked.store(true, Ordering::Relaxed);
+        });
+        let run = move |request: Request| async move {
+            if is_change {
+                let read = axum::body::to_bytes(request.into_body(), 64).await;
+                return if read.is_ok() { StatusCode::OK } else { StatusCode::BAD_REQUEST }
+                    .into_response();
+            }
+            if !answers {
+                std::future::pending::<()>().await;
+            }
+            let lines = futures_util::stream::pending::<Result<&str, Infallible>>();
+            axum::body::Body::from_stream(lines).into_response()
+        };
+        let answer = while_valid(is_valid, is_change, Request::new(body), run).await;
+        let status = answer.as_ref().map_or(401, |answer| answer.status().as_u16());
+        if let Some(answer) = answer {
+            let _ = axum::body::to_bytes(answer.into_body(), 64).await;
+        }
+        (since.elapsed(), status)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_revoked_token_has_begun_ends() {
+        let empty = axum::body::Body::empty;
+        let never = || {
+            axum::body::Body::from_stream(
+                futures_util::stream::pending::<Result<&str, Infallible>>(),
+            )
+        };
+        let late = Duration::from_secs(10)..Duration::from_secs(12);
+        for (what, answers, is_change, body, status) in [
+            ("a stream", true, false, empty(), 200),
+            ("a long call", false, false, empty(), 401),
+            ("a body that never arrives", false, true, never(), 400),
+        ] {
+            let (after, found) = revoked(answers, is_change, body).await;
+            assert!(late.contains(&after), "{what}: {after:?}");
+            assert_eq!(found, status, "{what}");
+        }
+        let (after, found) = revoked(false, true, empty()).await;
+        assert!((after, found) == (Duration::ZERO, 200), "a change runs to its end: {after:?}");
     }
 
     #[test]

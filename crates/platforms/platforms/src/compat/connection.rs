@@ -4,7 +4,9 @@
 
 use std::future::Future;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +15,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::ConnectInfo;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::http::Extensions;
@@ -30,6 +34,11 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a client may read nothing of its answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long, and how many bytes of, what a client still sends after its answer are read and dropped.
+const DROP_PATIENCE: Duration = Duration::from_secs(2);
+const DROPPED_BYTES_MAX: usize = 16 << 20;
+/// Bytes that are dropped in one turn.
+const DROPPED_BYTES_PER_TURN: usize = mote_core::turn::TURN_BYTES_MAX;
 /// Most bytes that are read ahead on a connection; a longer head is refused. The library's own
 /// limit is 408 KiB, and a client that sends that much and stops would hold it on each of its
 /// connections.
@@ -77,9 +86,12 @@ async fn serve(
     app: Router,
     stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
 ) -> hyper::Result<()> {
+    let unread = Arc::new(AtomicBool::new(false));
+    let of_bodies = unread.clone();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let unread = of_bodies.clone();
         let work = place.clone().map(|place| Arc::new(Work { place, has_begun: false.into() }));
-        let mut request = request.map(|incoming| Idle::new(incoming, work.clone()));
+        let mut request = request.map(|incoming| Idle::new(incoming, work.clone(), unread));
         mark(request.extensions_mut());
         let app = app.clone();
         async move {
@@ -87,7 +99,15 @@ async fn serve(
                 return Err(Ended);
             }
             let answered = tower_service::Service::call(&mut { app }, request).await;
-            let response = answered.unwrap_or_else(|never| match never {});
+            let mut response = answered.unwrap_or_else(|never| match never {});
+            // Most answers without a proof are short. A client that does not read a long one holds its
+            // place at work all the same.
+            if let Some(work) = &work
+                && work.place.standing() == Standing::Unproven
+                && let Err(crowded) = anonymous(&work.place)
+            {
+                response = crowded.into_response();
+            }
             Ok(response.map(|body| Answer { body, _work: work }))
         }
     });
@@ -95,7 +115,7 @@ async fn serve(
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(BUFFER_BYTES_MAX)
-        .serve_connection(TokioIo::new(Patient::new(stream)), service);
+        .serve_connection(TokioIo::new(Patient::new(stream, unread)), service);
     until(connection, |connection| connection.graceful_shutdown(), stopped).await
 }
 
@@ -119,19 +139,70 @@ where
 
 /// A place among the connections of a listener. Each request has that of its connection among its
 /// extensions.
-pub type Place = Arc<Seat<IpAddr>>;
-
-/// Notes on the place of a request's connection that its sender has shown a valid token or key.
-pub fn proven(extensions: &Extensions) {
-    prove(extensions, Standing::Proven);
+#[derive(Debug, Clone)]
+pub struct Place {
+    seat: Arc<Seat<Holder>>,
+    /// Connections that count for one token.
+    token_max: usize,
 }
 
-/// Notes what the sender of a request has shown.
-pub fn prove(extensions: &Extensions, standing: Standing) {
-    if let Some(place) = extensions.get::<Place>() {
-        // Nothing refuses a standing for which no reserve is kept.
-        let _ = place.prove(standing);
+impl Deref for Place {
+    type Target = Seat<Holder>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.seat
     }
+}
+
+/// Whom a connection counts for: the address that it comes from, until it has shown a token.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Holder {
+    /// See [`address_owner`].
+    Address(IpAddr),
+    /// The name of a token.
+    Token(Arc<str>),
+}
+
+/// All connections that may stand as this one does are in use, so it has to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("too many connections, and all of them are used")]
+pub struct Crowded;
+
+impl IntoResponse for Crowded {
+    fn into_response(self) -> Response {
+        let fields = [(header::RETRY_AFTER, "1"), (header::CONNECTION, "close")];
+        (StatusCode::SERVICE_UNAVAILABLE, fields, format!("{self}\n")).into_response()
+    }
+}
+
+/// Notes before a call of a function whether its sender has shown a valid key or token. Callers without
+/// one leave a part of the places to others.
+pub fn called(extensions: &Extensions, is_proven: bool) -> Result<(), Crowded> {
+    let Some(place) = extensions.get::<Place>() else { return Ok(()) };
+    if is_proven {
+        return place.prove(Standing::Proven).map_err(|_| Crowded);
+    }
+    anonymous(place)
+}
+
+fn anonymous(place: &Place) -> Result<(), Crowded> {
+    place.prove(Standing::Anonymous).map_err(|_| Crowded)
+}
+
+/// Notes that a request contains the valid token with this name: its connection counts for the token
+/// from now on, and no longer for its address. Tokens of operators have no share, and others leave a
+/// part of the places to them.
+pub fn admitted(
+    extensions: &Extensions,
+    name: &Arc<str>,
+    is_operator: bool,
+) -> Result<(), Crowded> {
+    let Some(place) = extensions.get::<Place>() else { return Ok(()) };
+    let (most, standing) = match is_operator {
+        true => (usize::MAX, Standing::Operator),
+        false => (place.token_max, Standing::Proven),
+    };
+    place.belong(Holder::Token(name.clone()), most, standing).map_err(|_| Crowded)
 }
 
 /// A request that has arrived and whose answer is not complete: its connection is in use.
@@ -184,14 +255,22 @@ impl Body for Answer {
     }
 }
 
-/// The limits of a listener's connections: in total, and for one address.
+/// The limits of a listener's connections: in total, for one address, and for one token.
 #[derive(Debug, Clone)]
-pub struct Places(Seats<IpAddr>);
+pub struct Places {
+    seats: Seats<Holder>,
+    token_max: usize,
+}
 
 impl Places {
-    /// `total_max` connections, of which one address may have half.
+    /// `total_max` connections, of which one address may have half, and one token a quarter. Callers
+    /// without a proof leave an eighth to others, and all but operators leave an eighth to newcomers,
+    /// because nobody knows whether a newcomer is an operator.
     pub fn new(total_max: usize) -> Self {
-        Self(Seats::new(total_max, total_max / 2))
+        let reserve = total_max / 8;
+        let seats = Seats::with_reserve(total_max, total_max / 2, reserve)
+            .with_most(Standing::Proven, total_max - reserve);
+        Self { seats, token_max: (total_max / 4).max(1) }
     }
 
     /// Takes a place for a connection; dropping the place releases it, and whoever holds it must close
@@ -199,11 +278,12 @@ impl Places {
     /// of them ends. If none is idle, the client receives a 503, provided that the socket accepts it at
     /// once; the caller then closes the connection.
     pub fn take(&self, stream: &TcpStream, peer: IpAddr) -> Option<Place> {
-        let place = self.0.take(address_owner(peer)).ok();
-        if place.is_none() {
+        let seat = self.seats.take(Holder::Address(address_owner(peer))).ok();
+        if seat.is_none() {
             let _ = stream.try_write(CROWDED);
         }
-        place.map(Arc::new)
+        let token_max = self.token_max;
+        seat.map(|seat| Place { seat: Arc::new(seat), token_max })
     }
 }
 
@@ -215,11 +295,21 @@ struct Idle {
     waits: bool,
     /// Begins when the body is complete.
     work: Option<Arc<Work>>,
+    /// Becomes true if the body is given up before its end.
+    unread: Arc<AtomicBool>,
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        if !self.incoming.is_end_stream() {
+            self.unread.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Idle {
-    fn new(incoming: Incoming, work: Option<Arc<Work>>) -> Self {
-        Self { incoming, silent: None, waits: false, work }
+    fn new(incoming: Incoming, work: Option<Arc<Work>>, unread: Arc<AtomicBool>) -> Self {
+        Self { incoming, silent: None, waits: false, work, unread }
     }
 }
 
@@ -262,16 +352,25 @@ fn timer(place: &mut Option<Pin<Box<Sleep>>>, goes_on: bool, timeout: Duration) 
 }
 
 /// A connection whose client must read a part of its answer within `WRITE_TIMEOUT`.
+///
+/// If a body was given up, the connection ends in stages: no more is written, and what the client still
+/// sends is read and dropped. Bytes that nobody reads would make the kernel reset the connection, and
+/// the client would lose the answer (RFC 9112, 9.6).
 struct Patient<S> {
     stream: S,
     stalled: Option<Pin<Box<Sleep>>>,
     waits: bool,
+    /// Whether a body was given up.
+    unread: Arc<AtomicBool>,
+    /// The end of the time for dropping what still arrives; set when nothing more is written.
+    dropping: Option<Pin<Box<Sleep>>>,
+    dropped: usize,
 }
 
 impl<S> Patient<S> {
     /// Wraps this stream.
-    fn new(stream: S) -> Self {
-        Self { stream, stalled: None, waits: false }
+    fn new(stream: S, unread: Arc<AtomicBool>) -> Self {
+        Self { stream, stalled: None, waits: false, unread, dropping: None, dropped: 0 }
     }
 
     fn watch<T>(
@@ -289,6 +388,30 @@ impl<S> Patient<S> {
     }
 }
 
+impl<S: AsyncRead + Unpin> Patient<S> {
+    /// Drops what still arrives, until the client ends or has had enough time.
+    fn poll_drop(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let end = self.dropping.get_or_insert_with(|| Box::pin(tokio::time::sleep(DROP_PATIENCE)));
+        if end.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut bytes = [MaybeUninit::uninit(); 16 << 10];
+        let mut turn = 0;
+        while turn < DROPPED_BYTES_PER_TURN {
+            let mut buffer = ReadBuf::uninit(&mut bytes);
+            let read = std::task::ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer));
+            let length = buffer.filled().len();
+            self.dropped += length;
+            if read.is_err() || length == 0 || self.dropped >= DROPPED_BYTES_MAX {
+                return Poll::Ready(());
+            }
+            turn += length;
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
 impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -299,7 +422,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -327,7 +450,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        if self.dropping.is_none() {
+            std::task::ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        }
+        if self.unread.load(Ordering::Relaxed) {
+            std::task::ready!(self.poll_drop(cx));
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -344,7 +473,8 @@ mod tests {
         let (client, server) = duplex(1_024);
         let echo = post(|body: Bytes| async move { body });
         let long = get(|| async { "x".repeat(1 << 20) });
-        let app = Router::new().route("/echo", echo).route("/long", long);
+        let refuse = post(|| async { StatusCode::PAYLOAD_TOO_LARGE });
+        let app = Router::new().route("/echo", echo).route("/long", long).route("/refuse", refuse);
         let never = std::future::pending();
         (client, tokio::spawn(http1(server, (), None, app, never)))
     }
@@ -376,7 +506,26 @@ mod tests {
             let (mut client, serving) = served();
             client.write_all(sent.as_bytes()).await.expect("sent");
             let ended = ends(serving).await;
+            let within = within + DROP_PATIENCE;
             assert!(ended <= within + Duration::from_secs(1), "{sent:?}: after {ended:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_still_sends_gets_the_reason_for_its_refusal() {
+        for (sent, ends) in [(1 << 20, true), (1 << 20, false)] {
+            let (mut client, serving) = served();
+            let head = "POST /refuse HTTP/1.1\r\nhost: a\r\ncontent-length: 9000000\r\n\r\n";
+            client.write_all(head.as_bytes()).await.expect("sent");
+            client.write_all(&vec![7; sent]).await.expect("the node takes what it has refused");
+            if ends {
+                client.shutdown().await.expect("ended");
+            }
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.expect("an answer");
+            assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+            let ended = self::ends(serving).await;
+            assert!(ended <= DROP_PATIENCE + Duration::from_secs(1), "{ended:?}");
         }
     }
 
@@ -430,10 +579,83 @@ mod tests {
         assert!(places.take(&clients[0], "192.0.2.1".parse().expect("an address")).is_some());
     }
 
+    fn place_of(places: &Places, last: u8) -> Option<Place> {
+        let owner = Holder::Address(IpAddr::from([192, 0, 2, last]));
+        let seat = places.seats.take(owner).ok()?;
+        Some(Place { seat: Arc::new(seat), token_max: places.token_max })
+    }
+
+    /// The extensions of a request at this place, which is at work.
+    fn request(place: &Place) -> Extensions {
+        assert!(place.begin_work(), "it has not ended");
+        let mut extensions = Extensions::new();
+        extensions.insert(place.clone());
+        extensions
+    }
+
+    #[test]
+    fn callers_without_a_proof_leave_places_to_others() {
+        let places = Places::new(16);
+        let mut held = Vec::new();
+        for last in (1..=16).chain(1..=16) {
+            let Some(place) = place_of(&places, last) else { continue };
+            if called(&request(&place), false).is_ok() {
+                held.push(place);
+            }
+        }
+        assert_eq!(held.len(), 14, "seven eighths");
+        let caller = place_of(&places, 40).expect("room");
+        assert_eq!(called(&request(&caller), true), Ok(()));
+        let operator = place_of(&places, 41).expect("room");
+        assert_eq!(admitted(&request(&operator), &"admin.token".into(), true), Ok(()));
+        assert!(held.iter().all(|place| !place.is_ended()), "work was ended");
+    }
+
+    #[test]
+    fn work_of_tokens_leaves_places_to_operators_also_at_the_same_address() {
+        let places = Places::new(16);
+        let mut held = Vec::new();
+        let mut hold = |token: &str, count: usize| {
+            for _ in 0..40 {
+                let Some(place) = place_of(&places, 1) else { continue };
+                if admitted(&request(&place), &token.into(), false).is_ok() {
+                    held.push(place);
+                }
+            }
+            assert_eq!(places.seats.taken_by(&Holder::Token(token.into())), count, "{token}");
+        };
+        hold("one", 4);
+        hold("two", 4);
+        hold("three", 4);
+        hold("four", 2);
+        for _ in 0..16 {
+            let operator = place_of(&places, 1).expect("room");
+            assert_eq!(admitted(&request(&operator), &"admin.token".into(), true), Ok(()));
+        }
+        assert!(held.iter().all(|place| !place.is_ended()), "work was ended");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_nobody_reads_needs_a_place_of_those_without_a_proof() {
+        let places = Places::new(8);
+        let crowd: Vec<_> = (2..9).filter_map(|last| place_of(&places, last)).collect();
+        for place in &crowd {
+            called(&request(place), false).expect("seven eighths");
+        }
+        let long = Router::new().route("/", get(|| async { "x".repeat(1 << 20) }));
+        let (mut client, server) = duplex(1_024);
+        let place = place_of(&places, 1).expect("the last one");
+        tokio::spawn(http1(server, (), Some(place), long, std::future::pending()));
+        client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+        let mut told = String::new();
+        client.read_to_string(&mut told).await.expect("an answer");
+        assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("connection: close"), "{told}");
+    }
+
     /// Serves a connection with a place, and returns the client, the place and the end.
     fn placed(app: Router) -> (DuplexStream, Places, Place, tokio::task::JoinHandle<()>) {
         let places = Places::new(2);
-        let place = Arc::new(places.0.take(IpAddr::from([192, 0, 2, 1])).expect("free"));
+        let place = place_of(&places, 1).expect("free");
         let (client, server) = duplex(1_024);
         let (ended, never) = (place.ended(), std::future::pending());
         let serving = http1(server, (), Some(place.clone()), app, never);
@@ -460,7 +682,7 @@ mod tests {
         let head = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\na";
         client.write_all(head).await.expect("sent");
         client.write_all(b"b").await.expect("sent");
-        let other = |last| places.0.take(IpAddr::from([192, 0, 2, last]));
+        let other = |last| place_of(&places, last);
         let _second = other(2).expect("free");
         // Once the request has arrived, a newcomer cannot end it.
         let mut newcomers = Vec::new();
@@ -483,7 +705,10 @@ mod tests {
         // Idle again, it makes room as soon as others have fewer.
         while !place.is_ended() {
             newcomers.clear();
-            newcomers.push(other(4).expect("room"));
+            // Silent newcomers end before it.
+            let proven = other(4).expect("room");
+            proven.prove(Standing::Proven).expect("room");
+            newcomers.push(proven);
             newcomers.push(other(5).expect("room"));
         }
         serving.await.expect("it ends");

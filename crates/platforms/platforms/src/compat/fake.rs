@@ -14,7 +14,7 @@ use mote_core::{Fault, InvocationId};
 
 use crate::compat::node::{
     Access, Act, Admission, Call, Change, Collection, Deploy, Deploys, Documents, Function,
-    Functions, Invocations, KeptCalls, Log, Logs, Namespaces, Role, Scope, Secrets,
+    Functions, Invocations, KeptCalls, Log, Logs, Namespaces, Role, Scope, Secrets, TokenKey,
 };
 
 /// A journal that accepts nothing.
@@ -59,6 +59,10 @@ fn no<T: Send + 'static>() -> BoxFuture<'static, Result<T, Problem>> {
 impl Access for Fake {
     fn admits(&self, _: IpAddr, _: Option<&str>, _: Role) -> (Admission, Scope) {
         (Admission::Refused, Scope::All)
+    }
+
+    fn is_valid(&self, _: TokenKey) -> bool {
+        false
     }
 
     fn scope_of(&self, token: &str) -> Option<Scope> {

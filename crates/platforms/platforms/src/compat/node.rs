@@ -19,7 +19,7 @@ use mote_core::invocation::{Head, Reply};
 use mote_core::spec::Platform;
 use mote_core::{Fault, FunctionName, FunctionSpec};
 pub use mote_tenants::namespaces::{Api, Change as NamespaceChange, Namespaces, Scope, Space};
-pub use mote_tenants::operators::{Act, Admission, Role, reads_only};
+pub use mote_tenants::operators::{Act, Admission, Role, TokenKey, reads_only};
 
 /// Authentication for the management of the node.
 pub trait Access: Send + Sync + 'static {
@@ -27,6 +27,9 @@ pub trait Access: Send + Sync + 'static {
     /// basic authentication; `needed` is the role that the request needs. The scope is that of the
     /// token.
     fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> (Admission, Scope);
+
+    /// Whether a token that was admitted is still valid.
+    fn is_valid(&self, key: TokenKey) -> bool;
 
     /// The scope of a valid token of the node; credentials that are none are not counted as wrong.
     fn scope_of(&self, token: &str) -> Option<Scope>;

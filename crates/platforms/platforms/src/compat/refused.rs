@@ -7,6 +7,8 @@ use axum::response::{IntoResponse, Response};
 use mote_api::Problem;
 use serde::de::DeserializeOwned;
 
+use crate::compat::connection::Crowded;
+
 /// The form in which a platform's API refuses requests.
 pub trait RefusalForm {
     /// Statuses of the node that this platform's clients know as 400.
@@ -43,6 +45,12 @@ impl<F: RefusalForm> From<Problem> for Refused<F> {
             crate::compat::status_of(&problem, F::AS_BAD_REQUEST),
             crate::compat::words(&problem),
         )
+    }
+}
+
+impl<F> From<Crowded> for Refused<F> {
+    fn from(crowded: Crowded) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, crowded.to_string())
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use crate::compat::call;
 use crate::compat::node::Call;
 use crate::compat::part::Part;
+use crate::compat::{call, connection};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -51,6 +51,7 @@ pub(super) async fn run(
     }
     let mut head = call::head(parts.method.as_str(), &target, &parts.headers, &[]);
     node.admit(&name, &mut head, peer.ip()).map_err(|fault| refused(&fault, &name))?;
+    connection::called(&parts.extensions, head.caller().is_some())?;
     let length = call::declared_length(&parts.headers);
     if length.is_some_and(|length| length > limit) {
         call::drain(body).await;

@@ -188,9 +188,7 @@ fn admitted(
     let mut head = head(trace, peer, parts, &route.target);
     let admitted = gateway.calls.admit(&route.function, &mut head, peer.ip());
     admitted.map_err(|fault| refused(&fault, &route.function))?;
-    if head.caller().is_some() {
-        crate::compat::connection::proven(&parts.extensions);
-    }
+    crate::compat::connection::called(&parts.extensions, head.caller().is_some())?;
     Ok(head)
 }
 

@@ -205,11 +205,8 @@ async fn authorise(
         return next.run(request).await;
     }
     let method = request.method().as_str();
-    let (name, part) = match whisk.gate.allowed(from.ip(), request.headers(), method, path) {
-        Ok((name, part)) => {
-            crate::compat::connection::proven(request.extensions());
-            (name, part.expect("the API has parts"))
-        }
+    let mut allowed = match whisk.gate.allowed(from.ip(), request.headers(), method, path) {
+        Ok(allowed) => allowed,
         Err(denied) => {
             if let Denied::NotPermitted(name, _) = &denied
                 && let Some(act) = access::act(name, from, &request)
@@ -219,14 +216,18 @@ async fn authorise(
             return refused(denied).into_response();
         }
     };
-    let act = access::act(&name, from, &request);
+    if let Err(crowded) = allowed.note(request.extensions()) {
+        return Refused::from(crowded).into_response();
+    }
+    let act = access::act(allowed.name(), from, &request);
+    let part = allowed.part.take().expect("the API has parts");
     match within(part, &request) {
         Ok((part, path)) => {
             if let Some(path) = path {
                 *request.uri_mut() = path;
             }
             request.extensions_mut().insert(part);
-            access::recorded(&whisk.gate.node, act, request, next).await
+            access::recorded(&whisk.gate.node, (allowed.token, act), request, next).await
         }
         Err(response) => {
             if let Some(act) = act {

@@ -1,5 +1,6 @@
 //! Refusals of OpenWhisk's API as answers in the platform's form.
 
+use crate::compat::connection::Crowded;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use mote_api::Problem;
@@ -31,6 +32,12 @@ impl Refused {
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
         Self(crate::compat::status_of(&problem, &[422]), crate::compat::words(&problem))
+    }
+}
+
+impl From<Crowded> for Refused {
+    fn from(crowded: Crowded) -> Self {
+        Self(StatusCode::SERVICE_UNAVAILABLE, crowded.to_string())
     }
 }
 

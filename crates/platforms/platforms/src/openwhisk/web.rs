@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::compat::call::{self, NotTaken, append, expect};
+use crate::compat::connection;
 use crate::compat::node::Space;
 use axum::body::Body as HttpBody;
 use axum::extract::{ConnectInfo, Path, Request, State};
@@ -117,6 +118,7 @@ async fn invoked(
         Ok(admitted) => admitted,
         Err(fault) => return Ok(callers::denied(&fault, &found.name)),
     };
+    connection::called(&head.extensions, keyed || caller.is_some())?;
     let length = call::declared_length(&head.headers);
     let (body, _room) = received(whisk, body, length, from).await?;
     let query = head.uri.query().unwrap_or("");
@@ -198,9 +200,10 @@ fn has_token(
 ) -> Result<bool, Refused> {
     let path = format!("{NAMESPACES}/_/actions/{}", found.name);
     let allowed = whisk.gate.allowed(from.ip(), fields, "POST", &path);
-    let (_, part) = allowed.map_err(refused)?;
-    let is_foreign =
-        part.is_some_and(|own| own.is_confined() && own.space() != found.space.as_ref());
+    let is_foreign = allowed
+        .map_err(refused)?
+        .part
+        .is_some_and(|own| own.is_confined() && own.space() != found.space.as_ref());
     if is_foreign { Err(Refused::not_found()) } else { Ok(true) }
 }
 
