@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use mote_process::companion::Role;
 use mote_process::memory::counting::Counting;
 
-/// musl's own allocator takes one lock for all threads (docs/decisions/0058-static-builds.md).
+/// musl's own allocator takes one lock for all threads (docs/decisions/0053-packages.md).
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: Counting<mimalloc::MiMalloc> = Counting(mimalloc::MiMalloc);
