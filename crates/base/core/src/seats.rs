@@ -606,15 +606,20 @@ impl<K: Eq + Hash + Clone> Seat<K> {
         if was_listed {
             state.list(self.number);
         }
-        let mut own = None;
-        if state.owner_of(number).seats as usize > owner_max.max(1) {
+        // Holders that were refused before may still be there, so one end may not be enough.
+        let mut own = Vec::new();
+        while state.owner_of(number).seats as usize > owner_max.max(1) {
             let oldest =
                 STANDINGS.into_iter().find_map(|one| state.oldest(number, one, self.number));
-            own = Some(state.remove(oldest.ok_or(Exceeded::Share)?));
+            let Some(oldest) = oldest else { break };
+            own.push(state.remove(oldest));
         }
-        let raised = self.raise(&mut state, standing);
+        let raised = match state.owner_of(number).seats as usize > owner_max.max(1) {
+            true => Err(Exceeded::Share),
+            false => self.raise(&mut state, standing),
+        };
         drop(state);
-        wake(own);
+        own.into_iter().for_each(|ended| wake(Some(ended)));
         wake(raised?);
         Ok(())
     }

@@ -174,7 +174,10 @@ fn a_user_at_its_share_displaces_itself_wherever_it_connects_from() {
     assert!(held[5..].iter().all(Seat::begin_work));
     let late = take(&seats, 9, 1).remove(0);
     assert_eq!(late.belong(user, 3, Standing::Proven), Err(Exceeded::Share));
-    drop((held, late));
+    // One that was refused and stays gives no place to the next one.
+    let later = take(&seats, 10, 1).remove(0);
+    assert_eq!(later.belong(user, 3, Standing::Proven), Err(Exceeded::Share));
+    drop((held, late, later));
     assert_eq!(seats.taken(), 0);
     assert!(seats.0.lock().by_key.is_empty());
 }
