@@ -351,7 +351,9 @@ fn the_site_has_every_page() {
 fn the_index_has_every_decision() {
     let index = read("docs/decisions/README.md");
     for page in files(&[".md"]) {
-        let Some(name) = page.strip_prefix("docs/decisions/").filter(|name| !["README.md", "archive.md"].contains(name))
+        let Some(name) = page
+            .strip_prefix("docs/decisions/")
+            .filter(|name| !["README.md", "archive.md"].contains(name))
         else {
             continue;
         };

@@ -27,7 +27,6 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::acl::{BYTES_MAX, may_publish, may_subscribe};
 use crate::config::Anonymous;
-use crate::front::Holder;
 use crate::kept::{ASK_TO_KEEP, Kept};
 use crate::shares::Shares;
 use crate::users::{FILE_NAME, PASSWORD_BYTES_MAX, User, Users, verify};
@@ -66,6 +65,15 @@ const NAMED_MAX: usize = 1_024;
 const CLIENT_ID_BYTES_MAX: usize = 256;
 
 type Digest = [u8; 32];
+
+/// Whom a connection counts for: the address that it comes from, until its user is known.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Holder {
+    Address(IpAddr),
+    User(Arc<str>),
+    /// The node itself.
+    Node,
+}
 
 /// Who uses a client id.
 #[derive(Debug)]

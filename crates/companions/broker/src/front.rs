@@ -39,7 +39,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::auth::Rules;
+use crate::auth::{Holder, Rules};
 
 /// What clients that list protocols must list (ALPN).
 pub(crate) const ALPN: &str = "mqtt";
@@ -146,15 +146,6 @@ impl Service {
         }
         let _ = timeout(END_PATIENCE, refuse_version(stream)).await;
     }
-}
-
-/// Whom a connection counts for: the address that it comes from, until its user is known.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Holder {
-    Address(IpAddr),
-    User(Arc<str>),
-    /// The node itself.
-    Node,
 }
 
 /// The owner that an address counts as. Programs of this machine differ by their loopback

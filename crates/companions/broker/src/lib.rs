@@ -35,9 +35,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::level_filters::LevelFilter;
 
-use auth::Rules;
+use auth::{Holder, Rules};
 use config::{Change, Config, read_change};
-use front::{Front, Holder, Service, accept_plain};
+use front::{Front, Service, accept_plain};
 use kept::{KEPT_BYTES_MAX, KEPT_MAX};
 
 /// The name of the node's own user.

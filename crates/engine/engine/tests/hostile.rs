@@ -13,7 +13,7 @@ use mote_core::line_budget::LINES_PER_S;
 use mote_core::turn::TURN_ITEMS_MAX;
 use mote_core::wire::{self, FLAG_END, FrameKind, ResultHead, WINDOW_BYTES};
 use mote_core::{Fault, Invoker};
-use mote_engine::logs::LogSource;
+use mote_engine::revision::logs::LogSource;
 use mote_engine::{Revision, Route};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{Notify, mpsc};

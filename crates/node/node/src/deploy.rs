@@ -13,7 +13,7 @@ use mote_core::rollout::{Edit, Split, SplitError, Traffic};
 use mote_core::spec::Runtime;
 use mote_core::{FunctionName, FunctionSpec};
 use mote_engine::Revision;
-use mote_engine::logs::LogLevel;
+use mote_engine::revision::logs::LogLevel;
 use mote_pool::autoscale::{self, Known};
 use mote_store::{ArchiveLimits, RevisionState, StagedCode, StoredRevision};
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mote_core::FunctionName;
-use mote_engine::logs::FunctionLog;
+use mote_engine::revision::logs::FunctionLog;
 use parking_lot::Mutex;
 
 /// Logs kept; a further one replaces the oldest.

@@ -9,7 +9,7 @@ use mote_api::types::{LogLine, LogStream};
 use mote_api::{Problem, Timestamp};
 use mote_core::name::split;
 use mote_core::spec::ScaleOverride;
-use mote_engine::logs::{FunctionLog, LogLevel, LogLine as EngineLine, LogSource};
+use mote_engine::revision::logs::{FunctionLog, LogLevel, LogLine as EngineLine, LogSource};
 use mote_engine::{Engine, Revision};
 use mote_process::clock;
 use tokio::sync::broadcast::error::RecvError;

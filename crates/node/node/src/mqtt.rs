@@ -12,7 +12,7 @@ use mote_api::types::MqttStatus;
 use mote_core::accept::Accept;
 use mote_core::{FunctionName, InvocationId};
 use mote_engine::Engine;
-use mote_engine::logs::LogLevel;
+use mote_engine::revision::logs::LogLevel;
 use mote_mqtt::{
     Host, Level, Local, LocalBroker, LocalNamespaces, LocalSettings, LocalTls, Publisher, State,
     Status, Triggers,

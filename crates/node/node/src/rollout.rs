@@ -13,7 +13,7 @@ use mote_api::{Problem, Timestamp};
 use mote_core::rollout::{Edit, Split, SplitError, Traffic};
 use mote_core::spec::Runtime;
 use mote_core::{FunctionName, FunctionSpec, Invoker};
-use mote_engine::logs::LogLevel;
+use mote_engine::revision::logs::LogLevel;
 use mote_engine::{Revision, Serving, WarmError};
 use mote_process::clock;
 use mote_store::{RevisionState, StoredRevision};

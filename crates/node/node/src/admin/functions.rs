@@ -186,7 +186,7 @@ fn described(revision: u64, status: &PoolStatus) -> Vec<(Instance, u64)> {
 
 /// The instances that stopped last.
 fn stops(revision: &Revision) -> Vec<Stop> {
-    let stop = |stopped: mote_engine::logs::Stopped| Stop {
+    let stop = |stopped: mote_engine::revision::logs::Stopped| Stop {
         id: stopped.instance.to_string(),
         revision: stopped.revision,
         time: Timestamp::from_unix_ms(stopped.unix_ms),

@@ -23,7 +23,7 @@ use mote_process::clock;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use mote_engine::fields::for_each_field;
+use mote_engine::link::fields::for_each_field;
 
 /// Runs under way at once that ask functions for states.
 const ASKING_MAX: usize = 16;

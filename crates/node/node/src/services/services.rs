@@ -29,7 +29,7 @@ use mote_tenants::namespaces::Namespaces;
 
 use crate::services::publisher::Publisher;
 use crate::services::runs::Runs;
-use mote_engine::fields::for_each_field;
+use mote_engine::link::fields::for_each_field;
 
 /// The services of a node.
 pub struct NodeServices {

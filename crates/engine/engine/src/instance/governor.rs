@@ -9,8 +9,8 @@ use mote_pool::admission::{
     is_greedy, is_starved,
 };
 
-use crate::pool::Pool;
 use crate::revision::Revision;
+use crate::revision::pool::Pool;
 
 /// Pause between two measurements of the processor time of a long-running instance.
 const LOOK_NS: u64 = 35_000_000;

@@ -13,13 +13,13 @@ use mote_pool::{Start, Why};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::entry::offer::Origin;
+use crate::entry::routes::{Routes, Serving};
 use crate::instance;
 use crate::ledger::{Evictable, Refusal, Reservation, RoomRequest, Survey};
-use crate::logs::LogLevel;
-use crate::offer::Origin;
-use crate::pool::Pool;
 use crate::revision::Revision;
-use crate::routes::{Routes, Serving};
+use crate::revision::logs::LogLevel;
+use crate::revision::pool::Pool;
 use mote_process::clock::now_ns;
 
 /// Pause before a refused start is requested again while a caller waits for it. It is requested

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use crate::pool::FollowUp;
+use crate::instance::services_door;
+use crate::link::server::Place;
+use crate::link::{server, websocket, worker};
+use crate::revision::pool::FollowUp;
+use crate::revision::reconciler;
+use crate::revision::starts::Draining;
 use crate::revision::{Revision, Tasks};
-use crate::server::Place;
-use crate::starts::Draining;
-use crate::{reconciler, server, services_door, websocket, worker};
 
 /// Spawns tasks on the runtimes of the data path.
 pub(crate) struct Spawner {

@@ -105,7 +105,7 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
     }
     if let Launch::Server { port, .. } = launch {
         env.push(("PORT".into(), port.to_string()));
-        env.extend(crate::services_door::variable(spec, instance));
+        env.extend(crate::instance::services_door::variable(spec, instance));
         if revision.packages_dir.is_some() {
             env.push(("PYTHONPATH".into(), PACKAGES_DIR.into()));
             env.push(("NODE_PATH".into(), format!("{PACKAGES_DIR}/node_modules")));

@@ -22,16 +22,16 @@ use mote_pool::Instance as _;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::UnixStream;
 
-use crate::body_channel::{Taken, answer_channel};
-use crate::logs::{LogLevel, LogSource};
-use crate::pool::{
+use crate::instance::requests::{self, Admitted};
+use crate::instance::worker_log::{log_dropped, log_frame, tell_dropped, tell_rest};
+use crate::link::body_channel::{Taken, answer_channel};
+use crate::revision::Revision;
+use crate::revision::logs::{LogLevel, LogSource};
+use crate::revision::pool::{
     FollowUp, Link, Pending, Pool, cancel, end_stream, owe, pay, stream_number, stream_slot,
     wake_bodies, work_ahead_ns,
 };
-use crate::requests::{self, Admitted};
-use crate::revision::Revision;
-use crate::threads::Answers;
-use crate::worker_log::{log_dropped, log_frame, tell_dropped, tell_rest};
+use crate::thread::threads::Answers;
 use mote_process::clock::now_ns;
 
 /// Bytes asked for in one read.

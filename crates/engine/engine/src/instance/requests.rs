@@ -18,9 +18,9 @@ use mote_core::wire::{FrameHeader, FrameKind, WireError};
 use mote_pool::Instance as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::pool::{Instance, Stream};
-use crate::request_bounds::{CALLS_KEPT, CallGuard};
+use crate::instance::request_bounds::{CALLS_KEPT, CallGuard};
 use crate::revision::Revision;
+use crate::revision::pool::{Instance, Stream};
 
 /// A request that was admitted.
 pub(crate) struct Admitted {

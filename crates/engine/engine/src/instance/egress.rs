@@ -11,8 +11,8 @@ use mote_core::services::SERVICES_PORT;
 use mote_core::spec::{Egress, OWN_FRONT, Transport};
 use tokio::sync::watch;
 
-use crate::logs::LogLevel;
 use crate::revision::Revision;
+use crate::revision::logs::LogLevel;
 
 /// The listeners of an instance. Dropping it closes them.
 pub(crate) struct Doors(#[expect(dead_code, reason = "its end is what counts")] watch::Sender<()>);
@@ -30,7 +30,7 @@ pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<Owne
         let Some(listener) = listeners.next() else { break };
         if revision.spec.has_services_door() && to.port == SERVICES_PORT && to.host == OWN_FRONT.0 {
             if let Ok(listener) = crate::egress_doors::adopt(listener) {
-                crate::services_door::serve(revision, instance, listener, closed.clone());
+                crate::instance::services_door::serve(revision, instance, listener, closed.clone());
             }
             continue;
         }

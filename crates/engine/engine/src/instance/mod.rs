@@ -1,5 +1,15 @@
 //! The life of one instance: start, handshake, service, end.
 
+pub(crate) mod egress;
+pub(crate) mod governor;
+pub(crate) mod launch;
+pub(crate) mod output;
+pub(crate) mod prewarm;
+pub(crate) mod request_bounds;
+pub(crate) mod requests;
+pub(crate) mod services_door;
+pub(crate) mod worker_log;
+
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,14 +27,13 @@ use mote_core::wire::{self, FrameKind, Load, Ready, WorkerError};
 use mote_pool::{NewInstance, Why};
 use tokio::net::UnixStream;
 
-use crate::launch::{CODE_DIR, LaunchError, PACKAGES_DIR, program, request, secret_env};
+use crate::instance::launch::{CODE_DIR, LaunchError, PACKAGES_DIR, program, request, secret_env};
 use crate::ledger::Reservation;
-use crate::logs::{LogLevel, Stopped};
-use crate::pool::{FollowUp, Instance, Left, Link, fault_of_exit, leave_behind};
+use crate::link::server_link::ServerLink;
+use crate::link::worker::{Connection, LinkEnd, TRACE_LINES_MAX};
 use crate::revision::Revision;
-use crate::server_link::ServerLink;
-use crate::worker::{Connection, LinkEnd, TRACE_LINES_MAX};
-use crate::{egress, output, requests, services_door};
+use crate::revision::logs::{LogLevel, Stopped};
+use crate::revision::pool::{FollowUp, Instance, Left, Link, fault_of_exit, leave_behind};
 use mote_process::clock::{now_ns, unix_ms};
 
 /// How long a worker whose socket closed may take to report its exit before it is killed.

@@ -10,12 +10,12 @@ use std::time::Duration;
 use mote_core::{Fault, Trigger};
 use mote_pool::{Expiry, Orders, Surroundings};
 
-use crate::governor;
-use crate::logs::LogLevel;
-use crate::pool::{FollowUp, Pool, cancel};
+use crate::instance::governor;
 use crate::revision::Revision;
-use crate::starts;
-use crate::threads::ReplySender;
+use crate::revision::logs::LogLevel;
+use crate::revision::pool::{FollowUp, Pool, cancel};
+use crate::revision::starts;
+use crate::thread::threads::ReplySender;
 use mote_process::clock::now_ns;
 
 /// The shortest sleep of the reconciler.

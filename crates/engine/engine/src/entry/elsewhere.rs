@@ -17,11 +17,11 @@ use mote_core::{Fault, Invocation, Reply};
 use mote_pool::Withdrawn;
 use tokio::sync::oneshot;
 
-use crate::engine::Engine;
-use crate::offer::{Offer, Origin, Unanswered};
-use crate::pool::Pending;
+use crate::entry::engine::Engine;
+use crate::entry::offer::{Offer, Origin, Unanswered};
+use crate::entry::routes::Route;
+use crate::revision::pool::Pending;
 use crate::revision::{Revision, answered};
-use crate::routes::Route;
 use mote_process::clock::now_ns;
 
 impl Engine {

@@ -19,8 +19,8 @@ use mote_core::invocation::{Head, headers};
 use mote_core::wire::HEADERS_BYTES_MAX;
 use mote_core::{Fault, Invocation};
 
-use crate::server_message::{bad, is_framing};
-use crate::server_meter::{Meter, Metered};
+use crate::link::server_message::{bad, is_framing};
+use crate::link::server_meter::{Meter, Metered};
 
 /// Bytes that a function may send on one stream before its caller has taken them.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;

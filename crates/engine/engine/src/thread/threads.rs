@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use crate::offer::Unanswered;
+use crate::entry::offer::Unanswered;
 
 /// Threads of the data path at most: one bit for each in a [`u64`].
 pub const THREADS_MAX: usize = u64::BITS as usize;

@@ -9,9 +9,9 @@ use mote_core::turn::Turn;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::unix::pipe;
 
-use crate::logs::{LogLevel, LogSource};
+use crate::instance::worker_log::{tell_dropped, tell_rest};
 use crate::revision::Revision;
-use crate::worker_log::{tell_dropped, tell_rest};
+use crate::revision::logs::{LogLevel, LogSource};
 use mote_process::clock::now_ns;
 
 /// Longest run of bytes taken as one line.

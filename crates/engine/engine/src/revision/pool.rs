@@ -24,13 +24,13 @@ use mote_pool::{
     Waiting, Why,
 };
 
-use crate::body_channel::AnswerSink;
-use crate::busy_poll::{Load, Work, few_in_flight};
+use crate::entry::offer::{Offer, Origin, Unanswered};
+use crate::instance::request_bounds::{CallGuard, Requests};
 use crate::ledger::Reservation;
-use crate::offer::{Offer, Origin, Unanswered};
-use crate::request_bounds::{CallGuard, Requests};
-use crate::server_link::ServerLink;
-use crate::threads::{ReplySender, Seat, here};
+use crate::link::body_channel::AnswerSink;
+use crate::link::server_link::ServerLink;
+use crate::thread::busy_poll::{Load, Work, few_in_flight};
+use crate::thread::threads::{ReplySender, Seat, here};
 
 /// When this many bytes wait to be written to a worker, it gets no further invocation and no more
 /// of a body. A worker may answer without reading, so only this limit bounds the bytes that are

@@ -26,8 +26,8 @@ use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Handle;
 
-use crate::server_h2::H2Link;
-use crate::server_meter::{Meter, Metered};
+use crate::link::server_h2::H2Link;
+use crate::link::server_meter::{Meter, Metered};
 
 /// Pause between attempts to connect while the server starts, doubling from first to last.
 const RETRY_FIRST: Duration = Duration::from_millis(1);

@@ -26,21 +26,21 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::busy_poll::BusyPoll;
-use crate::launch;
+use crate::entry::offer::{Offer, Origin, Unanswered};
+use crate::entry::placed::{self, Placed};
+use crate::entry::routes::{Route, Routes, Serving};
+use crate::entry::settings::Config;
+use crate::instance::launch;
+use crate::instance::prewarm::{Prewarm, PrewarmedPrograms};
 use crate::ledger::{Ledger, LedgerStatus};
-use crate::logs::FunctionLog;
-use crate::offer::{Offer, Origin, Unanswered};
-use crate::placed::{self, Placed};
-use crate::pool::Pool;
-use crate::prewarm::{Prewarm, PrewarmedPrograms};
+use crate::revision::logs::FunctionLog;
+use crate::revision::pool::Pool;
+use crate::revision::shared::Shared;
+use crate::revision::starts::{Draining, Revisions};
+use crate::revision::tasks::Spawner;
 use crate::revision::{Revision, bounds_of};
-use crate::routes::{Route, Routes, Serving};
-use crate::settings::Config;
-use crate::shared::Shared;
-use crate::starts::{Draining, Revisions};
-use crate::tasks::Spawner;
-use crate::threads::Threads;
+use crate::thread::busy_poll::BusyPoll;
+use crate::thread::threads::Threads;
 use mote_process::clock::now_ns;
 
 /// The engine. Cloning it is cheap.

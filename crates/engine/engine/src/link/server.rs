@@ -11,11 +11,11 @@ use mote_core::fault::error_chain;
 use mote_core::invocation::headers;
 use mote_core::{Fault, Invocation, Reply};
 
-use crate::offer::Unanswered;
-use crate::pool::{FollowUp, end_stream};
+use crate::entry::offer::Unanswered;
+use crate::link::server_link::{Connection, RequestBody, ServerLink};
+use crate::link::server_message::{bad, block_of, is_framing};
 use crate::revision::Revision;
-use crate::server_link::{Connection, RequestBody, ServerLink};
-use crate::server_message::{bad, block_of, is_framing};
+use crate::revision::pool::{FollowUp, end_stream};
 use mote_process::clock::now_ns;
 
 /// Answers up to this length are read whole before the head is passed on.
@@ -180,7 +180,7 @@ impl Place {
         }
     }
 
-    fn take(&self) -> Option<(crate::threads::ReplySender, mote_core::Phases)> {
+    fn take(&self) -> Option<(crate::thread::threads::ReplySender, mote_core::Phases)> {
         let mut pool = self.revision.pool.lock();
         let (streams, _) = pool.worker_mut(self.key)?.parts();
         let stream = streams.get_mut_if(self.stream, self.serial)?;

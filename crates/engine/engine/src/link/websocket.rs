@@ -26,10 +26,10 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::AbortHandle;
 use tokio::time::Sleep;
 
-use crate::server::{self, Place};
-use crate::server_link::{Connection, ServerLink};
-use crate::server_message::{bad, block_of};
-use crate::server_meter::Metered;
+use crate::link::server::{self, Place};
+use crate::link::server_link::{Connection, ServerLink};
+use crate::link::server_message::{bad, block_of};
+use crate::link::server_meter::Metered;
 
 /// Pause between two looks at whether the instance drains. A WebSocket can stay open for days, and
 /// a draining instance cannot end before its WebSockets.

@@ -1,5 +1,13 @@
 //! One immutable revision of a function, and the operations on its queue from outside.
 
+pub mod logs;
+pub(crate) mod manual;
+pub(crate) mod pool;
+pub(crate) mod reconciler;
+pub(crate) mod shared;
+pub(crate) mod starts;
+pub(crate) mod tasks;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,11 +22,11 @@ use mote_pool::{Refusal, StopReason, Why, Withdrawn};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::logs::FunctionLog;
-use crate::offer::{Offer, Origin, Unanswered};
-use crate::pool::{self, FollowUp, Pending, Pool};
-use crate::shared::Shared;
-use crate::threads::ReplySender;
+use crate::entry::offer::{Offer, Origin, Unanswered};
+use crate::revision::logs::FunctionLog;
+use crate::revision::pool::{FollowUp, Pending, Pool};
+use crate::revision::shared::Shared;
+use crate::thread::threads::ReplySender;
 use mote_process::clock::{now_ns, unix_ms};
 
 /// A revision: its spec, where its files are, and its pool.

@@ -20,8 +20,8 @@ use mote_pool::admission::{Callee, Callees};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::halt_poll::HaltPoll;
-use crate::threads::here;
+use crate::thread::halt_poll::HaltPoll;
+use crate::thread::threads::here;
 use mote_process::clock::now_ns;
 
 thread_local! {

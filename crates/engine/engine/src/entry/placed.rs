@@ -10,7 +10,7 @@ use mote_core::spec::routes::RouteRule;
 use mote_routes::RouteTable;
 use parking_lot::Mutex;
 
-use crate::routes::Routes;
+use crate::entry::routes::Routes;
 
 /// The table, which is made again whenever a function is deployed or removed, or its traffic changes.
 #[derive(Default)]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use mote_core::spec::ScaleOverride;
 use mote_pool::{Start, Why};
 
-use crate::logs::LogLevel;
 use crate::revision::Revision;
-use crate::starts;
+use crate::revision::logs::LogLevel;
+use crate::revision::starts;
 use mote_process::clock::now_ns;
 
 /// The result of a request for a number of instances.

@@ -15,8 +15,8 @@ use mote_core::{Invocation, InvocationId};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 
-use crate::request_bounds::READS_MAX;
-use crate::requests::guard_call;
+use crate::instance::request_bounds::READS_MAX;
+use crate::instance::requests::guard_call;
 use crate::revision::Revision;
 use mote_process::clock::now_ns;
 

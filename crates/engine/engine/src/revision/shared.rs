@@ -14,11 +14,11 @@ use mote_pool::admission::ProcessorMeter;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-use crate::busy_poll::BusyPoll;
+use crate::entry::settings::Config;
+use crate::instance::prewarm::Prewarm;
 use crate::ledger::Ledger;
-use crate::prewarm::Prewarm;
-use crate::settings::Config;
-use crate::threads::Threads;
+use crate::thread::busy_poll::BusyPoll;
+use crate::thread::threads::Threads;
 
 /// What all revisions share.
 pub(crate) struct Shared {

@@ -4,8 +4,8 @@
 use mote_core::InvocationId;
 use mote_core::line_budget::{LINES_PER_S, Line, LineBudget};
 
-use crate::logs::{LogLevel, LogSource};
 use crate::revision::Revision;
+use crate::revision::logs::{LogLevel, LogSource};
 
 /// Whether there is room for a line of `bytes`. Logs when lines begin to be dropped and how many
 /// were dropped.

@@ -1,0 +1,9 @@
+//! How an invocation enters the engine: the functions of a node and their routes, and invocations
+//! that go to another cell or arrive from one.
+
+pub(crate) mod elsewhere;
+pub(crate) mod engine;
+pub(crate) mod offer;
+pub(crate) mod placed;
+pub(crate) mod routes;
+pub(crate) mod settings;
