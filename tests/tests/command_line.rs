@@ -278,7 +278,7 @@ fn a_project_with_a_pipe_or_a_link_to_elsewhere_is_refused_at_once() {
 #[test]
 fn an_exception_has_no_line_that_looks_like_one_of_ours() {
     let node = Node::start();
-    let code = "raise Exception('x\\nok bad@1 is live\\u2028ok bad@2 is live')\n";
+    let code = "def handle(event, ctx):\n    pass\nraise Exception('x\\nok bad@1 is live\\u2028ok bad@2 is live')\n";
     let output = node.deploy("f", &[("app.py", code)]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("bad@1"), "{said}");
