@@ -29,7 +29,7 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
 }
 
 fn crates() -> Vec<PathBuf> {
-    tree::packages().into_iter().map(|(_, folder)| folder).collect()
+    tree::packages().into_values().collect()
 }
 
 /// The crates of this repository that the manifest of `folder` names before its

@@ -228,14 +228,17 @@ mod tests {
             assert_eq!((mode(&data.join("code")), mode(&data.join("mote.db"))), (0o755, 0o640));
             assert_eq!(
                 secure(&data).expect("usable"),
-                [PathBuf::new(); 0],
+                Vec::<PathBuf>::new(),
                 "nothing is left to do"
             );
         }
         let (above, data) = data(0o700);
-        assert_eq!(secure(&data).expect("usable"), [PathBuf::new(); 0]);
+        assert_eq!(secure(&data).expect("usable"), Vec::<PathBuf>::new());
         assert_eq!(mode(&data), 0o700);
-        assert_eq!(secure(&above.path().join("made/later")).expect("usable"), [PathBuf::new(); 0]);
+        assert_eq!(
+            secure(&above.path().join("made/later")).expect("usable"),
+            Vec::<PathBuf>::new()
+        );
     }
 
     #[test]
@@ -256,7 +259,7 @@ mod tests {
         secure(&data).expect("a group may");
         assert_eq!(changeable_above(&data), [above.path().canonicalize().expect("a path")]);
         set(above.path(), 0o700);
-        assert_eq!(changeable_above(&data), [PathBuf::new(); 0]);
+        assert_eq!(changeable_above(&data), Vec::<PathBuf>::new());
     }
 
     #[test]
@@ -270,7 +273,8 @@ mod tests {
         };
         let folder = |path: &Path| std::fs::create_dir(path).expect("a folder");
         for name in ["admin.token", "audit.log", "mote.db", "secrets.key", "mote.db-wal"] {
-            let kinds: [(&dyn Fn(&Path), &str); 3] =
+            type Make<'a> = &'a dyn Fn(&Path);
+            let kinds: [(Make<'_>, &str); 3] =
                 [(&fifo, "not a regular"), (&link, "symbolic link"), (&folder, "is a folder")];
             for (make, expected) in kinds {
                 let (_above, data) = data(0o700);

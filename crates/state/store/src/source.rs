@@ -78,7 +78,7 @@ mod tests {
             symlink(target, at(name)).expect("a link");
         }
         for name in ["here", "inside"] {
-            assert_eq!(text(&at(name)).expect(name), "text");
+            assert_eq!(text(at(name)).expect(name), "text");
         }
         for (name, expected) in [
             ("large", "larger than 1 MiB"),
@@ -91,7 +91,7 @@ mod tests {
             ("nowhere", "No such file"),
             ("missing", "No such file"),
         ] {
-            let error = text(&at(name)).expect_err(name).to_string();
+            let error = text(at(name)).expect_err(name).to_string();
             assert!(error.contains(expected), "{name}: {error}");
         }
         assert_eq!(bytes(&at("below/up"), folder.path(), 4).expect("inside"), b"text");

@@ -7,7 +7,7 @@
 
 mod fetch;
 mod issuer;
-mod issuers;
+mod known;
 mod verified;
 
-pub use issuers::{Issuers, Rejected};
+pub use known::{Issuers, Rejected};

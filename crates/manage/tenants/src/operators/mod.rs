@@ -5,12 +5,12 @@
 //! [`Audit`] records what was changed and by whom. This module must not know HTTP.
 //! Listeners tell it the method and the path of a request, and make responses from its answers.
 
+mod admission;
 mod audit;
 mod guesses;
-mod operators;
 mod role;
 pub mod tokens;
 
+pub use admission::{Admission, Admitted, Operators, TokenKey, bearer};
 pub use audit::{Act, Audit, Begun, is_act, reads_only};
-pub use operators::{Admission, Admitted, Operators, TokenKey, bearer};
 pub use role::Role;

@@ -10,7 +10,7 @@ use mote_store::{DocumentChange, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::operators::operators::{Holder, Operators, random_text};
+use crate::operators::admission::{Holder, Operators, random_text};
 use crate::operators::role::Role;
 
 /// The collection of the store in which tokens are.
@@ -197,7 +197,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
-    use crate::operators::operators::Admission;
+    use crate::operators::admission::Admission;
 
     fn wish(name: &str, role: &str, valid_ms: Option<u64>) -> OperatorTokenRequest {
         let (name, role) = (name.to_owned(), role.to_owned());

@@ -3,11 +3,11 @@
 //!
 //! [`NodeServices`] answers requests, which the engine has read and admitted. Names in a request mean
 //! what is in the namespace of the function that asks; nothing else exists for it. This module must not
-//! know how functions are deployed or managed. Start reading at `services.rs`.
+//! know how functions are deployed or managed. Start reading at `answers.rs`.
 
+mod answers;
 mod publisher;
 mod runs;
-mod services;
 
+pub use answers::NodeServices;
 pub use runs::{RunningStep, Runs};
-pub use services::NodeServices;
