@@ -57,8 +57,8 @@ const NODE_ID_BYTES: usize = 23;
 /// How long a message waits for memory, and how often that is looked at.
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 const BUSY_LOOK: Duration = Duration::from_millis(10);
-/// How often the log names a user whose connections end for others, and how many such users are
-/// remembered.
+/// How often the log names a user whose connections are closed to make room for others, and how
+/// many such users are remembered.
 const NAMED_EVERY: Duration = Duration::from_secs(60);
 const NAMED_MAX: usize = 1_024;
 /// Longest client id.

@@ -77,8 +77,8 @@ enum Refusal {
     Failed(StateError),
 }
 
-/// Decides what an operation does where a key holds `held`. `is_sure` if the server has just said
-/// so; otherwise other nodes may have changed it since.
+/// Decides what an operation does when the value of the key is `held`. `is_sure` is true if the
+/// server has just confirmed the value; otherwise another node may have changed it.
 fn decide(operation: &Operation, held: &Held, is_sure: bool, now_ms: u64) -> Step {
     let if_sure = |result| if is_sure { Step::Done(result) } else { Step::Look };
     let version = held.version(now_ms);

@@ -370,9 +370,9 @@ impl ProcessBackend {
         Ok(running)
     }
 
-    /// Brings prewarmed programs up until there are enough, one after the other: many at once would
-    /// delay the starts that callers wait for. They come up with a small share of the processor,
-    /// and after a failure nothing is tried before the next start. Does nothing outside a runtime.
+    /// Starts prewarmed programs one at a time until there are enough: many at once would delay the
+    /// starts that callers wait for. They start with a small share of the processor. After a
+    /// failure, the next try waits for the next start. Does nothing outside a runtime.
     fn fill_prewarmed(&self) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if !self.inner.waiting.begin_filling() {

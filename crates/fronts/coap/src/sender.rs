@@ -52,8 +52,8 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Whether the sender may call the function, which each block of a transfer must show. Takes the
-    /// key out of the query, so that neither the function nor an observed resource has it.
+    /// Whether the sender may call the function. Each block of a transfer must prove it. The key
+    /// leaves the query, so that neither the function nor an observed resource sees it.
     pub(crate) fn admit<I: Invoker>(
         exchange: &mut Exchange,
         (frame, proved): (Frame, Proved),

@@ -525,7 +525,7 @@ fn open_streams_of_all_connections_are_bounded() {
     let own = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let other = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
     runtime().block_on(async {
-        // Answers that come from no function hold their streams, too: the client gives them no
+        // Answers of the node itself keep their streams open, too, while the client gives them no
         // window.
         let mut held = Vec::new();
         for _ in 0..2 {

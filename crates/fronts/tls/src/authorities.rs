@@ -234,8 +234,8 @@ impl ClientCertVerifier for ClientAuthorities {
         false
     }
 
-    /// Clients choose among all their certificates, because a change of the file may bring other
-    /// authorities.
+    /// The server names no authorities, so that a client may offer any of its certificates: a
+    /// change of the file may bring other authorities.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

@@ -43,7 +43,7 @@ pub async fn keep_renewed(
 }
 
 /// The same for the authorities of clients; returns whether they have changed. `told` is the last
-/// fault, which is logged only once.
+/// fault that was logged, so that a fault that stays is logged once.
 async fn renew_clients(clients: Arc<ClientAuthorities>, told: &mut String) -> bool {
     let (changed, fault) = match spawn_blocking(move || clients.renew()).await {
         Ok(Ok(changed)) => (changed, String::new()),

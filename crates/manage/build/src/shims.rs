@@ -1,7 +1,7 @@
 //! The shims: one worker for each language, with the adapters for other platforms. They are part of
-//! the binaries, which write them to a folder before they start workers.
+//! the program, which writes them to a folder before it starts workers.
 //!
-//! It must not know functions, sandboxes or who starts a worker.
+//! This module must not know functions, sandboxes or who starts a worker.
 
 use std::fs;
 use std::io;

@@ -156,7 +156,7 @@ pub(super) fn route_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
     warnings
 }
 
-/// Recipients of results, and functions that this one calls, that do not work now, but may later.
+/// Recipients of results and called functions that do not work yet but may work later.
 pub(super) fn recipient_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
     let full = |name: &str| mote_core::name::joined(name, spec.name.namespace());
     let warning = |(key, recipient): (&str, &Recipient)| match recipient {

@@ -55,7 +55,8 @@ impl FunctionSpec {
                 || self.state != StateRules::default())
     }
 
-    /// What must hold for the services to be reached: whether it does, the setting, and the problem.
+    /// The conditions under which the services can be reached: whether each is met, the setting,
+    /// and the problem if it is not.
     pub(super) fn door_rules(&self) -> [(bool, &'static str, &'static str); 5] {
         let speaks_http = matches!(self.runtime, Runtime::Exec | Runtime::Server)
             || self.answered_by() == Runtime::Exec;

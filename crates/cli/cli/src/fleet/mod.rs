@@ -3,9 +3,8 @@
 //!
 //! A fleet is no cluster: no node knows of another one, and nothing outside of the command keeps
 //! track of them (decision 0049). This module does not know how a project is read or what is
-//! printed. Start in [`names`] for the file, in [`edit`] for its changes by a command, in
-//! [`rollout`] for the order, in [`deploy`] for a deploy, and in [`rows`] for what is true
-//! afterwards.
+//! printed. [`names`] reads the file and [`edit`] changes it, [`rollout`] has the order, [`deploy`]
+//! a deploy, and [`rows`] the state that a deploy reports.
 
 pub mod deploy;
 pub mod edit;

@@ -101,8 +101,8 @@ impl Worker {
 
 pub(crate) type Script = Box<dyn FnOnce(Worker) -> BoxFuture<()> + Send>;
 
-/// The processor time of all instances, as a test wants it measured, and whether the engine has put
-/// the last of them into the background.
+/// The processor time of all instances, which a test sets, and whether the engine has moved the
+/// last one into the background.
 pub(crate) struct Processor {
     /// Processor time so far, when it was last measured, and how much is used, in thousandths of a
     /// processor. `None`: nothing can be measured.

@@ -349,8 +349,8 @@ fn rules() -> io::Result<Rules> {
         libc::SYS_personality,
         vec![all(&[(0, Op::Eq, 0)])?, all(&[(0, Op::Eq, PERSONALITY_QUERY)])?],
     );
-    // Limits may be set, except that of core dumps, which may only be read: a null pointer sets
-    // nothing. All of the pointer is compared, because it is not an integer of 32 bits.
+    // Resource limits may be set, except the limit of core dumps. That one may only be read, so the
+    // pointer to its new value must be null. All 64 bits of the pointer are compared.
     let nothing_set = SeccompCondition::new(2, Len::Qword, Op::Eq, 0).map_err(io::Error::other)?;
     limit(
         libc::SYS_prlimit64,

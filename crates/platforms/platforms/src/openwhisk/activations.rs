@@ -31,7 +31,7 @@ const LOGS_CUT: &str =
     "Logs were truncated because the total bytes size exceeds the limit of the node.";
 /// How long a record may be in memory alone.
 const WRITE_AFTER: Duration = Duration::from_millis(500);
-/// How often records are looked at whose namespace may have been deleted, while there are any.
+/// How often, while there are records, the node looks for those whose namespace was deleted.
 const FORGET_EVERY: Duration = Duration::from_secs(10);
 /// Length of lists without a limit, and the longest list.
 const LIST_DEFAULT: usize = 30;

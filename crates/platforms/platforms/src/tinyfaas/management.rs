@@ -27,8 +27,8 @@ use super::{Context, Ports};
 
 /// Largest upload: JSON with the archive in base64.
 const UPLOAD_BYTES_MAX: usize = 64 << 20;
-/// Uploads that are received and processed at once; more wait. Each may need a few times its size
-/// in memory.
+/// The most uploads that are received and processed at the same time; further ones wait. Each may
+/// need a few times its size in memory.
 const UPLOADS_MAX: usize = 1;
 /// Time limit for the arrival of one upload, because others wait for it.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(120);
