@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from motelab.assembly import Manifest, assemble
+from motelab.assembly import assemble
 from motelab.catalog import CLUSTERS, Workload
 from motelab.cluster import NODE_ADDRESS, Cluster, Controller, images, until
 from motelab.platforms import Deployed, Function, Mote, NotOffered, Wish

@@ -7,7 +7,14 @@ import os
 import sys
 
 import mote_shim
-from mote_compat import HTML_BLOCK, flask_app, flask_value, has_flask, import_own_files_last, nothing_to_call
+from mote_compat import (
+    HTML_BLOCK,
+    flask_app,
+    flask_value,
+    has_flask,
+    import_own_files_last,
+    nothing_to_call,
+)
 
 METHODS = ["GET", "POST", "PUT", "HEAD", "OPTIONS", "DELETE"]
 

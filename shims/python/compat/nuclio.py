@@ -8,7 +8,15 @@ import sys
 import types
 
 import mote_shim
-from mote_compat import Fields, Lazy, Query, content_type, decoded_path, nothing_to_call, typed_block
+from mote_compat import (
+    Fields,
+    Lazy,
+    Query,
+    content_type,
+    decoded_path,
+    nothing_to_call,
+    typed_block,
+)
 
 TEXT_BLOCK = typed_block("text/plain")
 # Where a function that may call others reaches them.
