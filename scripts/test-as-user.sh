@@ -31,7 +31,7 @@ mkdir "$folder/sandbox" "$folder/nodes"
 bin=${MOTE_BIN:-target/debug/mote}
 cp "$bin" "$folder/mote"
 export MOTE_BIN=$folder/mote
-mapfile -t built < <(binaries mote-sandbox "${sandbox[@]}")
+mapfile -t built < <(binaries sandbox "${sandbox[@]}")
 cp "${built[@]}" "$folder/sandbox/"
 mapfile -t built < <(binaries tests "${nodes[@]}")
 cp "${built[@]}" "$folder/nodes/"
