@@ -19,7 +19,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 ALL=(v2-root v2-user v2-delegated none-root none-user)
 KIND_SECONDS_MAX=14400
-CRATES="tests mote-sandbox" # the folders of the crates whose test programs run
+CRATES="tests sandbox" # the folders of the crates whose test programs run
 
 memory=3072 names='' kinds=()
 while [ $# -gt 0 ]; do
