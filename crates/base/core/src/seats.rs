@@ -590,8 +590,8 @@ impl<K: Eq + Hash + Clone> Seat<K> {
     }
 
     /// The same for a holder that has shown who it is: the seat counts for `owner` from now on, and no
-    /// longer for the one that took it. If `owner` holds more than `owner_max` then, its oldest idle seat
-    /// ends.
+    /// longer for the one that took it. If `owner` then holds more than `owner_max`, its oldest idle seats
+    /// end until it does not. After an error the seat still counts for `owner`, until it is dropped.
     pub fn belong(&self, owner: K, owner_max: usize, standing: Standing) -> Result<(), Exceeded> {
         let mut state = self.hall.lock();
         if self.is_ended() {

@@ -62,7 +62,7 @@ pub(super) async fn run(client: &Client, verb: &KvVerb, output: &Output) -> Resu
     }
 }
 
-/// Warns that nothing reads what was written, because there is no function of this name.
+/// Warns if no function has this name: nobody then reads the value that was written.
 async fn warn_of_no_function(client: &Client, namespace: &str, output: &Output) {
     if namespace.starts_with(SHARED) {
         return;
