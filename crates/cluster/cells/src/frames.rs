@@ -18,9 +18,8 @@ use mote_core::chain::Chain;
 use mote_core::elsewhere::{HEAD_BYTES_MAX, Load, Places, RevisionKey};
 use mote_core::fault::RateOf;
 use mote_core::invocation::{Head, headers};
-use mote_core::name::FunctionName;
-use mote_core::spec::Platform;
 use mote_core::{Fault, Invocation, InvocationId, Phases, Reply, Trigger};
+use mote_spec::{FunctionName, Platform};
 
 /// The version of this protocol. Cells of different versions do not forward to each other.
 pub(crate) const VERSION: u16 = 1;

@@ -79,7 +79,7 @@ impl Waiters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mote_core::FunctionName;
+    use mote_spec::FunctionName;
 
     #[tokio::test]
     async fn those_who_wait_are_woken_in_order_and_forgotten() {

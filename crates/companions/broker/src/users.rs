@@ -8,7 +8,7 @@ use std::path::Path;
 
 use argon2::password_hash::{PasswordHash, PasswordHasher as _, PasswordVerifier as _, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
-use mote_core::spec::mqtt::check_filter;
+use mote_spec::mqtt::check_filter;
 use serde::Deserialize;
 
 /// The file, in the folder of the broker.

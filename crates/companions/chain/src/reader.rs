@@ -411,7 +411,7 @@ impl Reader {
                 let topic = fields.required("topic")?;
                 if let Kind::Text(text) = &topic.kind
                     && expression::inside(text).is_none()
-                    && let Err(why) = mote_core::publish::check_topic(text)
+                    && let Err(why) = mote_spec::mqtt::check_topic(text)
                 {
                     return Err(Mistake::new(topic.line, format!("topic {text:?}: {why}")));
                 }
@@ -573,7 +573,7 @@ impl Reader {
 
 fn check_name(function: &str, line: usize) -> Result<(), Mistake> {
     let name = function.split('@').next().unwrap_or_default();
-    match mote_core::FunctionName::new(name) {
+    match mote_spec::FunctionName::new(name) {
         Ok(_) => Ok(()),
         Err(error) => {
             let text = format!("{function:?} is not the name of a function: {error}");

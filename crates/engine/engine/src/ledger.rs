@@ -13,12 +13,12 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use mote_core::name::split;
 use mote_pool::budget::{
     Budget, IdleInstance, Lack, Occupied, Taken, Verdict, admit_start, room_in,
 };
 use mote_pool::tenants::Tenants;
 pub use mote_pool::tenants::{Exceeded, Held, UNLIMITED};
+use mote_spec::name::split;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 

@@ -9,9 +9,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use mote_core::invocation::headers;
 use mote_core::path;
-use mote_core::spec::Platform;
 use mote_core::wire::{Invoke, Load};
 use mote_core::{InvocationId, Trigger};
+use mote_spec::Platform;
 
 /// See the module's documentation.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use mote_core::spec::Transport;
+use mote_spec::Transport;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Layer;

@@ -2,7 +2,7 @@
 
 use mote_core::base64;
 use mote_core::invocation::headers;
-use mote_core::spec::Access;
+use mote_spec::Access;
 
 use crate::ring::{Key, KeyRing};
 

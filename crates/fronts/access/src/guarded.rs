@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 use futures_util::future::Either;
 use mote_core::invocation::Head;
 use mote_core::place::Place;
-use mote_core::routing::{Asked, Found};
-use mote_core::spec::Access;
 use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo as _};
+use mote_spec::Access;
+use mote_spec::routes::{Asked, Found};
 
 use crate::guard::Guard;
 

@@ -12,10 +12,10 @@ use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use hashbrown::{DefaultHashBuilder, HashMap};
 use mote_core::Fault;
 use mote_core::fault::RateOf;
-use mote_core::name::split;
 use mote_core::place::Place;
 use mote_core::shares::{Exceeded, Shares, address_owner};
-use mote_core::spec::{Rate, Rates};
+use mote_spec::name::split;
+use mote_spec::{Rate, Rates};
 
 use crate::bounded::{Bounded, Until, unix_ms};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hashbrown::HashMap;
-use mote_core::name;
+use mote_spec::name;
 use sha2::{Digest, Sha256};
 
 /// The beginning of each key, by which people and scanners recognise it.

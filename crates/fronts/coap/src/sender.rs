@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use mote_core::invocation::Head;
-use mote_core::spec::Access;
 use mote_core::{Fault, Invoker, RouteInfo};
+use mote_spec::Access;
 
 use super::cutting::Frame;
 use super::exchange::Exchange;

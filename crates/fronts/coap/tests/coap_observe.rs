@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mote_coap::notices::{Notices, State};
 use mote_coap::{Config, StreamConfig, serve, serve_stream};
-use mote_core::FunctionName;
+use mote_spec::FunctionName;
 use support::coap::*;
 use support::relay::Relay;
 use support::{Fake, seed};

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use mote_core::invocation::put_header;
-use mote_core::spec::Platform;
+use mote_spec::Platform;
 
 use crate::added::Added;
 

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use mote_core::destination::is_link_local;
-use mote_core::spec::mqtt::{Broker, Connection, LOCAL, MqttVersion};
+use mote_spec::addresses::is_link_local;
+use mote_spec::mqtt::{Broker, Connection, LOCAL, MqttVersion};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;

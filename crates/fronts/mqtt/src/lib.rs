@@ -32,8 +32,9 @@ use std::time::Duration;
 
 use base32ct::{Base32Unpadded, Encoding as _};
 use mote_core::accept::Accept;
-use mote_core::spec::mqtt::{Connection, LOCAL, MqttTrigger, matches};
-use mote_core::{FunctionName, InvocationId, Invoker};
+use mote_core::{InvocationId, Invoker};
+use mote_spec::FunctionName;
+use mote_spec::mqtt::{Connection, LOCAL, MqttTrigger, matches};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio::runtime::Handle;

@@ -4,7 +4,7 @@
 //! refuses what the standards call malformed. Payloads are slices of the bytes that were read.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use mote_core::spec::mqtt::MqttVersion;
+use mote_spec::mqtt::MqttVersion;
 
 /// Longest remaining length that the format can express.
 pub const REMAINING_MAX: usize = 268_435_455;

@@ -14,7 +14,7 @@ use base32ct::{Base32Unpadded, Encoding as _};
 use bytes::{Bytes, BytesMut};
 use mote_core::publish::{Message, Publish, PublishError, PublishFuture};
 use mote_core::shares::{Exceeded, Share, Shares};
-use mote_core::spec::mqtt::{Connection, LOCAL, MqttVersion};
+use mote_spec::mqtt::{Connection, LOCAL, MqttVersion};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -6,8 +6,8 @@ use std::time::Duration;
 use mote_core::accept::{AcceptError, Deferred};
 use mote_core::body::Body;
 use mote_core::invocation::headers;
-use mote_core::spec::mqtt::{Acknowledge, MqttOrder};
 use mote_core::{Fault, Invocation, Invoker, RouteInfo, Trigger};
+use mote_spec::mqtt::{Acknowledge, MqttOrder};
 
 use crate::message::{self, ATTEMPTS_MAX, Next};
 use crate::packet::Publish;

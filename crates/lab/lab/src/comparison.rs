@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use mote_api::harmless;
-use mote_api::quantity::duration_text;
+use mote_spec::quantity::duration_text;
 use serde_json::{Value, json};
 
 use crate::{Report, Scenario};
@@ -315,7 +315,7 @@ fn quoted(field: &str) -> String {
 #[cfg(test)]
 mod tests {
     use crate::families::family;
-    use mote_core::policy::Policy;
+    use mote_spec::policy::Policy;
 
     use super::*;
 

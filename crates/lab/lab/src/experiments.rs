@@ -6,7 +6,7 @@
 //! korvoj/k8s-distributions-iot-edge. A value that a paper does not state is chosen so that the
 //! published numbers of its own platform result, and a comment here says so.
 
-use mote_core::policy::{HpaSettings, KnativeMetric, KnativeSettings, OpenFaasSettings, Policy};
+use mote_spec::policy::{HpaSettings, KnativeMetric, KnativeSettings, OpenFaasSettings, Policy};
 
 use crate::arrivals::Arrivals;
 use crate::distribution::Distribution;

@@ -3,7 +3,7 @@
 //! Each family is the same for every policy: equal arrivals, run times and start times, determined
 //! by the seed.
 
-use mote_core::policy::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
+use mote_spec::policy::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
 
 use crate::arrivals::Arrivals;
 use crate::distribution::{Distribution, log_normal, stream, uniform};

@@ -1,9 +1,8 @@
 //! One function in the simulation: its pool, its demand, and its counts.
 
-use mote_core::policy::Balance;
-use mote_core::policy::Policy;
 use mote_pool::autoscale::Bounds;
 use mote_pool::{self as pool, Pool, Rules};
+use mote_spec::policy::{Balance, Policy};
 
 use crate::arrivals::Source;
 use crate::distribution::{Random, stream};

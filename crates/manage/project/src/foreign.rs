@@ -11,11 +11,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mote_api::manifest::{self, AccessName, FunctionManifest, PlatformName, RuntimeName};
 use mote_api::openwhisk::WhiskManifest;
-use mote_api::toml_reader::{Lined, Mistakes};
-use mote_core::FunctionName;
-use mote_core::spec::{TIMEOUT_MS_MAX, is_secret_name};
+use mote_spec::manifest::{self, AccessName, FunctionManifest, PlatformName, RuntimeName};
+use mote_spec::toml_reader::{Lined, Mistakes};
+use mote_spec::{FunctionName, TIMEOUT_MS_MAX, is_secret_name};
 use mote_store::source;
 use serde::Deserialize;
 use serde_json::Value;

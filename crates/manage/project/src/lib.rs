@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mote_api::openwhisk::WhiskManifest;
-use mote_core::FunctionSpec;
+use mote_spec::FunctionSpec;
 use tempfile::TempDir;
 
 pub mod access;

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use mote_api::toml_reader::Mistakes;
+use mote_spec::toml_reader::Mistakes;
 use mote_store::source;
 
 use super::mistakes::unreadable;

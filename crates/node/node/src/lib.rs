@@ -64,13 +64,12 @@ use std::time::Instant;
 use crate::ports::reachable;
 use mote_access::Guard;
 use mote_api::types::{NodeBudget, NodeStatus, Urls};
-use mote_core::FunctionName;
-use mote_core::spec::{Access, Runtime};
 use mote_engine::{Engine, Revision};
 use mote_http::gathering::Gathering;
 use mote_journal::{Deferring, Journals};
 use mote_outgoing::Outgoing;
 use mote_sandbox::ProcessBackend;
+use mote_spec::{Access, FunctionName, Runtime};
 use mote_store::Store;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -181,7 +180,7 @@ impl Node {
     }
 
     /// The addresses at which clients on this machine reach a function.
-    pub(crate) fn urls(&self, spec: &mote_core::FunctionSpec) -> Urls {
+    pub(crate) fn urls(&self, spec: &mote_spec::FunctionSpec) -> Urls {
         let (name, access) = (&spec.name, self.config.access_of(spec.access));
         // No option of CoAP can carry a token or a signature.
         let is_open = !matches!(access, Access::Jwt | Access::Webhook);
@@ -194,7 +193,7 @@ impl Node {
             }
         };
         Urls {
-            routes: spec.routes().iter().map(mote_routes::text).collect(),
+            routes: spec.routes().iter().map(mote_spec::routes::text).collect(),
             port: self.ports.shown(spec),
             // Only TLS shows the certificate of a client.
             http: (self.http.filter(|_| access != Access::Mtls))

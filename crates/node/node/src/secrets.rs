@@ -3,10 +3,9 @@
 use anyhow::Result;
 use mote_api::Problem;
 use mote_api::types::{Secret, SecretList};
-use mote_core::FunctionSpec;
-use mote_core::name::{kept, of_kept};
-use mote_core::spec::is_secret_name;
 use mote_engine::Engine;
+use mote_spec::name::{kept, of_kept};
+use mote_spec::{FunctionSpec, is_secret_name};
 use mote_store::seal::{KeySource, Keys, SecretError, Secrets, Zeroizing, make_key_file};
 use mote_store::{SecretsThere, Store};
 use mote_tenants::namespaces::{flag, no_such_secret as unknown};

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use mote_api::Problem;
-use mote_core::FunctionName;
+use mote_spec::FunctionName;
 use mote_tenants::namespaces::Change;
 use parking_lot::Mutex;
 

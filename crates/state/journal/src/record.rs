@@ -4,8 +4,8 @@ use bytes::Bytes;
 use mote_core::InvocationId;
 use mote_core::accept::{Callback, Deferred};
 use mote_core::invocation::{Head, Trigger, headers};
-use mote_core::spec::Topic;
-use mote_core::spec::mqtt::Connection;
+use mote_spec::Topic;
+use mote_spec::mqtt::Connection;
 use serde::{Deserialize, Serialize};
 
 use crate::pending::Number;

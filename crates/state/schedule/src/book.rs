@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mote_core::accept::{AcceptError, Accepted, Deferred, SCHEDULE_KEYS};
 use mote_core::invocation::{Head, InvocationId, Trigger};
-use mote_core::spec::{Missed, Overlap, Schedule, When};
+use mote_spec::{Missed, Overlap, Schedule, When};
 use slab::Slab;
 
 use crate::look;

@@ -14,7 +14,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use mote_core::accept::{Accept, AcceptError, Accepted};
 use mote_core::invocation::InvocationId;
-use mote_core::spec::Schedule;
+use mote_spec::Schedule;
 use parking_lot::Mutex;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,

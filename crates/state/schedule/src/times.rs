@@ -11,7 +11,7 @@ use croner::parser::{CronParser, Seconds, Year};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::{AmbiguousOffset, TimeZone};
-use mote_core::spec::{EXPRESSION_BYTES_MAX, Schedule, When};
+use mote_spec::{EXPRESSION_BYTES_MAX, Schedule, When};
 
 /// Milliseconds since 1970 in UTC.
 pub type UnixMs = i64;

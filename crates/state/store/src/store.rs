@@ -21,8 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mote_core::rollout::{Split, Traffic};
-use mote_core::spec::ScaleOverride;
-use mote_core::{FunctionName, FunctionSpec};
+use mote_spec::{FunctionName, FunctionSpec, ScaleOverride};
 use rusqlite::{Connection, Row, params};
 use rustix::fs::FlockOperation;
 
@@ -303,7 +302,7 @@ impl Store {
         {
             return Err(StoreError::NotStored(format!("packages {key}")));
         }
-        let json = mote_spec_json::to_json(spec);
+        let json = mote_spec::json::to_json(spec);
         let created_at_ms = now_ms();
         let name = spec.name.as_str();
         let revision = self.change(|change| {
@@ -506,7 +505,7 @@ impl Store {
             revision: row.revision,
             reason,
         };
-        let spec = mote_spec_json::from_json(row.spec.as_bytes())
+        let spec = mote_spec::json::from_json(row.spec.as_bytes())
             .map_err(|error| damaged(format!("its spec cannot be read: {error}")))?;
         if spec.name.as_str() != row.function {
             return Err(damaged(format!("its spec is of another function, {}", spec.name)));

@@ -3,7 +3,7 @@
 use mote_api::ClientError;
 use mote_api::error::explain;
 use mote_api::exit;
-use mote_api::toml_reader::{Mistake, Mistakes};
+use mote_spec::toml_reader::{Mistake, Mistakes};
 use mote_store::PackError;
 
 /// The socket of a node that root started.

@@ -2,7 +2,7 @@
 //! every user of a machine can see, and is never printed.
 
 use mote_api::client::Client;
-use mote_core::name::of_kept;
+use mote_spec::name::of_kept;
 
 use super::args::{Remove, SecretSet, SecretVerb};
 use super::failure::Failure;

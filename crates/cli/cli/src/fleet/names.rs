@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use mote_api::nearest;
-use mote_api::toml_reader::{Mistakes, TomlReader};
+use mote_spec::nearest;
+use mote_spec::toml_reader::{Mistakes, TomlReader};
 use toml::de::DeValue;
 
 /// Name of the file, in the folder of the user's configuration.
@@ -91,7 +91,7 @@ impl Names {
     fn node(
         &self,
         reader: &mut TomlReader<'_>,
-        section: &mote_api::toml_reader::Section<'_>,
+        section: &mote_spec::toml_reader::Section<'_>,
         name: &str,
         file: &Path,
     ) -> Option<Named> {
@@ -146,7 +146,7 @@ impl Names {
     fn group(
         &mut self,
         reader: &mut TomlReader<'_>,
-        section: &mote_api::toml_reader::Section<'_>,
+        section: &mote_spec::toml_reader::Section<'_>,
         name: &str,
     ) {
         let Some(members) = reader.strings(section, name, MEMBERS) else { return };

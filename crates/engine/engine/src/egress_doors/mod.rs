@@ -13,8 +13,7 @@ mod shares;
 
 use std::net::{IpAddr, SocketAddr};
 
-use mote_core::FunctionName;
-use mote_core::spec::Egress;
+use mote_spec::{Egress, FunctionName};
 
 pub use door::{Door, adopt, hint, is_of_this_machine};
 pub use names::Names;

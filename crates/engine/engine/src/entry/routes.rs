@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mote_core::RouteInfo;
-use mote_core::name::FunctionName;
 use mote_core::rollout::Split;
-use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{
-    Access, AsyncRules, CertificateRules, CoapResource, HttpRules, Platform, Protocol, Rates,
-    Runtime, TokenRules, WebhookRules,
+use mote_spec::mqtt::Connection;
+use mote_spec::{
+    Access, AsyncRules, CertificateRules, CoapResource, FunctionName, HttpRules, Platform,
+    Protocol, Rates, Runtime, TokenRules, WebhookRules,
 };
 
 use crate::revision::Revision;

@@ -1,8 +1,8 @@
 //! The settings that a node gives to its engine.
 
 use mote_core::destination::ClosedNetworks;
-use mote_core::spec::Access;
 use mote_pool::budget::Budget;
+use mote_spec::Access;
 use mote_store::seal::Secrets;
 
 /// Interpreters found on the host, with the arguments that start them inside a sandbox.

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use crate::service_api::{Ask, URL_VARIABLE, address};
 use mote_core::chain::Chain;
 use mote_core::services::{Answer, AnswerFuture, Asked, Begun, Caller, Status};
-use mote_core::spec::FunctionSpec;
 use mote_core::state::Operation;
 use mote_core::{Invocation, InvocationId};
+use mote_spec::FunctionSpec;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 

@@ -14,11 +14,11 @@ use std::sync::{Arc, OnceLock};
 
 use crate::metrics::FunctionMetrics;
 use mote_core::elsewhere::RevisionKey;
-use mote_core::spec::{Access, FunctionSpec, ScaleOverride};
 use mote_core::{Fault, FaultClass, Invocation, InvocationId, Reply, Trigger};
 use mote_pool::admission::Callee;
 use mote_pool::autoscale::{Bounds, Decision, Known};
 use mote_pool::{Refusal, StopReason, Why, Withdrawn};
+use mote_spec::{Access, FunctionSpec, ScaleOverride};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 

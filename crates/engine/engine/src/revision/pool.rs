@@ -16,13 +16,14 @@ use mote_core::backend::{Exit, InstanceControl};
 use mote_core::body::{Body, BodyError};
 use mote_core::chain::Chain;
 use mote_core::wire::{self, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, WINDOW_BYTES};
-use mote_core::{Fault, FunctionSpec, Invocation, InvocationId, Phases, Trigger};
+use mote_core::{Fault, Invocation, InvocationId, Phases, Trigger};
 use mote_pool::admission::Background;
 use mote_pool::autoscale::Bounds;
 use mote_pool::{
     self as pool, Call, Dispatched, Orders, Refusal, Rules, Running, Submitted, Surroundings,
     Waiting, Why,
 };
+use mote_spec::FunctionSpec;
 
 use crate::entry::offer::{Offer, Origin, Unanswered};
 use crate::instance::request_bounds::{CallGuard, Requests};

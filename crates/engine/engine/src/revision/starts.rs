@@ -6,10 +6,10 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use mote_core::Fault;
 use mote_core::fault::{bytes_text, rounded_bytes_text};
-use mote_core::name::split;
 use mote_pool::autoscale::Known;
 use mote_pool::budget::{IdleInstance, Lack, Occupied, remaining_ns};
 use mote_pool::{Start, Why};
+use mote_spec::name::split;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 

@@ -4,7 +4,7 @@ use super::decision::Reason;
 use super::history::History;
 use super::observation::Observation;
 use super::{MS_NS, Proposal};
-use mote_core::policy::{KnativeMetric, KnativeSettings};
+use mote_spec::policy::{KnativeMetric, KnativeSettings};
 
 #[derive(Debug)]
 pub(super) struct Knative {

@@ -26,7 +26,7 @@ mod target;
 mod tests;
 
 use demand::Demand;
-use mote_core::policy::Policy;
+use mote_spec::policy::Policy;
 
 pub use cost::{break_even_s, memory_cost_s};
 pub use decision::{Cut, Decision, Reason};

@@ -36,7 +36,7 @@ mod worker;
 use std::collections::VecDeque;
 
 use mote_core::invocation::{CALLER_FIELD, Head, headers};
-use mote_core::policy::{Balance, Policy};
+use mote_spec::policy::{Balance, Policy};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 use slab::Slab;
@@ -44,7 +44,7 @@ use slab::Slab;
 use crate::admission::{Admission, admit};
 use crate::autoscale::{Bounds, Decision, Known};
 use crate::balance::Candidate;
-use mote_core::spec::{
+use mote_spec::{
     CONCURRENCY_DEFAULT_CHAIN, CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO,
     CONCURRENCY_DEFAULT_NODE, CONCURRENCY_DEFAULT_SERVER, FunctionSpec, Runtime,
 };

@@ -6,7 +6,7 @@
 //! that are open or busy: one that rests for a caller is no help for others. Below, the pool adds what
 //! the autoscaler cannot know: which callers wait without an instance, and who gives way to them.
 
-use mote_core::policy::Balance;
+use mote_spec::policy::Balance;
 
 use super::orders::{Orders, Stopping};
 use super::{Dispatched, Instance, Pool, Queued, Running, StopReason, Waiting, Why, Worker};

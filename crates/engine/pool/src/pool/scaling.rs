@@ -2,7 +2,7 @@
 //!
 //! The request path only adds to integers; an [`Observation`] is made when a decision is due.
 
-use mote_core::policy::Policy;
+use mote_spec::policy::Policy;
 
 use crate::autoscale::{Autoscaler, Bounds, Decision, Estimate, Known, LOOK_MIN_NS, Observation};
 

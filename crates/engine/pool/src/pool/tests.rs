@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::*;
 use crate::budget::Lack;
-use mote_core::name::FunctionName;
+use mote_spec::FunctionName;
 use rand::RngExt;
 
 pub(super) const MS: u64 = 1_000_000;

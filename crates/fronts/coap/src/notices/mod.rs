@@ -20,9 +20,9 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
-use mote_core::name::FunctionName;
 use mote_core::services::NOTICE_BODY_BYTES_MAX;
 use mote_core::shares::{Exceeded, Share, Shares, address_owner};
+use mote_spec::FunctionName;
 
 pub use metrics::NoticeMetrics;
 

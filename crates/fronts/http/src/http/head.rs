@@ -5,7 +5,8 @@
 //! form: header fields are copied into the invocation's own layout, framing fields are interpreted
 //! here and dropped. Pure, so that every rule is a row in a table test and the whole is fuzzed.
 
-use mote_core::invocation::{Head, HeadBuilder, is_set_by_node};
+use mote_core::invocation::{Head, HeadBuilder};
+use mote_spec::fields::is_set_by_node;
 
 use super::target::{self, TARGET_BYTES_MAX, Target};
 use crate::refusal::{Refusal, shown};

@@ -16,8 +16,8 @@ use std::path::Path;
 use bytes::Bytes;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, headers, put_header};
-use mote_core::spec::StaticFiles;
 use mote_core::{Phases, Reply};
+use mote_spec::StaticFiles;
 
 pub use coding::accepts;
 use conditions::{Part, Validity};

@@ -8,8 +8,7 @@ use std::path::Path;
 
 use crate::shims::Files;
 use mote_api::Problem;
-use mote_core::FunctionSpec;
-use mote_core::spec::{Platform, Runtime};
+use mote_spec::{FunctionSpec, Platform, Runtime};
 use sha2::{Digest, Sha256};
 
 use self::vendor::Vendor;
@@ -368,7 +367,7 @@ mod tests {
         fs::write(at("f_own.go"), "package own\n\nfunc Handle() {}\n").unwrap();
         let found: Vec<_> = sources(code.path()).map(|(name, _)| name).collect();
         assert_eq!(found, ["f_own.go"]);
-        let name = mote_core::FunctionName::new("f").unwrap();
+        let name = mote_spec::FunctionName::new("f").unwrap();
         let spec = FunctionSpec::with_defaults(name, Runtime::Go, "Handle");
         assert_eq!(package(&spec, code.path()).unwrap(), "own");
         // Without a Go file of its own there is no package, even if a link leads to one.

@@ -2,7 +2,7 @@
 //! so that nothing tells which of them exist.
 
 use mote_api::Problem;
-use mote_core::name::DEFAULT_NAMESPACE;
+use mote_spec::name::DEFAULT_NAMESPACE;
 
 fn shortened(text: &str) -> String {
     text.chars().take(64).flat_map(char::escape_debug).collect()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use mote_api::Problem;
 use mote_api::namespaces::Quotas;
-use mote_core::name::{DEFAULT_NAMESPACE, is_label};
+use mote_spec::name::{DEFAULT_NAMESPACE, is_label};
 use mote_store::{DocumentChange, Store, StoreError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use mote_api::Timestamp;
 use mote_api::operators::AuditEntry;
-use mote_core::name::of_kept;
+use mote_spec::name::of_kept;
 use parking_lot::Mutex;
 
 /// The file in the data folder. The one of a namespace has a dash and the name of the namespace

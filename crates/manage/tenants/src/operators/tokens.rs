@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::namespaces::Scope;
 use mote_api::operators::{NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens};
 use mote_api::{Problem, Timestamp};
-use mote_core::spec::is_secret_name;
+use mote_spec::is_secret_name;
 use mote_store::{DocumentChange, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use mote_api::Problem;
 use mote_api::keys::{CallerKeyRequest, CallerKeys, NewCallerKey};
-use mote_core::name::of_kept;
+use mote_spec::name::of_kept;
 use mote_tenants::namespaces::no_such_namespace;
 use serde::de::DeserializeOwned;
 

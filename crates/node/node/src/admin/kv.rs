@@ -11,12 +11,12 @@ use mote_api::Problem;
 use mote_api::kv::{
     HEADER_EXPIRES, HEADER_VERSION, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten,
 };
-use mote_core::name;
 use mote_core::state::{
-    Begun, Condition, KEYS_MAX, Namespace, Operation, Outcome, QUOTA_BYTES_MAX, Quota, StateError,
-    Usage, VALUE_BYTES_MAX,
+    Begun, Condition, KEYS_MAX, Namespace, Operation, Outcome, Quota, StateError, Usage,
+    VALUE_BYTES_MAX,
 };
 use mote_process::clock;
+use mote_spec::{QUOTA_BYTES_MAX, name};
 use serde::Deserialize;
 
 use super::Refused;

@@ -8,8 +8,8 @@ use axum::http::StatusCode;
 use bytes::Bytes;
 use mote_api::Problem;
 use mote_api::types::{DeployResult, RevisionList, TrafficRequest, TrafficResult};
-use mote_core::FunctionName;
 use mote_core::rollout::Traffic;
+use mote_spec::FunctionName;
 use serde::Deserialize;
 
 use super::functions::upload;

@@ -9,13 +9,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mote_api::quantity::parse_size;
 use mote_core::destination::ClosedNetworks;
 use mote_core::fault::bytes_text;
-use mote_core::spec::{Access, MEMORY_BYTES_MIN};
 use mote_http::access_log::{Destination, Format};
 use mote_http::http::Proxies;
 use mote_platforms::compat::Reach;
+use mote_spec::quantity::parse_size;
+use mote_spec::{Access, MEMORY_BYTES_MIN};
 use mote_store::seal::KeySource;
 
 pub use function_ports::FunctionPorts;

@@ -8,16 +8,16 @@ use std::sync::Arc;
 use futures_util::future::Either;
 use mote_access::Guarded;
 use mote_core::invocation::{Head, Reply, RouteInfo};
-use mote_core::routing::{Asked, Found};
-use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{
-    Access, AsyncRules, CertificateRules, CoapResource, HttpRules, Platform, Rates, TokenRules,
-    WebhookRules,
-};
-use mote_core::{Fault, FunctionName, Invocation, Invoker};
+use mote_core::{Fault, Invocation, Invoker};
 use mote_engine::Engine;
 use mote_journal::Deferring;
 use mote_platforms::tinyfaas::{GrpcFront, Method, TinyFaasFront};
+use mote_spec::mqtt::Connection;
+use mote_spec::routes::{Asked, Found};
+use mote_spec::{
+    Access, AsyncRules, CertificateRules, CoapResource, FunctionName, HttpRules, Platform, Rates,
+    TokenRules, WebhookRules,
+};
 
 /// The functions of a node, by the conventions of one front.
 #[derive(Clone)]

@@ -8,8 +8,8 @@ use mote_core::InvocationId;
 use mote_core::accept::AcceptError;
 use mote_core::invocation::{Head, headers};
 use mote_core::services::{Answer, Begun, Caller, Status, records_answer};
-use mote_core::spec::Runtime;
 use mote_journal::Journals;
+use mote_spec::Runtime;
 use parking_lot::Mutex;
 
 /// The field of a call that names the step that makes it.

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use crate::UID_BASE_DEFAULT;
 use crate::config::{Config, OwnBroker, Share};
-use mote_api::quantity::parse_size;
-use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
-use mote_core::spec::mqtt::{Broker, LOCAL};
+use mote_spec::mqtt::{Broker, LOCAL};
+use mote_spec::quantity::parse_size;
+use mote_spec::toml_reader::{Mistake, Mistakes, TomlReader};
 
 mod access_log;
 mod acme;

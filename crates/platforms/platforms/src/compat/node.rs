@@ -12,12 +12,12 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use mote_api::Problem;
-use mote_api::manifest::FunctionManifest;
 use mote_api::types::LogLine;
+use mote_core::Fault;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Reply};
-use mote_core::spec::Platform;
-use mote_core::{Fault, FunctionName, FunctionSpec};
+use mote_spec::manifest::FunctionManifest;
+use mote_spec::{FunctionName, FunctionSpec, Platform};
 pub use mote_tenants::namespaces::{Api, Change as NamespaceChange, Namespaces, Scope, Space};
 pub use mote_tenants::operators::{Act, Admission, Role, TokenKey, reads_only};
 

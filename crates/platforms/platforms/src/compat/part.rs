@@ -11,8 +11,8 @@ use axum::response::IntoResponse as _;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use mote_api::Problem;
-use mote_core::FunctionName;
-use mote_core::name::{joined, of_kept, split};
+use mote_spec::FunctionName;
+use mote_spec::name::{joined, of_kept, split};
 
 use crate::compat::node::{Api, Code, Deploy, Function, Log, Managed, Scope, Space};
 use crate::compat::routing::{Argument, Call, Refusal};
@@ -104,7 +104,7 @@ impl Part {
 
     /// The name under which the node keeps a secret; no name of a secret has a slash.
     pub fn kept(&self, name: &str) -> Option<String> {
-        let kept = || mote_core::name::kept(name, self.namespace()).into_owned();
+        let kept = || mote_spec::name::kept(name, self.namespace()).into_owned();
         (!name.contains('/')).then(kept)
     }
 

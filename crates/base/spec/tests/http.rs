@@ -1,7 +1,8 @@
 //! The rules for HTTP requests, and the number of calls at once, in specs.
 
-use mote_core::spec::{CORS_AGE_S_MAX, Cors, HttpRules, Rate, Rates, Runtime, is_origin};
-use mote_core::{FunctionName, FunctionSpec};
+use mote_spec::{
+    CORS_AGE_S_MAX, Cors, FunctionName, FunctionSpec, HttpRules, Rate, Rates, Runtime, is_origin,
+};
 
 /// The key of the manifest that these rules break.
 fn mistake(rules: HttpRules) -> Option<&'static str> {

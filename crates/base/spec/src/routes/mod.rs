@@ -1,15 +1,19 @@
 //! Routes: the hosts and paths at which functions answer in addition to `/NAME`. Which ones are
 //! valid, and the table in which the route of a request is found. Pure functions.
 //!
-//! It must not know fronts, revisions or manifests. `rules.rs` says which routes can be obeyed, and
+//! It must not know fronts, revisions or manifests. `rule.rs` has the route of a spec, `rules.rs`
+//! says which routes can be obeyed, `lookup.rs` has the question of a front and its answer, and
 //! `table.rs` finds the route of a request.
 
+mod lookup;
+mod rule;
 mod rules;
 mod table;
 
-use mote_core::FunctionName;
-use mote_core::spec::routes::RouteRule;
+use crate::name::FunctionName;
 
+pub use lookup::{Among, Asked, Found};
+pub use rule::{Redirect, RouteRule};
 pub use rules::{Segment, mistake, segments};
 pub use table::RouteTable;
 

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::is_secret_name;
+use crate::secret::is_secret_name;
 
 /// Most MQTT triggers of one function; each has a connection of its own.
 pub const MQTT_TRIGGERS_MAX: usize = 16;
@@ -15,6 +15,9 @@ pub const MQTT_INFLIGHT_DEFAULT: u16 = 64;
 pub const MQTT_INFLIGHT_MAX: u16 = 4_096;
 /// Longest topic filter, reply, broker address and user name in bytes.
 pub const MQTT_TEXT_BYTES_MAX: usize = 1_024;
+
+/// Longest topic of a message in bytes.
+pub const TOPIC_BYTES_MAX: usize = 1_024;
 
 /// Why two triggers of one function cannot subscribe to the same topics: the broker would know
 /// them as one client.
@@ -399,6 +402,27 @@ pub fn matches(filter: &str, topic: &str) -> bool {
 /// another one.
 pub fn is_topic(topic: &str) -> bool {
     !topic.is_empty() && topic.len() <= usize::from(u16::MAX) && !topic.contains(['+', '#', '\0'])
+}
+
+/// Checks a topic to which a message is published. Topics that begin with `$` belong to the
+/// broker.
+pub fn check_topic(topic: &str) -> Result<(), String> {
+    if topic.is_empty() || topic.len() > TOPIC_BYTES_MAX {
+        return Err(format!("1 to {TOPIC_BYTES_MAX} bytes"));
+    }
+    if topic.starts_with('$') {
+        return Err("a topic that begins with $ belongs to the broker".to_owned());
+    }
+    if !is_topic(topic) || topic.contains(is_forbidden) {
+        return Err("no wildcards (+, #) and no control characters".to_owned());
+    }
+    Ok(())
+}
+
+/// Characters that a broker may refuse (MQTT 5, 1.5.4).
+pub fn is_forbidden(c: char) -> bool {
+    let code = u32::from(c);
+    c.is_control() || matches!(code, 0xfdd0..=0xfdef) || code & 0xfffe == 0xfffe
 }
 
 fn check_reply(reply: &str, filter: &str) -> Result<(), String> {

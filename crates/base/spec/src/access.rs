@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::FunctionSpec;
-
 /// Who may call a function. Calls that come about inside of the node are not asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -244,24 +242,6 @@ pub enum SignatureHash {
     Sha256,
     /// SHA-512.
     Sha512,
-}
-
-/// Reports the mistakes in who may call a function, except those in the rules for its callers.
-pub(super) fn check(spec: &FunctionSpec, check: &mut impl FnMut(bool, &'static str, &str)) {
-    let is_jwt = spec.access == Access::Jwt;
-    check(spec.tokens.is_some() == is_jwt, "access.mode", "tokens belong to jwt alone");
-    let is_mtls = spec.access == Access::Mtls;
-    check(spec.certificates.is_some() == is_mtls, "access.mode", "callers belong to mtls alone");
-    if let Some(mistake) = spec.certificates.as_ref().and_then(|rules| rules.mistake()) {
-        check(false, "access.callers", &mistake);
-    }
-    let is_webhook = spec.access == Access::Webhook;
-    check(spec.webhook.is_some() == is_webhook, "access.mode", "a scheme belongs to webhook alone");
-    check(
-        !is_webhook || spec.limits.body_bytes <= WEBHOOK_BODY_BYTES_MAX,
-        "limits.body",
-        "at most 16MiB with the access mode webhook",
-    );
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! `[async]` of a manifest: how the accepted invocations of a function are run. `crate::retry` decides
-//! by these rules.
+//! `[async]` of a manifest: how the accepted invocations of a function are run. `mote_core::retry`
+//! decides by these rules.
 
 use serde::{Deserialize, Serialize};
 
+use crate::mqtt::check_topic;
 use crate::name::NAME_BYTES_MAX;
-use crate::publish::check_topic;
 
 /// What stands for the name of the function in the topic of a recipient.
 pub const FUNCTION_PART: &str = "{function}";

@@ -8,12 +8,12 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use mote_core::FunctionName;
-use mote_core::routing::{Among, Asked, Found};
-use mote_core::spec::routes::RouteRule;
 use percent_encoding::percent_decode;
 
-use crate::rules::{Segment, segments};
+use super::lookup::{Among, Asked, Found};
+use super::rule::RouteRule;
+use super::rules::{Segment, segments};
+use crate::name::FunctionName;
 
 /// The routes of all functions of a node.
 #[derive(Debug, Default)]
@@ -271,9 +271,9 @@ fn filled(to: &str, parameters: &[(&str, Vec<u8>)]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mote_core::spec::routes::Redirect;
+    use crate::routes::Redirect;
 
-    use crate::mistake;
+    use crate::routes::mistake;
 
     fn rule(host: Option<&str>, path: &str, methods: &[&str]) -> RouteRule {
         let rule = RouteRule {

@@ -1,6 +1,6 @@
 //! Which routes are valid, and the parts of their paths.
 
-use mote_core::spec::routes::RouteRule;
+use super::rule::RouteRule;
 
 const HOST_BYTES_MAX: usize = 253;
 const PATH_BYTES_MAX: usize = 1_024;
@@ -168,8 +168,7 @@ fn is_target(text: &str, names: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use mote_core::spec::routes::Redirect;
-
+    use super::super::rule::Redirect;
     use super::*;
 
     fn rule(host: Option<&str>, path: &str) -> RouteRule {

@@ -2,9 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
-use mote_core::FunctionName;
-use mote_core::services::SERVICES_PORT;
-use mote_core::spec::{Egress, FunctionSpec, Runtime};
+use mote_spec::{Egress, FunctionName, FunctionSpec, Runtime, SERVICES_PORT};
 
 fn spec(runtime: Runtime, edit: impl FnOnce(&mut FunctionSpec)) -> FunctionSpec {
     let name = FunctionName::new("f").unwrap();

@@ -10,6 +10,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::quantity::{self, QuantityError};
+use crate::spelling::nearest;
 
 /// A value and the line of its key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -212,7 +213,7 @@ impl<'a> TomlReader<'a> {
                     .filter(|(label, keys)| *label != section.label && keys.contains(&name))
                     .map(|(label, _)| *label)
                     .collect();
-                let hint = match crate::nearest(name, known.iter().copied()) {
+                let hint = match nearest(name, known.iter().copied()) {
                     Some(near) if elsewhere.is_empty() => format!("did you mean `{near}`?"),
                     Some(near) => format!(
                         "did you mean `{near}`? If not, write it below {}",

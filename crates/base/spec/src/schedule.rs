@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::SpecError;
-use crate::invocation::is_set_by_node;
+use crate::error::SpecError;
+use crate::fields::is_set_by_node;
 
 /// Most schedules of one function.
 pub const SCHEDULES_MAX: usize = 100;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::routes::RouteRule;
+use crate::routes::RouteRule;
 
 /// Most entries of one list, and most bytes of one entry.
 const LIST_MAX: usize = 64;

@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::FunctionSpec;
-
 /// One route of a function.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,11 +29,4 @@ pub struct Redirect {
     pub to: String,
     /// The status: 301, 302, 303, 307 or 308.
     pub status: u16,
-}
-
-impl FunctionSpec {
-    /// Its routes; they are part of its rules for HTTP.
-    pub fn routes(&self) -> &[RouteRule] {
-        self.http.as_deref().map_or(&[], |http| &http.routes)
-    }
 }

@@ -9,15 +9,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mote_core::name::FunctionName;
-use mote_core::policy::{Balance, Policy};
-use mote_core::spec::mqtt::{MqttTrigger, Publishing};
-use mote_core::spec::{
-    Access, AsyncRules, CertificateRules, CoapResource, Egress, FunctionSpec, HttpRules, Limits,
-    Missed, Overlap, Platform, Protocol, Rates, Runtime, STREAM_IDLE_MS_DEFAULT, Scale, Schedule,
-    ScheduledCall, StartPolicy, StateRules, TokenRules, Transport, WebhookRules, When,
+use crate::mqtt::{MqttTrigger, Publishing};
+use crate::policy::{Balance, Policy};
+use crate::{
+    Access, AsyncRules, CertificateRules, CoapResource, Egress, FunctionName, FunctionSpec,
+    HttpRules, Limits, Missed, Overlap, Platform, Protocol, QUOTA_BYTES_DEFAULT, Rates, Runtime,
+    STREAM_IDLE_MS_DEFAULT, Scale, Schedule, ScheduledCall, StartPolicy, StateRules, TokenRules,
+    Transport, WebhookRules, When,
 };
-use mote_core::state::QUOTA_BYTES_DEFAULT;
 use serde::{Deserialize, Serialize};
 
 /// The version that this crate writes, and the newest that it reads.
@@ -331,7 +330,7 @@ impl From<SpecV1> for FunctionSpec {
 
 #[cfg(test)]
 mod tests {
-    use mote_core::spec::{Cors, TokenKeys};
+    use crate::{Cors, TokenKeys};
     use serde_json::{Value, json};
 
     use super::*;
