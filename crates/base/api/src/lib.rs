@@ -7,6 +7,10 @@
 //!
 //! Start with [`types`], then [`paths`] for the addresses.
 
+// Every district uses these items, so each says what it promises. Elsewhere a comment is written
+// only where it says more than the name does.
+#![warn(missing_docs)]
+
 pub mod cells;
 pub mod client;
 mod cluster;

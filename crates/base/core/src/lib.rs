@@ -24,6 +24,10 @@
 //! - `retry.rs`, `state.rs`, `chain.rs`: what follows a failed attempt, the state of functions, and
 //!   the records of chains
 
+// Every district uses these items, so each says what it promises. Elsewhere a comment is written
+// only where it says more than the name does.
+#![warn(missing_docs)]
+
 pub mod accept;
 pub mod backend;
 pub mod base64;

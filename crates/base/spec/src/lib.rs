@@ -20,6 +20,10 @@
 //! [`json`]; then set it in `plan.rs` of `mote-project`, which makes a spec from a manifest, and
 //! describe it in `docs/reference/manifest.md`.
 
+// Every district uses these items, so each says what it promises. Elsewhere a comment is written
+// only where it says more than the name does.
+#![warn(missing_docs)]
+
 mod access;
 pub mod addresses;
 mod background;

@@ -70,7 +70,6 @@ impl Waiters {
         }
     }
 
-    /// Wakes all.
     pub(crate) fn wake_all(&self) {
         self.wake_each(|_| u32::MAX);
     }

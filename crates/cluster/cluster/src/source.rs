@@ -27,13 +27,11 @@ pub(crate) const ARCHIVE_BYTES_MAX: u64 = 64 << 20;
 /// limits of memory are enough.
 pub(crate) const LARGE_BYTES: u64 = 2 << 20;
 
-/// The archive of a revision.
 pub(crate) struct Archive {
     /// The tar, with the spec as its first entry.
     pub(crate) tar: Bytes,
     /// SHA-256 of `tar`, as text.
     pub(crate) digest: String,
-    /// The word of the runtime.
     pub(crate) runtime: String,
     /// The bounds of instances, for the whole cluster.
     pub(crate) bounds: Bounds,

@@ -61,7 +61,6 @@ const BUSY_LOOK: Duration = Duration::from_millis(10);
 /// many such users are remembered.
 const NAMED_EVERY: Duration = Duration::from_secs(60);
 const NAMED_MAX: usize = 1_024;
-/// Longest client id.
 const CLIENT_ID_BYTES_MAX: usize = 256;
 
 type Digest = [u8; 32];
@@ -99,7 +98,6 @@ struct Client {
     revoked: Arc<Notify>,
 }
 
-/// The rules for clients.
 pub(crate) struct Rules {
     anonymous: Anonymous,
     /// Of the node's own password.

@@ -13,13 +13,10 @@ use serde::Deserialize;
 
 /// The file, in the folder of the broker.
 pub(crate) const FILE_NAME: &str = "users.toml";
-/// Most users.
 const USERS_MAX: usize = 10_000;
 /// Most topic filters of a user, each way.
 const FILTERS_MAX: usize = 100;
-/// Longest name of a user.
 const NAME_BYTES_MAX: usize = 256;
-/// Longest password.
 pub(crate) const PASSWORD_BYTES_MAX: usize = 1_024;
 /// What one check of a password costs: OWASP's smallest recommendation, because the broker runs on
 /// small machines too.
@@ -35,7 +32,6 @@ pub(crate) struct Users {
     pub(crate) users: BTreeMap<String, User>,
 }
 
-/// A user.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct User {
@@ -144,7 +140,6 @@ fn hasher() -> Argon2<'static> {
     Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
 }
 
-/// The hash of a password.
 pub(crate) fn hash(password: &[u8]) -> io::Result<String> {
     let mut salt = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut salt)?;

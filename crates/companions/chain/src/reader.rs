@@ -18,7 +18,6 @@ use crate::yaml::{Kind, Mistake, Mistakes, Node};
 const TASKS_MAX: usize = 1_000;
 /// Iterations of a `for` that run at once at most.
 const PARALLEL_MAX: i64 = 64;
-/// The longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// Mistakes in tasks that are named at once.

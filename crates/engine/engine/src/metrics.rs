@@ -87,7 +87,6 @@ struct Families {
     instances: Family<FunctionLabel, Gauge>,
 }
 
-/// All metrics of a node.
 pub struct Metrics {
     registry: Mutex<Registry>,
     families: Families,

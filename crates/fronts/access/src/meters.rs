@@ -37,7 +37,6 @@ pub(crate) struct Meters {
     all: ArcSwap<HashMap<u64, Arc<Meter>>>,
     /// Held by those who change it.
     change: Mutex<()>,
-    /// The rates of namespaces.
     namespaces: ArcSwap<HashMap<String, Arc<DefaultDirectRateLimiter>>>,
 }
 

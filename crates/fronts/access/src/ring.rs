@@ -14,7 +14,6 @@ const PREFIX: &str = "mote_";
 /// Longest text that is examined; a key has 48 bytes.
 const PRESENTED_BYTES_MAX: usize = 128;
 
-/// What is kept of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
     /// The name of the caller; in a namespace, `NAMESPACE/NAME`.
@@ -78,7 +77,6 @@ fn end_of(hash: &[u8; 32]) -> [u8; IDENTITY_BYTES] {
 }
 
 impl KeyRing {
-    /// A ring with these keys.
     pub fn new(keys: impl IntoIterator<Item = Key>) -> Self {
         let mut all = HashMap::default();
         for key in keys {

@@ -16,7 +16,6 @@ use super::translate;
 /// signed it.
 pub type CheckCertificate = Arc<dyn Fn(&[u8]) -> Option<Vec<String>> + Send + Sync>;
 
-/// The sessions of a front.
 #[derive(Default)]
 pub(crate) struct Sessions {
     /// By number, the address of each, and what its client has proved.

@@ -189,7 +189,6 @@ impl<I: Invoker> Server<I> {
         self.counters
     }
 
-    /// Takes one datagram.
     pub(crate) fn datagram(&mut self, peer: SocketAddr, bytes: &[u8], now_ns: u64) {
         let header = match message::header(bytes) {
             Ok(header) => header,

@@ -2,7 +2,7 @@
 //! UDP and TCP. If a client is not installed, its part is skipped with a message (`scripts/setup.sh
 //! test` installs both).
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

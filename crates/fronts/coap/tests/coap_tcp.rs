@@ -1,6 +1,6 @@
 //! CoAP over TCP (RFC 8323) over loopback sockets.
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -1,7 +1,7 @@
 //! A connection that always has more work for the front does not keep the thread: another task of
 //! the same runtime gets its turn after a bounded number of requests or pieces.
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -48,13 +48,11 @@ pub use state::{Counts, Problem, State, Status};
 
 /// What the triggers need from the node.
 pub trait Host: Send + Sync + 'static {
-    /// A fresh id of an invocation.
     fn invocation_id(&self) -> InvocationId;
     /// Monotonic nanoseconds, as invocations have them.
     fn now_ns(&self) -> u64;
     /// Random bits, which need not be secret.
     fn random(&self) -> u64;
-    /// The value of a secret.
     fn secret(&self, name: &str) -> Option<String>;
     /// Writes a line to the log of a function.
     fn log(&self, function: &FunctionName, level: Level, text: &str);
@@ -113,7 +111,6 @@ impl Settings {
     }
 }
 
-/// The MQTT triggers of a node.
 pub struct Triggers<I> {
     invoker: I,
     host: Arc<dyn Host>,

@@ -173,7 +173,6 @@ pub fn reply(
 /// What to do with a message after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// It is acknowledged.
     Acknowledge,
     /// There was no room: it runs again after a pause, as often as necessary.
     Pause,

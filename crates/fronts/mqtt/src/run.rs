@@ -15,7 +15,6 @@ use crate::{Host, Level, Settings};
 
 /// The first pause before a message is tried again; each further one is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Longest answer that is published.
 const ANSWER_BYTES_MAX: u64 = 6 << 20;
@@ -33,7 +32,6 @@ pub(crate) enum Outcome {
     NotStored(String),
 }
 
-/// A run that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) message: Publish,

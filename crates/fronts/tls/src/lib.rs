@@ -71,7 +71,6 @@ fn unusable(path: &Path, what: impl ToString, hint: &'static str) -> Unusable {
     Unusable { path: path.to_owned(), what: what.to_string(), hint }
 }
 
-/// The certificates of a node.
 #[derive(Debug)]
 pub struct Certificates {
     folder: PathBuf,

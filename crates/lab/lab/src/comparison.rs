@@ -19,7 +19,6 @@ const MIB: f64 = 1_048_576.0;
 pub struct Run {
     /// The policy as the user wrote it.
     pub policy: String,
-    /// What came of it.
     pub report: Report,
 }
 
@@ -33,7 +32,6 @@ pub struct Comparison {
     pub duration_s: f64,
     start_ms: f64,
     seed: u64,
-    /// The run of each policy.
     pub runs: Vec<Run>,
 }
 
@@ -133,7 +131,6 @@ impl Comparison {
         text
     }
 
-    /// The object in JSON.
     pub fn json(&self) -> Value {
         let policies: Vec<Value> = self
             .runs

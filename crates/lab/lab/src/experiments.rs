@@ -12,7 +12,6 @@ use crate::arrivals::Arrivals;
 use crate::distribution::Distribution;
 use crate::scenario::{FunctionModel, NodeModel, Scenario};
 
-/// Names of the experiments.
 pub const EXPERIMENTS: [&str; 11] = [
     "scale-workload-steady",
     "scale-workload-bursty",

@@ -9,7 +9,6 @@ use crate::arrivals::Arrivals;
 use crate::distribution::{Distribution, log_normal, stream, uniform};
 use crate::scenario::{FunctionModel, NodeModel, Scenario};
 
-/// Names of the families.
 pub const FAMILIES: [&str; 5] = ["steady", "bursty", "diurnal", "ramp", "heavy-tail"];
 
 /// A one-line description of a family; `None` for an unknown name.

@@ -11,7 +11,6 @@ use crate::scenario::{FunctionModel, NodeModel};
 /// The client of an invocation for which no caller of a closed load waits.
 pub(crate) const NO_CLIENT: u32 = u32::MAX;
 
-/// A waiting invocation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Waiting {
     pub(crate) arrived_ns: u64,

@@ -24,7 +24,6 @@ pub struct Scenario {
     pub policy: Policy,
     /// The rule that chooses instances.
     pub balance: Balance,
-    /// The functions.
     pub functions: Vec<FunctionModel>,
 }
 
@@ -62,13 +61,11 @@ pub struct StartModel {
 }
 
 impl StartModel {
-    /// A model with cold starts only.
     pub fn cold(cold: Distribution) -> Self {
         Self { cold, prewarmed: cold, resume: cold, pause_after_s: None }
     }
 }
 
-/// The work of an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct WorkModel {
     /// Its run time when it has the CPU that it needs.
@@ -79,16 +76,13 @@ pub struct WorkModel {
     pub cores_per_instance: f64,
 }
 
-/// One function and its demand.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FunctionModel {
     /// Its name in outputs.
     pub name: String,
     /// The times of its calls.
     pub arrivals: Arrivals,
-    /// The work of a call.
     pub work: WorkModel,
-    /// Its start times.
     pub start: StartModel,
     /// Most invocations that one instance runs at once.
     pub concurrency: u32,

@@ -53,7 +53,6 @@ pub fn set_mode(spec: &mut FunctionSpec, name: AccessName) {
     spec.certificates = (spec.access == Access::Mtls).then(Arc::default);
 }
 
-/// The access mode of this name.
 fn mode(name: AccessName) -> Access {
     match name {
         AccessName::Key => Access::Key,

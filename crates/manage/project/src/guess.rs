@@ -22,7 +22,6 @@ const NODE_FIRST: [&str; 8] = [
     "handler.js",
 ];
 
-/// The runtime that a manifest names.
 pub(super) fn named(name: RuntimeName) -> Runtime {
     match name {
         RuntimeName::Python => Runtime::Python,

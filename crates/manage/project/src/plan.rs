@@ -673,7 +673,6 @@ fn apply_background(rules: &mut AsyncRules, manifest: &AsyncManifest) -> Result<
     Ok(())
 }
 
-/// A checked MQTT trigger.
 fn mqtt_trigger(from: &MqttManifest) -> Result<MqttTrigger, Mistakes> {
     let text = |lined: &Option<Lined<String>>| lined.as_ref().map(|lined| lined.value.clone());
     let default = MqttTrigger::new(from.filter.value.clone());

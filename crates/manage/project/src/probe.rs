@@ -58,7 +58,6 @@ pub(super) struct Folder {
     pub(super) single: bool,
 }
 
-/// The file of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Program {
     pub(super) executable: bool,
@@ -132,7 +131,6 @@ impl Folder {
             .collect()
     }
 
-    /// Whether it is a Go package.
     pub(super) fn has_go(&self) -> bool {
         self.has("go.mod") || !self.with_ending(&[".go"]).is_empty()
     }

@@ -62,7 +62,6 @@ struct OpenWhisk {
     incoming: mote_platforms::openwhisk::Incoming,
 }
 
-/// The sockets of tinyFaaS.
 struct TinyFaas {
     management: Bound,
     http: Option<TcpListener>,
@@ -71,7 +70,6 @@ struct TinyFaas {
 }
 
 impl Listeners {
-    /// Binds the ports.
     pub(super) async fn bind(config: &PlatformApis, tls: Option<&Acceptor>) -> Result<Self> {
         let mut listeners = Self::default();
         let bind = async |key, address| -> Result<Bound> {

@@ -44,7 +44,6 @@ impl Steps {
     }
 }
 
-/// The options of a deploy.
 pub(crate) struct Options {
     /// Check everything and change nothing.
     pub(crate) dry_run: bool,
@@ -63,7 +62,6 @@ pub(crate) struct Options {
 /// [`rollout::set_split`] names it.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    /// Its number.
     pub(crate) number: u64,
     /// Whether one of its instances must become ready. Off for a revision that is in use on other
     /// cells, so that a new cell need not start each function once.

@@ -46,7 +46,6 @@ pub(crate) async fn list(node: &Node) -> Result<CallerKeys, Problem> {
     Ok(CallerKeys { keys })
 }
 
-/// Makes a key for a new caller.
 pub(crate) async fn create(node: &Node, wish: CallerKeyRequest) -> Result<NewCallerKey, Problem> {
     let CallerKeyRequest { name, mut functions, valid_ms } = wish;
     let (namespace, own) = of_kept(&name);

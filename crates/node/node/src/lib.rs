@@ -98,13 +98,11 @@ pub(crate) struct Node {
     pub(crate) store: Arc<Store>,
     /// Invocations that run after their callers were answered.
     pub(crate) journals: Journals,
-    /// The runs of chains.
     pub(crate) runs: crate::services::Runs,
     /// The rule for requests that the node itself sends.
     pub(crate) outgoing: Outgoing,
     /// The resources of functions that clients observe.
     pub(crate) notices: mote_coap::notices::Notices,
-    /// The state of functions.
     pub(crate) state: Arc<dyn mote_core::state::State>,
     /// The connection to NATS, if the node shares anything with others.
     pub(crate) nats: Option<mote_journal::nats::Nats>,
@@ -132,7 +130,6 @@ pub(crate) struct Node {
     pub(crate) coap_tls: Option<SocketAddr>,
     /// The tokens of those who manage the node over TCP.
     pub(crate) operators: Arc<mote_tenants::operators::Operators>,
-    /// The namespaces of functions.
     pub(crate) namespaces: Arc<mote_tenants::namespaces::Namespaces>,
     /// Held while namespaces are changed.
     pub(crate) namespace_turn: tokio::sync::Mutex<()>,
@@ -147,7 +144,6 @@ pub(crate) struct Node {
     pub(crate) uid: u32,
     /// The memory that all instances together may use.
     pub(crate) memory_bytes: u64,
-    /// Cores of the machine.
     pub(crate) cores: u32,
     /// Bodies of calls that arrived through other platforms' APIs, by function.
     pub(crate) gathering: Gathering<String>,
@@ -278,7 +274,6 @@ impl Node {
         self.elsewhere.lock().remove(name);
     }
 
-    /// The names of the functions that are chains.
     pub(crate) fn chains(&self) -> Vec<String> {
         let all = self.engine.list();
         let chains = all.iter().filter(|revision| revision.spec.runtime == Runtime::Chain);

@@ -28,7 +28,6 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Pause between two looks at what has not ended.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The namespaces in the store.
 pub(super) async fn open(store: &Arc<Store>, config: &Config) -> Result<Arc<Namespaces>> {
     let (store, namespaces) = (store.clone(), Arc::new(Namespaces::default()));
     let loaded = namespaces.clone();
@@ -101,7 +100,6 @@ pub(crate) async fn describe(node: &Node, name: &str) -> Result<Shown, Problem> 
     found.ok_or_else(|| mote_tenants::namespaces::no_such_namespace(name))
 }
 
-/// Makes a namespace.
 pub(crate) async fn create(node: &Arc<Node>, wish: NamespaceRequest) -> Result<Shown, Problem> {
     if let Some(setting) = shares(&node.config) {
         let text = format!(

@@ -51,7 +51,6 @@ const CERTIFICATES: &[&str] = &[
     "PIP_CERT",
 ];
 
-/// Installed packages.
 pub(crate) struct Installed {
     /// Their key in the store.
     pub(crate) key: String,

@@ -62,7 +62,6 @@ pub(crate) async fn revisions(node: &Node, name: &FunctionName) -> Result<Revisi
     Ok(RevisionList { function: name.to_string(), revisions })
 }
 
-/// Splits the traffic of `name`.
 pub(crate) async fn set_traffic(
     node: &Arc<Node>,
     name: &FunctionName,

@@ -153,7 +153,6 @@ fn seed(node: &Node, revision: &Revision) -> u64 {
     mote_schedule::book::hash(&[host.nodename().to_bytes(), &created, name])
 }
 
-/// The schedules of a function.
 pub(crate) fn of(node: &Node, function: &FunctionName) -> Vec<Schedule> {
     node.schedules.list(Some(function.as_str())).into_iter().map(described).collect()
 }

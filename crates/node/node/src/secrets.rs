@@ -15,7 +15,6 @@ use super::store_work::with_store;
 use crate::config::Config;
 use crate::unusable::unusable;
 
-/// Largest value in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 64 << 10;
 /// Largest sum of all values of one function in bytes: one message of 160 KiB carries them to its
 /// sandbox.
@@ -192,7 +191,6 @@ fn may_put(
     Ok(())
 }
 
-/// Removes all secrets of a namespace.
 pub(crate) async fn remove_all_of(node: &Node, namespace: String) -> Result<(), Problem> {
     let removed = with_store(node, move |store| store.remove_secrets_of(&namespace)).await?;
     removed.iter().for_each(|name| node.engine.secrets().put(name, None));

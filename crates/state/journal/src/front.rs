@@ -58,7 +58,6 @@ pub type CallerOpens = Arc<dyn Fn(&Head, &dyn RouteInfo) -> bool + Send + Sync>;
 /// A function, or the invocations of the journal.
 #[derive(Clone)]
 pub enum Route<R> {
-    /// A function.
     Function(R),
     /// `/_invocations`.
     Invocations,

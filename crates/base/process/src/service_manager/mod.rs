@@ -52,12 +52,7 @@ pub enum GivenError {
         "the service manager gives a socket with the name \"{name}\" (descriptor {fd}); the names are {known}: set FileDescriptorName= in its .socket unit",
         known = sockets::NAMES
     )]
-    Name {
-        /// Its descriptor.
-        fd: RawFd,
-        /// Its name.
-        name: String,
-    },
+    Name { fd: RawFd, name: String },
     /// Two sockets have the same name.
     #[error(
         "the service manager gives two sockets with the name \"{0}\"; the node serves one: remove a Listen line or a .socket unit"
@@ -66,9 +61,7 @@ pub enum GivenError {
     /// A socket has the wrong type.
     #[error("the service manager's socket \"{name}\" (descriptor {fd}) is not {wanted}")]
     Kind {
-        /// Its name.
         name: &'static str,
-        /// Its descriptor.
         fd: RawFd,
         /// What it should be, and how a .socket unit says so.
         wanted: &'static str,
@@ -77,12 +70,7 @@ pub enum GivenError {
     #[error(
         "the service manager's socket \"{name}\" listens on {address}, which other machines can reach: set lan = true in the configuration, or a loopback address in the .socket unit"
     )]
-    Reach {
-        /// Its name.
-        name: &'static str,
-        /// Its address.
-        address: std::net::SocketAddr,
-    },
+    Reach { name: &'static str, address: std::net::SocketAddr },
     /// The address for notifications cannot be used.
     #[error("NOTIFY_SOCKET is \"{0}\"; it must be the path of a Unix socket, or a name after @")]
     NotifySocket(String),

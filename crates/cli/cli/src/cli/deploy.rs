@@ -27,7 +27,6 @@ pub(super) const SIGINT: i32 = 2;
 
 /// What the paths of a deploy contain.
 pub(super) struct Projects<'a> {
-    /// Functions with the path of each.
     pub(super) plans: Vec<(&'a Path, Planned)>,
     /// Entities of OpenWhisk other than functions.
     pub(super) manifests: Vec<WhiskManifest>,

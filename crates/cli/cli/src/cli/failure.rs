@@ -12,7 +12,6 @@ const ROOT_SOCKET: &str = "/run/mote/mote.sock";
 /// An error as the command line shows it: code, what failed on which object, and a hint.
 #[derive(Debug)]
 pub(super) struct Failure {
-    /// Exit code.
     pub(super) exit: u8,
     /// Lines to print; empty if the command ends without a message.
     pub(super) mistakes: Vec<Mistake>,

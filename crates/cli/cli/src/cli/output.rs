@@ -11,7 +11,6 @@ use mote_api::text::is_bidirectional_control;
 use super::args::{Format, Global, When};
 use super::failure::Failure;
 
-/// The version of this program.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The output settings of this command.

@@ -22,7 +22,6 @@ pub(super) async fn run(
     }
 }
 
-/// The value of a secret that is to be set.
 pub(super) async fn value(args: &SecretSet) -> Result<String, Failure> {
     let mut value = input::read(args.file.as_deref(), || no_value(&args.name)).await?;
     if !args.exact {

@@ -21,7 +21,6 @@ const OTHER: &str = "docker.io/library/debian:stable-slim";
 pub struct Needs {
     /// It has a `requirements.txt`.
     pub requirements: bool,
-    /// It has a `package.json`.
     pub package_json: bool,
     /// It has a `package-lock.json`.
     pub package_lock: bool,

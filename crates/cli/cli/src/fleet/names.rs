@@ -24,7 +24,6 @@ pub struct Named {
     pub name: String,
     /// `https://HOST:PORT`, `http://HOST:PORT`, or the path of a socket.
     pub address: String,
-    /// The file with its token.
     pub token_file: Option<PathBuf>,
     /// The SHA-256 of its certificate, as written.
     pub fingerprint: Option<String>,
@@ -44,7 +43,6 @@ pub struct Names {
 pub struct NoSuchNode {
     /// The text, without the name of the file.
     pub text: String,
-    /// What to do.
     pub hint: Option<String>,
 }
 
@@ -172,7 +170,6 @@ impl Names {
         self.groups.insert(name.to_owned(), members.value);
     }
 
-    /// Whether this is the name of a group.
     pub fn is_group(&self, name: &str) -> bool {
         self.groups.contains_key(name)
     }

@@ -316,7 +316,6 @@ fn not_a_split(error: &SplitError) -> Problem {
     Problem::new(422, "M0413", error.to_string())
 }
 
-/// The traffic of a function.
 fn now(controller: &Controller, name: &str) -> Result<Traffic, Problem> {
     let function = known(controller, name)?;
     let traffic = function.status.as_ref().and_then(|status| status.traffic.clone());
@@ -326,7 +325,6 @@ fn now(controller: &Controller, name: &str) -> Result<Traffic, Problem> {
     })
 }
 
-/// Splits the traffic.
 pub(super) async fn traffic(
     controller: &Controller,
     name: &str,
@@ -499,7 +497,6 @@ pub(super) async fn put_secret(
     Ok(is_new)
 }
 
-/// Removes a secret.
 pub(super) async fn remove_secret(controller: &Controller, name: &str) -> Result<(), Refused> {
     if !secret_names(controller).await?.iter().any(|there| there == name) {
         return Err(Problem::new(404, "M0601", format!("there is no secret {name}")).into());

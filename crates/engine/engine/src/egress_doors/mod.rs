@@ -26,7 +26,6 @@ pub trait Instance: Send + Sync + 'static {
     fn function(&self) -> u64;
     /// Its own number.
     fn instance(&self) -> u64;
-    /// The name of its function.
     fn name(&self) -> &FunctionName;
     /// What the connections of all functions share.
     fn shares(&self) -> &EgressShares;

@@ -282,7 +282,6 @@ impl Engine {
         self.routes.load().get(name).map(|serving| serving.live().clone())
     }
 
-    /// The revisions that serve `name`.
     pub fn serving(&self, name: &str) -> Option<Serving> {
         self.routes.load().get(name).cloned()
     }
@@ -305,7 +304,6 @@ impl Engine {
         self.logs.lock().entry(name.clone()).or_default().clone()
     }
 
-    /// The node's metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }

@@ -76,12 +76,10 @@ impl Serving {
         self.parts.as_ref().map_or(std::slice::from_ref(&self.live), |parts| &parts.revisions)
     }
 
-    /// The revision with this number.
     pub fn revision(&self, number: u64) -> Option<&Arc<Revision>> {
         self.revisions().iter().find(|revision| revision.number == number)
     }
 
-    /// The revision for an invocation.
     #[inline]
     pub(crate) fn pick(&self, key: impl FnOnce() -> Option<u64>) -> &Arc<Revision> {
         match &self.parts {
@@ -93,7 +91,6 @@ impl Serving {
         }
     }
 
-    /// The revision with this tag.
     pub(crate) fn by_tag(&self, tag: &str) -> Option<&Arc<Revision>> {
         self.revision(self.parts.as_ref()?.split.by_tag(tag)?)
     }
@@ -115,12 +112,10 @@ enum Way {
 }
 
 impl Route {
-    /// A route to this revision.
     pub fn to(revision: Arc<Revision>) -> Self {
         Self { revision, way: Way::Share(None) }
     }
 
-    /// The revision.
     pub fn revision(&self) -> &Arc<Revision> {
         &self.revision
     }

@@ -91,7 +91,6 @@ struct Birth {
     instance: u64,
     since_ns: u64,
     why: Why,
-    /// Its program was prewarmed.
     prewarmed: bool,
 }
 

@@ -48,7 +48,6 @@ pub(crate) fn serve(
     });
 }
 
-/// The programs of one instance.
 struct Programs {
     revision: Arc<Revision>,
     instance: u64,

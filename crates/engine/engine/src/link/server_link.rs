@@ -102,7 +102,6 @@ impl ServerLink {
         }
     }
 
-    /// A new connection.
     pub(crate) async fn connect(&self) -> io::Result<Connection> {
         let (io, meter) = self.open().await?;
         let (sender, driver) = client().handshake(io).await.map_err(io::Error::other)?;

@@ -31,7 +31,6 @@ const START_NS_GUESS: u64 = 50_000_000;
 /// Why a start that was requested explicitly was not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WarmError {
-    /// The node has no room.
     #[error("{0}")]
     NodeFull(String),
     /// The namespace of the function is at a limit.

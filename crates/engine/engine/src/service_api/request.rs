@@ -68,7 +68,6 @@ pub(crate) struct Parts<'a> {
     pub(crate) headers: &'a HeaderMap,
 }
 
-/// What a request with this body asks for.
 pub(crate) fn read(parts: &Parts<'_>, body: Bytes) -> Result<Asked, Refusal> {
     let path = parts.path.strip_prefix('/').unwrap_or(parts.path);
     let (service, rest) = path.split_once('/').unwrap_or((path, ""));

@@ -23,7 +23,6 @@ pub struct Known {
     pub start: Estimate,
     /// Memory for instances on this node, in bytes.
     pub node_memory_bytes: Option<u64>,
-    /// Cores of this node.
     pub node_cores: Option<u32>,
 }
 

@@ -77,7 +77,6 @@ impl Instance for Fake {
     }
 }
 
-/// A pool and its clock.
 pub(super) struct Bench {
     pub(super) pool: Pool<Job, Job, Fake>,
     pub(super) now_ns: u64,

@@ -215,7 +215,6 @@ struct Service<I> {
     activity: Arc<Activity>,
     streams: Shares<IpAddr>,
     gathering: Gathering<IpAddr>,
-    /// The client's address.
     address: IpAddr,
     access_log: Option<AccessLog>,
     via: Option<Arc<Proxies>>,

@@ -30,7 +30,6 @@ pub(crate) struct Wanted {
     accept_encoding: Vec<u8>,
 }
 
-/// What was found.
 pub(crate) enum Found {
     File(File),
     /// The file for pages that are not there.
@@ -40,7 +39,6 @@ pub(crate) enum Found {
     Folder(String),
 }
 
-/// A file to send.
 pub(crate) struct File {
     pub(crate) open: fs::File,
     /// Its content, if it is short.
@@ -49,7 +47,6 @@ pub(crate) struct File {
     /// Its entity tag, with quotes.
     pub(crate) tag: String,
     pub(crate) kind: &'static str,
-    /// The coding of the variant.
     pub(crate) coding: Option<&'static str>,
     /// Whether other clients get another variant.
     pub(crate) has_variants: bool,

@@ -1,7 +1,7 @@
 //! A small node for tests of the fronts: functions that echo, wait, stream or fail, and a record of
 //! the requests that they received.
 
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

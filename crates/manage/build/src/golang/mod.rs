@@ -44,7 +44,6 @@ struct Provided {
 
 /// The folder of the worker's files, as [`crate::shims`] names it.
 const WORKER_FILES: &str = "go/worker";
-/// The folder of the provided files.
 const PROVIDED_FILES: &str = "go/provided";
 
 const HANDLER: &[(&str, &str)] = &[("handler.go", "handler/handler.go")];
@@ -118,7 +117,6 @@ fn adapter(spec: &FunctionSpec) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// The texts of the worker.
 fn worker(texts: &Files) -> impl Iterator<Item = (&'static str, &str)> {
     WORKER.into_iter().map(|name| (name, texts.text(&format!("{WORKER_FILES}/{name}"))))
 }

@@ -27,7 +27,6 @@ pub struct Wanted {
     pub key: String,
     /// What the installation sees of the function.
     pub inputs: Inputs,
-    /// Where they come from.
     pub registries: Arc<Registries>,
 }
 

@@ -20,7 +20,6 @@ use super::{Described, Foreign, group, object_name, text};
 pub struct Converted {
     /// The object, as messages show it.
     pub object: String,
-    /// The route.
     pub route: RouteManifest,
 }
 

@@ -56,7 +56,6 @@ pub fn must_be_empty(name: &str, counts: &[(&str, &str, usize)]) -> Result<(), P
     Err(Problem::new(409, "M0427", text).with_hint(hint))
 }
 
-/// There is no such secret.
 pub fn no_such_secret(name: &str) -> Problem {
     Problem::new(404, "M0415", format!("no secret named {}", shortened(name)))
         .with_hint("list the secrets: mote secret list")

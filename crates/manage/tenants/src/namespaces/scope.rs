@@ -27,7 +27,6 @@ impl Scope {
         }
     }
 
-    /// Its namespace.
     pub fn namespace(&self) -> Option<&Arc<str>> {
         match self {
             Scope::All => None,

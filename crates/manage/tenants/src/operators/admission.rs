@@ -43,7 +43,6 @@ pub enum Admission {
     OtherRole {
         /// The name of the token, in the same form.
         name: Arc<str>,
-        /// Its role.
         role: Role,
     },
     /// The token is missing or not valid.

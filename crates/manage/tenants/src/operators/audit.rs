@@ -59,11 +59,9 @@ pub struct Act {
     pub who: String,
     /// The address of the sender, or the socket.
     pub from: String,
-    /// Its method.
     pub method: String,
     /// Its path, without the query.
     pub path: String,
-    /// The status of the answer.
     pub status: u16,
 }
 

@@ -15,7 +15,6 @@ use crate::operators::role::Role;
 
 /// The collection of the store in which tokens are.
 const COLLECTION: &str = "operators";
-/// Most tokens.
 const TOKENS_MAX: usize = 1_000;
 /// The beginning of each token, by which people and scanners recognise it.
 const PREFIX: &str = "mote_op_";
@@ -35,7 +34,6 @@ struct Stored {
     expires_at_ms: Option<u64>,
 }
 
-/// Why the tokens are not changed.
 #[derive(Debug)]
 pub enum NotChanged {
     /// The client's wish cannot be fulfilled.

@@ -26,7 +26,6 @@ pub enum Calls {
     Own(Guarded<Deferring<Engine>>),
     /// One of them, which answers every request.
     One(Guarded<Deferring<Engine>>, FunctionName),
-    /// Those of tinyFaaS.
     TinyFaas(TinyFaasFront<Guarded<Engine>>),
     /// The method of tinyFaaS' gRPC service.
     TinyFaasGrpc(GrpcFront),
@@ -37,7 +36,6 @@ pub enum Calls {
 pub enum Route {
     /// By the node's own conventions.
     Own(<Guarded<Deferring<Engine>> as Invoker>::Route),
-    /// By those of tinyFaaS.
     TinyFaas(<TinyFaasFront<Guarded<Engine>> as Invoker>::Route),
     /// The one method.
     TinyFaasGrpc(Method),

@@ -32,7 +32,6 @@ use crate::services::publisher::Publisher;
 use crate::services::runs::Runs;
 use mote_engine::link::fields::for_each_field;
 
-/// The services of a node.
 pub struct NodeServices {
     engine: Engine,
     state: Arc<dyn State>,

@@ -68,7 +68,6 @@ impl Runs {
         keys
     }
 
-    /// The records of a run.
     pub(crate) fn records(&self, caller: Caller<'_>, after: String) -> Begun {
         if caller.spec.runtime != Runtime::Chain {
             return Begun::Done(denied());
@@ -84,7 +83,6 @@ impl Runs {
         }))
     }
 
-    /// Keeps a record of a run.
     pub(crate) fn record(&self, caller: Caller<'_>, key: String, value: Bytes) -> Begun {
         if caller.spec.runtime != Runtime::Chain {
             return Begun::Done(denied());

@@ -30,7 +30,6 @@ mod table;
 
 pub use table::{SETTINGS, Setting};
 
-/// Name of the configuration file.
 pub const FILE_NAME: &str = "mote-node.toml";
 
 const HTTP_PORT_DEFAULT: u16 = 6683;
@@ -57,7 +56,6 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// A configuration that was read and checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
-    /// The settings for the node.
     pub config: Config,
     /// Each setting's text and origin, in the order of [`SETTINGS`].
     pub origins: Vec<(&'static str, String, Origin)>,
@@ -66,11 +64,9 @@ pub struct Loaded {
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// A flag.
     Flag,
     /// An environment variable.
     Env(String),
-    /// A line of the file.
     File(PathBuf, usize),
     /// The default, because no source sets it.
     Default,
@@ -92,11 +88,9 @@ impl fmt::Display for Origin {
 pub struct Given {
     /// Flags by key.
     pub flags: Vec<(&'static str, String)>,
-    /// `--config`.
     pub config: Option<PathBuf>,
     /// Environment variables.
     pub env: Vec<(String, String)>,
-    /// Whether the user is root.
     pub is_root: bool,
 }
 
@@ -578,7 +572,6 @@ impl Check<'_> {
     }
 }
 
-/// The reference page.
 #[cfg(test)]
 fn reference() -> String {
     let mut page = String::from(

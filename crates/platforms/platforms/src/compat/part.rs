@@ -45,7 +45,6 @@ impl Part {
         Ok(Self { space, ..self.clone() })
     }
 
-    /// Whether the sender has a token.
     pub fn has_token(&self) -> bool {
         self.scope.is_some()
     }
@@ -136,12 +135,10 @@ impl Part {
         all
     }
 
-    /// One function.
     pub fn function(&self, name: &str) -> Option<Function> {
         self.node.function(&self.full(name)?)
     }
 
-    /// The log of a function.
     pub fn logs(&self, name: &str, follow: bool) -> Option<Log> {
         self.node.logs(&self.full(name)?, follow)
     }
@@ -159,7 +156,6 @@ impl Part {
         self.node.deploy(deploy)
     }
 
-    /// Removes a function.
     pub fn remove(&self, name: &str) -> BoxFuture<'static, Result<(), Problem>> {
         match self.full(name) {
             Some(full) => self.node.remove(&full),

@@ -32,7 +32,6 @@ pub(super) enum Busy {
     Node,
 }
 
-/// One deploy.
 #[derive(Debug, Clone)]
 pub(super) struct Build {
     /// The document of the request.

@@ -71,7 +71,6 @@ pub(super) fn managed_ones(part: &Part) -> Vec<Function> {
     all
 }
 
-/// One of these functions.
 fn managed(part: &Part, name: &str) -> Result<Function, Refused> {
     let function = part.function(name).ok_or_else(|| unknown(name))?;
     if part.has_token() || is_ours(&function) {

@@ -39,7 +39,6 @@ pub(super) struct ActionChange {
     pub(super) publish: Option<bool>,
 }
 
-/// Flags of a request.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Flags {

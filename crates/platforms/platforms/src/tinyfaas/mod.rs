@@ -24,7 +24,6 @@ pub type Context = crate::compat::Context<dyn Managed>;
 /// Ports of the fronts that are on, for the answer to an upload.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ports {
-    /// HTTP.
     pub http: Option<u16>,
     /// CoAP.
     pub coap: Option<u16>,

@@ -39,7 +39,6 @@ pub(crate) const EPOCH: &str = "e";
 pub(crate) struct Epoch {
     /// The form of the log; a node refuses one that it does not know.
     pub(crate) format: u32,
-    /// The node.
     pub(crate) node: String,
     /// When, in milliseconds since 1970.
     pub(crate) at_ms: u64,
@@ -62,7 +61,6 @@ pub(crate) struct Replica {
     pub(crate) state: Arc<ReplicaState>,
     /// Why the journal is not open yet.
     pub(crate) closed: Mutex<AcceptError>,
-    /// When it was opened.
     pub(crate) opened: OnceLock<Instant>,
 }
 

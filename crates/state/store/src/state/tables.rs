@@ -80,7 +80,6 @@ fn namespace_of(text: &str) -> Option<Namespace> {
     }
 }
 
-/// Applies an operation.
 pub(crate) fn apply(
     connection: &Connection,
     namespace: &Namespace,
