@@ -28,9 +28,9 @@ use tokio::sync::{Notify, oneshot};
 use crate::acl::{BYTES_MAX, may_publish, may_subscribe};
 use crate::config::Anonymous;
 use crate::kept::{ASK_TO_KEEP, Kept};
+use crate::limits::{CONNECTIONS_OF_USER_MAX, MORE_CONNECTIONS_MAX, NODE_USER};
 use crate::shares::Shares;
 use crate::users::{FILE_NAME, PASSWORD_BYTES_MAX, User, Users, verify};
-use crate::{CONNECTIONS_OF_USER_MAX, MORE_CONNECTIONS_MAX, NODE_USER};
 
 /// Wrong passwords of an address in a minute, after which its passwords are not checked any more
 /// in that minute.

@@ -116,7 +116,7 @@ impl User {
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
             return Some(format!("a name has 1 to {NAME_BYTES_MAX} bytes"));
         }
-        if name == crate::NODE_USER {
+        if name == crate::limits::NODE_USER {
             return Some("this name belongs to the node".to_owned());
         }
         if PasswordHash::new(&self.password).is_err() {
@@ -268,7 +268,10 @@ mod tests {
             ("[users.a]\npassword = \"plain\"".to_owned(), "not the hash"),
             (format!("[users.a]\npassword = \"{hash}\"\nread = [\"a+\"]"), "level of its own"),
             (format!("[users.a]\npassword = \"{hash}\"\nwrite = [\"$SYS/#\"]"), "belong to"),
-            (format!("[users.\"{}\"]\npassword = \"{hash}\"", crate::NODE_USER), "the node"),
+            (
+                format!("[users.\"{}\"]\npassword = \"{hash}\"", crate::limits::NODE_USER),
+                "the node",
+            ),
             ("[users.a]\npasswort = \"x\"".to_owned(), "passwort"),
         ] {
             let error = Users::parse(&text).expect_err(&text);

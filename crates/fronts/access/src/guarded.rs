@@ -136,7 +136,7 @@ impl<F: Future<Output = Result<Reply, Fault>>> Future for Placed<F> {
         let polled = this.answer.poll(cx);
         match this.place {
             Some(_) if polled.is_ready() => polled.map_ok(|reply| match this.place.take() {
-                Some(place) => place.until_end_of(reply),
+                Some(place) => Reply { body: place.until_end_of(reply.body), ..reply },
                 None => reply,
             }),
             _ => polled,

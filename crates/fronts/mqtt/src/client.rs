@@ -26,13 +26,14 @@ use crate::dial::{
     BACKOFF_MAX, BACKOFF_MIN, CONNECT_PATIENCE, KEEP_ALIVE_S, LOG_EVERY, Opened,
     PACKET_EXTRA_BYTES, PING_PATIENCE, STABLE, Stream, connack, open, unreachable,
 };
+use crate::host::{Host, Level};
 use crate::message;
 use crate::packet::{self, Connect, Malformed, Packet, Publish, Read};
 use crate::reasons::reason_text;
 use crate::run::{self, Ended, Outcome, jitter};
 use crate::session::{Arrival, Session};
+use crate::settings::Settings;
 use crate::state::{Problem, Shared, State};
-use crate::{Host, Level, Settings};
 
 /// Seconds for which a broker keeps a persistent session (MQTT 5) while the node is away. A session
 /// that nobody ends, because the node was thrown away, must not fill the broker for ever.

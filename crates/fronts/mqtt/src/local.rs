@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::Local;
+use crate::host::Local;
 
 /// The name of the node's user, which `mote-broker` knows.
 const USER: &str = "mote-node";

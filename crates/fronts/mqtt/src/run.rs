@@ -9,9 +9,10 @@ use mote_core::invocation::headers;
 use mote_core::{Fault, Invocation, Invoker, RouteInfo, Trigger};
 use mote_spec::mqtt::{Acknowledge, MqttOrder};
 
+use crate::host::{Host, Level};
 use crate::message::{self, ATTEMPTS_MAX, Next};
 use crate::packet::Publish;
-use crate::{Host, Level, Settings};
+use crate::settings::Settings;
 
 /// The first pause before a message is tried again; each further one is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(100);

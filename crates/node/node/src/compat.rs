@@ -472,7 +472,7 @@ impl Invocations for PlatformNode {
             };
             let answered = node.engine.invoke(&route, invocation).await;
             answered.map(|reply| match place {
-                Some(place) => place.until_end_of(reply),
+                Some(place) => Reply { body: place.until_end_of(reply.body), ..reply },
                 None => reply,
             })
         }

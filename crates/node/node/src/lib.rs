@@ -26,6 +26,7 @@ mod code;
 mod compat;
 pub mod config;
 mod deploy;
+mod deploying;
 pub mod doctor;
 mod failed_logs;
 pub mod fronts;
@@ -110,7 +111,7 @@ pub(crate) struct Node {
     pub(crate) cells: Option<mote_cells::Cells>,
     pub(crate) backend: Arc<ProcessBackend>,
     pub(crate) interpreters: interpreters::Found,
-    pub(crate) deploying: turns::Deploying,
+    pub(crate) deploying: deploying::Deploying,
     pub(crate) failed_logs: failed_logs::FailedLogs,
     /// Held while a Go function is built, because all builds share one compiler cache.
     pub(crate) go_builds: mote_tenants::namespaces::Turns,

@@ -3,7 +3,7 @@
 use super::decision::Reason;
 use super::history::{History, WindowMax};
 use super::observation::Observation;
-use super::{MS_NS, Proposal};
+use super::proposal::{MS_NS, Proposal};
 use mote_spec::policy::HpaSettings;
 
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use super::decision::Reason;
 use super::history::History;
 use super::observation::Observation;
-use super::{Bounds, MS_NS, Proposal};
+use super::proposal::{Bounds, MS_NS, Proposal};
 use mote_spec::policy::OpenFaasSettings;
 
 #[derive(Debug)]

@@ -25,6 +25,7 @@ mod orders;
 mod own;
 #[cfg(test)]
 mod own_tests;
+mod owner;
 mod pick;
 mod run_times;
 mod scaling;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use slab::Slab;
 
-use super::own::Owner;
+use super::owner::Owner;
 use super::run_times::RunTimes;
 use super::{Instance, Running};
 use crate::admission::frames_max;

@@ -10,8 +10,12 @@ use mote_core::invocation::Head;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, utf8_percent_encode};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 
-use crate::static_files::{WHOLE_BYTES_MAX, accepts, field, kinds};
+use super::coding::accepts;
+use super::field::field;
+use super::kinds;
 
+/// Longest file that is read at once, and sent with its head.
+const WHOLE_BYTES_MAX: u64 = 64 << 10;
 /// The file of a folder that stands for the folder.
 const INDEX: &str = "index.html";
 /// Codings of variants, the best one first, and the endings of their files.

@@ -26,7 +26,7 @@ use serde::Deserialize;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::access::Seen;
-use super::{Refused, to_the_end};
+use super::refused::{Refused, to_the_end};
 use crate::functions::{self as node_functions, find};
 use crate::{Node, deploy as node_deploy, rollout, schedules};
 

@@ -13,7 +13,7 @@ use mote_tenants::namespaces::no_such_namespace;
 use serde::de::DeserializeOwned;
 
 use super::access::{Made, Seen};
-use super::{Refused, to_the_end};
+use super::refused::{Refused, to_the_end};
 use crate::{Node, keys};
 
 pub(super) async fn list(

@@ -19,8 +19,8 @@ use mote_process::clock;
 use mote_spec::{QUOTA_BYTES_MAX, name};
 use serde::Deserialize;
 
-use super::Refused;
 use super::access::Seen;
+use super::refused::Refused;
 use crate::Node;
 
 /// The prefix of shared namespaces; it is in no name of a function.

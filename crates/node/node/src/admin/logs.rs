@@ -14,7 +14,7 @@ use mote_api::{Problem, Timestamp};
 use mote_process::clock;
 use serde::Deserialize;
 
-use super::Refused;
+use super::refused::Refused;
 use crate::Node;
 use crate::functions::{find, log_lines};
 

@@ -13,7 +13,7 @@ use mote_spec::FunctionName;
 use serde::Deserialize;
 
 use super::functions::upload;
-use super::{Refused, to_the_end};
+use super::refused::{Refused, to_the_end};
 use crate::functions::find;
 use crate::{Node, deploy, rollout};
 

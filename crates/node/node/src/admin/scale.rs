@@ -10,7 +10,7 @@ use mote_api::types::{ScaleBounds, ScaleRequest, ScaleResult};
 use mote_engine::Revision;
 use mote_spec::{INSTANCES_MAX, ScaleOverride};
 
-use super::Refused;
+use super::refused::Refused;
 use crate::{Node, functions};
 
 pub(super) async fn scale(

@@ -43,6 +43,7 @@ const THREADS_MAX: usize = 64;
 /// With the largest, the default of 10 s becomes about a quarter of an hour. An emulated processor
 /// is up to 50 times slower than the one that emulates it.
 const TIMEOUT_FACTORS: RangeInclusive<u64> = 1..=100;
+const NATS_REPLICAS_MAX: u8 = 5;
 /// Above the user ids that every system assigns itself, including `nobody`; the ids of the last
 /// instances stay below the greatest id.
 const UID_BASES: RangeInclusive<u64> = 65_536..=4_294_000_000;
@@ -346,7 +347,7 @@ fn read_file(path: &Path, required: bool) -> Result<(Values, Vec<Mistake>), Mist
                 .integer(&top, key, TIMEOUT_FACTORS)
                 .map(|value| (value.value.to_string(), value.line)),
             "nats_replicas" => reader
-                .integer(&top, key, 1..=nats::REPLICAS_MAX.into())
+                .integer(&top, key, 1..=NATS_REPLICAS_MAX.into())
                 .map(|value| (value.value.to_string(), value.line)),
             "uid_base" => reader
                 .integer(&top, key, UID_BASES)
