@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 
 use toml::de::DeTable;
 
+use crate::rate::{CALLS_AT_ONCE_MAX, RATE_CALLS_MAX};
+use crate::scale::TARGET_MAX;
 use crate::toml_reader::{Lined, Mistakes, Section, TomlReader};
 
 mod access;
@@ -70,13 +72,8 @@ const LIMIT_KEYS: [&str; 15] = [
     "calls_at_once",
     "caller_calls_at_once",
 ];
-/// Most calls of a rate, and of a burst.
-const RATE_CALLS_MAX: u32 = 1_000_000;
-/// Largest number of calls at once.
-const CALLS_AT_ONCE_MAX: u64 = 100_000;
 const SCALE_KEYS: [&str; 10] =
     ["min", "max", "idle", "queue", "policy", "target", "start", "balance", "pause", "spare"];
-const TARGET_MAX: u64 = 1_000_000;
 const ALLOW_KEYS: [&str; 3] = ["net", "functions", "mqtt"];
 const KV_KEYS: [&str; 2] = ["shared", "quota"];
 /// The sections to which the keys belong that are often written elsewhere.
@@ -651,11 +648,11 @@ fn read_limits(reader: &mut TomlReader<'_>, at: &Section<'_>) -> LimitsManifest 
         stream_idle_ms: duration(reader, "stream_idle", 24 * HOUR_MS, "1ms\u{2013}24h, e.g. 5m"),
         rate: read_rate(reader, at, ("rate", "burst")),
         caller_rate: read_rate(reader, at, ("caller_rate", "caller_burst")),
-        calls_at_once: narrow(reader.integer(at, "calls_at_once", 1..=CALLS_AT_ONCE_MAX)),
+        calls_at_once: narrow(reader.integer(at, "calls_at_once", 1..=CALLS_AT_ONCE_MAX.into())),
         caller_calls_at_once: narrow(reader.integer(
             at,
             "caller_calls_at_once",
-            1..=CALLS_AT_ONCE_MAX,
+            1..=CALLS_AT_ONCE_MAX.into(),
         )),
     };
     if let (Some(all), Some(caller)) = (limits.calls_at_once, limits.caller_calls_at_once)
@@ -761,7 +758,7 @@ fn read_target(reader: &mut TomlReader<'_>, at: &Section<'_>) -> Option<u32> {
             None
         }
         ("cpu" | "memory" | "hpa", Some(_)) => narrow(reader.integer(at, "target", 1..=100)),
-        _ => narrow(reader.integer(at, "target", 1..=TARGET_MAX)),
+        _ => narrow(reader.integer(at, "target", 1..=TARGET_MAX.into())),
     }
 }
 
