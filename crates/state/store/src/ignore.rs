@@ -39,7 +39,6 @@ struct Rule {
     keeps: bool,
 }
 
-/// The rules of one folder.
 #[derive(Default)]
 pub(crate) struct Ignore {
     rules: Vec<Rule>,
