@@ -1,13 +1,13 @@
 //! The lock on the revisions of a function: one change of each function at a time.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use mote_api::Problem;
 use mote_core::FunctionName;
-use mote_tenants::namespaces::Change;
+use mote_engine::Engine;
+use mote_tenants::namespaces::{Change, Namespaces};
 use parking_lot::Mutex;
-
-use super::Node;
 
 /// Names that are being deployed now: two simultaneous deploys of one function would compete for
 /// the newer number.
@@ -22,32 +22,43 @@ pub(crate) struct Turn<'a> {
 }
 
 /// Begins a change of `name`, or fails because another one is under way.
-pub(crate) fn turn<'a>(node: &'a Node, name: &FunctionName) -> Result<Turn<'a>, Problem> {
-    let change = name.namespace().map(|namespace| node.namespaces.change(namespace)).transpose()?;
-    claimed(node, name, change)
+pub(crate) fn turn<'a>(
+    deploying: &'a Deploying,
+    namespaces: &Arc<Namespaces>,
+    name: &FunctionName,
+) -> Result<Turn<'a>, Problem> {
+    let change = name.namespace().map(|namespace| namespaces.change(namespace)).transpose()?;
+    claimed(deploying, name, change)
 }
 
 /// The same for the removal of the whole namespace of `name`, which lets nothing else begin.
-pub(crate) fn last_turn<'a>(node: &'a Node, name: &FunctionName) -> Result<Turn<'a>, Problem> {
-    claimed(node, name, None)
+pub(crate) fn last_turn<'a>(
+    deploying: &'a Deploying,
+    name: &FunctionName,
+) -> Result<Turn<'a>, Problem> {
+    claimed(deploying, name, None)
 }
 
 /// Functions of a namespace, other than `name`, that are deployed for the first time now.
-pub(crate) fn new_ones(node: &Node, namespace: &str, name: &FunctionName) -> u64 {
-    let deploying = node.deploying.0.lock();
+pub(crate) fn new_ones(
+    deploying: &Deploying,
+    engine: &Engine,
+    namespace: &str,
+    name: &FunctionName,
+) -> u64 {
+    let deploying = deploying.0.lock();
     let is_new = |other: &&FunctionName| {
         let is_other = other.namespace() == Some(namespace) && *other != name;
-        is_other && node.engine.get(other.as_str()).is_none()
+        is_other && engine.get(other.as_str()).is_none()
     };
     deploying.iter().filter(is_new).count() as u64
 }
 
 fn claimed<'a>(
-    node: &'a Node,
+    deploying: &'a Deploying,
     name: &FunctionName,
     change: Option<Change>,
 ) -> Result<Turn<'a>, Problem> {
-    let deploying = &node.deploying;
     if deploying.0.lock().insert(name.clone()) {
         return Ok(Turn { deploying, name: name.clone(), _change: change });
     }

@@ -31,7 +31,7 @@ use crate::functions::{self as node_functions, find};
 use crate::{Node, deploy as node_deploy, rollout, schedules};
 
 pub(super) async fn list(State(node): State<Arc<Node>>, Seen(view): Seen) -> Json<FunctionList> {
-    let all = node.engine.list().into_iter();
+    let all = node.data_path.engine.list().into_iter();
     let shown = all.filter(|revision| view.shows(revision.spec.name.as_str()));
     let functions = shown.map(|revision| function(&node, &revision)).collect();
     Json(FunctionList { functions })
@@ -41,7 +41,7 @@ pub(super) async fn describe(
     State(node): State<Arc<Node>>,
     Path(name): Path<String>,
 ) -> Result<Json<Function>, Refused> {
-    let revision = find(&node.engine, &name)?;
+    let revision = find(&node.data_path.engine, &name)?;
     Ok(Json(function(&node, &revision)))
 }
 
@@ -49,7 +49,7 @@ pub(super) async fn schedules(
     State(node): State<Arc<Node>>,
     Seen(view): Seen,
 ) -> Json<ScheduleList> {
-    let mut list = schedules::list(&node).await;
+    let mut list = schedules::list(&node.accepted).await;
     list.schedules.retain(|schedule| view.shows(&schedule.function));
     Json(list)
 }
@@ -59,7 +59,7 @@ pub(super) async fn schedules(
 fn function(node: &Node, revision: &Arc<Revision>) -> Function {
     let spec = &revision.spec;
     let status = revision.status();
-    let serving = node.engine.serving(spec.name.as_str());
+    let serving = node.data_path.engine.serving(spec.name.as_str());
     let serving = serving.unwrap_or_else(|| revision.clone().into());
     let others = serving.revisions().iter().filter(|other| other.number != revision.number);
     let mut instances = described(revision.number, &status);
@@ -115,12 +115,18 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             window_ms: rules.scheme.has_time().then_some(rules.window_ms),
         }),
         secrets: spec.secret_names().into_iter().map(str::to_owned).collect(),
-        schedules: schedules::of(node, &spec.name),
+        schedules: schedules::of(&node.accepted.schedules, &spec.name),
         urls: node.urls(spec),
-        mqtt: node.mqtt.status(&spec.name).into_iter().map(crate::mqtt::described).collect(),
+        mqtt: node
+            .mqtt
+            .triggers
+            .status(&spec.name)
+            .into_iter()
+            .map(crate::mqtt::described)
+            .collect(),
         limits: Limits {
             memory_bytes: spec.limits.memory_bytes,
-            process_memory_bytes: node.backend.process_bytes(spec.limits.memory_bytes),
+            process_memory_bytes: node.opened.backend.process_bytes(spec.limits.memory_bytes),
             cpu_millis: spec.limits.cpu_millis,
             pids: spec.limits.pids,
             timeout_ms: revision.timeout_ms(),
@@ -140,7 +146,7 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             calls_at_once: spec.rates.at_once,
             caller_calls_at_once: spec.rates.caller_at_once,
         },
-        created_at: Timestamp::from_unix_ms(node.created_at_ms(revision)),
+        created_at: Timestamp::from_unix_ms(node.deployed.created_at_ms(revision)),
         requests: Requests {
             total,
             failed: total - ok,
@@ -264,11 +270,11 @@ pub(super) async fn invoke(
     request_headers: HeaderMap,
     request: Request,
 ) -> Result<Response, Refused> {
-    let route = rollout::route(&node, &name)?;
+    let route = rollout::route(&node.data_path.engine, &name)?;
     let spec = &route.revision().spec;
     if let Some(Seen(view)) = request.extensions().get()
         && view.scope().namespace().is_some()
-        && let Err(fault) = node.guard.count_namespace(spec.name.as_str(), None)
+        && let Err(fault) = node.callers.guard.count_namespace(spec.name.as_str(), None)
     {
         let mut response = Refused(fault_problem(&fault, &name)).into_response();
         if let Fault::TooManyCalls { retry_after_s, .. } = fault {
@@ -298,7 +304,7 @@ pub(super) async fn invoke(
             .await
             .map_err(|_| fault_problem(&Fault::BodyTooLarge { limit_bytes: limit }, &name))?;
     let received_ns = clock::now_ns();
-    let id = InvocationId::new(clock::unix_ms(), node.random());
+    let id = InvocationId::new(clock::unix_ms(), node.ids.random());
     let invocation = Invocation {
         id,
         trigger: Trigger::Admin,
@@ -309,7 +315,7 @@ pub(super) async fn invoke(
         chain: None,
     };
     let route = mote_journal::Route::Function(route);
-    let reply = match node.invoker.invoke(&route, invocation).await {
+    let reply = match node.callers.invoker.invoke(&route, invocation).await {
         Ok(reply) => reply,
         Err(fault) => {
             let mut response = Refused(fault_problem(&fault, &name)).into_response();

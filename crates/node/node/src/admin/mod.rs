@@ -164,7 +164,7 @@ pub(crate) async fn serve(
     tcp: Option<Bound>,
     stop: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
-    let uid = node.uid;
+    let uid = node.tenants.uid;
     let app = routes(node);
     let unix = serve_unix(socket, uid, app.clone(), stop.clone());
     match tcp {
