@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use mote_access::Guarded;
 use mote_api::Problem;
-use mote_core::invocation::{Head, Reply, RouteInfo as _};
+use mote_core::invocation::{Head, Reply, Routed as _};
 use mote_core::name::split;
 use mote_core::spec::{
     Egress, INSTANCES_MAX, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, ScaleOverride,
@@ -439,12 +439,13 @@ impl Invocations for PlatformNode {
     fn admit(&self, function: &str, head: &mut Head, from: IpAddr) -> Result<(), Fault> {
         let route =
             self.node.data_path.engine.route(function, || None).ok_or(Fault::NoSuchFunction)?;
-        let (guard, name) = (&self.node.callers.guard, route.name().as_str());
-        guard.admit(route.access(), route.tokens(), name, head, Some(from))?;
-        if route.is_confined() {
-            return guard.count_within(route.access(), route.rates(), name, head, Some(from));
+        let info = route.info();
+        let (guard, name) = (&self.node.callers.guard, info.name.as_str());
+        guard.admit(info.access, info.tokens, name, head, Some(from))?;
+        if info.is_confined {
+            return guard.count_within(info.access, info.rates, name, head, Some(from));
         }
-        guard.count(route.access(), route.rates(), name, head, Some(from))
+        guard.count(info.access, info.rates, name, head, Some(from))
     }
 
     fn invoke(&self, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
@@ -460,9 +461,15 @@ impl Invocations for PlatformNode {
             };
             let mut head = call.head;
             // Where a request comes from was asked when it arrived.
-            if route.access() != mote_core::spec::Access::Local {
-                let name = route.name().as_str();
-                node.callers.guard.admit(route.access(), route.tokens(), name, &mut head, None)?;
+            if route.info().access != mote_core::spec::Access::Local {
+                let name = route.info().name.as_str();
+                node.callers.guard.admit(
+                    route.info().access,
+                    route.info().tokens,
+                    name,
+                    &mut head,
+                    None,
+                )?;
             }
             let place = head.take_place();
             let limit_ms = route.revision().timeout_ms();

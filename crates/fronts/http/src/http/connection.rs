@@ -13,7 +13,7 @@ use mote_core::invocation::Head;
 use mote_core::seats::{Seat, Standing};
 use mote_core::shares::address_owner;
 use mote_core::wire::INLINE_BODY_BYTES_MAX;
-use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo, Trigger};
+use mote_core::{Fault, Invocation, Invoker, Reply, Routed, Trigger};
 use tokio::io::AsyncWriteExt;
 
 use super::answer::{self, After};
@@ -216,7 +216,7 @@ async fn serve_one<I: Invoker>(
             return after(written, keep);
         }
     };
-    writer.logged.found(route.name().as_str(), &request.head);
+    writer.logged.found(route.info().name.as_str(), &request.head);
     let is_proven = request.head.is_admitted() && request.head.caller().is_some();
     let standing = if is_proven { Standing::Proven } else { Standing::Anonymous };
     if peer.seat.prove(standing).is_err() {
@@ -228,7 +228,7 @@ async fn serve_one<I: Invoker>(
     if request.framing == Framing::None && !request.wants_websocket {
         file = files::answer(&route, &request.head, request.is_bare).await;
     }
-    let limit = route.body_bytes_max();
+    let limit = route.info().body_bytes_max;
     if request.framing != Framing::None {
         request.head.give_place_back();
     }
@@ -239,7 +239,7 @@ async fn serve_one<I: Invoker>(
         return After::Close;
     }
     input.refusals = 0;
-    let choice = Choice::of(route.http(), &request.head);
+    let choice = Choice::of(route.info().http, &request.head);
     let seat = peer.seat;
     let mut exchange =
         Exchange { front, seat, route, request, received_ns, is_head, owner, added, choice };
@@ -248,8 +248,8 @@ async fn serve_one<I: Invoker>(
         let keep_alive = exchange.request.keep_alive;
         return exchange.answer(Ok(file), invocation_id(), writer, keep_alive).await;
     }
-    if exchange.request.wants_websocket && exchange.route.takes_websockets() {
-        if !exchange.route.takes_websocket_messages() {
+    if exchange.request.wants_websocket && exchange.route.info().takes_websockets {
+        if !exchange.route.info().takes_websocket_messages {
             return exchange.run_websocket(None, input, reader, writer).await;
         }
         // Without a valid handshake it is a request like any other.
@@ -415,7 +415,7 @@ impl<I: Invoker> Exchange<'_, I> {
             head: std::mem::take(&mut self.request.head),
             body,
             received_ns: self.received_ns,
-            deadline_ns: self.received_ns + self.route.timeout_ms() * 1_000_000,
+            deadline_ns: self.received_ns + self.route.info().timeout_ms * 1_000_000,
             chain: None,
         }
     }
@@ -459,14 +459,14 @@ impl<I: Invoker> Exchange<'_, I> {
         writer: &mut Writer<'_>,
     ) -> After {
         let config = &self.front.config;
-        let open =
-            match self.front.websockets.take(self.owner, self.route.name(), self.route.places()) {
-                Ok(share) => share,
-                Err(refusal) => {
-                    let _ = answer::refuse(writer, config, &refusal, None, false, false).await;
-                    return After::CloseUnread;
-                }
-            };
+        let info = self.route.info();
+        let open = match self.front.websockets.take(self.owner, info.name, info.places()) {
+            Ok(share) => share,
+            Err(refusal) => {
+                let _ = answer::refuse(writer, config, &refusal, None, false, false).await;
+                return After::CloseUnread;
+            }
+        };
         let Some(_work) = self.seat.begin() else { return After::Close };
         input.arriving = false;
         let (to_function, body) = request_body::channel(None);
@@ -498,12 +498,12 @@ impl<I: Invoker> Exchange<'_, I> {
             }
         }
         let (stopper, idle) =
-            (&self.front.stopper, Duration::from_millis(self.route.stream_idle_ms()));
+            (&self.front.stopper, Duration::from_millis(self.route.info().stream_idle_ms));
         let bodies = websocket::Bodies { from_function, to_function };
         if accept.is_some() {
             let sides = websocket_messages::Sides { input, reader, writer };
-            let message_bytes_max = self.route.body_bytes_max();
-            let is_replaced = &|| self.route.is_replaced();
+            let message_bytes_max = self.route.info().body_bytes_max;
+            let is_replaced = &|| self.route.info().is_replaced();
             let limits = websocket_messages::Limits { idle, message_bytes_max, is_replaced };
             let relay = websocket_messages::relay(bodies, sides, config, stopper, limits);
             tokio::select! {
@@ -554,7 +554,7 @@ impl<I: Invoker> Exchange<'_, I> {
         });
         let seat = self.seat;
         let work = async {
-            if self.route.takes_whole_bodies() {
+            if self.route.info().takes_whole_bodies {
                 let body = std::mem::take(&mut invocation.body);
                 let head_bytes = invocation.head.bytes();
                 let gathered = tokio::select! {
@@ -627,7 +627,7 @@ impl<I: Invoker> Exchange<'_, I> {
         let refusal = match result {
             Ok(mut reply) => {
                 reply.headers = self.added.to(reply.headers);
-                let idle = Duration::from_millis(self.route.stream_idle_ms());
+                let idle = Duration::from_millis(self.route.info().stream_idle_ms);
                 let reply = self.choice.apply(silence::limited(reply, idle));
                 let form =
                     answer::Form { is_head: self.is_head, http10: self.request.http10, keep_alive };
@@ -644,7 +644,9 @@ impl<I: Invoker> Exchange<'_, I> {
                     }
                 }
             }
-            Err(fault) => Refusal::of_fault_for(&fault, &self.request.name, self.route.compat()),
+            Err(fault) => {
+                Refusal::of_fault_for(&fault, &self.request.name, self.route.info().compat)
+            }
         };
         let refusal = refusal.with(&self.added);
         let written =

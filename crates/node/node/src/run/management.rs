@@ -83,7 +83,7 @@ pub(super) async fn prepare(
     keys::bring_back(store, &guard).await?;
     management.spawn(guard.issuers().clone().run(outgoing.clone()));
     let of_callers = guard.clone();
-    let opens = Arc::new(move |head: &_, route: &dyn RouteInfo| of_callers.proves(head, route));
+    let opens = Arc::new(move |head: &_, route: &RouteInfo<'_>| of_callers.proves(head, route));
     let invoker = Deferring::new(engine.clone(), journals.clone()).with_callers(opens);
     let addresses = listening.addresses();
     let ports = Ports::new(&config.function_ports, addresses.http, addresses.https, &outgoing);
