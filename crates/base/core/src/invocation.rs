@@ -259,13 +259,16 @@ impl Head {
 
     fn remove_headers<const N: usize>(&mut self, names: [&[u8]; N]) {
         let is = |other: &[u8], name| without(other, name).is_some_and(<[u8]>::is_empty);
-        let is_other = |other: &[u8]| !names.iter().any(|name| is(other, name));
+        self.retain_headers(|other| !names.iter().any(|name| is(other, name)));
+    }
+
+    /// Removes all fields for whose names `stays` is false.
+    pub fn retain_headers(&mut self, stays: impl Fn(&[u8]) -> bool) {
         let mut next = self.buffer.len() - self.headers().len();
         let mut end = next;
         loop {
             let field = headers(&self.buffer[next..]).next();
-            let field =
-                field.map(|(other, value)| (other.len() + value.len() + 2, is_other(other)));
+            let field = field.map(|(other, value)| (other.len() + value.len() + 2, stays(other)));
             let Some((bytes, stays)) = field else { break };
             if stays && next != end {
                 self.buffer.copy_within(next..next + bytes, end);

@@ -20,6 +20,7 @@
 //! - `shares.rs`, `fair_queue.rs`, `turn.rs`: shares of owners, turns in front of slow work, and
 //!   when a task yields
 //! - `line_budget.rs`: log lines in a second
+//! - `hop_by_hop.rs`: header fields that describe one connection
 //! - `destination.rs`: addresses that lead to the node itself
 //! - `elsewhere.rs`: invocations that another cell runs
 //! - `retry.rs`, `state.rs`, `chain.rs`: what follows a failed attempt, the state of functions, and
@@ -35,6 +36,7 @@ pub mod destination;
 pub mod elsewhere;
 pub mod fair_queue;
 pub mod fault;
+pub mod hop_by_hop;
 pub mod invocation;
 pub mod line_budget;
 pub mod name;

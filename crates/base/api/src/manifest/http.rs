@@ -11,10 +11,12 @@ pub(super) const KEYS: [&str; 6] =
 const CORS_KEYS: [&str; 6] = ["origins", "methods", "headers", "expose", "credentials", "max_age"];
 /// Methods of requests that browsers send to other origins without asking first.
 const SIMPLE_METHODS: [&str; 3] = ["GET", "HEAD", "POST"];
-/// Fields that belong to a connection, so that a function never sees them.
-const OF_CONNECTIONS: [&str; 9] = [
+/// Fields that a function never sees: those of a connection, as `mote_core::hop_by_hop` lists them,
+/// and those that the node answers or sets. A test of `mote-project` compares the lists.
+const OF_CONNECTIONS: [&str; 10] = [
     "connection",
     "expect",
+    "http2-settings",
     "keep-alive",
     "proxy-connection",
     "te",

@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use hyper::header::{HeaderMap, HeaderName};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
+use mote_core::hop_by_hop::{is_hop_by_hop, is_named};
 use mote_core::invocation::{is_set_by_node, put_header};
 use mote_core::publish::Message;
 use mote_core::services::{Asked, CALL_BODY_BYTES_MAX, Call, NOTICE_BODY_BYTES_MAX, Notice};
@@ -14,23 +15,15 @@ use mote_core::state::{Condition, Operation};
 /// What `curl -d` calls every body. It says nothing about the body, so it does not become the
 /// content type of a message or of a state.
 const FORM: &[u8] = b"application/x-www-form-urlencoded";
-/// Fields of a call that belong to this connection, or to the request itself.
-const OWN_FIELDS: [&str; 16] = [
-    "connection",
+/// Fields of a call that belong to the request itself, apart from those of its connection.
+const OWN_FIELDS: [&str; 8] = [
     "content-length",
     "expect",
     "host",
-    "http2-settings",
-    "keep-alive",
     "mote-invocation",
     "mote-timeout",
     // Programs that receive fields as variables would take it for their own HTTP_PROXY.
     "proxy",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
     "mote-after",
     "mote-order-key",
 ];
@@ -176,10 +169,13 @@ fn call(parts: &Parts<'_>, rest: &str, body: Bytes, waits: bool) -> Result<Asked
         (key, owned(field("mote-order-key")?), wait("mote-after")?)
     };
     let mut block = Vec::new();
+    let connection = || parts.headers.get_all("connection").iter().map(HeaderValue::as_bytes);
     for (name, value) in parts.headers {
+        let bytes = name.as_str().as_bytes();
+        let of_connection = is_hop_by_hop(bytes) || is_named(connection(), bytes);
         let is_own =
             OWN_FIELDS.contains(&name.as_str()) || (!waits && name.as_str() == "idempotency-key");
-        if !is_own && !is_set_by_node(name.as_str().as_bytes()) {
+        if !of_connection && !is_own && !is_set_by_node(bytes) {
             put_header(&mut block, name.as_str().as_bytes(), value.as_bytes());
         }
     }
@@ -422,6 +418,8 @@ mod tests {
             ("mote-timeout", "2.5"),
             ("mote-source", "forged"),
             ("proxy", "http://elsewhere"),
+            ("connection", "keep-alive, x-hop"),
+            ("x-hop", "1"),
             ("x-a", "1"),
         ];
         let Ok(Asked::Call(call)) = ask("PUT", "/call/f@blue/a%20b?x=%20", &fields, "b") else {

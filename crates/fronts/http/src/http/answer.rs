@@ -6,6 +6,7 @@ use std::ops::{Deref, DerefMut};
 
 use bytes::Bytes;
 use mote_core::body::Body;
+use mote_core::hop_by_hop::is_hop_by_hop;
 use mote_core::invocation::headers;
 use mote_core::{InvocationId, Phases, Reply};
 use tokio::io::AsyncWriteExt;
@@ -359,18 +360,8 @@ fn put_fields(out: &mut Vec<u8>, block: &[u8]) -> Result<(), String> {
 
 /// Fields that describe one connection, not the message, and those that the front writes itself.
 pub(crate) fn is_framing(name: &[u8]) -> bool {
-    let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
-    match name.len() {
-        2 => is("te"),
-        4 => is("date"),
-        7 => is("trailer") || is("upgrade"),
-        10 => is("connection") || is("keep-alive"),
-        14 => is("content-length"),
-        15 => is("mote-invocation"),
-        16 => is("proxy-connection"),
-        17 => is("transfer-encoding"),
-        _ => false,
-    }
+    let own = ["date", "content-length", "mote-invocation"];
+    is_hop_by_hop(name) || own.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
 }
 
 /// The field for the persistence of the connection. HTTP/1.0 clients need it if the connection

@@ -15,6 +15,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use mote_core::body::Body;
+use mote_core::hop_by_hop::is_hop_by_hop;
 use mote_core::invocation::{Head, headers, is_set_by_node};
 use mote_core::seats::{Seat, Standing};
 use mote_core::shares::{Shares, address_owner};
@@ -422,8 +423,8 @@ fn request_head<B>(request: &Request<B>) -> Result<(String, Head, bool), Refusal
         let name = name.as_str().as_bytes();
         let own = is_set_by_node(name)
             || head::is_shadowed(name, &all)
-            || matches!(name, b"host" | b"cookie" | b"expect" | b"proxy")
-            || (answer::is_framing(name) && name != b"content-length");
+            || matches!(name, b"host" | b"cookie" | b"expect" | b"proxy" | b"mote-invocation")
+            || is_hop_by_hop(name);
         if !own {
             builder.header(name, value.as_bytes());
         }

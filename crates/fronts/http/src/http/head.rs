@@ -5,6 +5,7 @@
 //! form: header fields are copied into the invocation's own layout, framing fields are interpreted
 //! here and dropped. Pure, so that every rule is a row in a table test and the whole is fuzzed.
 
+use mote_core::hop_by_hop::{connection_options, is_hop_by_hop, is_of_message};
 use mote_core::invocation::{Head, HeadBuilder, is_set_by_node};
 
 use super::target::{self, TARGET_BYTES_MAX, Target};
@@ -231,6 +232,8 @@ struct Fields<'a> {
     websocket: bool,
     /// `Connection` names `upgrade`.
     connection_upgrade: bool,
+    /// Further fields that `Connection` names.
+    named: Vec<&'a [u8]>,
     /// Whether any name has a `_`.
     underscored: bool,
 }
@@ -249,6 +252,7 @@ impl<'a> Fields<'a> {
             upgrade: false,
             websocket: false,
             connection_upgrade: false,
+            named: Vec::new(),
             underscored: false,
         }
     }
@@ -305,12 +309,7 @@ impl<'a> Fields<'a> {
                 return Ok(false);
             }
             10 if is("connection") => {
-                for option in value.split(|byte| *byte == b',').map(trim) {
-                    self.close |= option.eq_ignore_ascii_case(b"close");
-                    self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
-                    self.connection_upgrade |= option.eq_ignore_ascii_case(b"upgrade");
-                }
-                return Ok(false);
+                return self.connection(value).map(|()| false);
             }
             6 if is("expect") => {
                 if !value.eq_ignore_ascii_case(b"100-continue") {
@@ -326,14 +325,28 @@ impl<'a> Fields<'a> {
             }
             // Programs that receive fields as variables would take it for their own HTTP_PROXY.
             5 if is("proxy") => return Ok(false),
-            2 if is("te") => return Ok(false),
-            7 if is("trailer") => return Ok(false),
-            10 if is("keep-alive") => return Ok(false),
-            14 if is("http2-settings") => return Ok(false),
-            16 if is("proxy-connection") => return Ok(false),
             _ => {}
         }
-        Ok(!is_set_by_node(name))
+        Ok(!is_hop_by_hop(name) && !is_set_by_node(name))
+    }
+
+    /// Reads a `Connection` field.
+    fn connection(&mut self, value: &'a [u8]) -> Result<(), Refusal> {
+        for option in connection_options(value) {
+            if option.eq_ignore_ascii_case(b"close") {
+                self.close = true;
+            } else if option.eq_ignore_ascii_case(b"keep-alive") {
+                self.keep_alive = true;
+            } else if option.eq_ignore_ascii_case(b"upgrade") {
+                self.connection_upgrade = true;
+            } else if !is_hop_by_hop(option) && !is_of_message(option) {
+                if self.named.len() == FIELDS_MAX {
+                    return Err(fields_too_long());
+                }
+                self.named.push(option);
+            }
+        }
+        Ok(())
     }
 
     fn finish(
@@ -372,7 +385,12 @@ impl<'a> Fields<'a> {
             _ => Framing::None,
         };
         let wants_websocket = self.websocket && self.connection_upgrade && !http10;
-        let head = self.builder.finish();
+        let mut head = self.builder.finish();
+        if !self.named.is_empty() {
+            let is_named =
+                |name: &[u8]| self.named.iter().any(|one| one.eq_ignore_ascii_case(name));
+            head.retain_headers(|name| !is_named(name));
+        }
         Ok(RequestHead {
             wants_websocket: wants_websocket && framing == Framing::None && head.method() == b"GET",
             name: String::from_utf8(name.to_vec())

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use axum::Json;
 use axum::body::Body as HttpBody;
 use axum::extract::{Path, Query, Request, State};
+use axum::http::header::{CONNECTION, CONTENT_LENGTH};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -17,6 +18,7 @@ use mote_api::types::{
 };
 use mote_api::{Problem, Timestamp, paths};
 use mote_core::body::{Body, BodyError};
+use mote_core::hop_by_hop::{is_hop_by_hop, is_named};
 use mote_core::invocation::{Head, headers};
 use mote_core::spec::ScaleOverride;
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
@@ -290,13 +292,8 @@ pub(super) async fn invoke(
         Problem::new(400, refusal.code, refusal.detail).with_field(paths::HEADER_PATH)
     })?;
     let mut head = Head::builder(method.as_bytes(), split.path, split.query);
-    for (name, value) in &request_headers {
-        let skip = (name.as_str().starts_with("mote-")
-            && !mote_core::accept::is_wish(name.as_str().as_bytes()))
-            || matches!(name.as_str(), "authorization" | "connection" | "transfer-encoding");
-        if !skip {
-            head.header(name.as_str().as_bytes(), value.as_bytes());
-        }
+    for (name, value) in passed_on(&request_headers) {
+        head.header(name, value);
     }
     let limit = spec.limits.body_bytes;
     let body =
@@ -332,7 +329,8 @@ pub(super) async fn invoke(
         // the owner sees the rest of it.
         if let (Ok(name), Ok(value)) =
             (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
-            && !matches!(name.as_str(), "content-length" | "transfer-encoding" | "connection")
+            && !is_hop_by_hop(name.as_str().as_bytes())
+            && name != CONTENT_LENGTH
         {
             response = response.header(name, value);
         }
@@ -379,5 +377,43 @@ impl futures_util::Stream for Chunks {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.0.poll_chunk(cx)
+    }
+}
+
+/// The fields of a request to the management API that its function receives.
+fn passed_on(fields: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let connection = || fields.get_all(CONNECTION).iter().map(HeaderValue::as_bytes);
+    let all = fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
+    all.filter(move |(name, _)| {
+        // The token is for the node. Programs that receive fields as variables would take `proxy`
+        // for their own HTTP_PROXY.
+        let of_node = (name.starts_with(b"mote-") && !mote_core::accept::is_wish(name))
+            || matches!(*name, b"authorization" | b"expect" | b"proxy");
+        !of_node && !is_hop_by_hop(name) && !is_named(connection(), name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_receives_no_field_of_the_connection_to_the_management_api() {
+        let mut fields = HeaderMap::new();
+        for (name, value) in [
+            ("authorization", "Bearer x"),
+            ("connection", "keep-alive, x-hop"),
+            ("x-hop", "1"),
+            ("keep-alive", "timeout=5"),
+            ("te", "trailers"),
+            ("proxy", "http://other.example"),
+            ("mote-timeout", "5"),
+            ("content-length", "2"),
+            ("x-mine", "1"),
+        ] {
+            fields.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        let names: Vec<_> = passed_on(&fields).map(|(name, _)| name).collect();
+        assert_eq!(names, [&b"content-length"[..], b"x-mine"]);
     }
 }
