@@ -732,7 +732,7 @@ impl<I: Invoker> Server<I> {
                     let (noted, peer, mid) = (exchange.noted, exchange.to.peer, exchange.mid);
                     // Only requests from a proven source are acknowledged separately.
                     if let Some(noted) = noted {
-                        self.exchanges.acked(noted, (peer, mid), Owner::of(peer, true), now_ns);
+                        self.exchanges.acked(noted, (peer, mid), Owner::proven(peer), now_ns);
                     }
                     self.empty(MessageType::Ack, mid, peer);
                 }

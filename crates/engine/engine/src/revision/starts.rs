@@ -45,8 +45,9 @@ pub enum WarmError {
 /// Starts instances that the pool already counts as starting, or as many as the node has room for.
 /// The rest is taken back, and the returned text names what the node lacks.
 pub(crate) fn begin(revision: &Arc<Revision>, start: Start) -> Option<String> {
+    let room = if start.evict { Room::Evicting } else { Room::Free };
     for started in 0..start.count {
-        match revision.shared.ledger.reserve(&wish(revision, start.evict)) {
+        match revision.shared.ledger.reserve(&wish(revision, room)) {
             Ok(reservation) => spawn(revision, start.why, reservation),
             Err(refusal) => return Some(refused(revision, start.count - started, refusal)),
         }
@@ -58,17 +59,26 @@ pub(crate) fn begin(revision: &Arc<Revision>, start: Start) -> Option<String> {
 /// Starts one spare instance that the pool already counts as starting, or tries again later. Spare
 /// instances take no room from others.
 pub(crate) fn begin_spare(revision: &Arc<Revision>) {
-    match revision.shared.ledger.reserve(&wish(revision, false)) {
+    match revision.shared.ledger.reserve(&wish(revision, Room::Free)) {
         Ok(reservation) => spawn(revision, Why::SPARE, reservation),
         Err(_) => revision.pool.lock().spare_refused(now_ns()),
     }
 }
 
-fn wish(revision: &Revision, evict: bool) -> RoomRequest<'_> {
+/// Where the room for a start comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// What is free, and idle instances of others that are stopped for it.
+    Evicting,
+    /// What is free.
+    Free,
+}
+
+fn wish(revision: &Revision, room: Room) -> RoomRequest<'_> {
     RoomRequest {
         memory_bytes: revision.spec.limits.memory_bytes,
         cpu_millis: revision.spec.limits.cpu_millis,
-        evict,
+        evict: room == Room::Evicting,
         function: revision.spec.name.as_str(),
         revision: revision.number,
         waiter: Some(&revision.changed),
@@ -141,15 +151,11 @@ impl Revision {
     /// Starts one instance and waits until it is ready. Used by deploys: a revision that cannot
     /// start never takes traffic. May stop idle instances of others to make room.
     pub async fn warm(self: &Arc<Self>) -> Result<(), WarmError> {
-        self.start_one(Why::DEPLOY, true).await
+        self.start_one(Why::DEPLOY, Room::Evicting).await
     }
 
     /// Starts one instance and waits until it is ready. Waits for room as long as a start may take.
-    pub(crate) async fn start_one(
-        self: &Arc<Self>,
-        why: Why,
-        evict: bool,
-    ) -> Result<(), WarmError> {
+    pub(crate) async fn start_one(self: &Arc<Self>, why: Why, room: Room) -> Result<(), WarmError> {
         // This is not the reconciler's `Notify`, so that this wait takes no notification from the
         // reconciler.
         let told = Arc::new(Notify::new());
@@ -158,7 +164,7 @@ impl Revision {
             self.pool.lock().count_start(now_ns());
         }
         let reservation = loop {
-            let wish = RoomRequest { waiter: Some(&told), ..wish(self, evict) };
+            let wish = RoomRequest { waiter: Some(&told), ..wish(self, room) };
             let refusal = match self.shared.ledger.reserve(&wish) {
                 Ok(reservation) => break reservation,
                 Err(refusal) => refusal,

@@ -66,8 +66,8 @@ pub(crate) fn read(parts: &Parts<'_>, body: Bytes) -> Result<Asked, Refusal> {
     let (service, rest) = path.split_once('/').unwrap_or((path, ""));
     match service {
         "kv" => state(parts, rest, body),
-        "call" => call(parts, rest, body, true),
-        "call-async" => call(parts, rest, body, false),
+        "call" => call(parts, rest, body, Caller::Waits),
+        "call-async" => call(parts, rest, body, Caller::GoesOn),
         "publish" => publish(parts, rest, body),
         "notify" => notify(parts, rest, body),
         _ => {
@@ -78,7 +78,7 @@ pub(crate) fn read(parts: &Parts<'_>, body: Bytes) -> Result<Asked, Refusal> {
 }
 
 fn state(parts: &Parts<'_>, key: &str, body: Bytes) -> Result<Asked, Refusal> {
-    let key = decoded(key, false)?.into_owned();
+    let key = decoded(key, Part::Path)?.into_owned();
     let is_listing = key.is_empty() && matches!(*parts.method, Method::GET | Method::HEAD);
     let known: &[&str] = match *parts.method {
         Method::GET | Method::HEAD if is_listing => {
@@ -113,13 +113,13 @@ fn state(parts: &Parts<'_>, key: &str, body: Bytes) -> Result<Asked, Refusal> {
                 None => 0,
                 Some(text) => text.parse().map_err(|_| invalid("limit: a whole number"))?,
             },
-            values: query.flag("values", true)?,
+            values: query.flag_or("values", true)?,
         },
         _ => Operation::Get { key },
     };
     operation.check().map_err(invalid)?;
     let shared = query.get("shared").map(str::to_owned);
-    Ok(Asked::State { shared, operation, durable: query.flag("durable", true)? })
+    Ok(Asked::State { shared, operation, durable: query.flag_or("durable", true)? })
 }
 
 /// What a change requires of the entry, in the words of HTTP.
@@ -140,9 +140,19 @@ fn condition(headers: &HeaderMap) -> Result<Condition, Refusal> {
     }
 }
 
-fn call(parts: &Parts<'_>, rest: &str, body: Bytes, waits: bool) -> Result<Asked, Refusal> {
+/// What the caller does after a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    /// It waits for the answer.
+    Waits,
+    /// It goes on, and the call runs later.
+    GoesOn,
+}
+
+fn call(parts: &Parts<'_>, rest: &str, body: Bytes, caller: Caller) -> Result<Asked, Refusal> {
+    let waits = caller == Caller::Waits;
     let (name, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let function = decoded(name, false)?.into_owned();
+    let function = decoded(name, Part::Path)?.into_owned();
     if function.is_empty() {
         return Err(invalid("name a function: call/NAME/PATH"));
     }
@@ -201,12 +211,12 @@ fn publish(parts: &Parts<'_>, topic: &str, body: Bytes) -> Result<Asked, Refusal
     }
     let known = ["qos", "retain", "response_topic", "correlation", "property"];
     let query = Query::read(parts.query, &known)?;
-    let topic = decoded(topic, false)?.into_owned();
+    let topic = decoded(topic, Part::Path)?.into_owned();
     let mut message = Message::new(String::new(), Connection::default(), topic, body);
     if let Some(qos) = query.get("qos") {
         message.qos = qos.parse().map_err(|_| invalid("qos: 0, 1 or 2"))?;
     }
-    message.retain = query.flag("retain", false)?;
+    message.retain = query.flag_or("retain", false)?;
     message.response_topic = query.get("response_topic").map(str::to_owned);
     message.correlation = query.get("correlation").map(|text| text.to_owned().into());
     message.content_type = content_type(parts.headers)
@@ -267,12 +277,12 @@ impl<'a> Query<'a> {
         let mut pairs = Vec::new();
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let name = decoded(name, true)?;
+            let name = decoded(name, Part::Query)?;
             if !known.contains(&&*name) {
                 let known = known.join(", ");
                 return Err(invalid(format!("unknown parameter {name:?}; here: {known}")));
             }
-            pairs.push((name, decoded(value, true)?));
+            pairs.push((name, decoded(value, Part::Query)?));
         }
         Ok(Self(pairs))
     }
@@ -285,7 +295,8 @@ impl<'a> Query<'a> {
         self.all(name).next()
     }
 
-    fn flag(&self, name: &str, without: bool) -> Result<bool, Refusal> {
+    /// A value that is true or false; `without` if the query does not have it.
+    fn flag_or(&self, name: &str, without: bool) -> Result<bool, Refusal> {
         match self.get(name) {
             None => Ok(without),
             Some("" | "1" | "true") => Ok(true),
@@ -295,8 +306,17 @@ impl<'a> Query<'a> {
     }
 }
 
-/// A text without percent-encoding; in a query, `+` is a space.
-fn decoded(text: &str, is_query: bool) -> Result<Cow<'_, str>, Refusal> {
+/// A part of a target.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Path,
+    /// A name or a value, in which `+` is a space.
+    Query,
+}
+
+/// A text without percent-encoding.
+fn decoded(text: &str, part: Part) -> Result<Cow<'_, str>, Refusal> {
+    let is_query = part == Part::Query;
     let is_encoded = text.contains('%') || is_query && text.contains('+');
     if !is_encoded {
         return Ok(Cow::Borrowed(text));

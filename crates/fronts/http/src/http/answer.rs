@@ -207,15 +207,25 @@ async fn stream(
     Ok(())
 }
 
+/// How a refusal is sent. By default the client learns no id and the connection is closed.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RefusalForm {
+    /// The invocation, if there is one already.
+    pub(crate) id: Option<InvocationId>,
+    /// The request is `HEAD`, so the answer has no body.
+    pub(crate) is_head: bool,
+    /// The connection can take another request.
+    pub(crate) keep_alive: bool,
+}
+
 /// Sends a refusal as problem details.
 pub(crate) async fn refuse(
     writer: &mut Writer<'_>,
     config: &Config,
     refusal: &Refusal,
-    id: Option<InvocationId>,
-    is_head: bool,
-    keep_alive: bool,
+    form: RefusalForm,
 ) -> io::Result<()> {
+    let RefusalForm { id, is_head, keep_alive } = form;
     let body = refusal.problem_json(id);
     let mut out = OutBuffer::take();
     writer.logged.answered(refusal.status, id);

@@ -16,7 +16,7 @@ use mote_core::wire::INLINE_BODY_BYTES_MAX;
 use mote_core::{Fault, Invocation, Invoker, Reply, Routed, Trigger};
 use tokio::io::AsyncWriteExt;
 
-use super::answer::{self, After};
+use super::answer::{self, After, RefusalForm};
 use super::chunked::{ChunkEvent, Chunked};
 use super::client::TlsClient;
 use super::compress::Choice;
@@ -166,7 +166,7 @@ async fn serve_one<I: Invoker>(
         Err(refusal) => {
             let log = front.config.access_log.as_ref();
             writer.logged = Logged::unreadable(log, peer.address, "HTTP/1.1", &input.bytes);
-            let _ = answer::refuse(writer, &front.config, &refusal, None, false, false).await;
+            let _ = answer::refuse(writer, &front.config, &refusal, RefusalForm::default()).await;
             return After::CloseUnread;
         }
     };
@@ -186,7 +186,7 @@ async fn serve_one<I: Invoker>(
     let owner = address_owner(address);
     if request.wants_upgrade && request.framing == Framing::None && !input.bytes.is_empty() {
         let refusal = early_data();
-        let _ = answer::refuse(writer, &front.config, &refusal, None, false, false).await;
+        let _ = answer::refuse(writer, &front.config, &refusal, RefusalForm::default()).await;
         return After::CloseUnread;
     }
     let is_head = request.head.method() == b"HEAD";
@@ -211,8 +211,13 @@ async fn serve_one<I: Invoker>(
                 && request.framing == Framing::None
                 && input.refusals < REFUSALS_IN_A_ROW_MAX
                 && !front.stopper.is_stopping();
-            let written =
-                answer::refuse(writer, &front.config, &refusal, None, is_head, keep).await;
+            let written = answer::refuse(
+                writer,
+                &front.config,
+                &refusal,
+                RefusalForm { is_head, keep_alive: keep, ..Default::default() },
+            )
+            .await;
             return after(written, keep);
         }
     };
@@ -221,7 +226,13 @@ async fn serve_one<I: Invoker>(
     let standing = if is_proven { Standing::Proven } else { Standing::Anonymous };
     if peer.seat.prove(standing).is_err() {
         let refusal = Refusal::no_place();
-        let _ = answer::refuse(writer, &front.config, &refusal, None, is_head, false).await;
+        let _ = answer::refuse(
+            writer,
+            &front.config,
+            &refusal,
+            RefusalForm { is_head, ..Default::default() },
+        )
+        .await;
         return After::CloseUnread;
     }
     let mut file = None;
@@ -271,7 +282,13 @@ async fn serve_one<I: Invoker>(
         }
         Err(refusal) => {
             let refusal = refusal.with(&exchange.added);
-            let _ = answer::refuse(writer, &front.config, &refusal, None, is_head, false).await;
+            let _ = answer::refuse(
+                writer,
+                &front.config,
+                &refusal,
+                RefusalForm { is_head, ..Default::default() },
+            )
+            .await;
             After::CloseUnread
         }
     }
@@ -463,7 +480,7 @@ impl<I: Invoker> Exchange<'_, I> {
         let open = match self.front.websockets.take(self.owner, info.name, info.places()) {
             Ok(share) => share,
             Err(refusal) => {
-                let _ = answer::refuse(writer, config, &refusal, None, false, false).await;
+                let _ = answer::refuse(writer, config, &refusal, RefusalForm::default()).await;
                 return After::CloseUnread;
             }
         };
@@ -478,11 +495,17 @@ impl<I: Invoker> Exchange<'_, I> {
         let reply = match result {
             Ok(reply) if accept.is_none() && reply.status == 101 => reply,
             Ok(reply) if accept.is_some() && websocket_messages::is_accepted(&reply) => reply,
-            result => return self.answer(result, id, writer, false).await,
+            result => return self.answer_and_close(result, id, writer).await,
         };
         if !input.bytes.is_empty() {
             let refusal = early_data();
-            let _ = answer::refuse(writer, config, &refusal, Some(id), false, false).await;
+            let _ = answer::refuse(
+                writer,
+                config,
+                &refusal,
+                RefusalForm { id: Some(id), ..Default::default() },
+            )
+            .await;
             return After::CloseUnread;
         }
         let mote_core::Reply { mut headers, body: from_function, .. } = reply;
@@ -494,7 +517,7 @@ impl<I: Invoker> Exchange<'_, I> {
             Err(answer::SendError::Socket) => return After::Close,
             Err(answer::SendError::BadReply(message)) => {
                 let fault = Err(Fault::BadReply { message });
-                return self.answer(fault, id, writer, false).await;
+                return self.answer_and_close(fault, id, writer).await;
             }
         }
         let (stopper, idle) =
@@ -591,8 +614,7 @@ impl<I: Invoker> Exchange<'_, I> {
             Err(Some(refusal)) => {
                 let refusal = refusal.with(&self.added);
                 let config = &self.front.config;
-                let _ =
-                    answer::refuse(writer, config, &refusal, Some(id), self.is_head, false).await;
+                let _ = answer::refuse(writer, config, &refusal, self.refusal_form(id)).await;
                 return After::CloseUnread;
             }
             Err(None) => return After::Close,
@@ -613,6 +635,21 @@ impl<I: Invoker> Exchange<'_, I> {
             }
             other => other,
         }
+    }
+
+    /// A refusal after which the connection is closed.
+    fn refusal_form(&self, id: mote_core::InvocationId) -> RefusalForm {
+        RefusalForm { id: Some(id), is_head: self.is_head, keep_alive: false }
+    }
+
+    async fn answer_and_close(
+        &self,
+        result: Result<Reply, Fault>,
+        id: mote_core::InvocationId,
+        writer: &mut Writer<'_>,
+    ) -> After {
+        let keep_alive = false;
+        self.answer(result, id, writer, keep_alive).await
     }
 
     async fn answer(
@@ -649,8 +686,13 @@ impl<I: Invoker> Exchange<'_, I> {
             }
         };
         let refusal = refusal.with(&self.added);
-        let written =
-            answer::refuse(writer, config, &refusal, Some(id), self.is_head, keep_alive).await;
+        let written = answer::refuse(
+            writer,
+            config,
+            &refusal,
+            RefusalForm { keep_alive, ..self.refusal_form(id) },
+        )
+        .await;
         after(written, keep_alive)
     }
 }
