@@ -4,9 +4,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use mote_core::Fault;
 use mote_core::fault::{bytes_text, rounded_bytes_text};
 use mote_core::name::split;
+use mote_core::{Fault, FunctionName, FunctionSpec};
 use mote_pool::autoscale::Known;
 use mote_pool::budget::{IdleInstance, Lack, Occupied, remaining_ns};
 use mote_pool::{Start, Why};
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use crate::entry::offer::Origin;
 use crate::entry::routes::{Routes, Serving};
 use crate::instance;
-use crate::ledger::{Evictable, Refusal, Reservation, RoomRequest, Survey};
+use crate::ledger::{Evictable, Ledger, Refusal, Reservation, RoomRequest, Survey};
 use crate::revision::Revision;
 use crate::revision::logs::LogLevel;
 use crate::revision::pool::Pool;
@@ -100,7 +100,7 @@ fn refused(revision: &Revision, count: u32, refusal: Refusal) -> String {
     let (lack, version) = (refusal.lack, revision.shared.ledger.version());
     let (in_vain, news) =
         revision.pool.lock().start_refused(count, lack, version, refusal.room_in_ns, now_ns());
-    let text = lack_text(revision, &refusal);
+    let text = lack_text(&revision.spec, &revision.shared.ledger, &refusal);
     let fault = match lack {
         Lack::Memory if refusal.exceeded.is_some() => {
             Fault::NamespaceFull { message: text.clone() }
@@ -126,13 +126,13 @@ fn refused(revision: &Revision, count: u32, refusal: Refusal) -> String {
     text
 }
 
-/// What the node lacks for an instance of `revision`, in words for its owner.
-fn lack_text(revision: &Revision, refusal: &Refusal) -> String {
-    if let (Some(exceeded), Some(namespace)) = (&refusal.exceeded, revision.spec.name.namespace()) {
+/// What the node lacks for an instance of this function, in words for its owner.
+fn lack_text(spec: &FunctionSpec, ledger: &Ledger, refusal: &Refusal) -> String {
+    if let (Some(exceeded), Some(namespace)) = (&refusal.exceeded, spec.name.namespace()) {
         return exceeded.text(namespace);
     }
-    let status = revision.shared.ledger.status();
-    let wanted = bytes_text(revision.spec.limits.memory_bytes);
+    let status = ledger.status();
+    let wanted = bytes_text(spec.limits.memory_bytes);
     let budget = rounded_bytes_text(status.budget.memory_bytes);
     match refusal.lack {
         Lack::TooLarge => {
@@ -173,7 +173,7 @@ impl Revision {
             if soonest.is_none_or(|soonest| soonest >= until) || now_ns() >= until {
                 self.pool.lock().uncount_start();
                 self.changed.notify_one();
-                let text = lack_text(self, &refusal);
+                let text = lack_text(&self.spec, &self.shared.ledger, &refusal);
                 self.log.platform(LogLevel::Warn, self.number, 0, &format!("not started: {text}"));
                 return Err(match refusal.exceeded {
                     Some(_) => WarmError::NamespaceFull(text),
@@ -209,23 +209,29 @@ impl Evictable for Revisions {
         for revision in draining {
             let pool = revision.pool.lock();
             let known = pool.known();
-            into.occupied.extend(occupied(&revision, &pool, &known, now_ns));
+            into.occupied.extend(occupied(
+                revision.spec.limits.memory_bytes,
+                &pool,
+                &known,
+                now_ns,
+            ));
         }
         let Some(routes) = self.routes.upgrade() else { return };
         for revision in routes.load().values().flat_map(Serving::revisions) {
             let own = revision.spec.name.as_str() == wish.function;
-            let is_meant = into.only.as_ref().is_none_or(|only| is_of(revision, only));
+            let is_meant = into.only.as_ref().is_none_or(|only| is_of(&revision.spec.name, only));
             if (own && revision.number == wish.revision) || !is_meant {
                 continue;
             }
-            survey(revision, now_ns, into);
+            survey(&revision.pool.lock(), revision.spec.limits.memory_bytes, now_ns, into);
         }
     }
 
     fn give_way(&self, of: &[Option<Arc<str>>], wish: &RoomRequest<'_>) {
         let Some(routes) = self.routes.upgrade() else { return };
         let routes = routes.load();
-        let all = routes.values().flat_map(Serving::revisions).filter(|one| is_of(one, of));
+        let all =
+            routes.values().flat_map(Serving::revisions).filter(|one| is_of(&one.spec.name, of));
         let (mut most, mut leaving_bytes) = (None, 0);
         for revision in all {
             let pool = revision.pool.lock();
@@ -257,18 +263,16 @@ impl Evictable for Revisions {
     }
 }
 
-fn is_of(revision: &Revision, namespaces: &[Option<Arc<str>>]) -> bool {
-    let own = revision.spec.name.namespace();
+fn is_of(name: &FunctionName, namespaces: &[Option<Arc<str>>]) -> bool {
+    let own = name.namespace();
     namespaces.iter().any(|namespace| namespace.as_deref() == own)
 }
 
-fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
-    let pool = revision.pool.lock();
+fn survey(pool: &Pool, memory_bytes: u64, now_ns: u64, into: &mut Survey) {
     if pool.workers().len() == 0 && pool.starting_count() == 0 {
         return;
     }
     let (known, demand_per_s) = (pool.known(), pool.demand_per_s());
-    let memory_bytes = revision.spec.limits.memory_bytes;
     let start_ns = known.start.mean_ns();
     let spare = pool.dispensable();
     let mut idle: Vec<_> =
@@ -282,7 +286,7 @@ fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
         demand_per_s,
         start_ns: start_ns.unwrap_or(START_NS_GUESS),
     }));
-    let mut occupied = occupied(revision, &pool, &known, now_ns);
+    let mut occupied = occupied(memory_bytes, pool, &known, now_ns);
     // A starting instance first serves the caller that it was started for, so it counts as busy
     // until then.
     let elapsed_ns = now_ns.saturating_sub(pool.starting_since_ns());
@@ -299,8 +303,7 @@ fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
 /// The instances that work, and when each is likely to have ended its invocations. An instance that
 /// has ended its last call and is about to be asked to exit counts as well: until then nothing else
 /// shows that its memory will be given back.
-fn occupied(revision: &Revision, pool: &Pool, known: &Known, now_ns: u64) -> Vec<Occupied> {
-    let memory_bytes = revision.spec.limits.memory_bytes;
+fn occupied(memory_bytes: u64, pool: &Pool, known: &Known, now_ns: u64) -> Vec<Occupied> {
     let workers = pool.workers().filter_map(|(_, worker)| {
         let mean_ns = match worker.mean_ns() {
             0 => known.service.mean_ns(),
