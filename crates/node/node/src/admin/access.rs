@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
+use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mote_api::{Problem, paths};
 use mote_core::InvocationId;
 use mote_journal::{Reader, problem_of};
 use mote_platforms::compat::access::while_valid;
-use mote_platforms::compat::routing::{Argument, Call, Refusal};
 use mote_platforms::compat::{call, connection};
 use mote_process::clock;
 use mote_tenants::namespaces::{Change, Scope, View, no_such_invocation};
@@ -45,11 +45,13 @@ const NOT_VALID: &str = "the token is not valid any more: it has expired or was 
 #[derive(Clone)]
 pub(super) struct Seen(pub(super) View);
 
-impl<S> Argument<S> for Seen {
-    fn take(call: &mut Call, _: &S) -> Result<Self, Refusal> {
-        let seen = call.head.extensions.get::<Seen>().cloned();
+impl<S: Sync> FromRequestParts<S> for Seen {
+    type Rejection = Refused;
+
+    async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Self, Refused> {
+        let seen = head.extensions.get::<Seen>().cloned();
         let missing = || Problem::new(500, "M0599", "the sender of the request is not known");
-        seen.ok_or_else(|| Box::new(Refused(missing()).into_response()))
+        seen.ok_or_else(|| Refused(missing()))
     }
 }
 
