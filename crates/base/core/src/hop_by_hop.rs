@@ -28,16 +28,27 @@ pub fn connection_options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Whether one of the values of `Connection` names this field, so that it describes one connection,
-/// too. The length and the host of a message always belong to the message.
+/// too. [`is_of_message`] names the exceptions.
 pub fn is_named<'a>(connection: impl IntoIterator<Item = &'a [u8]>, name: &[u8]) -> bool {
     let names = |option: &[u8]| option.eq_ignore_ascii_case(name);
     let mut values = connection.into_iter();
     values.any(|value| connection_options(value).any(names)) && !is_of_message(name)
 }
 
-/// Whether a field belongs to the message, whatever `Connection` says.
+/// Whether a field belongs to the message, whatever `Connection` says: its host and length, and where
+/// it comes from. A caller must not hide the latter behind a proxy that passes `Connection` on.
 pub fn is_of_message(name: &[u8]) -> bool {
-    [&b"host"[..], b"content-length"].iter().any(|other| name.eq_ignore_ascii_case(other))
+    const ALL: [&str; 8] = [
+        "host",
+        "content-length",
+        "forwarded",
+        "via",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-proto",
+        "x-real-ip",
+    ];
+    ALL.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
 }
 
 #[cfg(test)]
@@ -57,12 +68,13 @@ mod tests {
 
     #[test]
     fn connection_names_further_fields_but_not_those_of_the_message() {
-        let values: [&[u8]; 2] = [b"close, X-Trace ,,", b"content-length, HOST"];
+        let values: [&[u8]; 2] = [b"close, X-Trace ,,", b"content-length, HOST, X-Forwarded-For"];
         for (name, expected) in
             [("x-trace", true), ("close", true), ("x", false), ("content-length", false)]
         {
             assert_eq!(is_named(values, name.as_bytes()), expected, "{name}");
         }
-        assert!(!is_named(values, b"host") && !is_named([], b"x-trace"));
+        assert!(!is_named(values, b"host") && !is_named(values, b"x-forwarded-for"));
+        assert!(!is_named([], b"x-trace"));
     }
 }
