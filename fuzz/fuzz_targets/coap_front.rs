@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 use arbitrary::Arbitrary;
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo};
+use mote_spec::{CoapResource, FunctionName};
+use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo, Routed};
 use mote_coap::Config;
 use mote_coap::machine::Machine;
-use mote_spec::{CoapResource, FunctionName};
 
 #[derive(Clone)]
 struct Node(FunctionName);
@@ -20,21 +20,9 @@ struct Node(FunctionName);
 #[derive(Clone)]
 struct Route(FunctionName, CoapResource);
 
-impl RouteInfo for Route {
-    fn name(&self) -> &FunctionName {
-        &self.0
-    }
-    fn timeout_ms(&self) -> u64 {
-        1_000
-    }
-    fn body_bytes_max(&self) -> u64 {
-        4_096
-    }
-    fn methods(&self) -> &[String] {
-        &[]
-    }
-    fn coap(&self) -> &CoapResource {
-        &self.1
+impl Routed for Route {
+    fn info(&self) -> RouteInfo<'_> {
+        RouteInfo { coap: &self.1, ..RouteInfo::new(&self.0, 1_000, 4_096) }
     }
 }
 

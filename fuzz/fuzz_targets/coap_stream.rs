@@ -12,8 +12,8 @@ use mote_coap::Config;
 use mote_coap::machine::Machine;
 use mote_coap::stream::{self, BASE_MESSAGE_BYTES, MESSAGE_BYTES_MAX};
 use mote_coap::notices::{Notices, State};
-use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo};
 use mote_spec::{CoapResource, FunctionName};
+use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo, Routed};
 
 #[derive(Clone)]
 struct Node(FunctionName);
@@ -21,21 +21,9 @@ struct Node(FunctionName);
 #[derive(Clone)]
 struct Route(FunctionName, CoapResource);
 
-impl RouteInfo for Route {
-    fn name(&self) -> &FunctionName {
-        &self.0
-    }
-    fn timeout_ms(&self) -> u64 {
-        1_000
-    }
-    fn body_bytes_max(&self) -> u64 {
-        4_096
-    }
-    fn methods(&self) -> &[String] {
-        &[]
-    }
-    fn coap(&self) -> &CoapResource {
-        &self.1
+impl Routed for Route {
+    fn info(&self) -> RouteInfo<'_> {
+        RouteInfo { coap: &self.1, ..RouteInfo::new(&self.0, 1_000, 4_096) }
     }
 }
 

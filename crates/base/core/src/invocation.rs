@@ -259,13 +259,16 @@ impl Head {
 
     fn remove_headers<const N: usize>(&mut self, names: [&[u8]; N]) {
         let is = |other: &[u8], name| without(other, name).is_some_and(<[u8]>::is_empty);
-        let is_other = |other: &[u8]| !names.iter().any(|name| is(other, name));
+        self.retain_headers(|other| !names.iter().any(|name| is(other, name)));
+    }
+
+    /// Removes all fields for whose names `stays` is false.
+    pub fn retain_headers(&mut self, stays: impl Fn(&[u8]) -> bool) {
         let mut next = self.buffer.len() - self.headers().len();
         let mut end = next;
         loop {
             let field = headers(&self.buffer[next..]).next();
-            let field =
-                field.map(|(other, value)| (other.len() + value.len() + 2, is_other(other)));
+            let field = field.map(|(other, value)| (other.len() + value.len() + 2, stays(other)));
             let Some((bytes, stays)) = field else { break };
             if stays && next != end {
                 self.buffer.copy_within(next..next + bytes, end);
@@ -507,105 +510,123 @@ pub struct Reply {
     pub phases: Phases,
 }
 
-/// The facts about a function that a front needs before it reads a body.
-pub trait RouteInfo {
+/// The facts about a function that a front needs before it reads a body. They are borrowed from the
+/// thing that is routed to, so making them neither allocates nor copies.
+#[derive(Clone, Copy)]
+pub struct RouteInfo<'a> {
     /// The function's name.
-    fn name(&self) -> &FunctionName;
+    pub name: &'a FunctionName,
     /// Deadline of one invocation in milliseconds.
-    fn timeout_ms(&self) -> u64;
+    pub timeout_ms: u64,
     /// Largest request body in bytes.
-    fn body_bytes_max(&self) -> u64;
+    pub body_bytes_max: u64,
     /// Whether its handlers begin only with their whole body; `false` until that is known.
-    fn takes_whole_bodies(&self) -> bool {
-        false
-    }
+    pub takes_whole_bodies: bool,
     /// Whether a connection to it may become a WebSocket.
-    fn takes_websockets(&self) -> bool {
-        false
-    }
+    pub takes_websockets: bool,
     /// Whether its worker takes the messages of a WebSocket, and not its bytes.
-    fn takes_websocket_messages(&self) -> bool {
-        false
-    }
-    /// Whether another revision has replaced it, so that its streams should end.
-    fn is_replaced(&self) -> bool {
-        false
-    }
+    pub takes_websocket_messages: bool,
     /// Whether it speaks HTTP/2 itself, so that a call can stream in both directions at once.
-    fn takes_http2(&self) -> bool {
-        false
-    }
+    pub takes_http2: bool,
     /// How long a WebSocket or a streamed answer may be silent, in milliseconds.
-    fn stream_idle_ms(&self) -> u64 {
-        STREAM_IDLE_MS_DEFAULT
-    }
+    pub stream_idle_ms: u64,
     /// Methods it answers; empty means all.
-    fn methods(&self) -> &[String];
+    pub methods: &'a [String],
     /// Its CoAP description.
-    fn coap(&self) -> &CoapResource;
+    pub coap: &'a CoapResource,
     /// Who may call it; never [`Access::Unset`].
-    fn access(&self) -> Access {
-        Access::Public
-    }
+    pub access: Access,
     /// The tokens of its callers, if they send tokens.
-    fn tokens(&self) -> Option<&Arc<TokenRules>> {
-        None
-    }
+    pub tokens: Option<&'a Arc<TokenRules>>,
     /// The client certificates that it accepts, if it asks for them.
-    fn certificates(&self) -> Option<&Arc<CertificateRules>> {
-        None
-    }
+    pub certificates: Option<&'a Arc<CertificateRules>>,
     /// The signed requests that it accepts, if it does.
-    fn webhook(&self) -> Option<&Arc<WebhookRules>> {
-        None
-    }
+    pub webhook: Option<&'a Arc<WebhookRules>>,
     /// How many calls from outside it accepts.
-    fn rates(&self) -> &Rates {
-        const { &Rates::NONE }
-    }
+    pub rates: &'a Rates,
     /// What the HTTP fronts require of requests to it.
-    fn http(&self) -> Option<&HttpRules> {
-        None
-    }
+    pub http: Option<&'a HttpRules>,
     /// The folder with its code, if it is on this machine.
-    fn code(&self) -> Option<&Path> {
-        None
-    }
+    pub code: Option<&'a Path>,
     /// The platform that it was written for. The callers of that platform expect other codes for
     /// some faults.
-    fn compat(&self) -> Option<Platform> {
-        None
-    }
+    pub compat: Option<Platform>,
     /// How its accepted invocations are run; `None` for the defaults.
-    fn background(&self) -> Option<&AsyncRules> {
-        None
-    }
+    pub background: Option<&'a AsyncRules>,
     /// The MQTT broker that receives its results; `None` for the one of the node.
-    fn connection(&self) -> Option<&Connection> {
-        None
-    }
+    pub connection: Option<&'a Connection>,
     /// The tag by which the caller chose the revision, if it did.
-    fn tag(&self) -> Option<&str> {
-        None
-    }
-    /// Whether it is in a namespace, whose calls are counted. Asked for each call.
-    fn is_confined(&self) -> bool {
-        false
-    }
+    pub tag: Option<&'a str>,
+    /// Whether it is in a namespace, whose calls are counted.
+    pub is_confined: bool,
     /// Whether its runs may pause, and go on in another attempt (chains).
-    fn may_pause(&self) -> bool {
-        false
-    }
+    pub may_pause: bool,
+    /// What changes while the function is served; `None` if nothing does.
+    pub instances: Option<&'a dyn Instances>,
+}
+
+/// What changes while a function is served. Few callers ask, because the answer may cost a lock.
+pub trait Instances: Sync {
+    /// Whether another revision has replaced it, so that its streams should end.
+    fn is_replaced(&self) -> bool;
     /// Invocations that its instances can run at once when there are as many as there may be.
-    fn places(&self) -> u32 {
-        1
+    fn places(&self) -> u32;
+}
+
+/// Something that a request can be routed to.
+pub trait Routed {
+    /// Its facts. Called a few times for each request.
+    fn info(&self) -> RouteInfo<'_>;
+}
+
+impl<'a> RouteInfo<'a> {
+    /// A function that everyone may call, and that has no other rules than these.
+    pub const fn new(name: &'a FunctionName, timeout_ms: u64, body_bytes_max: u64) -> Self {
+        const NO_DESCRIPTION: &CoapResource =
+            &CoapResource { title: None, resource_type: None, content_format: None };
+        Self {
+            name,
+            timeout_ms,
+            body_bytes_max,
+            takes_whole_bodies: false,
+            takes_websockets: false,
+            takes_websocket_messages: false,
+            takes_http2: false,
+            stream_idle_ms: STREAM_IDLE_MS_DEFAULT,
+            methods: &[],
+            coap: NO_DESCRIPTION,
+            access: Access::Public,
+            tokens: None,
+            certificates: None,
+            webhook: None,
+            rates: const { &Rates::NONE },
+            http: None,
+            code: None,
+            compat: None,
+            background: None,
+            connection: None,
+            tag: None,
+            is_confined: false,
+            may_pause: false,
+            instances: None,
+        }
+    }
+
+    /// See [`Instances::is_replaced`].
+    pub fn is_replaced(&self) -> bool {
+        self.instances.is_some_and(Instances::is_replaced)
+    }
+
+    /// See [`Instances::places`].
+    pub fn places(&self) -> u32 {
+        self.instances.map_or(1, Instances::places)
     }
 }
 
 /// The interface between fronts and engine.
 pub trait Invoker: Clone + Send + Sync + 'static {
     /// A function at one moment. Holding it keeps that revision's data, but not its instances.
-    type Route: RouteInfo + Clone + Send + Sync + 'static;
+    type Route: Routed + Clone + Send + Sync + 'static;
 
     /// The function with this name, or `NAME@TAG` for the revision with that tag. Called once per
     /// request; must not block or allocate much. If several revisions share the traffic, equal keys

@@ -54,4 +54,6 @@ pub mod turn;
 pub mod wire;
 
 pub use fault::{Fault, FaultClass};
-pub use invocation::{Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger};
+pub use invocation::{
+    Instances, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Routed, Trigger,
+};

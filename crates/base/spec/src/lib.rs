@@ -33,6 +33,7 @@ mod egress;
 mod error;
 pub mod fields;
 mod function;
+pub mod hop_by_hop;
 mod http;
 pub mod json;
 mod limits;

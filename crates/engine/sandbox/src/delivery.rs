@@ -1,13 +1,13 @@
 //! A complete answer that is sent as far as the engine's credit reaches.
 
 use bytes::Bytes;
+use mote_core::openwhisk_action::Answer;
 use mote_core::wire::{
     self, CHUNK_BYTES_MAX, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, ResultHead, WINDOW_BYTES,
 };
 
 use crate::outbox::OUTBOX_BYTES_MAX;
 use crate::sys;
-use mote_core::openwhisk_action::Answer;
 
 /// See the module's documentation.
 pub(crate) struct Delivery {

@@ -6,13 +6,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use bytes::{Buf, Bytes};
-use mote_core::InvocationId;
 use mote_core::invocation::{headers, put_header};
 use mote_core::services::URL_VARIABLE;
 use mote_core::wire::{
     self, CHUNK_BYTES_MAX, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, Invoke, ResultHead,
     WINDOW_BYTES, WorkerError,
 };
+use mote_core::{InvocationId, openwhisk_action as whisk};
 use mote_spec::{OWN_FRONT, SERVICES_PORT};
 
 use crate::contract::Contract;
@@ -21,7 +21,6 @@ use crate::log_lines::{LogLines, drain, put_line};
 use crate::outbox::{OUTBOX_BYTES_MAX, put_credit, put_error, raw};
 use crate::spawn::{Child, Command, Stdio};
 use crate::sys;
-use mote_core::openwhisk_action as whisk;
 
 /// The kernel accepts no longer argument; a longer line is passed on stdin only.
 const ARGUMENT_BYTES_MAX: usize = 128 << 10;

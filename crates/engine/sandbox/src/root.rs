@@ -63,11 +63,11 @@ pub(crate) fn compose(plan: &RootPlan) -> Result<bool, Failure> {
     let root = root.as_fd();
 
     for (bind, mount) in &mounts {
-        let is_folder = is_dir(mount, &bind.source)?;
-        attach(root, mount, &bind.target, is_folder)?;
+        let what = if is_dir(mount, &bind.source)? { Shown::Folder } else { Shown::File };
+        attach(root, mount, &bind.target, what)?;
     }
     for (name, mount) in &devices {
-        attach(root, mount, Path::new(&format!("/dev/{name}")), false)?;
+        attach(root, mount, Path::new(&format!("/dev/{name}")), Shown::File)?;
     }
     attach_own(root, plan)?;
     let is_too_large = match &plan.own_code {
@@ -114,7 +114,7 @@ fn attach_own(root: BorrowedFd<'_>, plan: &RootPlan) -> Result<(), Failure> {
         MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV,
     )
     .step("create /tmp")?;
-    attach(root, &tmp, Path::new("/tmp"), true)?;
+    attach(root, &tmp, Path::new("/tmp"), Shown::Folder)?;
     attach_proc(root, plan.machine)
 }
 
@@ -126,7 +126,7 @@ fn attach_own_code(root: BorrowedFd<'_>, code: &OwnCode) -> Result<bool, Failure
             Err(error) if error.raw_os_error() == Some(libc::EFBIG) => {
                 let target = code.target.clone();
                 let bind = Bind { source: source.clone(), target, writable: false };
-                attach(root, &open_bind(&bind)?, &code.target, true)?;
+                attach(root, &open_bind(&bind)?, &code.target, Shown::Folder)?;
                 return Ok(true);
             }
             measured => measured.step("measure the code")?,
@@ -144,7 +144,7 @@ fn attach_own_code(root: BorrowedFd<'_>, code: &OwnCode) -> Result<bool, Failure
     };
     made().step("copy the code")?;
     let mount = sys::open_tree_at(root, own_code::PATH).step("open the copy of the code")?;
-    attach(root, &mount, &code.target, true)?;
+    attach(root, &mount, &code.target, Shown::Folder)?;
     Ok(false)
 }
 
@@ -158,7 +158,7 @@ fn attach_proc(root: BorrowedFd<'_>, machine: Option<Machine>) -> Result<(), Fai
         MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC,
     )
     .step("create /proc")?;
-    attach(root, &proc, Path::new("/proc"), true)?;
+    attach(root, &proc, Path::new("/proc"), Shown::Folder)?;
     for (name, text) in machine.map(proc_files::texts).unwrap_or_default() {
         let source = Path::new(proc_files::DIR).join(name);
         make_parents(root, &source)?;
@@ -195,20 +195,30 @@ pub(crate) fn open_bind(bind: &Bind) -> Result<OwnedFd, Failure> {
     Ok(mount)
 }
 
+/// What a mount shows.
+#[derive(Clone, Copy)]
+enum Shown {
+    Folder,
+    File,
+}
+
 fn attach(
     root: BorrowedFd<'_>,
     mount: &OwnedFd,
     target: &Path,
-    is_folder: bool,
+    what: Shown,
 ) -> Result<(), Failure> {
     let shown = target.display();
     make_parents(root, target)?;
     let place = relative(target).step(format_args!("name {shown}"))?;
-    if is_folder {
-        sys::mkdirat(root, &place, 0o755).step(format_args!("create {shown}"))?;
-    } else {
-        sys::openat(Some(root), &place, libc::O_CREAT | libc::O_WRONLY, 0o444)
-            .step(format_args!("create {shown}"))?;
+    match what {
+        Shown::Folder => {
+            sys::mkdirat(root, &place, 0o755).step(format_args!("create {shown}"))?;
+        }
+        Shown::File => {
+            sys::openat(Some(root), &place, libc::O_CREAT | libc::O_WRONLY, 0o444)
+                .step(format_args!("create {shown}"))?;
+        }
     }
     sys::move_mount(mount.as_fd(), Some(root), &place).step(format_args!("attach {shown}"))
 }

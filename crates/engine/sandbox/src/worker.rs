@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use bytes::{Buf, Bytes, BytesMut};
+use mote_core::openwhisk_action as whisk;
 use mote_core::wire::{self, FrameHeader, FrameKind, Invoke, Load, Ready, WorkerError};
 
 use crate::action_loop::ActionLoop;
@@ -21,7 +22,6 @@ use crate::outbox::{OUTBOX_BYTES_MAX, put_credit, put_error};
 use crate::program_run::{Input, Run};
 use crate::spawn::Command;
 use crate::sys;
-use mote_core::openwhisk_action as whisk;
 
 /// Programs at once when LOAD does not say.
 const CONCURRENCY_DEFAULT: u32 = mote_spec::CONCURRENCY_DEFAULT_EXEC;

@@ -122,8 +122,8 @@ impl Guard {
     /// Whether the sender of a request that is not for a function, but asks for what concerns it, may
     /// call it. The head was admitted with [`Access::KeyIfSent`], so a caller that it names is the one
     /// of a key. A token is verified for this function; the name in it proves nothing elsewhere.
-    pub fn proves(&self, head: &Head, route: &dyn RouteInfo) -> bool {
-        let (ring, now_unix_ms, name) = (self.0.ring.load(), unix_ms(), route.name().as_str());
+    pub fn proves(&self, head: &Head, route: &RouteInfo<'_>) -> bool {
+        let (ring, now_unix_ms, name) = (self.0.ring.load(), unix_ms(), route.name.as_str());
         // The key that named the caller is gone from the head; one of the others may open it, too.
         let opens = |access| {
             let mut others = presented(head.headers(), access);
@@ -133,14 +133,14 @@ impl Guard {
             head.caller().is_some_and(|caller| ring.caller_opens(caller, name, now_unix_ms))
                 || others()
         };
-        match (route.access(), route.tokens()) {
+        match (route.access, route.tokens) {
             (Access::Key, _) => opens(Access::Key),
             (Access::Basic, _) => {
                 !pages::is_of_another_origin(head.headers()) && opens(Access::Basic)
             }
             (Access::Jwt, Some(rules)) => self.subject(head, rules, now_unix_ms).is_ok(),
             (Access::Mtls, _) => {
-                route.certificates().is_some_and(|rules| certified(rules, head).is_ok())
+                route.certificates.is_some_and(|rules| certified(rules, head).is_ok())
             }
             _ => false,
         }
@@ -413,7 +413,7 @@ fn is_of_this_machine(from: Option<IpAddr>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use mote_spec::{CoapResource, FunctionName, TokenKeys};
+    use mote_spec::{FunctionName, TokenKeys};
 
     use super::*;
     use crate::ring::{Key, NewKey};
@@ -630,33 +630,6 @@ mod tests {
         assert_eq!(send(token), Ok(()));
     }
 
-    /// A function with this access mode.
-    struct Route(FunctionName, Access, Option<Arc<TokenRules>>);
-
-    impl RouteInfo for Route {
-        fn name(&self) -> &FunctionName {
-            &self.0
-        }
-        fn timeout_ms(&self) -> u64 {
-            0
-        }
-        fn body_bytes_max(&self) -> u64 {
-            0
-        }
-        fn methods(&self) -> &[String] {
-            &[]
-        }
-        fn coap(&self) -> &CoapResource {
-            unreachable!("nobody asks")
-        }
-        fn access(&self) -> Access {
-            self.1
-        }
-        fn tokens(&self) -> Option<&Arc<TokenRules>> {
-            self.2.as_ref()
-        }
-    }
-
     #[test]
     fn what_concerns_a_function_is_for_those_who_may_call_it() {
         let ((guard, [all, one, _]), [set, token, without_role]) = (guard(), made());
@@ -665,7 +638,8 @@ mod tests {
             let name = FunctionName::new("hello").expect("valid");
             let mut head = head(fields);
             guard.admit(Access::KeyIfSent, None, "invocations", &mut head, None).expect("optional");
-            guard.proves(&head, &Route(name, access, Some(rules.clone())))
+            let rules = Some(&rules);
+            guard.proves(&head, &RouteInfo { access, tokens: rules, ..RouteInfo::new(&name, 0, 0) })
         };
         let bearer = format!("Bearer {token}");
         let bare = format!("Bearer {without_role}");
@@ -694,7 +668,7 @@ mod tests {
                 guard
                     .admit(Access::KeyIfSent, None, "invocations", &mut head, None)
                     .expect("optional");
-                guard.proves(&head, &Route(name, access, None))
+                guard.proves(&head, &RouteInfo { access, ..RouteInfo::new(&name, 0, 0) })
             };
             assert!(proves(&both) && proves(&both[1..]), "{access:?}");
             assert!(!proves(&both[..1]) && !proves(&[]), "{access:?}");

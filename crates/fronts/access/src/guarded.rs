@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use futures_util::future::Either;
 use mote_core::invocation::Head;
 use mote_core::place::Place;
-use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo as _};
+use mote_core::{Fault, Invocation, Invoker, Reply, Routed as _};
 use mote_spec::Access;
 use mote_spec::routes::{Asked, Found};
 
@@ -59,12 +59,13 @@ impl<I: Invoker> Invoker for Guarded<I> {
         head: &mut Head,
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
-        let (access, name) = (route.access(), route.name().as_str());
-        match route.certificates() {
+        let info = route.info();
+        let (access, name) = (info.access, info.name.as_str());
+        match info.certificates {
             Some(rules) if access == Access::Mtls => {
                 self.guard.admit_certified(rules, name, head, from)
             }
-            _ => self.guard.admit(access, route.tokens(), name, head, from),
+            _ => self.guard.admit(access, info.tokens, name, head, from),
         }
     }
 
@@ -75,8 +76,9 @@ impl<I: Invoker> Invoker for Guarded<I> {
         head: &mut Head,
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
-        match route.webhook() {
-            Some(rules) => self.guard.is_signed(rules, route.name().as_str(), head, from),
+        let info = route.info();
+        match info.webhook {
+            Some(rules) => self.guard.is_signed(rules, info.name.as_str(), head, from),
             None => self.admit(route, head, from),
         }
     }
@@ -88,11 +90,12 @@ impl<I: Invoker> Invoker for Guarded<I> {
         head: &mut Head,
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
-        let name = route.name().as_str();
-        if route.is_confined() {
-            return self.guard.count_within(route.access(), route.rates(), name, head, from);
+        let info = route.info();
+        let (access, name) = (info.access, info.name.as_str());
+        if info.is_confined {
+            return self.guard.count_within(access, info.rates, name, head, from);
         }
-        self.guard.count(route.access(), route.rates(), name, head, from)
+        self.guard.count(access, info.rates, name, head, from)
     }
 
     fn invoke(
@@ -101,9 +104,9 @@ impl<I: Invoker> Invoker for Guarded<I> {
         mut invocation: Invocation,
     ) -> impl Future<Output = Result<Reply, Fault>> + Send {
         let head = &mut invocation.head;
-        let admitted = match route.webhook() {
+        let admitted = match route.info().webhook {
             Some(rules) => {
-                self.guard.verify(rules, route.name().as_str(), head, &mut invocation.body)
+                self.guard.verify(rules, route.info().name.as_str(), head, &mut invocation.body)
             }
             None => self.admit(route, head, None),
         };

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mote_core::body::{Body, BodyError};
-use mote_core::{Fault, Invoker, RouteInfo};
+use mote_core::{Fault, Invoker, Routed};
 use rustix::net::sockopt;
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
@@ -247,7 +247,7 @@ pub(crate) async fn run<I: Invoker>(
     work: Work<I::Route>,
     answer_bytes_max: u64,
 ) -> Finished {
-    let (timeout_ms, deadline_ns) = (work.route.timeout_ms(), work.invocation.deadline_ns);
+    let (timeout_ms, deadline_ns) = (work.route.info().timeout_ms, work.invocation.deadline_ns);
     let id = work.invocation.id;
     let reply = invoker.invoke(&work.route, work.invocation).await?;
     let body = match reply.body {
@@ -260,7 +260,8 @@ pub(crate) async fn run<I: Invoker>(
             match tokio::time::timeout(left, body.collect(answer_bytes_max)).await {
                 Ok(Ok(body)) => body,
                 Ok(Err(BodyError::TooLarge(limit_bytes))) => {
-                    let (name, fault) = (work.route.name(), Fault::AnswerTooLarge { limit_bytes });
+                    let (name, fault) =
+                        (work.route.info().name, Fault::AnswerTooLarge { limit_bytes });
                     tracing::warn!(function = %name, %id, "{}", fault.public_text(name.as_str()));
                     return Err(fault);
                 }

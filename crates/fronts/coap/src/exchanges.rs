@@ -46,7 +46,12 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// The owner of the messages from `peer`.
+    /// The owner of the messages from a peer that has shown that it receives what is sent to it.
+    pub fn proven(peer: SocketAddr) -> Self {
+        Self::of(peer, true)
+    }
+
+    /// The owner of the messages from `peer`; `proven` as for [`Owner::proven`].
     pub fn of(peer: SocketAddr, proven: bool) -> Self {
         match (proven, peer.ip().is_loopback()) {
             (false, _) => Self::Unproven,
@@ -402,7 +407,7 @@ mod tests {
 
     fn begin(exchanges: &mut Exchanges, key: Key, now_ns: u64) -> Noted {
         let absent = exchanges.get(&key, b"", now_ns).expect_err("not known");
-        exchanges.begin(key, Owner::of(key.0, true), absent, now_ns)
+        exchanges.begin(key, Owner::proven(key.0), absent, now_ns)
     }
 
     #[test]
@@ -413,13 +418,13 @@ mod tests {
         let noted = keys.map(|key| {
             let noted = begin(&mut exchanges, key, 0);
             assert_eq!(exchanges.get(&key, b"", 0), Ok(Seen::Running { acked: false }));
-            exchanges.acked(noted, key, Owner::of(key.0, true), 1);
+            exchanges.acked(noted, key, Owner::proven(key.0), 1);
             assert_eq!(exchanges.get(&key, b"", 1), Ok(Seen::Running { acked: true }));
             noted
         });
         for (at, (key, noted)) in keys.into_iter().zip(noted).enumerate() {
             let answer = vec![at as u8; SHORT_BYTES - 1 + at];
-            exchanges.answer(noted, key, Owner::of(key.0, true), &answer, 2);
+            exchanges.answer(noted, key, Owner::proven(key.0), &answer, 2);
             assert_eq!(exchanges.get(&key, b"", 3), Ok(Seen::Answered(&answer)));
             assert!(exchanges.get(&key, b"", LIFETIME_NS).is_err(), "its time is over");
         }
@@ -432,7 +437,7 @@ mod tests {
     #[test]
     fn another_datagram_with_the_same_id_is_another_message() {
         let mut exchanges = Exchanges::new(1 << 20);
-        let (key, owner) = (key(1, 7), Owner::of(key(1, 7).0, true));
+        let (key, owner) = (key(1, 7), Owner::proven(key(1, 7).0));
         let noted = [&b"t=20.1"[..], b"t=35.7"].map(|datagram| {
             let absent = exchanges.get(&key, datagram, 0).expect_err("not known");
             exchanges.begin(key, owner, absent, 0)
@@ -461,7 +466,7 @@ mod tests {
         }
         // The second answer is stored where the first one put the entry, not where it began.
         for answer in [b"late", b"last"] {
-            exchanges.answer(noted[5], key(1, 5), Owner::of(key(1, 5).0, true), answer, 10_000);
+            exchanges.answer(noted[5], key(1, 5), Owner::proven(key(1, 5).0), answer, 10_000);
             assert_eq!(exchanges.get(&key(1, 5), b"", 10_000), Ok(Seen::Answered(answer)));
         }
         assert!(exchanges.bytes() <= 100 * ENTRY_BYTES);

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use mote_core::invocation::Head;
-use mote_core::{Invoker, RouteInfo};
+use mote_core::{Invoker, Routed};
 use mote_spec::Access;
 
 use super::sender::Proved;
@@ -26,17 +26,18 @@ pub(crate) fn document<I: Invoker>(
             head.set_certificate(certificate);
             invoker.admit(&route, &mut head, Some(from)).is_err()
         };
-        let is_hidden = match (route.access(), &proved) {
+        let info = route.info();
+        let is_hidden = match (info.access, &proved) {
             (Access::Local, _) => is_refused(None),
             (Access::Mtls, Proved::Names(names)) => is_refused(Some(names.clone())),
             (access, _) => matches!(access, Access::Jwt | Access::Mtls | Access::Webhook),
         };
         // Nobody proves here for which namespace he asks.
-        if is_hidden || route.name().namespace().is_some() {
+        if is_hidden || info.name.namespace().is_some() {
             continue;
         }
-        let coap = route.coap();
-        let href = format!("/{}", route.name());
+        let coap = info.coap;
+        let href = format!("/{}", info.name);
         let mut attributes: Vec<(&str, String)> = Vec::new();
         if let Some(resource_type) = &coap.resource_type {
             attributes.push(("rt", resource_type.clone()));

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::task::Context;
 
 use crate::notices::{Resource, Watch};
-use mote_core::{Invoker, RouteInfo};
+use mote_core::{Invoker, Routed};
 
 use super::content_format::media_type;
 use super::cutting::Frame;
@@ -37,7 +37,7 @@ impl<I: Invoker> Server<I> {
             return None;
         }
         let segment = std::str::from_utf8(&to.path[1..below_at]).ok()?;
-        let is_function = segment.split('@').next() == Some(route.name().as_str());
+        let is_function = segment.split('@').next() == Some(route.info().name.as_str());
         if observe != 0 || !is_function || to.block2.is_some_and(|block| block.number > 0) {
             return None;
         }
@@ -50,7 +50,7 @@ impl<I: Invoker> Server<I> {
         };
         let accept = exchange.accept.and_then(media_type).unwrap_or_default();
         let resource = Resource {
-            function: route.name().clone(),
+            function: route.info().name.clone(),
             route: segment.to_owned(),
             path: path.to_vec(),
             query: to.query.clone(),

@@ -5,7 +5,7 @@ use std::task::{Context, Waker};
 
 use crate::notices::{Notices, State};
 use bytes::Bytes;
-use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo};
+use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo, Routed};
 use mote_spec::{CoapResource, FunctionName};
 
 use super::message::{self, MessageType, Request};
@@ -17,21 +17,9 @@ struct Node;
 #[derive(Clone)]
 struct Route(FunctionName, CoapResource);
 
-impl RouteInfo for Route {
-    fn name(&self) -> &FunctionName {
-        &self.0
-    }
-    fn timeout_ms(&self) -> u64 {
-        1_000
-    }
-    fn body_bytes_max(&self) -> u64 {
-        4_096
-    }
-    fn methods(&self) -> &[String] {
-        &[]
-    }
-    fn coap(&self) -> &CoapResource {
-        &self.1
+impl Routed for Route {
+    fn info(&self) -> RouteInfo<'_> {
+        RouteInfo { coap: &self.1, ..RouteInfo::new(&self.0, 1_000, 4_096) }
     }
 }
 

@@ -43,7 +43,7 @@ impl Running {
         if exchange.to.limit.is_some() {
             return if self.unproven < share_max { Room::Free } else { Room::Unproven };
         }
-        let of_owner = self.by_owner.get(&Owner::of(exchange.to.peer, true));
+        let of_owner = self.by_owner.get(&Owner::proven(exchange.to.peer));
         if of_owner.is_some_and(|count| *count >= share_max) { Room::Full } else { Room::Free }
     }
 
@@ -58,7 +58,7 @@ impl Running {
         }
         match exchange.to.limit {
             Some(_) => self.unproven += 1,
-            None => *self.by_owner.entry(Owner::of(exchange.to.peer, true)).or_default() += 1,
+            None => *self.by_owner.entry(Owner::proven(exchange.to.peer)).or_default() += 1,
         }
     }
 
@@ -68,7 +68,7 @@ impl Running {
         }
         match exchange.to.limit {
             Some(_) => self.unproven -= 1,
-            None => less(&mut self.by_owner, &Owner::of(exchange.to.peer, true)),
+            None => less(&mut self.by_owner, &Owner::proven(exchange.to.peer)),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use mote_core::invocation::Head;
-use mote_core::{Fault, Invoker, RouteInfo};
+use mote_core::{Fault, Invoker, Routed};
 use mote_spec::Access;
 
 use super::cutting::Frame;
@@ -60,7 +60,7 @@ impl Sender {
         route: &I::Route,
     ) -> Result<Self, Fault> {
         let from = Self::address(exchange, frame);
-        if route.access() == Access::Public {
+        if route.info().access == Access::Public {
             return Ok(Self { from, head: Head::default() });
         }
         // Without a key, it needs no memory.
@@ -94,9 +94,9 @@ impl Sender {
 
     /// Whether the sender must prove its address first: a forged one must not use up what another
     /// caller may call.
-    pub(crate) fn must_prove(&self, exchange: &Exchange, route: &impl RouteInfo) -> bool {
+    pub(crate) fn must_prove(&self, exchange: &Exchange, route: &impl Routed) -> bool {
         let is_proven = exchange.to.limit.is_none() || self.head.caller().is_some();
-        route.rates().is_by_caller() && !is_proven
+        route.info().rates.is_by_caller() && !is_proven
     }
 
     /// Notes in the head of the invocation what is known.

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use crate::notices::Notices;
 use bytes::Bytes;
 use mote_core::body::Body;
-use mote_core::{Fault, Invocation, Invoker, RouteInfo, Trigger};
+use mote_core::{Fault, Invocation, Invoker, Routed, Trigger};
 use mote_spec::FunctionName;
 use slab::Slab;
 
@@ -401,7 +401,7 @@ impl<I: Invoker> Server<I> {
             let text = format!("no function named {}", translate::shown(name));
             return Some(Response::diagnostic((4, 4), text));
         };
-        exchange.function = Some(route.name().clone());
+        exchange.function = Some(route.info().name.clone());
         let proved = self.proved(exchange.to.peer);
         let admitted = Sender::admit(exchange, (self.frame, proved), &self.invoker, &route);
         let mut sender = match admitted {
@@ -410,7 +410,7 @@ impl<I: Invoker> Server<I> {
         };
         self.has_proof |= sender.head.caller().is_some();
         // Only those who may call the function learn what it accepts.
-        let methods = route.methods();
+        let methods = route.info().methods;
         if !methods.is_empty() && !methods.iter().any(|allowed| allowed.as_bytes() == method) {
             return Some(Response::diagnostic((4, 5), format!("{} only", methods.join(", "))));
         }
@@ -429,7 +429,7 @@ impl<I: Invoker> Server<I> {
                 return Some(Response::diagnostic((4, 8), text));
             }
         }
-        let limit = route.body_bytes_max();
+        let limit = route.info().body_bytes_max;
         let body = match self.body(exchange, &request, discriminator, limit, now_ns) {
             Ok(body) => body,
             Err(response) => return Some(response),
@@ -467,7 +467,7 @@ impl<I: Invoker> Server<I> {
                 head,
                 body,
                 received_ns: now_ns,
-                deadline_ns: now_ns + route.timeout_ms() * 1_000_000,
+                deadline_ns: now_ns + route.info().timeout_ms * 1_000_000,
                 chain: None,
             },
             route,
@@ -732,7 +732,7 @@ impl<I: Invoker> Server<I> {
                     let (noted, peer, mid) = (exchange.noted, exchange.to.peer, exchange.mid);
                     // Only requests from a proven source are acknowledged separately.
                     if let Some(noted) = noted {
-                        self.exchanges.acked(noted, (peer, mid), Owner::of(peer, true), now_ns);
+                        self.exchanges.acked(noted, (peer, mid), Owner::proven(peer), now_ns);
                     }
                     self.empty(MessageType::Ack, mid, peer);
                 }

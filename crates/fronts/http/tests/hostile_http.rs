@@ -428,3 +428,20 @@ fn a_callers_proxy_field_reaches_no_function() {
     let names: Vec<&str> = saw.headers.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["host", "x-proxy"]);
 }
+
+/// `Connection` names fields that end here, before or after it, but never the host, the length, or
+/// where a request comes from.
+#[test]
+fn what_a_callers_connection_field_names_reaches_no_function() {
+    let server = Server::start(Config::default());
+    let request = "POST /echo HTTP/1.1\r\nHost: a\r\nX-Before: 1\r\nContent-Length: 2\r\n\
+                   Connection: keep-alive, x-before, X-AFTER, host, content-length, \
+                   x-forwarded-for\r\nX-Forwarded-For: 192.0.2.1\r\nX-After: 1\r\nHTTP2-Settings: AA\r\nX-Kept: 1\r\n\r\nab";
+    assert_eq!(server.client().call(request).status, 200);
+    let saw = server.fake.take_saw().remove(0);
+    let names: Vec<&str> = saw.headers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["host", "content-length", "x-forwarded-for", "x-kept"]);
+    let many = format!("Connection: {}close\r\n", "a,".repeat(200));
+    let request = format!("GET /echo HTTP/1.1\r\nHost: a\r\n{many}\r\n");
+    assert_eq!(server.client().call(&request).status, 431);
+}

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use mote_core::body::Body;
 use mote_core::turn::TURN_ITEMS_MAX;
-use mote_core::{Fault, Invocation, Invoker, Phases, Reply, RouteInfo};
+use mote_core::{Fault, Invocation, Invoker, Phases, Reply, RouteInfo, Routed};
 use mote_http::http::{Config, REFUSALS_IN_A_ROW_MAX, Stopper, listen, serve};
 use mote_spec::FunctionName;
 use parking_lot::Mutex;
@@ -31,23 +31,9 @@ struct Ticks {
 #[derive(Clone)]
 struct Now(FunctionName);
 
-impl RouteInfo for Now {
-    fn name(&self) -> &FunctionName {
-        &self.0
-    }
-    fn timeout_ms(&self) -> u64 {
-        30_000
-    }
-    fn body_bytes_max(&self) -> u64 {
-        1 << 20
-    }
-    fn methods(&self) -> &[String] {
-        &[]
-    }
-    fn coap(&self) -> &mote_spec::CoapResource {
-        static NONE: std::sync::LazyLock<mote_spec::CoapResource> =
-            std::sync::LazyLock::new(Default::default);
-        &NONE
+impl Routed for Now {
+    fn info(&self) -> RouteInfo<'_> {
+        RouteInfo::new(&self.0, 30_000, 1 << 20)
     }
 }
 

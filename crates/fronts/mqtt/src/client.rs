@@ -16,8 +16,11 @@ use bytes::{Buf, BytesMut};
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use mote_core::turn::Turn;
-use mote_core::{Invoker, RouteInfo};
-use mote_spec::mqtt::{Acknowledge, MqttOrder, MqttSession, is_topic};
+use mote_core::{Invoker, Routed};
+use mote_spec::mqtt::Acknowledge;
+use mote_spec::mqtt::MqttOrder;
+use mote_spec::mqtt::MqttSession;
+use mote_spec::mqtt::is_topic;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -310,7 +313,7 @@ impl<I: Invoker> Client<I> {
         let (stream, ack, input) = self.meanwhile(shaking).await?;
         self.session.connected(ack.session_present && !is_clean);
         let route = self.invoker.route(settings.function.as_str(), || None);
-        let body_bytes_max = route.map_or(0, |route| route.body_bytes_max());
+        let body_bytes_max = route.map_or(0, |route| route.info().body_bytes_max);
         let body_bytes_max = usize::try_from(body_bytes_max).unwrap_or(usize::MAX);
         self.link.input = input;
         self.link.packet_bytes_max =

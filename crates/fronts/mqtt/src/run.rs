@@ -6,7 +6,7 @@ use std::time::Duration;
 use mote_core::accept::{AcceptError, Deferred};
 use mote_core::body::Body;
 use mote_core::invocation::headers;
-use mote_core::{Fault, Invocation, Invoker, RouteInfo, Trigger};
+use mote_core::{Fault, Invocation, Invoker, Routed, Trigger};
 use mote_spec::mqtt::{Acknowledge, MqttOrder};
 
 use crate::host::{Host, Level};
@@ -118,7 +118,7 @@ async fn once<I: Invoker>(
     message: &Publish,
 ) -> Result<Answer, Fault> {
     let route = invoker.route(settings.function.as_str(), || None).ok_or(Fault::NoSuchFunction)?;
-    let limit_bytes = route.body_bytes_max();
+    let limit_bytes = route.info().body_bytes_max;
     if message.payload.len() as u64 > limit_bytes {
         return Err(Fault::BodyTooLarge { limit_bytes });
     }
@@ -129,7 +129,7 @@ async fn once<I: Invoker>(
         head: message::head(message),
         body: Body::whole(message.payload.clone()),
         received_ns,
-        deadline_ns: received_ns + route.timeout_ms() * 1_000_000,
+        deadline_ns: received_ns + route.info().timeout_ms * 1_000_000,
         chain: None,
     };
     let reply = invoker.invoke(&route, invocation).await?;

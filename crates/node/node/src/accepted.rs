@@ -9,10 +9,12 @@ use mote_journal::{Journal, Journals};
 use mote_outgoing::Outgoing;
 use mote_platforms::compat::journal::Runner;
 use mote_platforms::compat::queue::Later;
+use mote_schedule::Schedules;
 use mote_store::Store;
 use tokio::runtime::Handle;
 
 use crate::config::Config;
+use crate::services::Runs;
 use crate::store_work::blocking;
 
 /// The file of the journal in the data directory.
@@ -20,6 +22,16 @@ pub(crate) const FILE_NAME: &str = "journal.db";
 
 /// The folder of the files of journals that the node runs in place of others.
 const OTHERS: &str = "journals";
+
+/// Invocations that run without their callers.
+pub(crate) struct Accepted {
+    /// Invocations that run after their callers were answered.
+    pub(crate) journals: Journals,
+    /// The runs of chains.
+    pub(crate) runs: Runs,
+    /// The schedules of the live revisions.
+    pub(crate) schedules: Schedules,
+}
 
 /// The journals of a node: its own is on disk, or in NATS if it has a name. Nothing is opened yet.
 pub(crate) fn journals(

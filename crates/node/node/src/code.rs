@@ -24,19 +24,19 @@ use super::{Node, deploy as node_deploy};
 /// Deploys; resolves when the function is ready.
 pub(super) async fn deploy(node: &Arc<Node>, deploy: Deploy) -> Result<(), Problem> {
     let name = deploy.name.clone();
-    if !deploy.replace && node.engine.get(name.as_str()).is_some() {
+    if !deploy.replace && node.data_path.engine.get(name.as_str()).is_some() {
         let text = format!("a function named {name} already exists");
         return Err(Problem::new(409, "M1405", text));
     }
     let on_node = match &deploy.code {
         Code::Of(other) => {
-            let revision = super::functions::find(&node.engine, other.as_str())?;
+            let revision = super::functions::find(&node.data_path.engine, other.as_str())?;
             Some((revision.spec.clone(), revision.code_dir.clone()))
         }
         _ => None,
     };
     // A deploy that does not say who may call a function must not open it.
-    let before = node.engine.get(name.as_str()).map(|it| Callers {
+    let before = node.data_path.engine.get(name.as_str()).map(|it| Callers {
         access: it.spec.access,
         tokens: it.spec.tokens.clone(),
         certificates: it.spec.certificates.clone(),

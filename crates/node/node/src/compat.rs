@@ -10,10 +10,11 @@ use anyhow::{Context as _, Result};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use mote_access::Guarded;
 use mote_api::Problem;
-use mote_core::invocation::{Head, Reply, RouteInfo as _};
+use mote_core::invocation::{Head, Reply, Routed as _};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{Engine, Revision};
 use mote_http::access_log::AccessLog;
+use mote_http::gathering::Gathering;
 use mote_http::http;
 use mote_http::http::Stopper;
 use mote_journal::{Reader, problem_of};
@@ -165,13 +166,13 @@ impl Listeners {
         fronts: Fronts<'_>,
         stop: watch::Receiver<bool>,
     ) -> Result<std::thread::JoinHandle<()>> {
-        let (engine, guard) = (node.engine.clone(), node.guard.clone());
+        let (engine, guard) = (node.data_path.engine.clone(), node.callers.guard.clone());
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build()
             .context("cannot start a runtime for other platforms")?;
-        let (journal, outgoing) = (Arc::new(node.journals.clone()), node.outgoing.clone());
-        let front = Arc::new(PlatformNode { node, management });
+        let (journal, outgoing) = (Arc::new(node.accepted.journals.clone()), node.outgoing.clone());
+        let front = Arc::new(PlatformNode { node, management, gathering: Default::default() });
         let queue = Queue::new(front.clone(), journal, outgoing);
         let resumed = queue.resumed().await;
         let stop = Stop::new(stop);
@@ -299,7 +300,7 @@ async fn bind(key: &'static str, address: SocketAddr) -> Result<Bound> {
 
 /// Logs a warning when accepted activations wait for OpenWhisk's API, which is now off.
 pub(super) async fn warn_of_activations(node: &Node) {
-    match node.journals.own().activations().await {
+    match node.accepted.journals.own().activations().await {
         Ok(activations) if activations.is_empty() => {}
         Ok(activations) => tracing::warn!(
             activations = activations.len(),
@@ -319,6 +320,8 @@ struct PlatformNode {
     node: Arc<Node>,
     /// The runtime for deploys, so that none of them delays calls.
     management: Handle,
+    /// Bodies of calls, by function.
+    gathering: Arc<Gathering<String>>,
 }
 
 impl PlatformNode {
@@ -340,39 +343,45 @@ impl PlatformNode {
         work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, Problem>> {
         let node = self.node.clone();
-        self.to_the_end(async move { with_store(&node, work).await })
+        self.to_the_end(async move { with_store(&node.opened.store, work).await })
     }
 }
 
 impl Access for PlatformNode {
     fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> (Admission, Scope) {
-        self.node.operators.admits(from, token, needed)
+        self.node.tenants.operators.admits(from, token, needed)
     }
 
     fn is_valid(&self, key: TokenKey) -> bool {
-        self.node.operators.is_valid(key)
+        self.node.tenants.operators.is_valid(key)
     }
 
     fn scope_of(&self, token: &str) -> Option<Scope> {
-        self.node.operators.scope_of(token)
+        self.node.tenants.operators.scope_of(token)
     }
 
     fn namespaces(&self) -> Arc<Namespaces> {
-        self.node.namespaces.clone()
+        self.node.tenants.namespaces.clone()
     }
 
     fn record(&self, act: Act) -> BoxFuture<'static, ()> {
-        operators::record(&self.node, act).boxed()
+        operators::record(&self.node.tenants.audit, act).boxed()
     }
 }
 
 impl Functions for PlatformNode {
     fn functions(&self) -> Vec<Function> {
-        self.node.engine.list().iter().map(|revision| function(&self.node, revision)).collect()
+        self.node
+            .data_path
+            .engine
+            .list()
+            .iter()
+            .map(|revision| function(&self.node, revision))
+            .collect()
     }
 
     fn function(&self, name: &str) -> Option<Function> {
-        Some(function(&self.node, &self.node.engine.get(name)?))
+        Some(function(&self.node, &self.node.data_path.engine.get(name)?))
     }
 }
 
@@ -391,8 +400,8 @@ impl Deploys for PlatformNode {
         let (node, name) = (self.node.clone(), name.to_owned());
         self.to_the_end(async move {
             let namespace = split(&name).1;
-            let _change = namespace.map(|name| node.namespaces.change(name)).transpose()?;
-            let revision = functions::find(&node.engine, &name)?;
+            let _change = namespace.map(|name| node.tenants.namespaces.change(name)).transpose()?;
+            let revision = functions::find(&node.data_path.engine, &name)?;
             if instances > INSTANCES_MAX {
                 let text = format!(
                     "{name}: {instances} instances; the number must be 0 to {INSTANCES_MAX}"
@@ -401,10 +410,10 @@ impl Deploys for PlatformNode {
             }
             let before = revision.bounds().max.or(revision.spec.scale.max);
             // A request for more instances than the maximum also raises the maximum.
-            let raised = instances > before.unwrap_or(node.cores);
+            let raised = instances > before.unwrap_or(node.data_path.cores);
             let max = if raised { Some(instances) } else { revision.bounds().max };
             let bounds = ScaleOverride { min: Some(instances), max };
-            functions::set_bounds(&node, &revision, bounds).await?;
+            functions::set_bounds(&node.opened.store, &revision, bounds).await?;
             revision.scale_to(instances);
             Ok(())
         })
@@ -413,7 +422,7 @@ impl Deploys for PlatformNode {
 
 impl Invocations for PlatformNode {
     fn body_bytes_max(&self, name: &str) -> Option<u64> {
-        Some(self.node.engine.get(name)?.spec.limits.body_bytes)
+        Some(self.node.data_path.engine.get(name)?.spec.limits.body_bytes)
     }
 
     fn check_target(&self, target: &str) -> Result<(), Problem> {
@@ -426,31 +435,39 @@ impl Invocations for PlatformNode {
     }
 
     fn admit(&self, function: &str, head: &mut Head, from: IpAddr) -> Result<(), Fault> {
-        let route = self.node.engine.route(function, || None).ok_or(Fault::NoSuchFunction)?;
-        let (guard, name) = (&self.node.guard, route.name().as_str());
-        guard.admit(route.access(), route.tokens(), name, head, Some(from))?;
-        if route.is_confined() {
-            return guard.count_within(route.access(), route.rates(), name, head, Some(from));
+        let route =
+            self.node.data_path.engine.route(function, || None).ok_or(Fault::NoSuchFunction)?;
+        let info = route.info();
+        let (guard, name) = (&self.node.callers.guard, info.name.as_str());
+        guard.admit(info.access, info.tokens, name, head, Some(from))?;
+        if info.is_confined {
+            return guard.count_within(info.access, info.rates, name, head, Some(from));
         }
-        guard.count(route.access(), route.rates(), name, head, Some(from))
+        guard.count(info.access, info.rates, name, head, Some(from))
     }
 
     fn invoke(&self, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
-        let id = InvocationId::new(clock::unix_ms(), self.node.random());
+        let id = InvocationId::new(clock::unix_ms(), self.node.ids.random());
         self.invoke_as(id.0, call)
     }
 
     fn invoke_as(&self, id: u128, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
-        let node = self.node.clone();
+        let (node, gathering) = (self.node.clone(), self.gathering.clone());
         async move {
-            let Some(route) = node.engine.route(&call.function, || None) else {
+            let Some(route) = node.data_path.engine.route(&call.function, || None) else {
                 return Err(Fault::NoSuchFunction);
             };
             let mut head = call.head;
             // Where a request comes from was asked when it arrived.
-            if route.access() != mote_spec::Access::Local {
-                let name = route.name().as_str();
-                node.guard.admit(route.access(), route.tokens(), name, &mut head, None)?;
+            if route.info().access != mote_spec::Access::Local {
+                let name = route.info().name.as_str();
+                node.callers.guard.admit(
+                    route.info().access,
+                    route.info().tokens,
+                    name,
+                    &mut head,
+                    None,
+                )?;
             }
             let place = head.take_place();
             let limit_ms = route.revision().timeout_ms();
@@ -458,7 +475,7 @@ impl Invocations for PlatformNode {
             let mut body = call.body;
             if route.revision().takes_whole_bodies() {
                 let head_bytes = head.bytes();
-                body = node.gathering.whole(call.function, head_bytes, body).await?;
+                body = gathering.whole(call.function, head_bytes, body).await?;
             }
             let received_ns = clock::now_ns();
             let invocation = Invocation {
@@ -470,7 +487,7 @@ impl Invocations for PlatformNode {
                 deadline_ns: received_ns + timeout_ms * 1_000_000,
                 chain: None,
             };
-            let answered = node.engine.invoke(&route, invocation).await;
+            let answered = node.data_path.engine.invoke(&route, invocation).await;
             answered.map(|reply| match place {
                 Some(place) => Reply { body: place.until_end_of(reply.body), ..reply },
                 None => reply,
@@ -480,13 +497,13 @@ impl Invocations for PlatformNode {
     }
 
     fn random(&self) -> u128 {
-        self.node.random()
+        self.node.ids.random()
     }
 }
 
 impl Logs for PlatformNode {
     fn logs(&self, name: &str, follow: bool) -> Option<Log> {
-        let revision = self.node.engine.get(name)?;
+        let revision = self.node.data_path.engine.get(name)?;
         let (held, following) =
             functions::log_lines(revision.spec.name.as_str(), &revision.log, follow);
         Some(Log { held, following })
@@ -495,12 +512,12 @@ impl Logs for PlatformNode {
 
 impl KeptCalls for PlatformNode {
     fn keep_call(&self, record: Vec<u8>) -> BoxFuture<'static, Result<u64, Problem>> {
-        let journal = self.node.journals.own();
+        let journal = self.node.accepted.journals.own();
         async move { journal.keep_activation(record).await.map_err(|e| problem_of(&e, Reader::Caller)) }.boxed()
     }
 
     fn kept_call(&self, number: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
-        let journal = self.node.journals.own();
+        let journal = self.node.accepted.journals.own();
         async move { journal.activation(number).await.map_err(|e| problem_of(&e, Reader::Caller)) }
             .boxed()
     }
@@ -510,7 +527,7 @@ impl KeptCalls for PlatformNode {
         number: u64,
         progress: Vec<u8>,
     ) -> BoxFuture<'static, Result<(), Problem>> {
-        let journal = self.node.journals.own();
+        let journal = self.node.accepted.journals.own();
         async move {
             journal
                 .note_progress(number, progress)
@@ -521,13 +538,13 @@ impl KeptCalls for PlatformNode {
     }
 
     fn progress(&self, number: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, Problem>> {
-        let journal = self.node.journals.own();
+        let journal = self.node.accepted.journals.own();
         async move { journal.progress(number).await.map_err(|e| problem_of(&e, Reader::Caller)) }
             .boxed()
     }
 
     fn forget_call(&self, number: u64) -> BoxFuture<'static, Result<(), Problem>> {
-        let journal = self.node.journals.own();
+        let journal = self.node.accepted.journals.own();
         async move {
             journal.forget_activation(number).await.map_err(|e| problem_of(&e, Reader::Caller))
         }
@@ -535,7 +552,7 @@ impl KeptCalls for PlatformNode {
     }
 
     fn kept_calls(&self) -> BoxFuture<'static, Result<Vec<(u64, u64)>, Problem>> {
-        let journal = self.node.journals.own();
+        let journal = self.node.accepted.journals.own();
         async move { journal.activations().await.map_err(|e| problem_of(&e, Reader::Caller)) }
             .boxed()
     }
@@ -553,14 +570,25 @@ impl Secrets for PlatformNode {
         replace: bool,
     ) -> BoxFuture<'static, Result<(), Problem>> {
         let (node, name) = (self.node.clone(), name.to_owned());
-        self.to_the_end(
-            async move { secrets::put(&node, name, value, Some(replace)).await.map(|_| ()) },
-        )
+        self.to_the_end(async move {
+            secrets::put(
+                &node.opened.store,
+                &node.data_path.engine,
+                &node.tenants.namespaces,
+                name,
+                value,
+                Some(replace),
+            )
+            .await
+            .map(|_| ())
+        })
     }
 
     fn remove_secret(&self, name: &str) -> BoxFuture<'static, Result<(), Problem>> {
         let (node, name) = (self.node.clone(), name.to_owned());
-        self.to_the_end(async move { secrets::remove(&node, name).await })
+        self.to_the_end(async move {
+            secrets::remove(&node.opened.store, &node.data_path.engine, name).await
+        })
     }
 }
 
@@ -606,7 +634,7 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
     Function {
         spec: revision.spec.clone(),
         revision: revision.number,
-        created_unix_ms: node.created_at_ms(revision),
+        created_unix_ms: node.deployed.created_at_ms(revision),
         instances: (there + status.starting).max(meant),
         ready,
         instance_ids: status.instances.iter().map(|one| one.instance.to_string()).collect(),

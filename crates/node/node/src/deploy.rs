@@ -12,21 +12,24 @@ use mote_api::types::{DeployResult, DeployStep};
 use mote_core::rollout::{Edit, Split, SplitError, Traffic};
 use mote_engine::Revision;
 use mote_engine::revision::logs::LogLevel;
+use mote_engine::trees::Trees;
 use mote_pool::autoscale::{self, Known};
-use mote_spec::{FunctionName, FunctionSpec, Runtime};
-use mote_store::{ArchiveLimits, RevisionState, StagedCode, StoredRevision};
+use mote_spec::FunctionName;
+use mote_spec::FunctionSpec;
+use mote_spec::Runtime;
+use mote_store::{ArchiveLimits, RevisionState, StagedCode, Store, StoredRevision};
 
 use super::spec_check::{check, cors_warning, recipient_warnings, route_warnings};
 use super::store_work::{blocking, internal, store_problem, with_store};
 use super::turns::turn;
-use super::{Node, golang, keys, namespaces, packages, rollout};
+use super::{Node, access_warnings, golang, namespaces, packages, rollout};
 
 /// Triggers the removal of unused code when a deploy has ended.
-struct CollectAfter<'a>(&'a Node);
+struct CollectAfter<'a>(&'a Trees);
 
 impl Drop for CollectAfter<'_> {
     fn drop(&mut self) {
-        self.0.trees.collect_soon();
+        self.0.collect_soon();
     }
 }
 
@@ -120,17 +123,17 @@ async fn attempt(
 ) -> Result<DeployResult, Problem> {
     let name = FunctionName::new(name)
         .map_err(|error| Problem::new(422, "M0303", error.to_string()).with_field("name"))?;
-    let _turn = turn(node, &name)?;
+    let _turn = turn(&node.deploys.deploying, &node.tenants.namespaces, &name)?;
     namespaces::room_for(node, &name)?;
-    let files_place = node.namespaces.files_place(&name)?;
+    let files_place = node.tenants.namespaces.files_place(&name)?;
     // This applies to every outcome: a failed deploy leaves code that no revision names.
-    let _collect = CollectAfter(node);
+    let _collect = CollectAfter(&node.deployed.trees);
     let mut steps = Steps { steps: Vec::new(), since: Instant::now() };
     let now = match options.place {
         Some(_) => None,
         None => placed(node, &name, options).await?,
     };
-    let staged = with_store(node, |store| {
+    let staged = with_store(&node.opened.store, |store| {
         let limits = ArchiveLimits {
             set_aside: Some(mote_api::SPEC_ENTRY.to_owned()),
             ..ArchiveLimits::default()
@@ -146,17 +149,19 @@ async fn attempt(
     let spec = spec(&name, &staged).await?;
     check(node, &spec)?;
     mote_tenants::namespaces::confined::check_names(&spec).await?;
-    golang::check(node, &spec)?;
-    let _files = node.namespaces.files_turn(files_place, &name).await?;
+    golang::check(&node.opened.interpreters, &spec)?;
+    let _files = node.tenants.namespaces.files_turn(files_place, &name).await?;
     let mut trees = vec![staged.path.clone()];
     namespaces::room_on_disk(node, &name, trees.clone()).await?;
     steps.done("check", format!("runtime {}", spec.runtime.as_str()));
-    warnings.extend(recipient_warnings(node, &spec));
-    warnings.extend(route_warnings(node, &spec));
-    warnings.extend(cors_warning(node, &spec));
-    warnings.extend(keys::warning(node, &spec));
-    let live = node.engine.get(name.as_str());
-    warnings.extend(live.as_ref().and_then(|live| keys::change(node, &live.spec, &spec)));
+    warnings.extend(recipient_warnings(&node.data_path.engine, &node.outgoing, &spec));
+    warnings.extend(route_warnings(&node.data_path.engine, &node.config, &spec));
+    warnings.extend(cors_warning(&node.config, &spec));
+    warnings.extend(access_warnings::warning(node, &spec));
+    let live = node.data_path.engine.get(name.as_str());
+    warnings.extend(
+        live.as_ref().and_then(|live| access_warnings::change(&node.config, &live.spec, &spec)),
+    );
     if let Some(text) = live.as_ref().and_then(|live| replaces(live, &spec, options)) {
         // Clients of other platforms show no warnings.
         if !options.dry_run {
@@ -177,7 +182,7 @@ async fn attempt(
         urls: node.urls(&spec),
     };
     if let Some(now) = now.as_ref().filter(|_| options.if_changed)
-        && is_known(node, &spec, &staged, now).await?
+        && is_known(&node.opened.store, &spec, &staged, now).await?
     {
         result.unchanged = true;
         result.revision = result.previous.take().unwrap_or_default();
@@ -187,17 +192,17 @@ async fn attempt(
     // The measurements of the live revision are the best estimate for the new one.
     let learnt = live.map_or_else(Known::default, |revision| revision.known());
     if options.dry_run {
-        warnings.extend(scale_warnings(node, &spec, learnt));
+        warnings.extend(scale_warnings(node.data_path.memory_bytes, &spec, learnt));
         let wanted = name.clone();
-        let stored = with_store(node, move |store| store.revisions(&wanted)).await?;
+        let stored = with_store(&node.opened.store, move |store| store.revisions(&wanted)).await?;
         result.revision = stored.first().map_or(0, |newest| newest.revision) + 1;
         if spec.runtime == Runtime::Chain {
             // Only its worker understands the tasks, and nothing of the user's runs in it.
             let code = staged.path.clone();
-            let revision = node.engine.revision(spec, result.revision, code, None);
-            node.trees.keep(&revision);
+            let revision = node.data_path.engine.revision(spec, result.revision, code, None);
+            node.deployed.trees.keep(&revision);
             let read = rollout::warm(node, &revision).await;
-            node.engine.discard(&revision);
+            node.data_path.engine.discard(&revision);
             read?;
             steps.done("start", "the worker of chains has read its tasks".to_owned());
         }
@@ -205,7 +210,7 @@ async fn attempt(
     }
     if let Some(place) = options.place {
         let wanted = name.clone();
-        let stored = with_store(node, move |store| store.revisions(&wanted)).await?;
+        let stored = with_store(&node.opened.store, move |store| store.revisions(&wanted)).await?;
         if let Some(stored) = stored.iter().find(|stored| stored.revision == place.number) {
             result.revision = place.number;
             if stored.code_hash == staged.hash && stored.spec == spec {
@@ -235,14 +240,14 @@ async fn attempt(
     let (revision, created_at_ms) =
         start(node, spec, &staged, packages.as_ref(), &mut steps, options.place).await?;
     if options.place.is_some() {
-        node.engine.discard(&revision);
+        node.data_path.engine.discard(&revision);
         result.revision = revision.number;
         return Ok(DeployResult { steps: steps.steps, warnings, ..result });
     }
     let split = publish(node, &revision, created_at_ms, now.as_ref(), options).await?;
     result.revision = revision.number;
     result.traffic = rollout::shares(&split);
-    result.urls.port = node.ports.shown(&revision.spec);
+    result.urls.port = node.deployed.ports.shown(&revision.spec);
     let problem = result.urls.port.as_ref().and_then(|port| port.problem.as_ref());
     warnings.extend(problem.map(|problem| format!("{name}: its port is not open: {problem}")));
     if let Some(tag) = &options.tag {
@@ -251,21 +256,21 @@ async fn attempt(
         }
     }
     let known = Known { service: learnt.service, ..revision.known() };
-    warnings.extend(scale_warnings(node, &revision.spec, known));
-    warnings.extend(keys::unknown_issuer(node, &revision.spec));
+    warnings.extend(scale_warnings(node.data_path.memory_bytes, &revision.spec, known));
+    warnings.extend(access_warnings::unknown_issuer(&node.callers.guard, &revision.spec));
     Ok(DeployResult { steps: steps.steps, warnings, ..result })
 }
 
 /// Whether a revision that serves, or the newest one that has served, has this code and this spec. If
 /// it is the newest one and another serves, somebody has rolled it back.
 async fn is_known(
-    node: &Node,
+    store: &Arc<Store>,
     spec: &FunctionSpec,
     staged: &StagedCode,
     now: &Traffic,
 ) -> Result<bool, Problem> {
     let wanted = spec.name.clone();
-    let stored = with_store(node, move |store| store.revisions(&wanted)).await?;
+    let stored = with_store(store, move |store| store.revisions(&wanted)).await?;
     let newest = stored.iter().find(|stored| stored.state != RevisionState::Added);
     let mut serving = stored.iter().filter(|stored| now.split.reaches(stored.revision));
     let is_same = |stored: &StoredRevision| stored.code_hash == staged.hash && stored.spec == *spec;
@@ -294,8 +299,8 @@ async fn placed(
     name: &FunctionName,
     options: &Options,
 ) -> Result<Option<Traffic>, Problem> {
-    let now = match node.engine.get(name.as_str()) {
-        Some(_) => Some(rollout::traffic(node, name).await?),
+    let now = match node.data_path.engine.get(name.as_str()) {
+        Some(_) => Some(rollout::traffic(&node.opened.store, &node.data_path.engine, name).await?),
         None => None,
     };
     if now.is_none() && options.held_back() {
@@ -325,23 +330,23 @@ async fn publish(
         // stopped.
         let text = format!("ready, receives no traffic ({})", then.split);
         revision.log.platform(LogLevel::Info, revision.number, 0, &text);
-        node.engine.discard(revision);
+        node.data_path.engine.discard(revision);
         return Ok(then.split);
     }
     let mut revisions = vec![revision.clone()];
-    let serving = node.engine.serving(name.as_str());
+    let serving = node.data_path.engine.serving(name.as_str());
     revisions.extend(serving.iter().flat_map(|serving| serving.revisions().iter().cloned()));
     let why = match &options.tag {
         Some(tag) => format!("deploy --tag {tag}"),
         None => "deploy".to_owned(),
     };
-    node.created(name, created_at_ms);
+    node.deployed.created(name, created_at_ms);
     let switched = rollout::switch(node, name, now, &then, &revisions, &why).await;
     if let Err(problem) = switched {
         if now.is_none() {
-            node.forget(name);
+            node.deployed.forget(name);
         }
-        node.engine.discard(revision);
+        node.data_path.engine.discard(revision);
         return Err(problem);
     }
     Ok(then.split)
@@ -409,10 +414,9 @@ pub(super) fn refused(mistakes: &mote_spec::toml_reader::Mistakes) -> Problem {
 }
 
 /// Settings that are allowed but will cause problems, each with a better value.
-fn scale_warnings(node: &Node, spec: &FunctionSpec, learnt: Known) -> Vec<String> {
+fn scale_warnings(memory_bytes: u64, spec: &FunctionSpec, learnt: Known) -> Vec<String> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-    let known =
-        Known { node_memory_bytes: Some(node.memory_bytes), node_cores: Some(cores), ..learnt };
+    let known = Known { node_memory_bytes: Some(memory_bytes), node_cores: Some(cores), ..learnt };
     autoscale::lint(spec, &spec.scale.policy, &known)
         .into_iter()
         .map(|warning| format!("{}: {}", warning.field, warning.text))
@@ -429,7 +433,7 @@ async fn start(
     steps: &mut Steps,
     place: Option<Place>,
 ) -> Result<(Arc<Revision>, u64), Problem> {
-    let (store, stored_spec) = (node.store.clone(), spec.clone());
+    let (store, stored_spec) = (node.opened.store.clone(), spec.clone());
     let hash = staged.hash.clone();
     let key = packages.map(|packages| packages.key.clone());
     let add = move || match place {
@@ -441,17 +445,20 @@ async fn start(
         .map_err(|error| internal(&error))?
         .map_err(|error| store_problem(&error))?;
     let packages_dir = packages.map(|packages| packages.path.clone());
-    let revision = node.engine.revision(spec, row.revision, staged.path.clone(), packages_dir);
-    node.trees.keep(&revision);
+    let revision =
+        node.data_path.engine.revision(spec, row.revision, staged.path.clone(), packages_dir);
+    node.deployed.trees.keep(&revision);
     if place.is_some_and(|place| !place.warm) {
         return Ok((revision, row.created_at_ms));
     }
     if let Err(problem) = rollout::warm(node, &revision).await {
-        node.engine.discard(&revision);
+        node.data_path.engine.discard(&revision);
         // A cluster asks for the revision again by its number.
         if place.is_none() {
             let name = revision.spec.name.clone();
-            let gone = with_store(node, move |store| store.forget_failed(&name, row.revision));
+            let gone = with_store(&node.opened.store, move |store| {
+                store.forget_failed(&name, row.revision)
+            });
             if let Err(error) = gone.await {
                 let title = revision.title();
                 tracing::warn!(function = %title, "its files stay on disk: {}", error.detail);

@@ -9,8 +9,8 @@ use super::{Node, interpreters, nats, reach};
 pub(crate) async fn report(node: &Node) -> DoctorReport {
     let reach = reach::of(node);
     let mut checks = of_sandbox(node.config.uid_base);
-    checks.extend(of_interpreters(&node.interpreters));
-    checks.extend(node.lost_files.iter().map(|lost| Check {
+    checks.extend(of_interpreters(&node.opened.interpreters));
+    checks.extend(node.opened.lost_files.iter().map(|lost| Check {
         name: lost.name.clone(),
         state: CheckState::Warn,
         detail: format!("when the node started, {lost}"),
@@ -29,12 +29,14 @@ pub(crate) async fn report(node: &Node) -> DoctorReport {
         .to_owned(),
         hint: (!node.config.lan).then(|| "mote up --lan opens them".to_owned()),
     });
-    if let Some(nats) = &node.nats {
+    if let Some(nats) = &node.data_path.nats {
         checks.push(nats::check(nats).await);
     }
-    checks.extend(node.journals.status().await.checks());
+    checks.extend(node.accepted.journals.status().await.checks());
     checks.extend(node.cells.iter().flat_map(|cells| cells.checks()));
-    checks.extend(node.compat.iter().map(|(platform, address)| of_platform(platform, address)));
+    checks.extend(
+        node.addresses.compat.iter().map(|(platform, address)| of_platform(platform, address)),
+    );
     let functions = if reach.is_empty() { reach::functions(node) } else { Vec::new() };
     DoctorReport { checks, reach, functions }
 }

@@ -12,6 +12,7 @@ use mote_engine::{Engine, Revision};
 use mote_process::clock;
 use mote_spec::ScaleOverride;
 use mote_spec::name::split;
+use mote_store::Store;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::store_work::{blocking, store_problem};
@@ -32,41 +33,42 @@ pub(crate) fn no_such(engine: &Engine, name: &str) -> Problem {
 
 /// Removes a function with all its revisions.
 pub(crate) async fn remove(node: &Node, name: &str) -> Result<(), Problem> {
-    let revision = find(&node.engine, name)?;
+    let revision = find(&node.data_path.engine, name)?;
     // A deploy or switch that ended after the removal would bring back a function that the store no
     // longer has.
-    let _turn = turns::turn(node, &revision.spec.name)?;
+    let _turn =
+        turns::turn(&node.deploys.deploying, &node.tenants.namespaces, &revision.spec.name)?;
     remove_in_turn(node, &revision).await
 }
 
 /// The same for whoever has the turn of the function.
 pub(crate) async fn remove_in_turn(node: &Node, revision: &Revision) -> Result<(), Problem> {
     let name = revision.spec.name.as_str();
-    let (store, function) = (node.store.clone(), revision.spec.name.clone());
+    let (store, function) = (node.opened.store.clone(), revision.spec.name.clone());
     blocking(move || store.remove(&function))
         .await
         .map_err(|_| {
             Problem::new(500, "M0599", "the node could not remove the function; see its log")
         })?
         .map_err(|error| store_problem(&error))?;
-    node.engine.remove(name);
-    node.ports.close(&revision.spec.name);
-    node.notices.end(&revision.spec.name);
-    schedules::forget(node, &revision.spec.name);
-    node.mqtt.apply(&revision.spec.name, &[], &[]);
-    node.forget(&revision.spec.name);
+    node.data_path.engine.remove(name);
+    node.deployed.ports.close(&revision.spec.name);
+    node.deployed.notices.end(&revision.spec.name);
+    schedules::forget(&node.accepted.schedules, &revision.spec.name);
+    node.mqtt.triggers.apply(&revision.spec.name, &[], &[]);
+    node.deployed.forget(&revision.spec.name);
     tracing::info!(function = %name, "removed");
-    node.trees.collect_soon();
+    node.deployed.trees.collect_soon();
     Ok(())
 }
 
 /// Applies `bounds` in place of the manifest's, and keeps them across restarts.
 pub(crate) async fn set_bounds(
-    node: &Node,
+    store: &Arc<Store>,
     revision: &Arc<Revision>,
     bounds: ScaleOverride,
 ) -> Result<(), Problem> {
-    let (store, function) = (node.store.clone(), revision.spec.name.clone());
+    let (store, function) = (store.clone(), revision.spec.name.clone());
     let kept = (bounds != ScaleOverride::default()).then_some(bounds);
     blocking(move || store.set_scale(&function, kept.as_ref()))
         .await

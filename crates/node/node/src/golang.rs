@@ -20,6 +20,7 @@ use mote_spec::{FunctionSpec, Runtime};
 use mote_store::{Lookup, PackagesStaging, StagedCode};
 
 use super::Node;
+use super::interpreters::Found;
 use super::packages::{self, Installed};
 use super::store_work::{blocking, store_problem};
 
@@ -36,8 +37,8 @@ const SCRIPT: &str = "set -e; cp -R /function /tmp/build; chmod -R u+w /tmp/buil
     exec go build -trimpath -ldflags='-s -w' -o /packages/function \"$@\"";
 
 /// Refuses `spec` before anything is built if it needs Go and the node has none.
-pub(crate) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
-    match (&node.interpreters.go, spec.runtime) {
+pub(crate) fn check(interpreters: &Found, spec: &FunctionSpec) -> Result<(), Problem> {
+    match (&interpreters.go, spec.runtime) {
         (Err(reason), Runtime::Go) => {
             let text = format!("{} cannot be built here: {reason}", spec.name);
             let hint = "install Go on the node (https://go.dev/dl), or build the program elsewhere: \
@@ -54,17 +55,17 @@ pub(crate) async fn build(
     spec: &FunctionSpec,
     staged: &StagedCode,
 ) -> Result<Installed, Problem> {
-    check(node, spec)?;
-    let go = node.interpreters.go.as_ref().map_err(|reason| packages::failed(reason))?;
+    check(&node.opened.interpreters, spec)?;
+    let go = node.opened.interpreters.go.as_ref().map_err(|reason| packages::failed(reason))?;
     let key = mote_build::golang::key(spec, &staged.hash, &go.version);
-    let turn = node.go_builds.wait(&spec.name, TURN_TIMEOUT).await;
+    let turn = node.deploys.go_builds.wait(&spec.name, TURN_TIMEOUT).await;
     let _turn = turn.map_err(|waited| {
         let minutes = waited.as_secs() / 60;
         let text =
             format!("{} waited {minutes} minutes for the builds of other Go functions", spec.name);
         packages::failed(&text).with_hint("deploy it again when they have ended")
     })?;
-    let store = node.store.clone();
+    let store = node.opened.store.clone();
     let wanted = key.clone();
     let lookup = blocking(move || store.packages_dir(&wanted))
         .await
@@ -80,21 +81,27 @@ pub(crate) async fn build(
     let (target, staging) = generated
         .await
         .unwrap_or_else(|_| Err(packages::failed("the node could not read the code")))?;
-    let cache = cache(node).await?;
+    let cache = cache(&node.config.data).await?;
     // Modules are at the hosts that their names contain, unless the configuration permits only a
     // proxy.
     let registries = Arc::new(Registries::of(Client::Go, &spec.name, BTreeSet::new()));
     let request = request(node, spec, staged, &staging, (&target, cache, &registries)).await?;
     let serve = |listeners| registries.clone().serve(listeners);
-    let outcome = node.backend.run_build(request, serve).await.map_err(|error| {
+    let outcome = node.opened.backend.run_build(request, serve).await.map_err(|error| {
         packages::failed(&format!("cannot build: {}", mote_core::fault::error_chain(&error)))
     })?;
     if !outcome.succeeded() {
-        return Err(packages::explain(spec, "go build", &outcome, &registries, node.memory_bytes));
+        return Err(packages::explain(
+            spec,
+            "go build",
+            &outcome,
+            &registries,
+            node.data_path.memory_bytes,
+        ));
     }
     mote_store::remove_tree(&staging.path().join(GENERATED))
         .map_err(|error| packages::failed(&format!("cannot remove {GENERATED}: {error}")))?;
-    let store = node.store.clone();
+    let store = node.opened.store.clone();
     let stored = blocking(move || store.commit_packages(staging))
         .await
         .map_err(|_| packages::failed("the node could not store the program"))?
@@ -104,8 +111,8 @@ pub(crate) async fn build(
 
 /// The folder of compiled packages and modules, emptied when it has grown too large. The caller
 /// must hold the turn to build. Counting visits every file, so it runs off the runtime.
-async fn cache(node: &Node) -> Result<PathBuf, Problem> {
-    let cache = node.config.data.join("go-cache");
+async fn cache(data: &Path) -> Result<PathBuf, Problem> {
+    let cache = data.join("go-cache");
     let path = cache.clone();
     let made = blocking(move || prepare_cache(&path, CACHE_BYTES_MAX));
     made.await
@@ -130,7 +137,7 @@ async fn request(
     staging: &PackagesStaging,
     (target, cache, registries): (&str, PathBuf, &Registries),
 ) -> Result<BuildRequest, Problem> {
-    let go = node.interpreters.go.as_ref().map_err(|reason| packages::failed(reason))?;
+    let go = node.opened.interpreters.go.as_ref().map_err(|reason| packages::failed(reason))?;
     let mut request = packages::request(node, spec, &staged.path, staging, registries).await?;
     let bin = go.prefix.join("bin");
     for (name, value) in &mut request.env {

@@ -7,13 +7,14 @@ use anyhow::{Context as _, Result};
 use mote_access::{Guard, Key, KeyRing, NewKey, is_pattern};
 use mote_api::keys::{CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey};
 use mote_api::{Problem, Timestamp};
+use mote_engine::Engine;
+use mote_journal::Deferring;
 use mote_process::clock;
-use mote_spec::name::{kept, of_kept};
-use mote_spec::{Access, FunctionSpec, is_secret_name};
+use mote_spec::is_secret_name;
+use mote_spec::name::of_kept;
 use mote_store::{Added, Store, StoreError, StoredKey};
-use mote_tenants::namespaces::{flag, no_such_key as unknown};
+use mote_tenants::namespaces::{Namespaces, no_such_key as unknown};
 
-use super::Node;
 use super::store_work::{blocking, with_store};
 
 /// Most callers with a key in the default namespace and in another one, and most patterns of one key.
@@ -23,11 +24,21 @@ const PATTERNS_MAX: usize = 64;
 /// Longest lifetime and grace.
 const YEARS_MS_MAX: u64 = 100 * 365 * 86_400_000;
 
+/// Who may call functions.
+pub(crate) struct Callers {
+    /// The engine behind the layer that accepts invocations for later.
+    pub(crate) invoker: Deferring<Engine>,
+    /// Decides which callers from outside may call a function.
+    pub(crate) guard: Guard,
+    /// Held while a change of keys is stored and takes effect.
+    pub(crate) key_turn: tokio::sync::Mutex<()>,
+}
+
 /// All keys, without the keys themselves.
-pub(crate) async fn list(node: &Node) -> Result<CallerKeys, Problem> {
+pub(crate) async fn list(store: &Arc<Store>) -> Result<CallerKeys, Problem> {
     let now_ms = clock::unix_ms();
     let mut keys: Vec<CallerKey> = Vec::new();
-    for one in with_store(node, Store::keys).await? {
+    for one in with_store(store, Store::keys).await? {
         let expires_at = one.expires_at_ms.map(Timestamp::from_unix_ms);
         match keys.last_mut().filter(|last| last.name == one.name) {
             Some(last) if one.expires_at_ms.is_some_and(|until| until > now_ms) => {
@@ -46,10 +57,16 @@ pub(crate) async fn list(node: &Node) -> Result<CallerKeys, Problem> {
     Ok(CallerKeys { keys })
 }
 
-pub(crate) async fn create(node: &Node, wish: CallerKeyRequest) -> Result<NewCallerKey, Problem> {
+/// Makes a key for a new caller.
+pub(crate) async fn create(
+    store: &Arc<Store>,
+    callers: &Callers,
+    namespaces: &Arc<Namespaces>,
+    wish: CallerKeyRequest,
+) -> Result<NewCallerKey, Problem> {
     let CallerKeyRequest { name, mut functions, valid_ms } = wish;
     let (namespace, own) = of_kept(&name);
-    let _change = namespace.map(|namespace| node.namespaces.change(namespace)).transpose()?;
+    let _change = namespace.map(|namespace| namespaces.change(namespace)).transpose()?;
     if !is_secret_name(own) {
         let text = format!(
             "{}: the name of a caller has 1 to 253 of a-z, A-Z, 0-9, -, _ and ., and does not \
@@ -89,7 +106,7 @@ pub(crate) async fn create(node: &Node, wish: CallerKeyRequest) -> Result<NewCal
     let keys_max = if namespace.is_some() { NAMESPACE_KEYS_MAX } else { KEYS_MAX };
     let key = StoredKey { name, hash, functions, created_at_ms, expires_at_ms, is_current: true };
     let wanted = key.clone();
-    match changed(node, move |store| store.add_key(&wanted, keys_max)).await? {
+    match changed(store, callers, move |store| store.add_key(&wanted, keys_max)).await? {
         Added::Stored => Ok(shown(key, text, None)),
         Added::Exists => {
             let name = key.name;
@@ -111,7 +128,8 @@ pub(crate) async fn create(node: &Node, wish: CallerKeyRequest) -> Result<NewCal
 
 /// Replaces the key of a caller.
 pub(crate) async fn rotate(
-    node: &Node,
+    store: &Arc<Store>,
+    callers: &Callers,
     name: String,
     wish: CallerKeyRotation,
 ) -> Result<NewCallerKey, Problem> {
@@ -121,23 +139,33 @@ pub(crate) async fn rotate(
     let NewKey { text, hash } = new_key()?;
     let (now_ms, wanted) = (clock::unix_ms(), name.clone());
     let until_ms = now_ms + wish.grace_ms;
-    let new = changed(node, move |store| store.rotate_key(&wanted, hash, now_ms, until_ms)).await?;
+    let new =
+        changed(store, callers, move |store| store.rotate_key(&wanted, hash, now_ms, until_ms))
+            .await?;
     let key = new.ok_or_else(|| unknown(&name))?;
     Ok(shown(key, text, (wish.grace_ms > 0).then_some(until_ms)))
 }
 
 /// Makes the keys of a caller invalid.
-pub(crate) async fn revoke(node: &Node, name: String) -> Result<(), Problem> {
+pub(crate) async fn revoke(
+    store: &Arc<Store>,
+    callers: &Callers,
+    name: String,
+) -> Result<(), Problem> {
     let wanted = name.clone();
-    match changed(node, move |store| store.remove_key(&wanted)).await? {
+    match changed(store, callers, move |store| store.remove_key(&wanted)).await? {
         true => Ok(()),
         false => Err(unknown(&name)),
     }
 }
 
 /// Makes all keys of a namespace invalid.
-pub(crate) async fn revoke_all_of(node: &Node, namespace: String) -> Result<(), Problem> {
-    changed(node, move |store| store.remove_keys_of(&namespace)).await
+pub(crate) async fn revoke_all_of(
+    store: &Arc<Store>,
+    callers: &Callers,
+    namespace: String,
+) -> Result<(), Problem> {
+    changed(store, callers, move |store| store.remove_keys_of(&namespace)).await
 }
 
 /// Loads the keys from the store into the guard.
@@ -148,76 +176,20 @@ pub(super) async fn bring_back(store: &Arc<Store>, guard: &Guard) -> Result<()> 
     Ok(())
 }
 
-/// A warning if no caller can call a function, or only those of this machine although others reach
-/// the node, and what to do.
-pub(super) fn warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
-    let name = spec.name.as_str();
-    match node.config.access_of(spec.access) {
-        Access::Key | Access::Basic if !node.guard.opens(name) => Some(format!(
-            "no key opens {name} yet; make one: mote key create CALLER --function {}{}",
-            spec.name.label(),
-            flag(spec.name.namespace())
-        )),
-        Access::Local if node.config.lan && spec.access == Access::Unset => Some(format!(
-            "other machines cannot call {name}; to open it, deploy it with a mote.toml that has a \
-             section [access] with mode = \"key\" or mode = \"public\", or with mote deploy --access"
-        )),
-        Access::Webhook => {
-            let secret = &spec.webhook.as_ref()?.secret;
-            let kept = kept(secret, spec.name.namespace());
-            node.engine.secrets().value_bytes(&kept).is_none().then(|| {
-                format!(
-                    "this node has no secret {secret}, so {name} refuses all requests; set it: \
-                     mote secret set {secret}{}",
-                    flag(spec.name.namespace())
-                )
-            })
-        }
-        Access::Mtls if !node.checks_certificates() => {
-            Some(match node.config.checks_certificates() {
-                true => format!(
-                    "{name} refuses all requests: CoAP over DTLS cannot ask clients for \
-                     certificates, because this node has no certificate with a key on the curve \
-                     P-256 or P-384 and at most 4 KiB; add one to the folder in the setting \
-                     certificates"
-                ),
-                false => format!(
-                    "this node checks no certificates of clients, so {name} refuses all requests; \
-                     turn on https, coap_tls or coap_dtls, and name the authorities in client_ca"
-                ),
-            })
-        }
-        Access::Jwt => node.guard.issuers().warning(spec.tokens.as_ref()?, &node.outgoing),
-        _ => None,
-    }
-}
-
-/// A warning if a deploy changes who may call a function.
-pub(super) fn change(node: &Node, before: &FunctionSpec, after: &FunctionSpec) -> Option<String> {
-    let name = &after.name;
-    let [before, now] = [before, after].map(|spec| node.config.access_of(spec.access).as_str());
-    (before != now).then(|| format!("the access mode of {name} changes from {before} to {now}"))
-}
-
-/// A warning if callers receive 503 because the keys of their issuer are not known yet.
-pub(super) fn unknown_issuer(node: &Node, spec: &FunctionSpec) -> Option<String> {
-    let reason = node.guard.issuers().unknown(spec.tokens.as_ref()?)?;
-    Some(format!("callers of {} receive 503 (M0528) for now: {reason}", spec.name))
-}
-
 /// Makes a change, and lets the guard know its result before another change begins.
 async fn changed<T: Send + 'static>(
-    node: &Node,
+    store: &Arc<Store>,
+    callers: &Callers,
     work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, Problem> {
-    let _turn = node.key_turn.lock().await;
-    let guard = node.guard.clone();
+    let _turn = callers.key_turn.lock().await;
+    let guard = callers.guard.clone();
     let work = move |store: &Store| {
         let done = work(store)?;
         guard.replace(ring(store.keys()?));
         Ok(done)
     };
-    with_store(node, work).await
+    with_store(store, work).await
 }
 
 fn ring(keys: Vec<StoredKey>) -> KeyRing {

@@ -24,6 +24,7 @@ use mote_tls::handover::Handover;
 use tokio::runtime::Handle;
 
 use super::unusable::busy;
+use crate::admin::MqttUserTurns;
 use crate::config::OwnBroker;
 
 /// The file with the id of the node, in the data folder. It exists once the node has had a trigger.
@@ -33,6 +34,18 @@ const ID_FILE: &str = "mqtt.id";
 pub(crate) const BROKER_FOLDER: &str = "broker";
 /// How long the start of the node waits for its broker.
 const BROKER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a node does over MQTT.
+pub(crate) struct Mqtt {
+    /// The functions' subscriptions at MQTT brokers.
+    pub(crate) triggers: Triggers<Engine>,
+    /// Publishes messages of functions.
+    pub(crate) publisher: Publisher,
+    /// The node's own MQTT broker, if it is on.
+    pub(crate) own_broker: Option<Arc<LocalBroker>>,
+    /// Turns of the requests about its users.
+    pub(crate) user_turns: MqttUserTurns,
+}
 
 /// Starts the node's own broker. `handover` is there if it speaks TLS, and `namespaces` divide what it
 /// keeps.

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use crate::config::Config;
 use anyhow::{Context as _, Result};
+use mote_access::Guard;
 use mote_api::namespaces::{Namespace as Shown, NamespaceRequest, Quotas};
 use mote_api::{Problem, Timestamp};
-use mote_core::state::{Namespace as StateOf, Usage};
-use mote_engine::Revision;
+use mote_core::state::{Namespace as StateOf, State, Usage};
 use mote_engine::ledger::{Held, UNLIMITED};
-use mote_journal::{Reader, problem_of};
+use mote_engine::{Engine, Revision};
+use mote_journal::{Journals, Reader, problem_of};
 use mote_process::clock;
 use mote_spec::FunctionName;
 use mote_spec::name::{of_kept, split};
@@ -43,19 +44,19 @@ pub(super) async fn open(store: &Arc<Store>, config: &Config) -> Result<Arc<Name
 
 /// Lets the engine obey the limits of all namespaces.
 pub(super) fn apply_limits(node: &Node) {
-    for (name, one) in &*node.namespaces.all() {
-        limit(node, name, &one.quotas);
+    for (name, one) in &*node.tenants.namespaces.all() {
+        limit(&node.data_path.engine, &node.callers.guard, name, &one.quotas);
     }
 }
 
-fn limit(node: &Node, name: &str, quotas: &Quotas) {
+fn limit(engine: &Engine, guard: &Guard, name: &str, quotas: &Quotas) {
     let limit = Held {
         instances: quotas.instances.unwrap_or(UNLIMITED.instances),
         memory_bytes: quotas.memory_bytes.unwrap_or(UNLIMITED.memory_bytes),
         cpu_millis: quotas.cpu_millis.unwrap_or(UNLIMITED.cpu_millis),
     };
-    node.engine.ledger().limit(name, limit);
-    node.guard.limit_namespace(name, quotas.calls_per_s);
+    engine.ledger().limit(name, limit);
+    guard.limit_namespace(name, quotas.calls_per_s);
 }
 
 /// The setting with which the node shares functions or state with other nodes, which know nothing of
@@ -70,10 +71,11 @@ fn shares(config: &Config) -> Option<&'static str> {
 
 /// All namespaces, and what they use.
 pub(crate) async fn list(node: &Node) -> Result<Vec<Shown>, Problem> {
-    let usage = usage(node).await?;
-    let (live, ledger) = (node.engine.list(), node.engine.ledger());
-    let (all, counted) = (node.namespaces.all(), node.namespaces.clone());
-    let disk = with_store(node, move |store| counted.disk_bytes_of_all(store)).await?;
+    let usage = usage(&node.data_path.state).await?;
+    let (live, ledger) = (node.data_path.engine.list(), node.data_path.engine.ledger());
+    let (all, counted) = (node.tenants.namespaces.all(), node.tenants.namespaces.clone());
+    let disk =
+        with_store(&node.opened.store, move |store| counted.disk_bytes_of_all(store)).await?;
     let shown = all.iter().map(|(name, one)| {
         let own = Some(name.as_str());
         let Held { instances, memory_bytes, cpu_millis } = ledger.held_by(name);
@@ -88,7 +90,7 @@ pub(crate) async fn list(node: &Node) -> Result<Vec<Shown>, Problem> {
             disk_bytes: disk.get(name).copied().unwrap_or(0),
             state_bytes: state.map(|usage| usage.bytes).sum(),
             quotas: one.quotas,
-            is_being_deleted: node.namespaces.is_closed(name),
+            is_being_deleted: node.tenants.namespaces.is_closed(name),
         }
     });
     Ok(shown.collect())
@@ -108,34 +110,40 @@ pub(crate) async fn create(node: &Arc<Node>, wish: NamespaceRequest) -> Result<S
         );
         return Err(Problem::new(409, "M0429", text));
     }
-    let _turn = node.namespace_turn.lock().await;
+    let _turn = node.tenants.namespace_turn.lock().await;
     let NamespaceRequest { name, quotas } = wish;
     let one = Namespace { created_at_ms: clock::unix_ms(), quotas, is_being_deleted: false };
     let wanted = name.clone();
-    changed(node, move |namespaces, store| namespaces.create(store, &wanted, one)).await?;
-    limit(node, &name, &quotas);
+    changed(&node.opened.store, &node.tenants.namespaces, move |namespaces, store| {
+        namespaces.create(store, &wanted, one)
+    })
+    .await?;
+    limit(&node.data_path.engine, &node.callers.guard, &name, &quotas);
     tracing::info!(namespace = %name, "created");
     describe(node, &name).await
 }
 
 /// Replaces the limits of a namespace.
 pub(crate) async fn update(node: &Arc<Node>, name: &str, quotas: Quotas) -> Result<Shown, Problem> {
-    let _turn = node.namespace_turn.lock().await;
-    let one = Namespace { quotas, ..node.namespaces.get(name)? };
+    let _turn = node.tenants.namespace_turn.lock().await;
+    let one = Namespace { quotas, ..node.tenants.namespaces.get(name)? };
     mote_tenants::namespaces::check_limits(&quotas)?;
-    put(node, name, Some(one)).await?;
-    limit(node, name, &quotas);
+    put(&node.opened.store, &node.tenants.namespaces, name, Some(one)).await?;
+    limit(&node.data_path.engine, &node.callers.guard, name, &quotas);
     describe(node, name).await
 }
 
 /// Fails if the namespace of a function that is to be deployed has as many functions as it may.
 pub(super) fn room_for(node: &Node, name: &FunctionName) -> Result<(), Problem> {
     let Some(namespace) = name.namespace() else { return Ok(()) };
-    let Some(most) = node.namespaces.get(namespace)?.quotas.functions else { return Ok(()) };
-    let all = node.engine.list();
+    let Some(most) = node.tenants.namespaces.get(namespace)?.quotas.functions else {
+        return Ok(());
+    };
+    let all = node.data_path.engine.list();
     let own = || all.iter().filter(|one| one.spec.name.namespace() == Some(namespace));
     // Others that are deployed for the first time now count as well.
-    let count = own().count() as u64 + turns::new_ones(node, namespace, name);
+    let count = own().count() as u64
+        + turns::new_ones(&node.deploys.deploying, &node.data_path.engine, namespace, name);
     if own().any(|one| one.spec.name == *name) || count < most {
         return Ok(());
     }
@@ -157,69 +165,85 @@ pub(super) async fn room_on_disk(
         return Ok(u64::MAX);
     }
     let name = name.clone();
-    changed(node, move |namespaces, store| namespaces.disk_left(store, &name, &trees)).await
+    changed(&node.opened.store, &node.tenants.namespaces, move |namespaces, store| {
+        namespaces.disk_left(store, &name, &trees)
+    })
+    .await
 }
 
 /// Deletes a namespace. Nothing in it changes meanwhile. Once the removal of what is in it has begun,
 /// it stays closed, also after a crash.
 pub(crate) async fn delete(node: &Arc<Node>, name: &str, force: bool) -> Result<(), Problem> {
-    node.namespaces.get(name)?;
+    node.tenants.namespaces.get(name)?;
     if !force {
         must_be_empty(node, name).await?;
     }
-    let removal = node.namespaces.remove(name)?;
+    let removal = node.tenants.namespaces.remove(name)?;
     let until = Instant::now() + PATIENCE;
-    wait(until, || node.namespaces.changes(name) == 0, name, "changes").await?;
+    wait(until, || node.tenants.namespaces.changes(name) == 0, name, "changes").await?;
     if force {
-        let _turn = node.namespace_turn.lock().await;
-        let one = node.namespaces.get(name)?;
-        put(node, name, Some(Namespace { is_being_deleted: true, ..one })).await?;
+        let _turn = node.tenants.namespace_turn.lock().await;
+        let one = node.tenants.namespaces.get(name)?;
+        put(
+            &node.opened.store,
+            &node.tenants.namespaces,
+            name,
+            Some(Namespace { is_being_deleted: true, ..one }),
+        )
+        .await?;
     } else {
         // A change may have put something into it.
         must_be_empty(node, name).await?;
     }
     empty(node, name, until).await?;
-    let _turn = node.namespace_turn.lock().await;
-    put(node, name, None).await?;
-    limit(node, name, &Quotas::default());
+    let _turn = node.tenants.namespace_turn.lock().await;
+    put(&node.opened.store, &node.tenants.namespaces, name, None).await?;
+    limit(&node.data_path.engine, &node.callers.guard, name, &Quotas::default());
     drop(removal);
     tracing::info!(namespace = %name, "deleted");
-    node.trees.collect_soon();
+    node.deployed.trees.collect_soon();
     Ok(())
 }
 
 async fn empty(node: &Arc<Node>, name: &str, until: Instant) -> Result<(), Problem> {
-    for revision in of(node.engine.list(), name) {
-        let _turn = turns::last_turn(node, &revision.spec.name)?;
+    for revision in of(node.data_path.engine.list(), name) {
+        let _turn = turns::last_turn(&node.deploys.deploying, &revision.spec.name)?;
         functions::remove_in_turn(node, &revision).await?;
     }
-    let ledger = node.engine.ledger();
+    let ledger = node.data_path.engine.ledger();
     wait(until, || ledger.held_by(name) == Held::default(), name, "instances").await?;
-    forget_invocations(node, name, until).await?;
-    for state in states(node, name).await? {
-        let cleared = node.state.clear(state).await;
+    forget_invocations(&node.accepted.journals, name, until).await?;
+    for state in states(&node.data_path.state, name).await? {
+        let cleared = node.data_path.state.clear(state).await;
         cleared.map_err(|error| Problem::new(503, "M0905", error.to_string()))?;
     }
-    secrets::remove_all_of(node, name.to_owned()).await?;
-    keys::revoke_all_of(node, name.to_owned()).await?;
+    secrets::remove_all_of(&node.opened.store, &node.data_path.engine, name.to_owned()).await?;
+    keys::revoke_all_of(&node.opened.store, &node.callers, name.to_owned()).await?;
     let wanted = name.to_owned();
-    operators::changed(node, move |store, all| tokens::revoke_all_of(store, all, &wanted)).await?;
+    operators::changed(&node.opened.store, &node.tenants, move |store, all| {
+        tokens::revoke_all_of(store, all, &wanted)
+    })
+    .await?;
     let wanted = name.to_owned();
-    with_store(node, move |store| store.remove_all_of(&wanted)).await?;
-    node.engine.forget(|function| function.namespace() == Some(name));
+    with_store(&node.opened.store, move |store| store.remove_all_of(&wanted)).await?;
+    node.data_path.engine.forget(|function| function.namespace() == Some(name));
     // What was accepted before the functions were gone may have reached the disk since.
-    forget_invocations(node, name, until).await?;
+    forget_invocations(&node.accepted.journals, name, until).await?;
     // The namespace publishes nothing from here on. Messages that it published before may still wait.
     let own = format!(".{name}");
-    let published = || !node.publisher.has_messages_of(|owner| owner.ends_with(&own));
+    let published = || !node.mqtt.publisher.has_messages_of(|owner| owner.ends_with(&own));
     wait(until, published, name, "MQTT messages").await?;
-    node.own_broker.iter().for_each(|broker| broker.forget(name));
+    node.mqtt.own_broker.iter().for_each(|broker| broker.forget(name));
     Ok(())
 }
 
-async fn forget_invocations(node: &Node, name: &str, until: Instant) -> Result<(), Problem> {
+async fn forget_invocations(
+    journals: &Journals,
+    name: &str,
+    until: Instant,
+) -> Result<(), Problem> {
     let patience = until.saturating_duration_since(Instant::now());
-    let forgotten = node.journals.forget(name, patience).await;
+    let forgotten = journals.forget(name, patience).await;
     match forgotten.map_err(|error| problem_of(&error, Reader::Owner))? {
         true => Ok(()),
         false => Err(still(name, "accepted invocations")),
@@ -229,17 +253,21 @@ async fn forget_invocations(node: &Node, name: &str, until: Instant) -> Result<(
 /// Fails if there is anything in a namespace.
 async fn must_be_empty(node: &Node, name: &str) -> Result<(), Problem> {
     let wanted = name.to_owned();
-    let tokens = with_store(node, tokens::list).await?.tokens;
+    let tokens = with_store(&node.opened.store, tokens::list).await?.tokens;
     let tokens = tokens.iter().filter(|one| one.namespace.as_ref() == Some(&wanted)).count();
     let own = Some(vec![format!(".{name}")]);
-    let waiting = node.journals.list(own, None, None, 1).await;
+    let waiting = node.accepted.journals.list(own, None, None, 1).await;
     let waiting = waiting.map_err(|error| problem_of(&error, Reader::Owner))?.len();
     let counts = [
-        ("function", "functions", of(node.engine.list(), name).count()),
-        ("secret", "secrets", kept_secrets(node, name).await?.len()),
-        ("key of a caller", "keys of callers", kept_keys(node, name).await?.len()),
+        ("function", "functions", of(node.data_path.engine.list(), name).count()),
+        ("secret", "secrets", kept_secrets(&node.opened.store, name).await?.len()),
+        ("key of a caller", "keys of callers", kept_keys(&node.opened.store, name).await?.len()),
         ("token", "tokens", tokens),
-        ("function with state", "functions with state", states(node, name).await?.len()),
+        (
+            "function with state",
+            "functions with state",
+            states(&node.data_path.state, name).await?.len(),
+        ),
         ("accepted invocation or more", "accepted invocations", waiting),
     ];
     mote_tenants::namespaces::must_be_empty(name, &counts)
@@ -249,14 +277,14 @@ fn of(all: Vec<Arc<Revision>>, namespace: &str) -> impl Iterator<Item = Arc<Revi
     all.into_iter().filter(move |one| one.spec.name.namespace() == Some(namespace))
 }
 
-async fn states(node: &Node, namespace: &str) -> Result<Vec<StateOf>, Problem> {
-    let all = usage(node).await?.into_iter().map(|usage| usage.namespace);
+async fn states(state: &Arc<dyn State>, namespace: &str) -> Result<Vec<StateOf>, Problem> {
+    let all = usage(state).await?.into_iter().map(|usage| usage.namespace);
     Ok(all.filter(|state| is_state_of(state, namespace)).collect())
 }
 
 /// What the state of all functions uses.
-async fn usage(node: &Node) -> Result<Vec<Usage>, Problem> {
-    let usage = node.state.usage().await;
+async fn usage(state: &Arc<dyn State>) -> Result<Vec<Usage>, Problem> {
+    let usage = state.usage().await;
     usage.map_err(|error| Problem::new(503, "M0905", error.to_string()))
 }
 
@@ -265,13 +293,13 @@ fn is_state_of(state: &StateOf, namespace: &str) -> bool {
     split(name).1 == Some(namespace)
 }
 
-async fn kept_secrets(node: &Node, namespace: &str) -> Result<Vec<String>, Problem> {
-    let names = with_store(node, Store::secret_names).await?.into_iter();
+async fn kept_secrets(store: &Arc<Store>, namespace: &str) -> Result<Vec<String>, Problem> {
+    let names = with_store(store, Store::secret_names).await?.into_iter();
     Ok(names.filter(|name| of_kept(name).0 == Some(namespace)).collect())
 }
 
-async fn kept_keys(node: &Node, namespace: &str) -> Result<Vec<String>, Problem> {
-    let all = with_store(node, Store::keys).await?.into_iter().filter(|key| key.is_current);
+async fn kept_keys(store: &Arc<Store>, namespace: &str) -> Result<Vec<String>, Problem> {
+    let all = with_store(store, Store::keys).await?.into_iter().filter(|key| key.is_current);
     let names = all.map(|key| key.name);
     Ok(names.filter(|name| of_kept(name).0 == Some(namespace)).collect())
 }
@@ -298,17 +326,23 @@ fn still(namespace: &str, what: &str) -> Problem {
     Problem::new(409, "M0424", text).with_hint("repeat the command when they have ended")
 }
 
-async fn put(node: &Arc<Node>, name: &str, one: Option<Namespace>) -> Result<(), Problem> {
+async fn put(
+    store: &Arc<Store>,
+    namespaces: &Arc<Namespaces>,
+    name: &str,
+    one: Option<Namespace>,
+) -> Result<(), Problem> {
     let name = name.to_owned();
-    changed(node, move |namespaces, store| namespaces.put(store, &name, one)).await
+    changed(store, namespaces, move |namespaces, store| namespaces.put(store, &name, one)).await
 }
 
 /// Reads or changes the namespaces in the store and in memory.
 async fn changed<T: Send + 'static>(
-    node: &Node,
+    store: &Arc<Store>,
+    namespaces: &Arc<Namespaces>,
     work: impl FnOnce(&Namespaces, &Store) -> Result<T, Wrong> + Send + 'static,
 ) -> Result<T, Problem> {
-    let (store, namespaces) = (node.store.clone(), node.namespaces.clone());
+    let (store, namespaces) = (store.clone(), namespaces.clone());
     let done = blocking(move || work(&namespaces, &store)).await;
     done.map_err(|error| internal(&error))?.map_err(|error| match error {
         Wrong::Problem(problem) => problem,

@@ -6,26 +6,42 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use mote_api::Problem;
 use mote_store::Store;
+use mote_tenants::namespaces::Namespaces;
 use mote_tenants::operators::tokens::{self, NotChanged};
-use mote_tenants::operators::{Act, Operators};
+use mote_tenants::operators::{Act, Audit, Operators};
 
-use super::Node;
 use super::store_work::{blocking, internal, store_problem};
 
+/// Whose functions the node has, and who manages them.
+pub(crate) struct Tenants {
+    /// The tokens of those who manage the node over TCP.
+    pub(crate) operators: Arc<Operators>,
+    /// The namespaces of functions.
+    pub(crate) namespaces: Arc<Namespaces>,
+    /// Held while namespaces are changed.
+    pub(crate) namespace_turn: tokio::sync::Mutex<()>,
+    /// Held while tokens are changed.
+    pub(crate) token_turn: tokio::sync::Mutex<()>,
+    pub(crate) audit: Arc<Audit>,
+    /// Our effective user id.
+    pub(crate) uid: u32,
+}
+
 /// Loads the tokens from the store.
-pub(super) async fn bring_back(node: &Node) -> Result<()> {
-    let (store, operators) = (node.store.clone(), node.operators.clone());
+pub(super) async fn bring_back(store: &Arc<Store>, operators: &Arc<Operators>) -> Result<()> {
+    let (store, operators) = (store.clone(), operators.clone());
     let read = blocking(move || tokens::bring_back(&store, &operators)).await;
     Ok(read.context("cannot read the store")??)
 }
 
 /// Makes a change, one after the other.
 pub(super) async fn changed<T: Send + 'static>(
-    node: &Node,
+    store: &Arc<Store>,
+    tenants: &Tenants,
     work: impl FnOnce(&Store, &Operators) -> Result<T, NotChanged> + Send + 'static,
 ) -> Result<T, Problem> {
-    let _turn = node.token_turn.lock().await;
-    let (store, operators) = (node.store.clone(), node.operators.clone());
+    let _turn = tenants.token_turn.lock().await;
+    let (store, operators) = (store.clone(), tenants.operators.clone());
     let done =
         blocking(move || work(&store, &operators)).await.map_err(|error| internal(&error))?;
     done.map_err(|error| match error {
@@ -35,8 +51,8 @@ pub(super) async fn changed<T: Send + 'static>(
 }
 
 /// Records an act; returns when it is in the file.
-pub(super) fn record(node: &Arc<Node>, act: Act) -> impl Future<Output = ()> + Send + use<> {
-    let audit = node.audit.clone();
+pub(super) fn record(audit: &Arc<Audit>, act: Act) -> impl Future<Output = ()> + Send + use<> {
+    let audit = audit.clone();
     async move {
         if let Err(error) = blocking(move || audit.record(&act)).await {
             tracing::error!(%error, "an act was not recorded");

@@ -76,10 +76,10 @@ pub(crate) async fn install(
     warnings: &mut Vec<String>,
 ) -> Result<Option<Installed>, Problem> {
     let code = &*staged.path;
-    let wanted = Wanted::of(spec, code, &staged.hash, &node.interpreters, warnings)
+    let wanted = Wanted::of(spec, code, &staged.hash, &node.opened.interpreters, warnings)
         .map_err(|reason| failed(&reason))?;
     let Some(wanted) = wanted else { return Ok(None) };
-    let store = node.store.clone();
+    let store = node.opened.store.clone();
     let key = wanted.key.clone();
     let lookup = blocking(move || store.packages_dir(&key))
         .await
@@ -102,13 +102,19 @@ pub(crate) async fn install(
     if !outcome.succeeded() {
         let client = wanted.argv.iter().find(|word| *word == "pip" || *word == "npm");
         let client = client.map_or("installer", String::as_str);
-        return Err(explain(spec, client, &outcome, &wanted.registries, node.memory_bytes));
+        return Err(explain(
+            spec,
+            client,
+            &outcome,
+            &wanted.registries,
+            node.data_path.memory_bytes,
+        ));
     }
     for made in [INPUTS, TEMPORARY] {
         mote_store::remove_tree(&staging.path().join(made))
             .map_err(|error| failed(&format!("cannot remove {made}: {error}")))?;
     }
-    let store = node.store.clone();
+    let store = node.opened.store.clone();
     let stored = blocking(move || store.commit_packages(staging))
         .await
         .map_err(|_| failed("the node could not store the packages"))?
@@ -140,7 +146,8 @@ async fn run(
     let mut request = BuildRequest { argv, ..request };
     request.env.push(("TMPDIR".to_owned(), format!("/packages/{TEMPORARY}")));
     let registries = wanted.registries.clone();
-    node.backend
+    node.opened
+        .backend
         .run_build(request, |listeners| registries.serve(listeners))
         .await
         .map_err(|error| failed(&format!("cannot install packages: {}", error_chain(&error))))
@@ -179,7 +186,7 @@ pub(super) async fn request(
 ) -> Result<BuildRequest, Problem> {
     let (packages_bytes_max, free_bytes_min) = room(node, &spec.name).await?;
     let mut env = vec![
-        ("PATH".to_owned(), node.interpreters.path()),
+        ("PATH".to_owned(), node.opened.interpreters.path()),
         ("LANG".to_owned(), "C.UTF-8".to_owned()),
         ("npm_config_cache".to_owned(), "/tmp/npm".to_owned()),
         ("npm_config_update_notifier".to_owned(), "false".to_owned()),
@@ -214,7 +221,7 @@ pub(super) async fn request(
         limits: InstanceLimits {
             memory_bytes: install_memory_bytes(
                 mote_process::memory::machine_bytes(),
-                node.memory_bytes,
+                node.data_path.memory_bytes,
             ),
             cpu_millis: None,
             pids: INSTALL_PIDS,

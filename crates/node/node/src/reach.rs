@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mote_api::types::Reach;
-use mote_engine::{Revision, Serving};
+use mote_engine::{Engine, Revision, Serving};
 use mote_spec::name::kept;
 use mote_spec::{Access, FunctionSpec};
 
@@ -31,20 +31,24 @@ fn listeners(node: &Node) -> Vec<Reach> {
             all.push(Reach { what, address: Some(address.to_string()), who });
         }
     };
-    add("http", node.http, CALLERS);
-    add("https", node.https, "callers of functions");
-    for (name, address) in node.ports.all_open() {
-        let who = if node.https.is_some() { "callers of functions" } else { CALLERS };
+    add("http", node.addresses.http, CALLERS);
+    add("https", node.addresses.https, "callers of functions");
+    for (name, address) in node.deployed.ports.all_open() {
+        let who = if node.addresses.https.is_some() { "callers of functions" } else { CALLERS };
         add(&format!("port of {name}"), Some(address), who);
     }
-    add("coap", node.coap, CALLERS);
-    add("coap+tcp", node.coap_tcp, CALLERS);
-    add("coaps+tcp", node.coap_tls, "callers of functions");
-    let shows = node.shows_certificate_over_dtls();
-    add("coaps", node.coap_dtls, if shows { "callers of functions" } else { "callers with a key" });
+    add("coap", node.addresses.coap, CALLERS);
+    add("coap+tcp", node.addresses.coap_tcp, CALLERS);
+    add("coaps+tcp", node.addresses.coap_tls, "callers of functions");
+    let shows = node.addresses.shows_certificate_over_dtls();
+    add(
+        "coaps",
+        node.addresses.coap_dtls,
+        if shows { "callers of functions" } else { "callers with a key" },
+    );
     let plain = node.config.admin_plain;
     add("admin", node.config.admin, if plain { OPERATORS } else { "operators with the token" });
-    for (platform, url) in &node.compat {
+    for (platform, url) in &node.addresses.compat {
         let host = url.split_once("://").map_or(url.as_str(), |(_, host)| host);
         let who = match *platform {
             "tinyfaas" => OPERATORS,
@@ -60,7 +64,7 @@ fn listeners(node: &Node) -> Vec<Reach> {
     }
     let anonymous = node.config.mqtt.as_ref().map(|broker| broker.anonymous);
     let who = if anonymous == Some("all") { "everyone" } else { "users of the broker" };
-    for (scheme, address) in node.own_broker.iter().flat_map(|broker| broker.listeners()) {
+    for (scheme, address) in node.mqtt.own_broker.iter().flat_map(|broker| broker.listeners()) {
         let note = if scheme == "mqtt" { "; not encrypted" } else { "" };
         add(scheme, Some(address), &format!("{who}{note}"));
     }
@@ -73,7 +77,7 @@ fn listeners(node: &Node) -> Vec<Reach> {
 pub(crate) fn functions(node: &Node) -> Vec<Reach> {
     let row = |live: Arc<Revision>| {
         let name = &live.spec.name;
-        let serving = node.engine.serving(name.as_str());
+        let serving = node.data_path.engine.serving(name.as_str());
         let all = serving.as_ref().map_or(std::slice::from_ref(&live), Serving::revisions);
         let mut modes: Vec<(String, Vec<u64>)> = Vec::new();
         for revision in all {
@@ -95,7 +99,7 @@ pub(crate) fn functions(node: &Node) -> Vec<Reach> {
         };
         Reach { what: format!("function {name}"), address: None, who: texts.join("; ") }
     };
-    node.engine.list().into_iter().map(row).collect()
+    node.data_path.engine.list().into_iter().map(row).collect()
 }
 
 /// Whose certificates a function accepts.
@@ -111,10 +115,10 @@ fn certified(node: &Node, spec: &FunctionSpec) -> String {
 }
 
 /// Whose signed requests a function accepts.
-fn signers(node: &Node, spec: &FunctionSpec) -> String {
+fn signers(engine: &Engine, spec: &FunctionSpec) -> String {
     let Some(rules) = &spec.webhook else { return "nobody".to_owned() };
     let secret = &rules.secret;
-    match node.engine.secrets().value_bytes(&kept(secret, spec.name.namespace())) {
+    match engine.secrets().value_bytes(&kept(secret, spec.name.namespace())) {
         Some(_) => format!("{}, which signs with the secret {secret}", rules.scheme.sender()),
         None => format!("nobody yet, because the secret {secret} is not set"),
     }
@@ -122,15 +126,15 @@ fn signers(node: &Node, spec: &FunctionSpec) -> String {
 
 /// Who may call a revision of a function.
 fn who(node: &Node, spec: &FunctionSpec) -> String {
-    let is_open = || node.guard.opens(spec.name.as_str());
+    let is_open = || node.callers.guard.opens(spec.name.as_str());
     let who = match (node.config.access_of(spec.access), &spec.tokens) {
         (Access::Public | Access::KeyIfSent, _) => "everyone",
         (Access::Key, _) if is_open() => "callers with a key",
         (Access::Basic, _) if is_open() => "callers with a key, also as a password",
         (Access::Key | Access::Basic, _) => "nobody yet, because no key opens it",
-        (Access::Jwt, Some(rules)) => return node.guard.issuers().who(rules),
+        (Access::Jwt, Some(rules)) => return node.callers.guard.issuers().who(rules),
         (Access::Mtls, _) => return certified(node, spec),
-        (Access::Webhook, _) => return signers(node, spec),
+        (Access::Webhook, _) => return signers(&node.data_path.engine, spec),
         (Access::Jwt, None) => "nobody",
         (Access::Local | Access::Unset, _) if spec.access == Access::Unset => {
             "this machine only, because its mote.toml has no [access]"

@@ -13,10 +13,12 @@ use mote_api::{Problem, Timestamp};
 use mote_core::Invoker;
 use mote_core::rollout::{Edit, Split, SplitError, Traffic};
 use mote_engine::revision::logs::LogLevel;
-use mote_engine::{Revision, Serving, WarmError};
+use mote_engine::{Engine, Revision, Serving, WarmError};
 use mote_process::clock;
-use mote_spec::{FunctionName, FunctionSpec, Runtime};
-use mote_store::{RevisionState, StoredRevision};
+use mote_spec::FunctionName;
+use mote_spec::FunctionSpec;
+use mote_spec::Runtime;
+use mote_store::{RevisionState, Store, StoredRevision};
 
 use super::spec_check::{self, check};
 use super::store_work::{internal, with_store};
@@ -32,13 +34,17 @@ const LINES_AT_FIRST: usize = 10;
 const LINES_AT_LAST: usize = 20;
 
 /// The stored revisions of `name`, newest first.
-pub(crate) async fn revisions(node: &Node, name: &FunctionName) -> Result<RevisionList, Problem> {
-    let stored = with_store(node, {
+pub(crate) async fn revisions(
+    store: &Arc<Store>,
+    engine: &Engine,
+    name: &FunctionName,
+) -> Result<RevisionList, Problem> {
+    let stored = with_store(store, {
         let name = name.clone();
         move |store| store.revisions(&name)
     })
     .await?;
-    let split = serving(node, name)?.split();
+    let split = serving(engine, name)?.split();
     let now = clock::unix_ms();
     let info = |stored: StoredRevision| {
         let share = split.shares().iter().find(|share| share.revision == stored.revision);
@@ -67,8 +73,8 @@ pub(crate) async fn set_traffic(
     name: &FunctionName,
     edits: Vec<TrafficEdit>,
 ) -> Result<TrafficResult, Problem> {
-    let _turn = turn(node, name)?;
-    let now = traffic(node, name).await?;
+    let _turn = turn(&node.deploys.deploying, &node.tenants.namespaces, name)?;
+    let now = traffic(&node.opened.store, &node.data_path.engine, name).await?;
     let edits: Vec<_> = edits
         .into_iter()
         .map(|TrafficEdit { revision, percent, tag }| Edit { revision, percent, tag })
@@ -85,15 +91,19 @@ pub(crate) async fn set_split(
     then: Traffic,
     warm: bool,
 ) -> Result<TrafficResult, Problem> {
-    let _turn = turn(node, name)?;
-    let is_first = node.engine.serving(name.as_str()).is_none();
-    let now = if is_first { None } else { Some(traffic(node, name).await?) };
+    let _turn = turn(&node.deploys.deploying, &node.tenants.namespaces, name)?;
+    let is_first = node.data_path.engine.serving(name.as_str()).is_none();
+    let now = if is_first {
+        None
+    } else {
+        Some(traffic(&node.opened.store, &node.data_path.engine, name).await?)
+    };
     if is_first {
-        node.created(name, clock::unix_ms());
+        node.deployed.created(name, clock::unix_ms());
     }
     let changed = change(node, name, now.as_ref(), then, "cluster", warm).await;
     if changed.is_err() && is_first {
-        node.forget(name);
+        node.deployed.forget(name);
     }
     changed
 }
@@ -104,8 +114,8 @@ pub(crate) async fn rollback(
     name: &FunctionName,
     revision: Option<u64>,
 ) -> Result<TrafficResult, Problem> {
-    let _turn = turn(node, name)?;
-    let now = traffic(node, name).await?;
+    let _turn = turn(&node.deploys.deploying, &node.tenants.namespaces, name)?;
+    let now = traffic(&node.opened.store, &node.data_path.engine, name).await?;
     let revision = revision.or_else(|| now.back()).ok_or_else(|| {
         Problem::new(404, "M0412", format!("{name} has no earlier live revision"))
             .with_hint(format!("list the revisions: mote revisions {name}"))
@@ -115,19 +125,23 @@ pub(crate) async fn rollback(
 }
 
 /// The current traffic split: the one in force, with the history from the store.
-pub(super) async fn traffic(node: &Node, name: &FunctionName) -> Result<Traffic, Problem> {
-    let split = serving(node, name)?.split();
+pub(super) async fn traffic(
+    store: &Arc<Store>,
+    engine: &Engine,
+    name: &FunctionName,
+) -> Result<Traffic, Problem> {
+    let split = serving(engine, name)?.split();
     let wanted = name.clone();
-    let stored = with_store(node, move |store| store.traffic(&wanted)).await?;
+    let stored = with_store(store, move |store| store.traffic(&wanted)).await?;
     Ok(match stored {
         Some(stored) => Traffic { split, ..stored },
         None => Traffic::new(split),
     })
 }
 
-fn serving(node: &Node, name: &FunctionName) -> Result<Serving, Problem> {
-    let none = || functions::no_such(&node.engine, name.as_str());
-    node.engine.serving(name.as_str()).ok_or_else(none)
+fn serving(engine: &Engine, name: &FunctionName) -> Result<Serving, Problem> {
+    let none = || functions::no_such(engine, name.as_str());
+    engine.serving(name.as_str()).ok_or_else(none)
 }
 
 async fn change(
@@ -148,7 +162,7 @@ async fn change(
         steps.push(DeployStep { name: "start".to_owned(), detail: titles.join(", "), ms });
     }
     switch(node, name, now, &then, &revisions, why).await.inspect_err(|_| {
-        fresh.iter().for_each(|revision| node.engine.discard(revision));
+        fresh.iter().for_each(|revision| node.data_path.engine.discard(revision));
     })?;
     Ok(TrafficResult {
         function: name.to_string(),
@@ -169,9 +183,9 @@ async fn ready(
     then: &Split,
     is_warmed: bool,
 ) -> Result<(Vec<Arc<Revision>>, Vec<Arc<Revision>>), Problem> {
-    let serving = node.engine.serving(name.as_str());
+    let serving = node.data_path.engine.serving(name.as_str());
     let wanted = name.clone();
-    let stored = with_store(node, move |store| store.revisions(&wanted)).await?;
+    let stored = with_store(&node.opened.store, move |store| store.revisions(&wanted)).await?;
     let (mut all, mut fresh) = (Vec::new(), Vec::new());
     let mut result = Ok(());
     for share in then.shares() {
@@ -201,20 +215,20 @@ async fn ready(
         }
     }
     if result.is_err() {
-        fresh.iter().for_each(|revision| node.engine.discard(revision));
+        fresh.iter().for_each(|revision| node.data_path.engine.discard(revision));
     }
     result.map(|()| (all, fresh))
 }
 
 fn revive(node: &Node, stored: &StoredRevision) -> Result<Arc<Revision>, Problem> {
     check(node, &stored.spec)?;
-    let revision = node.engine.revision(
+    let revision = node.data_path.engine.revision(
         stored.spec.clone(),
         stored.revision,
         stored.code_path.clone(),
         stored.packages_path.clone(),
     );
-    node.trees.keep(&revision);
+    node.deployed.trees.keep(&revision);
     Ok(revision)
 }
 
@@ -222,7 +236,7 @@ fn revive(node: &Node, stored: &StoredRevision) -> Result<Arc<Revision>, Problem
 pub(super) async fn shown(node: &Arc<Node>, stored: &StoredRevision) -> Result<(), Problem> {
     let revision = revive(node, stored)?;
     let warmed = warm(node, &revision).await;
-    node.engine.discard(&revision);
+    node.data_path.engine.discard(&revision);
     warmed
 }
 
@@ -231,7 +245,7 @@ pub(super) async fn shown(node: &Arc<Node>, stored: &StoredRevision) -> Result<(
 pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Problem> {
     let since = revision.log.tail(1).last().map_or(0, |line| line.sequence);
     let warming = revision.clone();
-    let warmed = node.data_path.spawn(async move { warming.warm().await }).await;
+    let warmed = node.data_path.runtime.spawn(async move { warming.warm().await }).await;
     let reason = match warmed.map_err(|error| internal(&error))? {
         Ok(()) => return Ok(()),
         Err(WarmError::NodeFull(reason)) => {
@@ -254,7 +268,7 @@ pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Pr
         .filter(|line| line.text == reason || !line.text.contains(&reason))
         .map(|line| format!("  | {}", line.text))
         .collect();
-    let is_live = node.engine.get(revision.spec.name.as_str()).is_some();
+    let is_live = node.data_path.engine.get(revision.spec.name.as_str()).is_some();
     let mut text = format!("{} did not become ready: {reason}", revision.title());
     if is_live {
         let last = &said[said.len().saturating_sub(LINES_OF_LIVE)..];
@@ -264,7 +278,7 @@ pub(super) async fn warm(node: &Node, revision: &Arc<Revision>) -> Result<(), Pr
     } else if !said.is_empty() {
         // The cause is the first line of some programs, and the last one of others.
         text = format!("{text}; its log:\n{}", first_and_last(&said).join("\n"));
-        node.failed_logs.keep(&revision.spec.name, &revision.log);
+        node.deploys.failed_logs.keep(&revision.spec.name, &revision.log);
     }
     let elsewhere = (is_live || said.len() > LINES_AT_FIRST + LINES_AT_LAST)
         .then(|| format!("see: mote logs {}", revision.spec.name));
@@ -355,22 +369,22 @@ pub(super) async fn switch(
     // Two functions that are deployed at the same time do not see each other's routes before.
     let _turn = match spec.routes() {
         [] => None,
-        _ => Some(node.route_turn.lock().await),
+        _ => Some(node.deploys.route_turn.lock().await),
     };
-    spec_check::route_conflict(node, spec)?;
-    let port = node.ports.reserve(spec).await?;
+    spec_check::route_conflict(&node.data_path.engine, spec)?;
+    let port = node.deployed.ports.reserve(spec).await?;
     let (wanted, stored) = (name.clone(), to.clone());
-    with_store(node, move |store| store.set_traffic(&wanted, &stored)).await?;
+    with_store(&node.opened.store, move |store| store.set_traffic(&wanted, &stored)).await?;
     let live = serving.live().clone();
-    node.engine.publish(serving);
+    node.data_path.engine.publish(serving);
     port.serve();
     let topics = &live.spec.publishing.topics;
     if to.elsewhere {
-        node.elsewhere.lock().insert(name.clone());
-        node.mqtt.apply(name, &[], topics);
+        node.deployed.elsewhere.lock().insert(name.clone());
+        node.mqtt.triggers.apply(name, &[], topics);
     } else {
-        node.elsewhere.lock().remove(name);
-        node.mqtt.apply(name, &live.spec.mqtt, topics);
+        node.deployed.elsewhere.lock().remove(name);
+        node.mqtt.triggers.apply(name, &live.spec.mqtt, topics);
     }
     schedules::publish(node, &live).await;
     let was = from.map_or_else(String::new, |from| format!(", was {}", from.split));
@@ -399,13 +413,13 @@ fn no_revision(name: &FunctionName, revision: u64) -> Problem {
 }
 
 /// The revision that `NAME` or `NAME@TAG` reaches, or 404 with a hint.
-pub(crate) fn route(node: &Node, name: &str) -> Result<mote_engine::Route, Problem> {
-    if let Some(route) = node.engine.route(name, || None) {
+pub(crate) fn route(engine: &Engine, name: &str) -> Result<mote_engine::Route, Problem> {
+    if let Some(route) = engine.route(name, || None) {
         return Ok(route);
     }
     let (function, tag) = name.split_once('@').unwrap_or((name, ""));
-    let Some(serving) = node.engine.serving(function) else {
-        return Err(functions::no_such(&node.engine, function));
+    let Some(serving) = engine.serving(function) else {
+        return Err(functions::no_such(engine, function));
     };
     let shown: String = tag.chars().take(64).flat_map(char::escape_debug).collect();
     let split = serving.split();

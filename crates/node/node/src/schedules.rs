@@ -13,6 +13,7 @@ use mote_store::{Store, StoreError};
 use tokio::runtime::Handle;
 
 use super::Node;
+use super::accepted::Accepted;
 use super::store_work::blocking;
 
 /// The name under which the store keeps the time up to which the schedules are handled.
@@ -80,20 +81,22 @@ pub(super) async fn publish(node: &Node, live: &Arc<Revision>) {
     let name = live.spec.name.as_str();
     let seed = seed(node, live);
     if let Some(shared) = &node.config.schedule_journal {
-        let published = match node.journals.named(shared) {
+        let published = match node.accepted.journals.named(shared) {
             Some(journal) if !live.spec.schedules.is_empty() => match known(&journal, name).await {
-                Ok(known) => node.schedules.publish_after(name, &live.spec.schedules, seed, &known),
+                Ok(known) => {
+                    node.accepted.schedules.publish_after(name, &live.spec.schedules, seed, &known)
+                }
                 // The journal has just been lost to another node.
-                Err(_) => return forget(node, &live.spec.name),
+                Err(_) => return forget(&node.accepted.schedules, &live.spec.name),
             },
-            _ => return forget(node, &live.spec.name),
+            _ => return forget(&node.accepted.schedules, &live.spec.name),
         };
         return report(live, published);
     }
-    if node.elsewhere.lock().contains(&live.spec.name) {
-        return forget(node, &live.spec.name);
+    if node.deployed.elsewhere.lock().contains(&live.spec.name) {
+        return forget(&node.accepted.schedules, &live.spec.name);
     }
-    let (schedules, live) = (node.schedules.clone(), live.clone());
+    let (schedules, live) = (node.accepted.schedules.clone(), live.clone());
     // It may store the progress of the schedules.
     let published = blocking(move || {
         let published = schedules.publish(live.spec.name.as_str(), &live.spec.schedules, seed);
@@ -116,7 +119,7 @@ async fn known(journal: &Journal, function: &str) -> Result<Vec<Known>, AcceptEr
 /// Looks at all schedules again, because this node has begun or ended to run a journal.
 pub(crate) async fn moved(node: &Node, journal: &str) {
     if node.config.schedule_journal.as_deref() == Some(journal) {
-        for live in node.engine.list() {
+        for live in node.data_path.engine.list() {
             publish(node, &live).await;
         }
     }
@@ -129,7 +132,7 @@ pub(super) fn bring_back(node: &Node, live: &Revision) {
         return;
     }
     let name = live.spec.name.as_str();
-    report(live, node.schedules.bring_back(name, &live.spec.schedules, seed(node, live)));
+    report(live, node.accepted.schedules.bring_back(name, &live.spec.schedules, seed(node, live)));
 }
 
 fn report(live: &Revision, published: Result<(), mote_schedule::TimesError>) {
@@ -140,28 +143,29 @@ fn report(live: &Revision, published: Result<(), mote_schedule::TimesError>) {
 }
 
 /// Ends the schedules of a function that has been removed.
-pub(super) fn forget(node: &Node, name: &FunctionName) {
-    node.schedules.remove(name.as_str());
+pub(super) fn forget(schedules: &Schedules, name: &FunctionName) {
+    schedules.remove(name.as_str());
 }
 
 /// A number that differs between nodes and functions and survives restarts and redeploys. It
 /// determines the jitter.
 fn seed(node: &Node, revision: &Revision) -> u64 {
     let host = rustix::system::uname();
-    let created = node.created_at_ms(revision).to_le_bytes();
+    let created = node.deployed.created_at_ms(revision).to_le_bytes();
     let name = revision.spec.name.as_str().as_bytes();
     mote_schedule::book::hash(&[host.nodename().to_bytes(), &created, name])
 }
 
-pub(crate) fn of(node: &Node, function: &FunctionName) -> Vec<Schedule> {
-    node.schedules.list(Some(function.as_str())).into_iter().map(described).collect()
+/// The schedules of a function.
+pub(crate) fn of(schedules: &Schedules, function: &FunctionName) -> Vec<Schedule> {
+    schedules.list(Some(function.as_str())).into_iter().map(described).collect()
 }
 
 /// All schedules, with the states of their last runs.
-pub(crate) async fn list(node: &Node) -> ScheduleList {
+pub(crate) async fn list(accepted: &Accepted) -> ScheduleList {
     let mut schedules: Vec<Schedule> = Vec::new();
     let mut looked_up = 0;
-    for listed in node.schedules.list(None) {
+    for listed in accepted.schedules.list(None) {
         let id = match &listed.last {
             Some(Last { outcome: Outcome::Accepted(id), .. }) => Some(*id),
             _ => None,
@@ -171,7 +175,7 @@ pub(crate) async fn list(node: &Node) -> ScheduleList {
             && looked_up < STATES_MAX
         {
             looked_up += 1;
-            let shown = node.journals.show(id).await.ok().flatten();
+            let shown = accepted.journals.show(id).await.ok().flatten();
             last.state = shown.map(|shown| view(&shown, Reader::Owner).state);
         }
         schedules.push(schedule);

@@ -1,5 +1,7 @@
 //! Secrets: the store keeps them encrypted, and instances receive them as files when they start.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use mote_api::Problem;
 use mote_api::types::{Secret, SecretList};
@@ -8,9 +10,8 @@ use mote_spec::name::{kept, of_kept};
 use mote_spec::{FunctionSpec, is_secret_name};
 use mote_store::seal::{KeySource, Keys, SecretError, Secrets, Zeroizing, make_key_file};
 use mote_store::{SecretsThere, Store};
-use mote_tenants::namespaces::{flag, no_such_secret as unknown};
+use mote_tenants::namespaces::{Namespaces, flag, no_such_secret as unknown};
 
-use super::Node;
 use super::store_work::with_store;
 use crate::config::Config;
 use crate::unusable::unusable;
@@ -87,9 +88,9 @@ pub(super) fn open(config: &Config, store: &Store) -> Result<Secrets> {
 }
 
 /// All secrets, each with the functions that read it.
-pub(crate) async fn list(node: &Node) -> Result<SecretList, Problem> {
-    let all = with_store(node, Store::secret_names).await?;
-    let secrets = all.into_iter().map(|name| described(&node.engine, name)).collect();
+pub(crate) async fn list(store: &Arc<Store>, engine: &Engine) -> Result<SecretList, Problem> {
+    let all = with_store(store, Store::secret_names).await?;
+    let secrets = all.into_iter().map(|name| described(engine, name)).collect();
     Ok(SecretList { secrets })
 }
 
@@ -138,13 +139,15 @@ pub(super) fn check(engine: &Engine, spec: &FunctionSpec) -> Result<(), Problem>
 /// Creates or replaces a secret; `replace` says whether it must exist already. Returns whether it
 /// did.
 pub(crate) async fn put(
-    node: &Node,
+    store: &Arc<Store>,
+    engine: &Engine,
+    namespaces: &Arc<Namespaces>,
     name: String,
     value: String,
     replace: Option<bool>,
 ) -> Result<bool, Problem> {
     let (namespace, own) = of_kept(&name);
-    let _change = namespace.map(|namespace| node.namespaces.change(namespace)).transpose()?;
+    let _change = namespace.map(|namespace| namespaces.change(namespace)).transpose()?;
     if !is_secret_name(own) {
         let text = "name: 1 to 253 of a-z, A-Z, 0-9, -, _ and ., not beginning with .";
         return Err(Problem::new(422, "M0303", text).with_field("name"));
@@ -152,14 +155,14 @@ pub(crate) async fn put(
     if value.len() > VALUE_BYTES_MAX || value.contains('\0') {
         return Err(not_a_value());
     }
-    let sealed = node.engine.secrets().seal(&name, &Zeroizing::new(value));
+    let sealed = engine.secrets().seal(&name, &Zeroizing::new(value));
     let (wanted, stored) = (name.clone(), sealed.clone());
-    let existed = with_store(node, move |store| {
+    let existed = with_store(store, move |store| {
         let may = |there| may_put(&wanted, stored.len() as u64, replace, there);
         store.put_secret(&wanted, &stored, may)
     });
     let existed = existed.await??;
-    node.engine.secrets().put(&name, Some(sealed));
+    engine.secrets().put(&name, Some(sealed));
     Ok(existed)
 }
 
@@ -191,19 +194,28 @@ fn may_put(
     Ok(())
 }
 
-pub(crate) async fn remove_all_of(node: &Node, namespace: String) -> Result<(), Problem> {
-    let removed = with_store(node, move |store| store.remove_secrets_of(&namespace)).await?;
-    removed.iter().for_each(|name| node.engine.secrets().put(name, None));
+/// Removes all secrets of a namespace.
+pub(crate) async fn remove_all_of(
+    store: &Arc<Store>,
+    engine: &Engine,
+    namespace: String,
+) -> Result<(), Problem> {
+    let removed = with_store(store, move |store| store.remove_secrets_of(&namespace)).await?;
+    removed.iter().for_each(|name| engine.secrets().put(name, None));
     Ok(())
 }
 
 /// Removes a secret. Running instances keep their copies.
-pub(crate) async fn remove(node: &Node, name: String) -> Result<(), Problem> {
+pub(crate) async fn remove(
+    store: &Arc<Store>,
+    engine: &Engine,
+    name: String,
+) -> Result<(), Problem> {
     let wanted = name.clone();
-    if !with_store(node, move |store| store.remove_secret(&wanted)).await? {
+    if !with_store(store, move |store| store.remove_secret(&wanted)).await? {
         return Err(unknown(&name));
     }
-    node.engine.secrets().put(&name, None);
+    engine.secrets().put(&name, None);
     Ok(())
 }
 

@@ -1,12 +1,14 @@
 //! Checks whether this node can run what a spec asks for.
 
 use mote_api::Problem;
-use mote_outgoing::OutgoingError;
+use mote_engine::Engine;
+use mote_outgoing::{Outgoing, OutgoingError};
 use mote_spec::policy::Balance;
 use mote_spec::routes::{Segment, segments};
 use mote_spec::{Access, FunctionSpec, Recipient};
 
 use super::{Node, schedules, secrets};
+use crate::config::Config;
 
 /// The checks of a spec that need no instance.
 pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
@@ -37,23 +39,25 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
             .with_hint("use the access mode key, basic, jwt or mtls, or balance = \"per-call\""));
     }
     let missing = match spec.runtime {
-        mote_spec::Runtime::Python => node.interpreters.python.as_ref().err(),
-        mote_spec::Runtime::Node => node.interpreters.node.as_ref().err(),
+        mote_spec::Runtime::Python => node.opened.interpreters.python.as_ref().err(),
+        mote_spec::Runtime::Node => node.opened.interpreters.node.as_ref().err(),
         _ => None,
     };
     let chain = match spec.runtime {
-        mote_spec::Runtime::Chain => mote_build::shims::unpack_chain(node.store.root()).err(),
+        mote_spec::Runtime::Chain => {
+            mote_build::shims::unpack_chain(node.opened.store.root()).err()
+        }
         _ => None,
     };
     if let Some(reason) = missing.or(chain.as_ref()) {
         let text = format!("{} cannot run here: {reason}", spec.name);
         return Err(Problem::new(422, "M0403", text).with_hint("see: mote doctor"));
     }
-    if spec.limits.memory_bytes > node.memory_bytes {
+    if spec.limits.memory_bytes > node.data_path.memory_bytes {
         let text = format!(
             "memory: {} requested, but the node has {} for all instances",
             mote_core::fault::bytes_text(spec.limits.memory_bytes),
-            mote_core::fault::rounded_bytes_text(node.memory_bytes)
+            mote_core::fault::rounded_bytes_text(node.data_path.memory_bytes)
         );
         let hint = "set [limits] memory, or the limit in the file of the function's platform, to less; \
                     or raise the node's setting memory";
@@ -71,10 +75,10 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
         return Err(Problem::new(422, "M0303", format!("{field}: {wanted}")).with_field(field));
     }
     mote_tenants::namespaces::confined::check(node.outgoing.reach, spec)?;
-    route_conflict(node, spec)?;
-    node.ports.check(spec)?;
+    route_conflict(&node.data_path.engine, spec)?;
+    node.deployed.ports.check(spec)?;
     schedules::check(spec)?;
-    secrets::check(&node.engine, spec)
+    secrets::check(&node.data_path.engine, spec)
 }
 
 fn recipients(spec: &FunctionSpec) -> impl Iterator<Item = (&'static str, &Recipient)> {
@@ -84,8 +88,8 @@ fn recipients(spec: &FunctionSpec) -> impl Iterator<Item = (&'static str, &Recip
 }
 
 /// Fails if another function has a route that overlaps a route of `spec`.
-pub(super) fn route_conflict(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
-    let Some((rule, other)) = node.engine.route_conflict(spec) else { return Ok(()) };
+pub(super) fn route_conflict(engine: &Engine, spec: &FunctionSpec) -> Result<(), Problem> {
+    let Some((rule, other)) = engine.route_conflict(spec) else { return Ok(()) };
     let host = rule.host.unwrap_or_default();
     // The owners of a namespace do not know the functions of others.
     let other = match other.namespace() == spec.name.namespace() {
@@ -101,9 +105,9 @@ pub(super) fn route_conflict(node: &Node, spec: &FunctionSpec) -> Result<(), Pro
 }
 
 /// A warning about permitted origins without an effect.
-pub(super) fn cors_warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
+pub(super) fn cors_warning(config: &Config, spec: &FunctionSpec) -> Option<String> {
     spec.http.as_ref()?.cors.as_ref()?;
-    (node.config.access_of(spec.access) == Access::Local).then(|| {
+    (config.access_of(spec.access) == Access::Local).then(|| {
         "http.cors: pages of other origins stay refused, because only this machine may call the \
          function; set [access] mode = \"public\" or \"key\""
             .to_owned()
@@ -113,7 +117,7 @@ pub(super) fn cors_warning(node: &Node, spec: &FunctionSpec) -> Option<String> {
 /// Warnings about routes without an effect: those that the name of another function hides, because paths
 /// below `/NAME` belong to the function of this name; those that this function hides; and hosts of a
 /// function that is closed to other machines.
-pub(super) fn route_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
+pub(super) fn route_warnings(engine: &Engine, config: &Config, spec: &FunctionSpec) -> Vec<String> {
     let everywhere = |spec: &FunctionSpec| {
         let rules = spec.routes().iter().filter(|rule| rule.host.is_none());
         rules.map(|rule| rule.path.clone()).collect::<Vec<_>>()
@@ -125,7 +129,7 @@ pub(super) fn route_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
     let is_known = |other: &FunctionSpec| other.name.namespace() == spec.name.namespace();
     let hidden = |path: &String| {
         let other = first(path).filter(|first| first != spec.name.as_str())?;
-        let other = node.engine.get(&other).filter(|other| is_known(&other.spec))?;
+        let other = engine.get(&other).filter(|other| is_known(&other.spec))?;
         Some(format!(
             "the route {path} has no effect, because the function {0} answers below /{0}",
             other.spec.name
@@ -133,14 +137,14 @@ pub(super) fn route_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
     };
     let mut warnings: Vec<String> = everywhere(spec).iter().filter_map(hidden).collect();
     let host = spec.routes().iter().find_map(|rule| rule.host.as_ref());
-    let host = host.filter(|_| node.config.access_of(spec.access) == Access::Local);
+    let host = host.filter(|_| config.access_of(spec.access) == Access::Local);
     warnings.extend(host.map(|host| {
         format!(
             "route {host}: the node will answer 403 to requests for this host, because only this machine may call the function; set [access] mode = \"public\" or \"key\""
         )
     }));
-    if node.engine.get(spec.name.as_str()).is_none() {
-        for live in node.engine.list().into_iter().filter(|live| is_known(&live.spec)) {
+    if engine.get(spec.name.as_str()).is_none() {
+        for live in engine.list().into_iter().filter(|live| is_known(&live.spec)) {
             let own = everywhere(&live.spec);
             for path in own.iter().filter(|path| first(path).as_deref() == Some(spec.name.as_str()))
             {
@@ -156,23 +160,27 @@ pub(super) fn route_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
 }
 
 /// Recipients of results and called functions that do not work yet but may work later.
-pub(super) fn recipient_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
+pub(super) fn recipient_warnings(
+    engine: &Engine,
+    outgoing: &Outgoing,
+    spec: &FunctionSpec,
+) -> Vec<String> {
     let full = |name: &str| mote_spec::name::joined(name, spec.name.namespace());
     let warning = |(key, recipient): (&str, &Recipient)| match recipient {
         Recipient::Function(name) => {
             let name = name.split('@').next().unwrap_or(name);
-            let is_there = name == spec.name.label() || node.engine.get(&full(name)).is_some();
+            let is_there = name == spec.name.label() || engine.get(&full(name)).is_some();
             (!is_there).then(|| format!("{key}: this node has no function {name} yet"))
         }
         Recipient::Url(url) => {
-            let error = node.outgoing.check_url(url).err()?;
+            let error = outgoing.check_url(url).err()?;
             Some(format!("{key}: {url}: {error}"))
         }
         Recipient::Topic(_) => None,
     };
     let missing = |name: &&String| {
         let is_name = mote_spec::FunctionName::new(name).is_ok();
-        is_name && name.as_str() != spec.name.label() && node.engine.get(&full(name)).is_none()
+        is_name && name.as_str() != spec.name.label() && engine.get(&full(name)).is_none()
     };
     let missing: Vec<_> = spec.calls.iter().filter(missing).map(String::as_str).collect();
     let called = (!missing.is_empty())

@@ -1,18 +1,18 @@
 //! Runs work on the store, and turns its errors into answers.
 
+use std::sync::Arc;
+
 use mote_api::Problem;
 use mote_store::{Store, StoreError};
 use tokio::task::JoinError;
 pub(crate) use tokio::task::spawn_blocking as blocking;
 
-use super::Node;
-
 /// Runs `work` on the store, on a thread other than the management thread.
 pub(super) async fn with_store<T: Send + 'static>(
-    node: &Node,
+    store: &Arc<Store>,
     work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, Problem> {
-    let store = node.store.clone();
+    let store = store.clone();
     blocking(move || work(&store))
         .await
         .map_err(|error| internal(&error))?

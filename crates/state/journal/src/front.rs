@@ -3,7 +3,6 @@
 //!
 //! Every other request passes through after one comparison.
 
-use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,13 +13,12 @@ use mote_core::accept::{Accept as _, AcceptError, Accepted, Deferred};
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, headers, put_header};
 use mote_core::shares::{Share, Shares};
-use mote_core::{Fault, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger};
-use mote_spec::mqtt::Connection;
-use mote_spec::routes::{Asked, Found};
-use mote_spec::{
-    Access, AsyncRules, CertificateRules, CoapResource, FunctionName, HttpRules, Platform, Rates,
-    TokenRules, WebhookRules,
+use mote_core::{
+    Fault, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Routed, Trigger,
 };
+use mote_spec::routes::Asked;
+use mote_spec::routes::Found;
+use mote_spec::{Access, FunctionName};
 
 use crate::journal::{Cancelled, Shown};
 use crate::journals::Journals;
@@ -53,7 +51,7 @@ pub struct Deferring<I> {
 }
 
 /// Whether the sender of a request may call a function, by what its head proves.
-pub type CallerOpens = Arc<dyn Fn(&Head, &dyn RouteInfo) -> bool + Send + Sync>;
+pub type CallerOpens = Arc<dyn Fn(&Head, &RouteInfo<'_>) -> bool + Send + Sync>;
 
 /// A function, or the invocations of the journal.
 #[derive(Clone)]
@@ -78,163 +76,27 @@ impl<I> Deferring<I> {
     }
 }
 
-impl<R: RouteInfo> RouteInfo for Route<R> {
-    fn name(&self) -> &FunctionName {
-        static NAME: LazyLock<FunctionName> =
-            LazyLock::new(|| FunctionName::new("invocations").expect("it is a valid name"));
+impl<R: Routed> Routed for Route<R> {
+    #[inline]
+    fn info(&self) -> RouteInfo<'_> {
         match self {
-            Route::Function(route) => route.name(),
-            Route::Invocations => &NAME,
+            Route::Function(route) => route.info(),
+            Route::Invocations => invocations(),
         }
     }
+}
 
-    fn timeout_ms(&self) -> u64 {
-        match self {
-            Route::Function(route) => route.timeout_ms(),
-            Route::Invocations => 10_000,
-        }
-    }
-
-    fn body_bytes_max(&self) -> u64 {
-        match self {
-            Route::Function(route) => route.body_bytes_max(),
-            Route::Invocations => 0,
-        }
-    }
-
-    fn takes_whole_bodies(&self) -> bool {
-        match self {
-            Route::Function(route) => route.takes_whole_bodies(),
-            Route::Invocations => false,
-        }
-    }
-
-    fn takes_websockets(&self) -> bool {
-        matches!(self, Route::Function(route) if route.takes_websockets())
-    }
-
-    fn takes_websocket_messages(&self) -> bool {
-        matches!(self, Route::Function(route) if route.takes_websocket_messages())
-    }
-
-    fn is_replaced(&self) -> bool {
-        matches!(self, Route::Function(route) if route.is_replaced())
-    }
-
-    fn takes_http2(&self) -> bool {
-        matches!(self, Route::Function(route) if route.takes_http2())
-    }
-
-    fn stream_idle_ms(&self) -> u64 {
-        match self {
-            Route::Function(route) => route.stream_idle_ms(),
-            Route::Invocations => 10_000,
-        }
-    }
-
-    fn methods(&self) -> &[String] {
-        static METHODS: LazyLock<[String; 3]> =
-            LazyLock::new(|| ["GET", "HEAD", "DELETE"].map(str::to_owned));
-        match self {
-            Route::Function(route) => route.methods(),
-            Route::Invocations => &METHODS[..],
-        }
-    }
-
-    fn coap(&self) -> &CoapResource {
-        static NONE: LazyLock<CoapResource> = LazyLock::new(CoapResource::default);
-        match self {
-            Route::Function(route) => route.coap(),
-            Route::Invocations => &NONE,
-        }
-    }
-
-    fn compat(&self) -> Option<Platform> {
-        match self {
-            Route::Function(route) => route.compat(),
-            Route::Invocations => None,
-        }
-    }
-
-    fn access(&self) -> Access {
-        match self {
-            Route::Function(route) => route.access(),
-            Route::Invocations => Access::KeyIfSent,
-        }
-    }
-
-    fn tokens(&self) -> Option<&Arc<TokenRules>> {
-        match self {
-            Route::Function(route) => route.tokens(),
-            Route::Invocations => None,
-        }
-    }
-
-    fn certificates(&self) -> Option<&Arc<CertificateRules>> {
-        match self {
-            Route::Function(route) => route.certificates(),
-            Route::Invocations => None,
-        }
-    }
-
-    fn webhook(&self) -> Option<&Arc<WebhookRules>> {
-        match self {
-            Route::Function(route) => route.webhook(),
-            Route::Invocations => None,
-        }
-    }
-
-    fn rates(&self) -> &Rates {
-        const NONE: &Rates = &Rates::NONE;
-        match self {
-            Route::Function(route) => route.rates(),
-            Route::Invocations => NONE,
-        }
-    }
-
-    fn http(&self) -> Option<&HttpRules> {
-        match self {
-            Route::Function(route) => route.http(),
-            Route::Invocations => None,
-        }
-    }
-
-    fn code(&self) -> Option<&Path> {
-        match self {
-            Route::Function(route) => route.code(),
-            Route::Invocations => None,
-        }
-    }
-
-    fn background(&self) -> Option<&AsyncRules> {
-        match self {
-            Route::Function(route) => route.background(),
-            Route::Invocations => None,
-        }
-    }
-    fn connection(&self) -> Option<&Connection> {
-        match self {
-            Route::Function(route) => route.connection(),
-            Route::Invocations => None,
-        }
-    }
-
-    fn is_confined(&self) -> bool {
-        matches!(self, Route::Function(route) if route.is_confined())
-    }
-
-    fn tag(&self) -> Option<&str> {
-        match self {
-            Route::Function(route) => route.tag(),
-            Route::Invocations => None,
-        }
-    }
-
-    fn places(&self) -> u32 {
-        match self {
-            Route::Function(route) => route.places(),
-            Route::Invocations => 1,
-        }
+/// What is known of `/_invocations`.
+fn invocations() -> RouteInfo<'static> {
+    static NAME: LazyLock<FunctionName> =
+        LazyLock::new(|| FunctionName::new("invocations").expect("it is a valid name"));
+    static METHODS: LazyLock<[String; 3]> =
+        LazyLock::new(|| ["GET", "HEAD", "DELETE"].map(str::to_owned));
+    RouteInfo {
+        stream_idle_ms: 10_000,
+        methods: &METHODS[..],
+        access: Access::KeyIfSent,
+        ..RouteInfo::new(&NAME, 10_000, 0)
     }
 }
 
@@ -294,12 +156,12 @@ impl<I: Invoker> Deferring<I> {
             Err(text) => return Ok(refused(&Problem::new(400, "M0516", text))),
         };
         let (trigger, head) = (invocation.trigger, invocation.head);
-        let limit = route.body_bytes_max().min(BODY_BYTES_MAX);
+        let limit = route.info().body_bytes_max.min(BODY_BYTES_MAX);
         let wanted = invocation.body.length().unwrap_or(limit);
         if wanted > limit {
             return Err(Fault::BodyTooLarge { limit_bytes: limit });
         }
-        let owner = route.name().as_str().to_owned();
+        let owner = route.info().name.as_str().to_owned();
         let room = self.receiving.take(owner, usize::try_from(wanted).unwrap_or(usize::MAX));
         let _room = room.map_err(|_| Fault::NodeFull)?;
         let received = tokio::time::timeout(RECEIVE_TIMEOUT, invocation.body.collect(limit)).await;
@@ -308,8 +170,8 @@ impl<I: Invoker> Deferring<I> {
             Ok(Err(error)) => return Err(Fault::of_body(&error)),
             Err(_) => return Err(Fault::of_body(&BodyError::TimedOut)),
         };
-        let name = route.name().as_str();
-        let function = match route.tag() {
+        let name = route.info().name.as_str();
+        let function = match route.info().tag {
             Some(tag) => format!("{name}@{tag}"),
             None => name.to_owned(),
         };
@@ -348,9 +210,9 @@ impl<I: Invoker> Deferring<I> {
         let Some(route) = self.inner.route(&shown.stored.function, || None) else {
             return head.is_local();
         };
-        match route.access() {
+        match route.info().access {
             Access::Key | Access::Basic | Access::Jwt | Access::Mtls => {
-                self.opens.as_ref().is_some_and(|opens| opens(head, &route))
+                self.opens.as_ref().is_some_and(|opens| opens(head, &route.info()))
             }
             // A signature belongs to one body, and proves nothing about what somebody asks later.
             Access::Local | Access::Webhook => head.is_local(),

@@ -12,8 +12,9 @@ use mote_core::accept::Deferred;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, headers, put_header};
 use mote_core::publish::Message;
-use mote_core::retry::{self, Attempt, Next, Tried};
-use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
+use mote_core::retry;
+use mote_core::retry::{Attempt, Next, Tried};
+use mote_core::{Fault, Invocation, InvocationId, Invoker, Routed, Trigger};
 use mote_outgoing::{HeaderMap, HeaderName, HeaderValue, Method};
 use mote_spec::mqtt::Connection;
 use mote_spec::{AGE_MS_MAX_DEFAULT, AsyncRules, Recipient, Topic, name};
@@ -142,8 +143,8 @@ fn share_of<I: Invoker>(journal: &Journal, invoker: &I, function: &str, since_ms
         let waits = waits && !Journal::is_share_of_results(function);
         return if waits { 0 } else { POSTS_OF_ONE_MAX };
     };
-    let asked = route.background().and_then(|rules| rules.concurrency);
-    (asked.unwrap_or(route.places() / 2).max(1) as usize).min(RUNNING_OF_ONE_MAX)
+    let asked = route.info().background.and_then(|rules| rules.concurrency);
+    (asked.unwrap_or(route.info().places() / 2).max(1) as usize).min(RUNNING_OF_ONE_MAX)
 }
 
 /// Runs a record once and settles it.
@@ -366,7 +367,7 @@ async fn invoke<I: Invoker>(
     let Some(route) = invoker.route(&deferred.function, || None) else {
         return (failed(Fault::NoSuchFunction, began_ms), AsyncRules::default());
     };
-    let rules = route.background().cloned().unwrap_or_default();
+    let rules = route.info().background.cloned().unwrap_or_default();
     let received_ns = now_ns();
     let invocation = Invocation {
         id: at.id,
@@ -374,7 +375,7 @@ async fn invoke<I: Invoker>(
         head: with_attempt(&deferred.head, at.attempt),
         body: Body::whole(deferred.body.clone()),
         received_ns,
-        deadline_ns: received_ns + route.timeout_ms() * 1_000_000,
+        deadline_ns: received_ns + route.info().timeout_ms * 1_000_000,
         chain: None,
     };
     let reply = match invoker.invoke(&route, invocation).await {
@@ -385,9 +386,9 @@ async fn invoke<I: Invoker>(
     let outcome = match collect(reply.body).await {
         Ok(body) => {
             let resume_ms = headers(&fields)
-                .find(|(name, _)| route.may_pause() && *name == RESUME_FIELD)
+                .find(|(name, _)| route.info().may_pause && *name == RESUME_FIELD)
                 .and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse().ok());
-            let is_run = route.may_pause();
+            let is_run = route.info().may_pause;
             Outcome { result: Ok(status), fields, body, began_ms, resume_ms, is_run }
         }
         Err(()) => {
@@ -579,7 +580,7 @@ fn following<I: Invoker>(
         }));
     }
     let route = invoker.route(function, || None);
-    let rules = route.as_ref().and_then(|route| route.background().cloned());
+    let rules = route.as_ref().and_then(|route| route.info().background.cloned());
     let recipient = rules.and_then(|rules| match succeeded {
         true => rules.on_success,
         false => rules.on_failure,
@@ -629,7 +630,7 @@ fn following<I: Invoker>(
             record(Work::Post(Post { function, to, fields: fields.into(), body }));
         }
         Recipient::Topic(topic) => {
-            let connection = route.and_then(|route| route.connection().cloned());
+            let connection = route.and_then(|route| route.info().connection.cloned());
             let topic = Topic { topic: topic.of(function), ..topic };
             let to = Destination::Topic { topic, connection: connection.unwrap_or_default() };
             let function = function.clone();

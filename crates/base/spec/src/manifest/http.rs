@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU16;
 
+use crate::hop_by_hop::is_hop_by_hop;
 use crate::toml_reader::{Section, TomlReader};
 
 use super::{FunctionManifest, GIB, HOUR_MS, KIB, TOP_KEYS, read_methods};
@@ -11,18 +12,10 @@ pub(super) const KEYS: [&str; 6] =
 const CORS_KEYS: [&str; 6] = ["origins", "methods", "headers", "expose", "credentials", "max_age"];
 /// Methods of requests that browsers send to other origins without asking first.
 const SIMPLE_METHODS: [&str; 3] = ["GET", "HEAD", "POST"];
-/// Fields that belong to a connection, so that a function never sees them.
-const OF_CONNECTIONS: [&str; 9] = [
-    "connection",
-    "expect",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "mote-caller",
-];
+/// Whether a function never sees this field: it describes a connection, or the node answers or sets it.
+fn is_hidden(name: &str) -> bool {
+    is_hop_by_hop(name.as_bytes()) || matches!(name, "expect" | "mote-caller")
+}
 
 /// `[http]` without what other keys say too.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -151,12 +144,12 @@ fn names(
         (any || name != "*")
             && (1..=255).contains(&name.len())
             && name.bytes().all(is_tchar)
-            && !OF_CONNECTIONS.contains(&name)
+            && !is_hidden(name)
     };
     if let Some(odd) = names.iter().find(|name| !is_name(name)) {
         let shown: String = odd.chars().take(64).flat_map(char::escape_debug).collect();
         let text = format!("{key}: {wanted}; found \"{shown}\"");
-        let hint = OF_CONNECTIONS.contains(&odd.as_str());
+        let hint = is_hidden(odd.as_str());
         let hint = hint.then(|| "a request to a function never has this field".to_owned());
         reader.mistake("M0303", list.line, &text, hint);
         return Some(Vec::new());

@@ -34,7 +34,7 @@ use crate::ledger::{Ledger, LedgerStatus};
 use crate::revision::logs::FunctionLog;
 use crate::revision::pool::Pool;
 use crate::revision::shared::Shared;
-use crate::revision::starts::{Draining, Revisions};
+use crate::revision::starts::{Draining, Revisions, Room};
 use crate::revision::tasks::Spawner;
 use crate::revision::{Revision, bounds_of};
 use crate::thread::busy_poll::BusyPoll;
@@ -367,7 +367,7 @@ async fn warm_up(mut waiting: VecDeque<Arc<Revision>>, at_once: u32) {
         while starting.len() < at_once.max(1) as usize
             && let Some(revision) = waiting.pop_front()
         {
-            starting.spawn(async move { revision.start_one(Why::WARM, false).await });
+            starting.spawn(async move { revision.start_one(Why::WARM, Room::Free).await });
         }
         if starting.join_next().await.is_none() {
             return;

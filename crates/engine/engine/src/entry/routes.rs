@@ -2,17 +2,13 @@
 //! holds.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mote_core::RouteInfo;
 use mote_core::rollout::Split;
-use mote_spec::mqtt::Connection;
-use mote_spec::{
-    Access, AsyncRules, CertificateRules, CoapResource, FunctionName, HttpRules, Platform,
-    Protocol, Rates, Runtime, TokenRules, WebhookRules,
-};
+use mote_core::{Instances, RouteInfo, Routed};
+use mote_spec::name::FunctionName;
+use mote_spec::{Protocol, Runtime};
 
 use crate::revision::Revision;
 
@@ -150,88 +146,54 @@ impl Route {
     }
 }
 
-impl RouteInfo for Route {
-    fn name(&self) -> &FunctionName {
-        &self.revision.spec.name
-    }
-    fn timeout_ms(&self) -> u64 {
-        self.revision.timeout_ms()
-    }
-    fn body_bytes_max(&self) -> u64 {
-        self.revision.spec.limits.body_bytes
-    }
-    fn takes_whole_bodies(&self) -> bool {
-        self.revision.takes_whole_bodies() || self.revision.spec.webhook.is_some()
-    }
-    fn takes_websockets(&self) -> bool {
-        let spec = &self.revision.spec;
-        // Nobody signs the handshake of a WebSocket.
-        let is_server = spec.runtime == Runtime::Server && spec.protocol == Protocol::Http1;
-        (is_server && spec.webhook.is_none()) || self.takes_websocket_messages()
-    }
-    fn takes_websocket_messages(&self) -> bool {
-        let spec = &self.revision.spec;
+impl Routed for Route {
+    #[inline]
+    fn info(&self) -> RouteInfo<'_> {
+        let (revision, spec) = (&*self.revision, &self.revision.spec);
+        let is_signed = spec.webhook.is_some();
+        let takes_whole_bodies = revision.takes_whole_bodies() || is_signed;
         let has_shim = matches!(spec.runtime, Runtime::Python | Runtime::Node);
-        has_shim && spec.compat.is_none() && !self.takes_whole_bodies()
-    }
-    fn is_replaced(&self) -> bool {
-        self.revision.pool.lock().is_closed()
-    }
-    fn takes_http2(&self) -> bool {
-        self.revision.spec.protocol == Protocol::H2c
-    }
-    fn stream_idle_ms(&self) -> u64 {
-        self.revision.spec.limits.stream_idle_ms
-    }
-    fn methods(&self) -> &[String] {
-        &self.revision.spec.methods
-    }
-    fn coap(&self) -> &CoapResource {
-        &self.revision.spec.coap
-    }
-    fn access(&self) -> Access {
-        self.revision.access
-    }
-    fn tokens(&self) -> Option<&Arc<TokenRules>> {
-        self.revision.spec.tokens.as_ref()
-    }
-    fn certificates(&self) -> Option<&Arc<CertificateRules>> {
-        self.revision.spec.certificates.as_ref()
-    }
-    fn webhook(&self) -> Option<&Arc<WebhookRules>> {
-        self.revision.spec.webhook.as_ref()
-    }
-    fn rates(&self) -> &Rates {
-        &self.revision.spec.rates
-    }
-    fn http(&self) -> Option<&HttpRules> {
-        self.revision.spec.http.as_deref()
-    }
-    fn code(&self) -> Option<&Path> {
-        Some(&self.revision.code_dir)
-    }
-    fn compat(&self) -> Option<Platform> {
-        self.revision.spec.compat
-    }
-    fn background(&self) -> Option<&AsyncRules> {
-        Some(&self.revision.spec.background)
-    }
-    fn connection(&self) -> Option<&Connection> {
-        Some(&self.revision.spec.publishing.connection)
-    }
-    fn tag(&self) -> Option<&str> {
-        match &self.way {
-            Way::Tag(tag) => Some(tag),
-            Way::Share(_) => None,
+        let takes_websocket_messages = has_shim && spec.compat.is_none() && !takes_whole_bodies;
+        let is_server = spec.runtime == Runtime::Server && spec.protocol == Protocol::Http1;
+        RouteInfo {
+            name: &spec.name,
+            timeout_ms: revision.timeout_ms(),
+            body_bytes_max: spec.limits.body_bytes,
+            takes_whole_bodies,
+            // Nobody signs the handshake of a WebSocket.
+            takes_websockets: (is_server && !is_signed) || takes_websocket_messages,
+            takes_websocket_messages,
+            takes_http2: spec.protocol == Protocol::H2c,
+            stream_idle_ms: spec.limits.stream_idle_ms,
+            methods: &spec.methods,
+            coap: &spec.coap,
+            access: revision.access,
+            tokens: spec.tokens.as_ref(),
+            certificates: spec.certificates.as_ref(),
+            webhook: spec.webhook.as_ref(),
+            rates: &spec.rates,
+            http: spec.http.as_deref(),
+            code: Some(&revision.code_dir),
+            compat: spec.compat,
+            background: Some(&spec.background),
+            connection: Some(&spec.publishing.connection),
+            tag: match &self.way {
+                Way::Tag(tag) => Some(tag),
+                Way::Share(_) => None,
+            },
+            is_confined: revision.is_confined,
+            may_pause: spec.runtime == Runtime::Chain,
+            instances: Some(revision),
         }
     }
-    fn is_confined(&self) -> bool {
-        self.revision.is_confined
+}
+
+impl Instances for Revision {
+    fn is_replaced(&self) -> bool {
+        self.pool.lock().is_closed()
     }
-    fn may_pause(&self) -> bool {
-        self.revision.spec.runtime == Runtime::Chain
-    }
+
     fn places(&self) -> u32 {
-        self.revision.places()
+        Revision::places(self)
     }
 }

@@ -1,13 +1,15 @@
 //! Which instances run in the background: those of functions that would make their neighbours wait
 //! for a processor (docs/decisions/0009-neighbours.md).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use mote_core::backend::InstanceControl;
 use mote_pool::admission::{
-    BACKGROUND_LOOK_NS, Background, LIFT_NS, LONG_WORK_NS, METER_NS, background, is_considerate,
-    is_greedy, is_starved,
+    BACKGROUND_LOOK_NS, Background, LIFT_NS, LONG_WORK_NS, METER_NS, ProcessorMeter, background,
+    is_considerate, is_greedy, is_starved,
 };
+use parking_lot::Mutex;
 
 use crate::revision::Revision;
 use crate::revision::pool::Pool;
@@ -45,7 +47,7 @@ impl Look {
 pub(crate) fn govern(revision: &Revision, now: u64) {
     let has_neighbours = revision.has_neighbours(now);
     let shares = has_neighbours && revision.has_strangers(now);
-    let takes_most = shares && takes_most(revision, now);
+    let takes_most = shares && takes_most(&revision.shared.meters, revision.who.namespace, now);
     let (is_in_background, mut one_is_lifted, mut looks) = {
         let mut pool = revision.pool.lock();
         let is_considerate = pool.background().is_some()
@@ -101,9 +103,10 @@ pub(crate) fn govern(revision: &Revision, now: u64) {
     }
 }
 
-fn takes_most(revision: &Revision, now: u64) -> bool {
-    let meters = revision.shared.meters.lock();
-    meters.get(&revision.who.namespace).is_some_and(|meter| meter.takes_most(now))
+/// Whether a namespace uses most of a core.
+fn takes_most(meters: &Mutex<HashMap<u64, ProcessorMeter>>, namespace: u64, now: u64) -> bool {
+    let meters = meters.lock();
+    meters.get(&namespace).is_some_and(|meter| meter.takes_most(now))
 }
 
 /// The instances whose last measurement is some time ago, and whose invocation has run long; all, if

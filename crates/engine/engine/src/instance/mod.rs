@@ -18,16 +18,19 @@ use std::time::Duration;
 use mote_core::Fault;
 use mote_core::backend::{BoxFuture, Exit, InstanceControl, Launch, StartError, Started};
 use mote_core::fault::error_chain;
+use mote_core::services::Services;
 use mote_core::turn::Turn;
 use mote_core::wire::{self, FrameKind, Load, Ready, WorkerError};
 use mote_pool::{NewInstance, Why};
 use mote_spec::{
     CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO, CONCURRENCY_DEFAULT_NODE,
-    CONCURRENCY_DEFAULT_SERVER, Runtime,
+    CONCURRENCY_DEFAULT_SERVER, FunctionSpec, Runtime,
 };
 use tokio::net::UnixStream;
+use tokio::runtime::Handle;
 
 use crate::instance::launch::{CODE_DIR, LaunchError, PACKAGES_DIR, program, request, secret_env};
+use crate::instance::worker_log::InstanceLog;
 use crate::ledger::Reservation;
 use crate::link::server_link::ServerLink;
 use crate::link::worker::{Connection, LinkEnd, TRACE_LINES_MAX};
@@ -123,10 +126,10 @@ pub(crate) async fn start(
 }
 
 /// Keeps the room of an instance that failed to start until its processes have ended.
-fn bury(revision: &Revision, exited: BoxFuture<Exit>, reservation: Option<Reservation>) {
+fn bury(runtime: &Handle, exited: BoxFuture<Exit>, reservation: Option<Reservation>) {
     let Some(reservation) = reservation else { return };
     reservation.started();
-    revision.shared.runtime.spawn(async move {
+    runtime.spawn(async move {
         exited.await;
         drop(reservation);
     });
@@ -134,12 +137,16 @@ fn bury(revision: &Revision, exited: BoxFuture<Exit>, reservation: Option<Reserv
 
 /// Why a server is not ready when its time is over. Sockets that stand for destinations of the
 /// function are not its own.
-fn silent_server(revision: &Revision, port: u16, mut listening: Vec<u16>) -> StartFailure {
-    let waited_ms = revision.init_timeout_ms();
+fn silent_server(
+    spec: &FunctionSpec,
+    waited_ms: u64,
+    port: u16,
+    mut listening: Vec<u16>,
+) -> StartFailure {
     if listening.contains(&port) {
         return StartFailure::TimedOut(waited_ms);
     }
-    let doors = revision.spec.doors();
+    let doors = spec.doors();
     listening.retain(|port| !doors.iter().any(|door| door.port == *port));
     StartFailure::NotListening { port, waited_ms, listening }
 }
@@ -165,7 +172,11 @@ async fn ready(
         revision.shared.backend.start(request).await?;
     let birth = Birth { prewarmed, ..birth };
     let control: Arc<dyn InstanceControl> = control.into();
-    revision.shared.runtime.spawn(output::read(revision.clone(), instance, output));
+    revision.shared.runtime.spawn(output::read(
+        revision.log.clone(),
+        (revision.number, instance),
+        output,
+    ));
     let doors = egress::serve(revision, instance, egress);
     let limit = Duration::from_millis(init_timeout_ms);
     let ended = |exit: Exit| {
@@ -183,12 +194,17 @@ async fn ready(
                 result = link.wait_ready() => result.err().map(StartFailure::from),
                 exit = &mut exited => return Err(ended(exit)),
                 () = tokio::time::sleep(limit) => {
-                    Some(silent_server(revision, port, control.listening()))
+                    Some(silent_server(
+                        &revision.spec,
+                        revision.init_timeout_ms(),
+                        port,
+                        control.listening(),
+                    ))
                 }
             };
             if let Some(failure) = failure {
                 control.kill();
-                bury(revision, exited, room.take());
+                bury(&revision.shared.runtime, exited, room.take());
                 return Err(failure);
             }
             let concurrency =
@@ -222,7 +238,7 @@ async fn ready(
                 }
                 failed => {
                     control.kill();
-                    bury(revision, control.exited(), room.take());
+                    bury(&revision.shared.runtime, control.exited(), room.take());
                     let late = || StartFailure::TimedOut(init_timeout_ms);
                     return Err(failed.ok().and_then(Result::err).unwrap_or_else(late));
                 }
@@ -235,7 +251,8 @@ async fn ready(
                 // This happens before the exit is known, so that an invocation that arrives
                 // meanwhile is not given to this worker.
                 leave(&revision, key, reached);
-                let fault = fault_of_end(&revision, instance, &control, link_end).await;
+                let log = revision.log_of(instance);
+                let fault = fault_of_end(&revision.spec, log, &control, link_end).await;
                 drop(doors);
                 end(&revision, key, fault);
             });
@@ -259,7 +276,7 @@ async fn handshake(
         return Err(StartFailure::Protocol(format!("expected HELLO of version {}", wire::VERSION)));
     }
     let mut env = spec.env.clone();
-    env.extend(secret_env(revision)?);
+    env.extend(secret_env(&revision.spec, &revision.shared.config.secrets)?);
     env.insert("MOTE_FUNCTION".into(), spec.name.to_string());
     env.extend(services_door::variable(spec, instance));
     let load = Load {
@@ -279,7 +296,7 @@ async fn handshake(
         command: if answered_by == Runtime::Exec { program(spec) } else { Vec::new() },
         compat: spec.compat,
         template: spec.template.clone(),
-        services: services(revision),
+        services: services(&revision.spec, revision.shared.services.get()),
     };
     let load = serde_json::to_vec(&load).expect("a Load has only string keys");
     let mut frame = Vec::new();
@@ -288,8 +305,10 @@ async fn handshake(
     loop {
         let (header, payload) = connection.read_frame(&mut turn).await.map_err(handshake_end)?;
         match header.kind {
-            FrameKind::Log => connection.log(revision, instance, &payload),
-            FrameKind::Request if !services(revision).is_empty() => {
+            FrameKind::Log => connection.log(revision.log_of(instance), &payload),
+            FrameKind::Request
+                if !services(&revision.spec, revision.shared.services.get()).is_empty() =>
+            {
                 let answered = requests::answer_while_loading(revision, &header, payload).await;
                 let frame = answered.map_err(|error| StartFailure::Protocol(error.to_string()))?;
                 connection.write_all(&frame).await.map_err(handshake_end)?;
@@ -320,16 +339,13 @@ async fn handshake(
     }
 }
 
-/// The services that a worker of this revision may send requests to.
-fn services(revision: &Revision) -> Vec<String> {
-    match revision.spec.answered_by() {
+/// The services among `all` that a worker of this function may send requests to.
+fn services(spec: &FunctionSpec, all: Option<&Arc<dyn Services>>) -> Vec<String> {
+    match spec.answered_by() {
         Runtime::Python | Runtime::Node | Runtime::Go => {
-            revision.shared.services.get().map(|all| all.announced()).unwrap_or_default()
+            all.map(|all| all.announced()).unwrap_or_default()
         }
-        Runtime::Chain => {
-            let all = revision.shared.services.get();
-            all.map(|all| all.announced_to_chains()).unwrap_or_default()
-        }
+        Runtime::Chain => all.map(|all| all.announced_to_chains()).unwrap_or_default(),
         Runtime::Exec | Runtime::Server => Vec::new(),
     }
 }
@@ -370,7 +386,8 @@ fn enlist(
     let place = (revision.shared.threads.seat(), revision.shared.busy_poll.load());
     let mut ready_instance =
         Instance::new(link, control, reservation, ready.shape, why, times, place);
-    ready_instance.takes_requests = !services(revision).is_empty();
+    ready_instance.takes_requests =
+        !services(&revision.spec, revision.shared.services.get()).is_empty();
     // Polling would use up a smaller share.
     ready_instance.may_poll = revision.spec.limits.cpu_millis.is_none_or(|millis| millis >= 1_000);
     let key = pool.add_ready(
@@ -426,15 +443,15 @@ fn pause_text(pause_ns: u64) -> String {
 
 /// Why a worker's connection ended, as the fault of the invocations that it held.
 async fn fault_of_end(
-    revision: &Revision,
-    instance: u64,
+    spec: &FunctionSpec,
+    log: InstanceLog<'_>,
     control: &Arc<dyn InstanceControl>,
     link_end: LinkEnd,
 ) -> Fault {
     if let LinkEnd::Protocol(error) = &link_end {
         control.kill();
         let text = format!("killed: {error}");
-        revision.log.platform(LogLevel::Error, revision.number, instance, &text);
+        log.to.platform(LogLevel::Error, log.revision, log.instance, &text);
     }
     let exited = control.exited();
     tokio::pin!(exited);
@@ -447,7 +464,7 @@ async fn fault_of_end(
     };
     match link_end {
         LinkEnd::Protocol(error) => Fault::BadReply { message: error.to_string() },
-        _ => fault_of_exit(&exit, &revision.spec),
+        _ => fault_of_exit(&exit, spec),
     }
 }
 

@@ -9,9 +9,8 @@ use mote_core::turn::Turn;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::unix::pipe;
 
-use crate::instance::worker_log::{tell_dropped, tell_rest};
-use crate::revision::Revision;
-use crate::revision::logs::{LogLevel, LogSource};
+use crate::instance::worker_log::{InstanceLog, tell_dropped, tell_rest};
+use crate::revision::logs::{FunctionLog, LogLevel, LogSource};
 use mote_process::clock::now_ns;
 
 /// Longest run of bytes taken as one line.
@@ -19,9 +18,10 @@ const LINE_BYTES_MAX: u64 = 8 << 10;
 
 /// Reads until the pipe closes. Reading is bounded: one line at a time, a turn's worth of lines
 /// before the other tasks of the data path run, and a number of lines per second that are kept.
-pub(crate) async fn read(revision: Arc<Revision>, instance: u64, output: OwnedFd) {
+pub(crate) async fn read(to: Arc<FunctionLog>, (revision, instance): (u64, u64), output: OwnedFd) {
     let Ok(receiver) = pipe::Receiver::from_owned_fd(output) else { return };
     let mut reader = BufReader::with_capacity(LINE_BYTES_MAX as usize, receiver);
+    let log = InstanceLog { to: &to, revision, instance };
     let mut line = Vec::new();
     let (mut turn, mut lines) = (Turn::new(), LineBudget::default());
     loop {
@@ -38,15 +38,15 @@ pub(crate) async fn read(revision: Arc<Revision>, instance: u64, output: OwnedFd
         if line.is_empty() || line == b"\n" {
             continue;
         }
-        if !tell_dropped(&mut lines, line.len(), now_ns(), &revision, instance) {
+        if !tell_dropped(&mut lines, line.len(), now_ns(), log) {
             continue;
         }
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
         if !text.is_empty() {
             let (level, source) = (LogLevel::Info, LogSource::Stderr);
-            revision.log.push(level, source, revision.number, instance, None, text);
+            to.push(level, source, revision, instance, None, text);
         }
     }
-    tell_rest(&lines, &revision, instance);
+    tell_rest(&lines, log);
 }

@@ -16,11 +16,12 @@ use mote_core::services::{
 use mote_core::state::Operation;
 use mote_core::wire::{FrameHeader, FrameKind, WireError};
 use mote_pool::Instance as _;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::instance::request_bounds::{CALLS_KEPT, CallGuard};
 use crate::revision::Revision;
-use crate::revision::pool::{Instance, Stream};
+use crate::revision::pool::{Instance, Pool, Stream};
 
 pub(crate) struct Admitted {
     place: Place,
@@ -43,9 +44,9 @@ struct Place {
     bytes: usize,
 }
 
-/// Admits a request of the worker with this key; `stream` is `None` outside an invocation.
+/// Admits a request of the worker with this key, whose invocations may take `timeout_ms`; `stream` is `None` outside an invocation.
 pub(crate) fn admit(
-    revision: &Revision,
+    timeout_ms: u64,
     (key, number): (usize, u64),
     instance: &mut Instance,
     (stream_number, stream): (u32, Option<&mut Stream>),
@@ -61,7 +62,7 @@ pub(crate) fn admit(
     let mut admitted = Admitted {
         place: Place { key, instance: number, stream: stream_number, id, bytes },
         invocation: InvocationId(0),
-        deadline_ns: now_ns + revision.timeout_ms() * 1_000_000,
+        deadline_ns: now_ns + timeout_ms * 1_000_000,
         chain: None,
         asked: Asked::Unusable(String::new()),
         stopped: None,
@@ -206,24 +207,20 @@ fn deliver(
     answer: Answer,
     permit: Option<OwnedSemaphorePermit>,
 ) {
-    if try_write(revision, place, &answer, None).is_ready() {
+    if try_write(&revision.pool, place, &answer, None).is_ready() {
         return;
     }
     let revision = revision.clone();
     let runtime = revision.shared.runtime.clone();
     runtime.spawn(async move {
-        std::future::poll_fn(|cx| try_write(&revision, place, &answer, Some(cx.waker()))).await;
+        std::future::poll_fn(|cx| try_write(&revision.pool, place, &answer, Some(cx.waker())))
+            .await;
         drop(permit);
     });
 }
 
-fn try_write(
-    revision: &Revision,
-    place: Place,
-    answer: &Answer,
-    waker: Option<&Waker>,
-) -> Poll<()> {
-    let mut pool = revision.pool.lock();
+fn try_write(pool: &Mutex<Pool>, place: Place, answer: &Answer, waker: Option<&Waker>) -> Poll<()> {
+    let mut pool = pool.lock();
     let Some(worker) = pool.worker_mut(place.key) else { return Poll::Ready(()) };
     if worker.number() != place.instance {
         return Poll::Ready(());

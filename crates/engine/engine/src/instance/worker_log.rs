@@ -5,7 +5,23 @@ use mote_core::InvocationId;
 use mote_core::line_budget::{LINES_PER_S, Line, LineBudget};
 
 use crate::revision::Revision;
-use crate::revision::logs::{LogLevel, LogSource};
+use crate::revision::logs::{FunctionLog, LogLevel, LogSource};
+
+/// The log of a function, for the lines of one instance.
+#[derive(Clone, Copy)]
+pub(crate) struct InstanceLog<'a> {
+    pub(crate) to: &'a FunctionLog,
+    /// The number of the revision.
+    pub(crate) revision: u64,
+    pub(crate) instance: u64,
+}
+
+impl Revision {
+    /// The log for the lines of one instance.
+    pub(crate) fn log_of(&self, instance: u64) -> InstanceLog<'_> {
+        InstanceLog { to: &self.log, revision: self.number, instance }
+    }
+}
 
 /// Whether there is room for a line of `bytes`. Logs when lines begin to be dropped and how many
 /// were dropped.
@@ -13,38 +29,37 @@ pub(crate) fn tell_dropped(
     lines: &mut LineBudget,
     bytes: usize,
     now_ns: u64,
-    revision: &Revision,
-    instance: u64,
+    log: InstanceLog<'_>,
 ) -> bool {
     match lines.admit(bytes, now_ns) {
         Line::Kept => return true,
         Line::KeptAfter(dropped) => {
-            log_dropped(revision, instance, dropped);
+            log_dropped(log, dropped);
             return true;
         }
-        Line::FirstDropped => log_dropped(revision, instance, 0),
+        Line::FirstDropped => log_dropped(log, 0),
         Line::Dropped => {}
     }
     false
 }
 
 /// When an instance ends, logs how many dropped lines were not reported yet.
-pub(crate) fn tell_rest(lines: &LineBudget, revision: &Revision, instance: u64) {
+pub(crate) fn tell_rest(lines: &LineBudget, log: InstanceLog<'_>) {
     if lines.dropped() > 0 {
-        log_dropped(revision, instance, lines.dropped());
+        log_dropped(log, lines.dropped());
     }
 }
 
-pub(crate) fn log_dropped(revision: &Revision, instance: u64, count: u64) {
+pub(crate) fn log_dropped(log: InstanceLog<'_>, count: u64) {
     let text = match count {
         0 => format!("dropping log lines: more than {LINES_PER_S} lines or 4 MiB in a second"),
         count => format!("dropped {count} log lines"),
     };
-    revision.log.platform(LogLevel::Warn, revision.number, instance, &text);
+    log.to.platform(LogLevel::Warn, log.revision, log.instance, &text);
 }
 
 /// Keeps a LOG frame's line. Malformed lines are kept as they are: a log line never ends a worker.
-pub(crate) fn log_frame(revision: &Revision, instance: u64, id: InvocationId, payload: &[u8]) {
+pub(crate) fn log_frame(log: InstanceLog<'_>, id: InvocationId, payload: &[u8]) {
     let (source, level, text) = match payload {
         [source, level, text @ ..] => (*source, *level, text),
         short => (0, 2, short),
@@ -62,5 +77,5 @@ pub(crate) fn log_frame(revision: &Revision, instance: u64, id: InvocationId, pa
     };
     let invocation = (id.0 != 0).then_some(id);
     let text = String::from_utf8_lossy(text);
-    revision.log.push(level, source, revision.number, instance, invocation, text.trim_end());
+    log.to.push(level, source, log.revision, log.instance, invocation, text.trim_end());
 }

@@ -1,6 +1,7 @@
 //! Checks header fields that come from a worker.
 
 use mote_core::invocation::headers;
+use mote_spec::hop_by_hop::is_hop_by_hop;
 
 /// Fields of a request at most, as the fronts have it.
 const FIELDS_MAX: usize = 128;
@@ -28,18 +29,8 @@ pub fn for_each_field(
         if name.is_empty() || !name.iter().all(token) || !value.iter().all(plain) {
             return Err(WRONG);
         }
-        let of_front = matches!(
-            name,
-            b"connection"
-                | b"content-length"
-                | b"keep-alive"
-                | b"proxy"
-                | b"proxy-connection"
-                | b"te"
-                | b"trailer"
-                | b"transfer-encoding"
-                | b"upgrade"
-        );
+        // Programs that receive fields as variables would take `proxy` for their own HTTP_PROXY.
+        let of_front = is_hop_by_hop(name) || matches!(name, b"content-length" | b"proxy");
         if !of_front {
             take(name, value);
         }

@@ -2,37 +2,51 @@
 //! not valid.
 
 use hyper::HeaderMap;
+use hyper::header::HeaderValue;
 use mote_core::Fault;
 use mote_core::invocation::put_header;
+use mote_spec::hop_by_hop::{is_hop_by_hop, is_named};
 
 /// The fault of a server that does not answer as it should.
 pub(crate) fn bad(what: &str, error: &dyn std::fmt::Display) -> Fault {
     Fault::BadReply { message: format!("{what}: {error}") }
 }
 
-/// The valid fields of an answer, or its trailers, as a header block.
+/// The valid fields of an answer, or its trailers, as a header block. What the answer's `Connection`
+/// names was meant for the node.
 pub(crate) fn block_of(fields: &HeaderMap) -> Vec<u8> {
     let mut block = Vec::new();
+    let connection = || fields.get_all("connection").iter().map(HeaderValue::as_bytes);
     for (name, value) in fields {
-        if !is_framing(name.as_str().as_bytes()) {
-            put_header(&mut block, name.as_str().as_bytes(), value.as_bytes());
+        let name = name.as_str().as_bytes();
+        if !is_framing(name) && !is_named(connection(), name) {
+            put_header(&mut block, name, value.as_bytes());
         }
     }
     block
 }
 
-/// Fields that describe one connection, not the message (RFC 9110, 7.6.1).
+/// Fields that describe one connection, and those about the body that this end writes itself.
 pub(crate) fn is_framing(name: &[u8]) -> bool {
-    matches!(
-        name,
-        b"connection"
-            | b"content-length"
-            | b"transfer-encoding"
-            | b"keep-alive"
-            | b"proxy-connection"
-            | b"te"
-            | b"trailer"
-            | b"upgrade"
-            | b"expect"
-    )
+    is_hop_by_hop(name) || matches!(name, b"content-length" | b"expect")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_of_a_server_loses_what_describes_its_connection() {
+        let mut fields = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, x-hop"),
+            ("x-hop", "1"),
+            ("keep-alive", "timeout=5"),
+            ("content-length", "2"),
+            ("x-mine", "1"),
+        ] {
+            fields.insert(name, HeaderValue::from_static(value));
+        }
+        assert_eq!(block_of(&fields), b"x-mine\n1\n");
+    }
 }

@@ -23,7 +23,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::UnixStream;
 
 use crate::instance::requests::{self, Admitted};
-use crate::instance::worker_log::{log_dropped, log_frame, tell_dropped, tell_rest};
+use crate::instance::worker_log::{InstanceLog, log_dropped, log_frame, tell_dropped, tell_rest};
 use crate::link::body_channel::{Taken, answer_channel};
 use crate::revision::Revision;
 use crate::revision::logs::{LogLevel, LogSource};
@@ -125,9 +125,9 @@ impl Connection {
     }
 
     /// Keeps the line of a LOG frame, if there is room for it; for the handshake only.
-    pub(crate) fn log(&mut self, revision: &Revision, instance: u64, payload: &[u8]) {
-        if tell_dropped(&mut self.lines, payload.len(), now_ns(), revision, instance) {
-            log_frame(revision, instance, InvocationId(0), payload);
+    pub(crate) fn log(&mut self, log: InstanceLog<'_>, payload: &[u8]) {
+        if tell_dropped(&mut self.lines, payload.len(), now_ns(), log) {
+            log_frame(log, InvocationId(0), payload);
         }
     }
 
@@ -140,7 +140,7 @@ impl Connection {
         instance: u64,
     ) -> (LinkEnd, u64) {
         let end = std::future::poll_fn(|cx| self.poll(cx, revision, key)).await;
-        tell_rest(&self.lines, revision, instance);
+        tell_rest(&self.lines, revision.log_of(instance));
         (end, self.reached)
     }
 
@@ -487,7 +487,8 @@ impl<'a> Batch<'a> {
         let (streams, instance) = worker.parts();
         let stream = slot.and_then(|slot| streams.get_mut(slot)).map(|call| &mut **call);
         let of = (number, stream);
-        let request = requests::admit(self.revision, from, instance, of, payload, self.now_ns)?;
+        let request =
+            requests::admit(self.revision.timeout_ms(), from, instance, of, payload, self.now_ns)?;
         self.requests.push(request);
         Ok(1)
     }
@@ -521,15 +522,16 @@ impl<'a> Batch<'a> {
         if ending || (idle && closing) {
             revision.changed.notify_one();
         }
+        let log = revision.log_of(instance);
         for (id, logged) in logs {
             match logged {
-                Logged::Frame(payload) => log_frame(revision, instance, id, &payload),
-                Logged::Dropped(count) => log_dropped(revision, instance, count),
+                Logged::Frame(payload) => log_frame(log, id, &payload),
+                Logged::Dropped(count) => log_dropped(log, count),
             }
         }
         for (id, text) in errors {
             for line in text.lines().take(TRACE_LINES_MAX) {
-                if !tell_dropped(lines, line.len(), now_ns, revision, instance) {
+                if !tell_dropped(lines, line.len(), now_ns, log) {
                     continue;
                 }
                 revision.log.push(

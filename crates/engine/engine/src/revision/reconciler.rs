@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use mote_core::{Fault, Trigger};
 use mote_pool::{Expiry, Orders, Surroundings};
+use parking_lot::Mutex;
 
 use crate::instance::governor;
+use crate::ledger::Ledger;
 use crate::revision::Revision;
 use crate::revision::logs::LogLevel;
 use crate::revision::pool::{FollowUp, Pool, cancel};
@@ -36,7 +38,7 @@ pub(crate) async fn run(revision: Arc<Revision>) {
         let now = now_ns();
         let round = {
             let mut pool = revision.pool.lock();
-            let round = look(&mut pool, &revision, now);
+            let round = look(&mut pool, &revision.shared.ledger, revision.timeout_ms(), now);
             if round.expired.is_empty() && pool.ends_reconciler() {
                 return;
             }
@@ -64,7 +66,7 @@ pub(crate) async fn run(revision: Arc<Revision>) {
         }
         revision.follow_up(round.follow_ups);
         governor::govern(&revision, now);
-        measure(&revision, now);
+        measure(&revision.pool, now);
         match round.orders.sleep_ns {
             Some(sleep_ns) => {
                 let sleep = Duration::from_nanos(sleep_ns).max(SLEEP_MIN);
@@ -75,8 +77,7 @@ pub(crate) async fn run(revision: Arc<Revision>) {
     }
 }
 
-fn look(pool: &mut Pool, revision: &Revision, now: u64) -> Round {
-    let timeout_ms = revision.timeout_ms();
+fn look(pool: &mut Pool, ledger: &Ledger, timeout_ms: u64, now: u64) -> Round {
     let found = pool.expire(now);
     let mut expired = Vec::new();
     for (pending, expiry) in found.waiting {
@@ -96,7 +97,6 @@ fn look(pool: &mut Pool, revision: &Revision, now: u64) -> Round {
         }
         cancel(worker, slot, now);
     }
-    let ledger = &revision.shared.ledger;
     let around = Surroundings { version: ledger.version(), memory_pressure: ledger.pressure() };
     let mut follow_ups = Vec::new();
     let orders = pool.look(around, now, &mut follow_ups);
@@ -106,9 +106,9 @@ fn look(pool: &mut Pool, revision: &Revision, now: u64) -> Round {
 }
 
 /// Reads the resource use of instances, where the autoscaler's rule depends on it.
-fn measure(revision: &Revision, now: u64) {
+fn measure(pool: &Mutex<Pool>, now: u64) {
     let controls: Vec<_> = {
-        let mut pool = revision.pool.lock();
+        let mut pool = pool.lock();
         if !pool.wants_measures(now) {
             return;
         }
@@ -117,7 +117,7 @@ fn measure(revision: &Revision, now: u64) {
     };
     for (key, control) in controls {
         let Some(usage) = control.usage() else { continue };
-        if let Some(worker) = revision.pool.lock().worker_mut(key) {
+        if let Some(worker) = pool.lock().worker_mut(key) {
             worker.record_usage(usage.cpu_ns, usage.memory_bytes);
         }
     }

@@ -10,13 +10,14 @@ use mote_pool::autoscale::Known;
 use mote_pool::budget::{IdleInstance, Lack, Occupied, remaining_ns};
 use mote_pool::{Start, Why};
 use mote_spec::name::split;
+use mote_spec::{FunctionName, FunctionSpec};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::entry::offer::Origin;
 use crate::entry::routes::{Routes, Serving};
 use crate::instance;
-use crate::ledger::{Evictable, Refusal, Reservation, RoomRequest, Survey};
+use crate::ledger::{Evictable, Ledger, Refusal, Reservation, RoomRequest, Survey};
 use crate::revision::Revision;
 use crate::revision::logs::LogLevel;
 use crate::revision::pool::Pool;
@@ -44,8 +45,9 @@ pub enum WarmError {
 /// Starts instances that the pool already counts as starting, or as many as the node has room for.
 /// The rest is taken back, and the returned text names what the node lacks.
 pub(crate) fn begin(revision: &Arc<Revision>, start: Start) -> Option<String> {
+    let room = if start.evict { Room::Evicting } else { Room::Free };
     for started in 0..start.count {
-        match revision.shared.ledger.reserve(&wish(revision, start.evict)) {
+        match revision.shared.ledger.reserve(&wish(revision, room)) {
             Ok(reservation) => spawn(revision, start.why, reservation),
             Err(refusal) => return Some(refused(revision, start.count - started, refusal)),
         }
@@ -57,17 +59,26 @@ pub(crate) fn begin(revision: &Arc<Revision>, start: Start) -> Option<String> {
 /// Starts one spare instance that the pool already counts as starting, or tries again later. Spare
 /// instances take no room from others.
 pub(crate) fn begin_spare(revision: &Arc<Revision>) {
-    match revision.shared.ledger.reserve(&wish(revision, false)) {
+    match revision.shared.ledger.reserve(&wish(revision, Room::Free)) {
         Ok(reservation) => spawn(revision, Why::SPARE, reservation),
         Err(_) => revision.pool.lock().spare_refused(now_ns()),
     }
 }
 
-fn wish(revision: &Revision, evict: bool) -> RoomRequest<'_> {
+/// Where the room for a start comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// What is free, and idle instances of others that are stopped for it.
+    Evicting,
+    /// What is free.
+    Free,
+}
+
+fn wish(revision: &Revision, room: Room) -> RoomRequest<'_> {
     RoomRequest {
         memory_bytes: revision.spec.limits.memory_bytes,
         cpu_millis: revision.spec.limits.cpu_millis,
-        evict,
+        evict: room == Room::Evicting,
         function: revision.spec.name.as_str(),
         revision: revision.number,
         waiter: Some(&revision.changed),
@@ -89,7 +100,7 @@ fn refused(revision: &Revision, count: u32, refusal: Refusal) -> String {
     let (lack, version) = (refusal.lack, revision.shared.ledger.version());
     let (in_vain, news) =
         revision.pool.lock().start_refused(count, lack, version, refusal.room_in_ns, now_ns());
-    let text = lack_text(revision, &refusal);
+    let text = lack_text(&revision.spec, &revision.shared.ledger, &refusal);
     let fault = match lack {
         Lack::Memory if refusal.exceeded.is_some() => {
             Fault::NamespaceFull { message: text.clone() }
@@ -115,13 +126,13 @@ fn refused(revision: &Revision, count: u32, refusal: Refusal) -> String {
     text
 }
 
-/// What the node lacks for an instance of `revision`, in words for its owner.
-fn lack_text(revision: &Revision, refusal: &Refusal) -> String {
-    if let (Some(exceeded), Some(namespace)) = (&refusal.exceeded, revision.spec.name.namespace()) {
+/// What the node lacks for an instance of this function, in words for its owner.
+fn lack_text(spec: &FunctionSpec, ledger: &Ledger, refusal: &Refusal) -> String {
+    if let (Some(exceeded), Some(namespace)) = (&refusal.exceeded, spec.name.namespace()) {
         return exceeded.text(namespace);
     }
-    let status = revision.shared.ledger.status();
-    let wanted = bytes_text(revision.spec.limits.memory_bytes);
+    let status = ledger.status();
+    let wanted = bytes_text(spec.limits.memory_bytes);
     let budget = rounded_bytes_text(status.budget.memory_bytes);
     match refusal.lack {
         Lack::TooLarge => {
@@ -140,15 +151,11 @@ impl Revision {
     /// Starts one instance and waits until it is ready. Used by deploys: a revision that cannot
     /// start never takes traffic. May stop idle instances of others to make room.
     pub async fn warm(self: &Arc<Self>) -> Result<(), WarmError> {
-        self.start_one(Why::DEPLOY, true).await
+        self.start_one(Why::DEPLOY, Room::Evicting).await
     }
 
     /// Starts one instance and waits until it is ready. Waits for room as long as a start may take.
-    pub(crate) async fn start_one(
-        self: &Arc<Self>,
-        why: Why,
-        evict: bool,
-    ) -> Result<(), WarmError> {
+    pub(crate) async fn start_one(self: &Arc<Self>, why: Why, room: Room) -> Result<(), WarmError> {
         // This is not the reconciler's `Notify`, so that this wait takes no notification from the
         // reconciler.
         let told = Arc::new(Notify::new());
@@ -157,7 +164,7 @@ impl Revision {
             self.pool.lock().count_start(now_ns());
         }
         let reservation = loop {
-            let wish = RoomRequest { waiter: Some(&told), ..wish(self, evict) };
+            let wish = RoomRequest { waiter: Some(&told), ..wish(self, room) };
             let refusal = match self.shared.ledger.reserve(&wish) {
                 Ok(reservation) => break reservation,
                 Err(refusal) => refusal,
@@ -166,7 +173,7 @@ impl Revision {
             if soonest.is_none_or(|soonest| soonest >= until) || now_ns() >= until {
                 self.pool.lock().uncount_start();
                 self.changed.notify_one();
-                let text = lack_text(self, &refusal);
+                let text = lack_text(&self.spec, &self.shared.ledger, &refusal);
                 self.log.platform(LogLevel::Warn, self.number, 0, &format!("not started: {text}"));
                 return Err(match refusal.exceeded {
                     Some(_) => WarmError::NamespaceFull(text),
@@ -202,23 +209,29 @@ impl Evictable for Revisions {
         for revision in draining {
             let pool = revision.pool.lock();
             let known = pool.known();
-            into.occupied.extend(occupied(&revision, &pool, &known, now_ns));
+            into.occupied.extend(occupied(
+                revision.spec.limits.memory_bytes,
+                &pool,
+                &known,
+                now_ns,
+            ));
         }
         let Some(routes) = self.routes.upgrade() else { return };
         for revision in routes.load().values().flat_map(Serving::revisions) {
             let own = revision.spec.name.as_str() == wish.function;
-            let is_meant = into.only.as_ref().is_none_or(|only| is_of(revision, only));
+            let is_meant = into.only.as_ref().is_none_or(|only| is_of(&revision.spec.name, only));
             if (own && revision.number == wish.revision) || !is_meant {
                 continue;
             }
-            survey(revision, now_ns, into);
+            survey(&revision.pool.lock(), revision.spec.limits.memory_bytes, now_ns, into);
         }
     }
 
     fn give_way(&self, of: &[Option<Arc<str>>], wish: &RoomRequest<'_>) {
         let Some(routes) = self.routes.upgrade() else { return };
         let routes = routes.load();
-        let all = routes.values().flat_map(Serving::revisions).filter(|one| is_of(one, of));
+        let all =
+            routes.values().flat_map(Serving::revisions).filter(|one| is_of(&one.spec.name, of));
         let (mut most, mut leaving_bytes) = (None, 0);
         for revision in all {
             let pool = revision.pool.lock();
@@ -250,18 +263,16 @@ impl Evictable for Revisions {
     }
 }
 
-fn is_of(revision: &Revision, namespaces: &[Option<Arc<str>>]) -> bool {
-    let own = revision.spec.name.namespace();
+fn is_of(name: &FunctionName, namespaces: &[Option<Arc<str>>]) -> bool {
+    let own = name.namespace();
     namespaces.iter().any(|namespace| namespace.as_deref() == own)
 }
 
-fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
-    let pool = revision.pool.lock();
+fn survey(pool: &Pool, memory_bytes: u64, now_ns: u64, into: &mut Survey) {
     if pool.workers().len() == 0 && pool.starting_count() == 0 {
         return;
     }
     let (known, demand_per_s) = (pool.known(), pool.demand_per_s());
-    let memory_bytes = revision.spec.limits.memory_bytes;
     let start_ns = known.start.mean_ns();
     let spare = pool.dispensable();
     let mut idle: Vec<_> =
@@ -275,7 +286,7 @@ fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
         demand_per_s,
         start_ns: start_ns.unwrap_or(START_NS_GUESS),
     }));
-    let mut occupied = occupied(revision, &pool, &known, now_ns);
+    let mut occupied = occupied(memory_bytes, pool, &known, now_ns);
     // A starting instance first serves the caller that it was started for, so it counts as busy
     // until then.
     let elapsed_ns = now_ns.saturating_sub(pool.starting_since_ns());
@@ -292,8 +303,7 @@ fn survey(revision: &Revision, now_ns: u64, into: &mut Survey) {
 /// The instances that work, and when each is likely to have ended its invocations. An instance that
 /// has ended its last call and is about to be asked to exit counts as well: until then nothing else
 /// shows that its memory will be given back.
-fn occupied(revision: &Revision, pool: &Pool, known: &Known, now_ns: u64) -> Vec<Occupied> {
-    let memory_bytes = revision.spec.limits.memory_bytes;
+fn occupied(memory_bytes: u64, pool: &Pool, known: &Known, now_ns: u64) -> Vec<Occupied> {
     let workers = pool.workers().filter_map(|(_, worker)| {
         let mean_ns = match worker.mean_ns() {
             0 => known.service.mean_ns(),

@@ -1,12 +1,13 @@
 //! Writes the answer of the node as a response.
 
 use bytes::{Buf as _, Bytes};
-use hyper::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use mote_core::base64;
 use mote_core::invocation::headers;
 use mote_core::services::{Answer, Asked, Status};
 use mote_core::state::Operation;
+use mote_spec::hop_by_hop::is_hop_by_hop;
 
 use crate::service_api::request::Refusal;
 
@@ -190,10 +191,7 @@ fn called(mut head: Bytes, body: Bytes) -> Response<Bytes> {
     for (name, value) in headers(&head) {
         let name = HeaderName::from_bytes(name);
         let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value)) else { continue };
-        let is_own = matches!(
-            name.as_str(),
-            "connection" | "content-length" | "keep-alive" | "transfer-encoding" | "upgrade"
-        );
+        let is_own = is_hop_by_hop(name.as_str().as_bytes()) || name == CONTENT_LENGTH;
         if !is_own && name != ERROR {
             response.headers_mut().append(name, value);
         }

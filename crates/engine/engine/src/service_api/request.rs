@@ -3,35 +3,28 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use hyper::header::{HeaderMap, HeaderName};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
 use mote_core::invocation::put_header;
 use mote_core::publish::Message;
 use mote_core::services::{Asked, CALL_BODY_BYTES_MAX, Call, NOTICE_BODY_BYTES_MAX, Notice};
 use mote_core::state::{Condition, Operation};
 use mote_spec::fields::is_set_by_node;
+use mote_spec::hop_by_hop::{is_hop_by_hop, is_named};
 use mote_spec::mqtt::Connection;
 
 /// What `curl -d` calls every body. It says nothing about the body, so it does not become the
 /// content type of a message or of a state.
 const FORM: &[u8] = b"application/x-www-form-urlencoded";
-/// Fields of a call that belong to this connection, or to the request itself.
-const OWN_FIELDS: [&str; 16] = [
-    "connection",
+/// Fields of a call that belong to the request itself, apart from those of its connection.
+const OWN_FIELDS: [&str; 8] = [
     "content-length",
     "expect",
     "host",
-    "http2-settings",
-    "keep-alive",
     "mote-invocation",
     "mote-timeout",
     // Programs that receive fields as variables would take it for their own HTTP_PROXY.
     "proxy",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
     "mote-after",
     "mote-order-key",
 ];
@@ -73,8 +66,8 @@ pub(crate) fn read(parts: &Parts<'_>, body: Bytes) -> Result<Asked, Refusal> {
     let (service, rest) = path.split_once('/').unwrap_or((path, ""));
     match service {
         "kv" => state(parts, rest, body),
-        "call" => call(parts, rest, body, true),
-        "call-async" => call(parts, rest, body, false),
+        "call" => call(parts, rest, body, Caller::Waits),
+        "call-async" => call(parts, rest, body, Caller::GoesOn),
         "publish" => publish(parts, rest, body),
         "notify" => notify(parts, rest, body),
         _ => {
@@ -85,7 +78,7 @@ pub(crate) fn read(parts: &Parts<'_>, body: Bytes) -> Result<Asked, Refusal> {
 }
 
 fn state(parts: &Parts<'_>, key: &str, body: Bytes) -> Result<Asked, Refusal> {
-    let key = decoded(key, false)?.into_owned();
+    let key = decoded(key, Part::Path)?.into_owned();
     let is_listing = key.is_empty() && matches!(*parts.method, Method::GET | Method::HEAD);
     let known: &[&str] = match *parts.method {
         Method::GET | Method::HEAD if is_listing => {
@@ -120,13 +113,13 @@ fn state(parts: &Parts<'_>, key: &str, body: Bytes) -> Result<Asked, Refusal> {
                 None => 0,
                 Some(text) => text.parse().map_err(|_| invalid("limit: a whole number"))?,
             },
-            values: query.flag("values", true)?,
+            values: query.flag_or("values", true)?,
         },
         _ => Operation::Get { key },
     };
     operation.check().map_err(invalid)?;
     let shared = query.get("shared").map(str::to_owned);
-    Ok(Asked::State { shared, operation, durable: query.flag("durable", true)? })
+    Ok(Asked::State { shared, operation, durable: query.flag_or("durable", true)? })
 }
 
 /// What a change requires of the entry, in the words of HTTP.
@@ -147,9 +140,19 @@ fn condition(headers: &HeaderMap) -> Result<Condition, Refusal> {
     }
 }
 
-fn call(parts: &Parts<'_>, rest: &str, body: Bytes, waits: bool) -> Result<Asked, Refusal> {
+/// What the caller does after a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    /// It waits for the answer.
+    Waits,
+    /// It goes on, and the call runs later.
+    GoesOn,
+}
+
+fn call(parts: &Parts<'_>, rest: &str, body: Bytes, caller: Caller) -> Result<Asked, Refusal> {
+    let waits = caller == Caller::Waits;
     let (name, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let function = decoded(name, false)?.into_owned();
+    let function = decoded(name, Part::Path)?.into_owned();
     if function.is_empty() {
         return Err(invalid("name a function: call/NAME/PATH"));
     }
@@ -176,10 +179,13 @@ fn call(parts: &Parts<'_>, rest: &str, body: Bytes, waits: bool) -> Result<Asked
         (key, owned(field("mote-order-key")?), wait("mote-after")?)
     };
     let mut block = Vec::new();
+    let connection = || parts.headers.get_all("connection").iter().map(HeaderValue::as_bytes);
     for (name, value) in parts.headers {
+        let bytes = name.as_str().as_bytes();
+        let of_connection = is_hop_by_hop(bytes) || is_named(connection(), bytes);
         let is_own =
             OWN_FIELDS.contains(&name.as_str()) || (!waits && name.as_str() == "idempotency-key");
-        if !is_own && !is_set_by_node(name.as_str().as_bytes()) {
+        if !of_connection && !is_own && !is_set_by_node(bytes) {
             put_header(&mut block, name.as_str().as_bytes(), value.as_bytes());
         }
     }
@@ -205,12 +211,12 @@ fn publish(parts: &Parts<'_>, topic: &str, body: Bytes) -> Result<Asked, Refusal
     }
     let known = ["qos", "retain", "response_topic", "correlation", "property"];
     let query = Query::read(parts.query, &known)?;
-    let topic = decoded(topic, false)?.into_owned();
+    let topic = decoded(topic, Part::Path)?.into_owned();
     let mut message = Message::new(String::new(), Connection::default(), topic, body);
     if let Some(qos) = query.get("qos") {
         message.qos = qos.parse().map_err(|_| invalid("qos: 0, 1 or 2"))?;
     }
-    message.retain = query.flag("retain", false)?;
+    message.retain = query.flag_or("retain", false)?;
     message.response_topic = query.get("response_topic").map(str::to_owned);
     message.correlation = query.get("correlation").map(|text| text.to_owned().into());
     message.content_type = content_type(parts.headers)
@@ -271,12 +277,12 @@ impl<'a> Query<'a> {
         let mut pairs = Vec::new();
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let name = decoded(name, true)?;
+            let name = decoded(name, Part::Query)?;
             if !known.contains(&&*name) {
                 let known = known.join(", ");
                 return Err(invalid(format!("unknown parameter {name:?}; here: {known}")));
             }
-            pairs.push((name, decoded(value, true)?));
+            pairs.push((name, decoded(value, Part::Query)?));
         }
         Ok(Self(pairs))
     }
@@ -289,7 +295,8 @@ impl<'a> Query<'a> {
         self.all(name).next()
     }
 
-    fn flag(&self, name: &str, without: bool) -> Result<bool, Refusal> {
+    /// A value that is true or false; `without` if the query does not have it.
+    fn flag_or(&self, name: &str, without: bool) -> Result<bool, Refusal> {
         match self.get(name) {
             None => Ok(without),
             Some("" | "1" | "true") => Ok(true),
@@ -299,8 +306,17 @@ impl<'a> Query<'a> {
     }
 }
 
-/// A text without percent-encoding; in a query, `+` is a space.
-fn decoded(text: &str, is_query: bool) -> Result<Cow<'_, str>, Refusal> {
+/// A part of a target.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Path,
+    /// A name or a value, in which `+` is a space.
+    Query,
+}
+
+/// A text without percent-encoding.
+fn decoded(text: &str, part: Part) -> Result<Cow<'_, str>, Refusal> {
+    let is_query = part == Part::Query;
     let is_encoded = text.contains('%') || is_query && text.contains('+');
     if !is_encoded {
         return Ok(Cow::Borrowed(text));
@@ -422,6 +438,8 @@ mod tests {
             ("mote-timeout", "2.5"),
             ("mote-source", "forged"),
             ("proxy", "http://elsewhere"),
+            ("connection", "keep-alive, x-hop"),
+            ("x-hop", "1"),
             ("x-a", "1"),
         ];
         let Ok(Asked::Call(call)) = ask("PUT", "/call/f@blue/a%20b?x=%20", &fields, "b") else {

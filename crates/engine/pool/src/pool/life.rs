@@ -1,6 +1,8 @@
 //! The life of an instance: starting, ready, ended.
 
-use super::{Call, Full, Instance, Pool, Queued, Running, Stop, StopReason, Waiting, Worker};
+use super::{
+    Call, Full, Instance, Pool, Queued, Running, State, Stop, StopReason, Waiting, Worker,
+};
 use crate::budget::Lack;
 
 /// First and longest pause between failed starts.
@@ -141,7 +143,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             worker.drain(StopReason::Manual, "mote scale asked for fewer while it was starting");
         } else if spare && self.queue.is_empty() {
             // A spare that cannot be paused serves as an ordinary instance.
-            self.trouble.no_spares = !worker.pause(true);
+            self.trouble.no_spares = !worker.pause_as(State::Spare);
         }
         let key = self.workers.insert(worker);
         self.threads.extend(thread.map(|thread| (thread, key)));

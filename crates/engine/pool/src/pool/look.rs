@@ -257,7 +257,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             let idle_ns = now_ns.saturating_sub(worker.idle_since_ns());
             let rests = rest(true, idle_ns, Some(after_ns)) == Rest::Pause;
             let may = *worker.state() == State::Ready && worker.calls().is_empty();
-            if may && rests && !worker.pause(false) {
+            if may && rests && !worker.pause_as(State::Paused) {
                 self.trouble.pause_again_ns = now_ns + PAUSE_AGAIN_NS;
                 return;
             }

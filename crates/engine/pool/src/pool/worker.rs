@@ -471,14 +471,15 @@ impl<R: Running, I: Instance> Worker<R, I> {
         most.saturating_sub(self.calls.len() as u32)
     }
 
-    /// `Ready` → `Paused` or `Spare`; returns whether that worked.
-    pub(super) fn pause(&mut self, spare: bool) -> bool {
+    /// `Ready` → `Paused` or `Spare`, which `paused` is; returns whether that worked.
+    pub(super) fn pause_as(&mut self, paused: State) -> bool {
+        debug_assert!(matches!(paused, State::Paused | State::Spare), "another state runs");
         debug_assert_eq!(self.state, State::Ready, "only a ready instance is paused");
-        let paused = self.instance.set_paused(true);
-        if paused {
-            self.state = if spare { State::Spare } else { State::Paused };
+        let is_paused = self.instance.set_paused(true);
+        if is_paused {
+            self.state = paused;
         }
-        paused
+        is_paused
     }
 
     /// `Paused` or `Spare` → `Ready`.

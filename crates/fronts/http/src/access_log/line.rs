@@ -42,7 +42,7 @@ fn put_common(into: &mut Vec<u8>, entry: &Entry, began: SystemTime) {
     }
     // A name with a space or a quote would move the columns that follow.
     match entry.caller.as_deref().filter(|name| !name.is_empty()) {
-        Some(caller) => put_escaped(into, caller.as_bytes(), true),
+        Some(caller) => put_escaped(into, caller.as_bytes(), Spaces::Escaped),
         None => into.push(b'-'),
     }
     into.extend_from_slice(b" [");
@@ -144,16 +144,23 @@ fn put_json(into: &mut Vec<u8>, entry: &Entry, now: SystemTime, took: Duration) 
 
 fn put_quoted(into: &mut Vec<u8>, bytes: &[u8]) {
     into.push(b'"');
-    put_escaped(into, bytes, false);
+    put_escaped(into, bytes, Spaces::Kept);
     into.push(b'"');
 }
 
-/// Escapes what could end a quoted part or a line, and what a terminal could obey.
-fn put_escaped(into: &mut Vec<u8>, bytes: &[u8], spaces: bool) {
+/// What becomes of spaces: they separate parts that are not quoted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Spaces {
+    Escaped,
+    Kept,
+}
+
+/// Escapes what could end a part or a line, and what a terminal could obey.
+fn put_escaped(into: &mut Vec<u8>, bytes: &[u8], spaces: Spaces) {
     for byte in cut(bytes) {
         match byte {
             b'"' | b'\\' => into.extend_from_slice(&[b'\\', *byte]),
-            b' ' if spaces => into.extend_from_slice(b"\\x20"),
+            b' ' if spaces == Spaces::Escaped => into.extend_from_slice(b"\\x20"),
             0x20..=0x7e => into.push(*byte),
             other => write!(into, "\\x{other:02x}").expect("memory"),
         }

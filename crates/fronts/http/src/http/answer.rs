@@ -8,6 +8,7 @@ use bytes::Bytes;
 use mote_core::body::Body;
 use mote_core::invocation::headers;
 use mote_core::{InvocationId, Phases, Reply};
+use mote_spec::hop_by_hop::is_hop_by_hop;
 use tokio::io::AsyncWriteExt;
 
 use super::front::Config;
@@ -204,15 +205,25 @@ async fn stream(
     Ok(())
 }
 
+/// How a refusal is sent. By default the client learns no id and the connection is closed.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RefusalForm {
+    /// The invocation, if there is one already.
+    pub(crate) id: Option<InvocationId>,
+    /// The request is `HEAD`, so the answer has no body.
+    pub(crate) is_head: bool,
+    /// The connection can take another request.
+    pub(crate) keep_alive: bool,
+}
+
 /// Sends a refusal as problem details.
 pub(crate) async fn refuse(
     writer: &mut Writer<'_>,
     config: &Config,
     refusal: &Refusal,
-    id: Option<InvocationId>,
-    is_head: bool,
-    keep_alive: bool,
+    form: RefusalForm,
 ) -> io::Result<()> {
+    let RefusalForm { id, is_head, keep_alive } = form;
     let body = refusal.problem_json(id);
     let mut out = OutBuffer::take();
     writer.logged.answered(refusal.status, id);
@@ -357,18 +368,8 @@ fn put_fields(out: &mut Vec<u8>, block: &[u8]) -> Result<(), String> {
 
 /// Fields that describe one connection, not the message, and those that the front writes itself.
 pub(crate) fn is_framing(name: &[u8]) -> bool {
-    let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
-    match name.len() {
-        2 => is("te"),
-        4 => is("date"),
-        7 => is("trailer") || is("upgrade"),
-        10 => is("connection") || is("keep-alive"),
-        14 => is("content-length"),
-        15 => is("mote-invocation"),
-        16 => is("proxy-connection"),
-        17 => is("transfer-encoding"),
-        _ => false,
-    }
+    let own = ["date", "content-length", "mote-invocation"];
+    is_hop_by_hop(name) || own.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
 }
 
 /// The field for the persistence of the connection. HTTP/1.0 clients need it if the connection

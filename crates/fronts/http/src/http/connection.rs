@@ -13,10 +13,10 @@ use mote_core::invocation::Head;
 use mote_core::seats::{Seat, Standing};
 use mote_core::shares::address_owner;
 use mote_core::wire::INLINE_BODY_BYTES_MAX;
-use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo, Trigger};
+use mote_core::{Fault, Invocation, Invoker, Reply, Routed, Trigger};
 use tokio::io::AsyncWriteExt;
 
-use super::answer::{self, After};
+use super::answer::{self, After, RefusalForm};
 use super::chunked::{ChunkEvent, Chunked};
 use super::client::TlsClient;
 use super::compress::Choice;
@@ -164,7 +164,7 @@ async fn serve_one<I: Invoker>(
         Err(refusal) => {
             let log = front.config.access_log.as_ref();
             writer.logged = Logged::unreadable(log, peer.address, "HTTP/1.1", &input.bytes);
-            let _ = answer::refuse(writer, &front.config, &refusal, None, false, false).await;
+            let _ = answer::refuse(writer, &front.config, &refusal, RefusalForm::default()).await;
             return After::CloseUnread;
         }
     };
@@ -184,7 +184,7 @@ async fn serve_one<I: Invoker>(
     let owner = address_owner(address);
     if request.wants_upgrade && request.framing == Framing::None && !input.bytes.is_empty() {
         let refusal = early_data();
-        let _ = answer::refuse(writer, &front.config, &refusal, None, false, false).await;
+        let _ = answer::refuse(writer, &front.config, &refusal, RefusalForm::default()).await;
         return After::CloseUnread;
     }
     let is_head = request.head.method() == b"HEAD";
@@ -209,24 +209,35 @@ async fn serve_one<I: Invoker>(
                 && request.framing == Framing::None
                 && input.refusals < REFUSALS_IN_A_ROW_MAX
                 && !front.stopper.is_stopping();
-            let written =
-                answer::refuse(writer, &front.config, &refusal, None, is_head, keep).await;
+            let written = answer::refuse(
+                writer,
+                &front.config,
+                &refusal,
+                RefusalForm { is_head, keep_alive: keep, ..Default::default() },
+            )
+            .await;
             return after(written, keep);
         }
     };
-    writer.logged.found(route.name().as_str(), &request.head);
+    writer.logged.found(route.info().name.as_str(), &request.head);
     let is_proven = request.head.is_admitted() && request.head.caller().is_some();
     let standing = if is_proven { Standing::Proven } else { Standing::Anonymous };
     if peer.seat.prove(standing).is_err() {
         let refusal = Refusal::no_place();
-        let _ = answer::refuse(writer, &front.config, &refusal, None, is_head, false).await;
+        let _ = answer::refuse(
+            writer,
+            &front.config,
+            &refusal,
+            RefusalForm { is_head, ..Default::default() },
+        )
+        .await;
         return After::CloseUnread;
     }
     let mut file = None;
     if request.framing == Framing::None && !request.wants_websocket {
         file = files::answer(&route, &request.head, request.is_bare).await;
     }
-    let limit = route.body_bytes_max();
+    let limit = route.info().body_bytes_max;
     if request.framing != Framing::None {
         request.head.give_place_back();
     }
@@ -237,7 +248,7 @@ async fn serve_one<I: Invoker>(
         return After::Close;
     }
     input.refusals = 0;
-    let choice = Choice::of(route.http(), &request.head);
+    let choice = Choice::of(route.info().http, &request.head);
     let seat = peer.seat;
     let mut exchange =
         Exchange { front, seat, route, request, received_ns, is_head, owner, added, choice };
@@ -246,8 +257,8 @@ async fn serve_one<I: Invoker>(
         let keep_alive = exchange.request.keep_alive;
         return exchange.answer(Ok(file), invocation_id(), writer, keep_alive).await;
     }
-    if exchange.request.wants_websocket && exchange.route.takes_websockets() {
-        if !exchange.route.takes_websocket_messages() {
+    if exchange.request.wants_websocket && exchange.route.info().takes_websockets {
+        if !exchange.route.info().takes_websocket_messages {
             return exchange.run_websocket(None, input, reader, writer).await;
         }
         // Without a valid handshake it is a request like any other.
@@ -269,7 +280,13 @@ async fn serve_one<I: Invoker>(
         }
         Err(refusal) => {
             let refusal = refusal.with(&exchange.added);
-            let _ = answer::refuse(writer, &front.config, &refusal, None, is_head, false).await;
+            let _ = answer::refuse(
+                writer,
+                &front.config,
+                &refusal,
+                RefusalForm { is_head, ..Default::default() },
+            )
+            .await;
             After::CloseUnread
         }
     }
@@ -413,7 +430,7 @@ impl<I: Invoker> Exchange<'_, I> {
             head: std::mem::take(&mut self.request.head),
             body,
             received_ns: self.received_ns,
-            deadline_ns: self.received_ns + self.route.timeout_ms() * 1_000_000,
+            deadline_ns: self.received_ns + self.route.info().timeout_ms * 1_000_000,
             chain: None,
         }
     }
@@ -457,14 +474,14 @@ impl<I: Invoker> Exchange<'_, I> {
         writer: &mut Writer<'_>,
     ) -> After {
         let config = &self.front.config;
-        let open =
-            match self.front.websockets.take(self.owner, self.route.name(), self.route.places()) {
-                Ok(share) => share,
-                Err(refusal) => {
-                    let _ = answer::refuse(writer, config, &refusal, None, false, false).await;
-                    return After::CloseUnread;
-                }
-            };
+        let info = self.route.info();
+        let open = match self.front.websockets.take(self.owner, info.name, info.places()) {
+            Ok(share) => share,
+            Err(refusal) => {
+                let _ = answer::refuse(writer, config, &refusal, RefusalForm::default()).await;
+                return After::CloseUnread;
+            }
+        };
         let Some(_work) = self.seat.begin() else { return After::Close };
         input.arriving = false;
         let (to_function, body) = request_body::channel(None);
@@ -476,11 +493,17 @@ impl<I: Invoker> Exchange<'_, I> {
         let reply = match result {
             Ok(reply) if accept.is_none() && reply.status == 101 => reply,
             Ok(reply) if accept.is_some() && websocket_messages::is_accepted(&reply) => reply,
-            result => return self.answer(result, id, writer, false).await,
+            result => return self.answer_and_close(result, id, writer).await,
         };
         if !input.bytes.is_empty() {
             let refusal = early_data();
-            let _ = answer::refuse(writer, config, &refusal, Some(id), false, false).await;
+            let _ = answer::refuse(
+                writer,
+                config,
+                &refusal,
+                RefusalForm { id: Some(id), ..Default::default() },
+            )
+            .await;
             return After::CloseUnread;
         }
         let mote_core::Reply { mut headers, body: from_function, .. } = reply;
@@ -492,16 +515,16 @@ impl<I: Invoker> Exchange<'_, I> {
             Err(answer::SendError::Socket) => return After::Close,
             Err(answer::SendError::BadReply(message)) => {
                 let fault = Err(Fault::BadReply { message });
-                return self.answer(fault, id, writer, false).await;
+                return self.answer_and_close(fault, id, writer).await;
             }
         }
         let (stopper, idle) =
-            (&self.front.stopper, Duration::from_millis(self.route.stream_idle_ms()));
+            (&self.front.stopper, Duration::from_millis(self.route.info().stream_idle_ms));
         let bodies = websocket::Bodies { from_function, to_function };
         if accept.is_some() {
             let sides = websocket_messages::Sides { input, reader, writer };
-            let message_bytes_max = self.route.body_bytes_max();
-            let is_replaced = &|| self.route.is_replaced();
+            let message_bytes_max = self.route.info().body_bytes_max;
+            let is_replaced = &|| self.route.info().is_replaced();
             let limits = websocket_messages::Limits { idle, message_bytes_max, is_replaced };
             let relay = websocket_messages::relay(bodies, sides, config, stopper, limits);
             tokio::select! {
@@ -552,7 +575,7 @@ impl<I: Invoker> Exchange<'_, I> {
         });
         let seat = self.seat;
         let work = async {
-            if self.route.takes_whole_bodies() {
+            if self.route.info().takes_whole_bodies {
                 let body = std::mem::take(&mut invocation.body);
                 let head_bytes = invocation.head.bytes();
                 let gathered = tokio::select! {
@@ -589,8 +612,7 @@ impl<I: Invoker> Exchange<'_, I> {
             Err(Some(refusal)) => {
                 let refusal = refusal.with(&self.added);
                 let config = &self.front.config;
-                let _ =
-                    answer::refuse(writer, config, &refusal, Some(id), self.is_head, false).await;
+                let _ = answer::refuse(writer, config, &refusal, self.refusal_form(id)).await;
                 return After::CloseUnread;
             }
             Err(None) => return After::Close,
@@ -613,6 +635,21 @@ impl<I: Invoker> Exchange<'_, I> {
         }
     }
 
+    /// A refusal after which the connection is closed.
+    fn refusal_form(&self, id: mote_core::InvocationId) -> RefusalForm {
+        RefusalForm { id: Some(id), is_head: self.is_head, keep_alive: false }
+    }
+
+    async fn answer_and_close(
+        &self,
+        result: Result<Reply, Fault>,
+        id: mote_core::InvocationId,
+        writer: &mut Writer<'_>,
+    ) -> After {
+        let keep_alive = false;
+        self.answer(result, id, writer, keep_alive).await
+    }
+
     async fn answer(
         &self,
         result: Result<Reply, Fault>,
@@ -625,7 +662,7 @@ impl<I: Invoker> Exchange<'_, I> {
         let refusal = match result {
             Ok(mut reply) => {
                 reply.headers = self.added.to(reply.headers);
-                let idle = Duration::from_millis(self.route.stream_idle_ms());
+                let idle = Duration::from_millis(self.route.info().stream_idle_ms);
                 let reply = self.choice.apply(silence::limited(reply, idle));
                 let form =
                     answer::Form { is_head: self.is_head, http10: self.request.http10, keep_alive };
@@ -642,11 +679,18 @@ impl<I: Invoker> Exchange<'_, I> {
                     }
                 }
             }
-            Err(fault) => Refusal::of_fault_for(&fault, &self.request.name, self.route.compat()),
+            Err(fault) => {
+                Refusal::of_fault_for(&fault, &self.request.name, self.route.info().compat)
+            }
         };
         let refusal = refusal.with(&self.added);
-        let written =
-            answer::refuse(writer, config, &refusal, Some(id), self.is_head, keep_alive).await;
+        let written = answer::refuse(
+            writer,
+            config,
+            &refusal,
+            RefusalForm { keep_alive, ..self.refusal_form(id) },
+        )
+        .await;
         after(written, keep_alive)
     }
 }

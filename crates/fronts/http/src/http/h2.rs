@@ -18,8 +18,9 @@ use mote_core::body::Body;
 use mote_core::invocation::{Head, headers};
 use mote_core::seats::{Seat, Standing};
 use mote_core::shares::{Shares, address_owner};
-use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
+use mote_core::{Fault, Invocation, InvocationId, Invoker, Routed, Trigger};
 use mote_spec::fields::is_set_by_node;
+use mote_spec::hop_by_hop::is_hop_by_hop;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -301,7 +302,7 @@ impl<I: Invoker> Service<I> {
         ) {
             Ok((route, added)) => {
                 open.added = added;
-                open.logged.found(route.name().as_str(), &head);
+                open.logged.found(route.info().name.as_str(), &head);
                 route
             }
             Err(refusal) => {
@@ -324,8 +325,8 @@ impl<I: Invoker> Service<I> {
         if self.activity.seat.prove(standing).is_err() {
             return (name, Err(Refusal::no_place()));
         }
-        let stream_idle = Duration::from_millis(route.stream_idle_ms());
-        let choice = Choice::of(route.http(), &head);
+        let stream_idle = Duration::from_millis(route.info().stream_idle_ms);
+        let choice = Choice::of(route.info().http, &head);
         let body = request.into_body();
         if body.is_over()
             && let Some(mut file) = files::answer(&route, &head, is_bare).await
@@ -341,11 +342,11 @@ impl<I: Invoker> Service<I> {
             Body::Empty
         } else {
             // A call that streams in both directions may be silent in one of them.
-            let silence = if route.takes_http2() { stream_idle } else { self.body_idle };
-            let source = StreamBody::new(body, route.body_bytes_max(), silence);
+            let silence = if route.info().takes_http2 { stream_idle } else { self.body_idle };
+            let source = StreamBody::new(body, route.info().body_bytes_max, silence);
             Body::Stream { source: Box::new(source), length }
         };
-        let body = if route.takes_whole_bodies() && matches!(body, Body::Stream { .. }) {
+        let body = if route.info().takes_whole_bodies && matches!(body, Body::Stream { .. }) {
             head.give_place_back();
             let gathered = tokio::select! {
                 biased;
@@ -363,7 +364,7 @@ impl<I: Invoker> Service<I> {
                 Err(fault) => {
                     return (
                         name.clone(),
-                        Err(Refusal::of_fault_for(&fault, &name, route.compat())),
+                        Err(Refusal::of_fault_for(&fault, &name, route.info().compat)),
                     );
                 }
             }
@@ -376,7 +377,7 @@ impl<I: Invoker> Service<I> {
             head,
             body,
             received_ns,
-            deadline_ns: received_ns + route.timeout_ms() * 1_000_000,
+            deadline_ns: received_ns + route.info().timeout_ms * 1_000_000,
             chain: None,
         };
         if !open.accept() {
@@ -387,7 +388,8 @@ impl<I: Invoker> Service<I> {
             reply.headers = open.added.to(reply.headers);
             choice.apply(silence::limited(reply, stream_idle))
         });
-        let result = result.map_err(|fault| Refusal::of_fault_for(&fault, &name, route.compat()));
+        let result =
+            result.map_err(|fault| Refusal::of_fault_for(&fault, &name, route.info().compat));
         (name, result)
     }
 }
@@ -421,8 +423,8 @@ fn request_head<B>(request: &Request<B>) -> Result<(String, Head, bool), Refusal
         let name = name.as_str().as_bytes();
         let own = is_set_by_node(name)
             || head::is_shadowed(name, &all)
-            || matches!(name, b"host" | b"cookie" | b"expect" | b"proxy")
-            || (answer::is_framing(name) && name != b"content-length");
+            || matches!(name, b"host" | b"cookie" | b"expect" | b"proxy" | b"mote-invocation")
+            || is_hop_by_hop(name);
         if !own {
             builder.header(name, value.as_bytes());
         }

@@ -7,6 +7,7 @@
 
 use mote_core::invocation::{Head, HeadBuilder};
 use mote_spec::fields::is_set_by_node;
+use mote_spec::hop_by_hop::{connection_options, is_hop_by_hop, is_of_message};
 
 use super::target::{self, TARGET_BYTES_MAX, Target};
 use crate::refusal::{Refusal, shown};
@@ -228,6 +229,8 @@ struct Fields<'a> {
     websocket: bool,
     /// `Connection` names `upgrade`.
     connection_upgrade: bool,
+    /// Further fields that `Connection` names.
+    named: Vec<&'a [u8]>,
     /// Whether any name has a `_`.
     underscored: bool,
 }
@@ -246,6 +249,7 @@ impl<'a> Fields<'a> {
             upgrade: false,
             websocket: false,
             connection_upgrade: false,
+            named: Vec::new(),
             underscored: false,
         }
     }
@@ -302,12 +306,7 @@ impl<'a> Fields<'a> {
                 return Ok(false);
             }
             10 if is("connection") => {
-                for option in value.split(|byte| *byte == b',').map(trim) {
-                    self.close |= option.eq_ignore_ascii_case(b"close");
-                    self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
-                    self.connection_upgrade |= option.eq_ignore_ascii_case(b"upgrade");
-                }
-                return Ok(false);
+                return self.connection(value).map(|()| false);
             }
             6 if is("expect") => {
                 if !value.eq_ignore_ascii_case(b"100-continue") {
@@ -323,14 +322,28 @@ impl<'a> Fields<'a> {
             }
             // Programs that receive fields as variables would take it for their own HTTP_PROXY.
             5 if is("proxy") => return Ok(false),
-            2 if is("te") => return Ok(false),
-            7 if is("trailer") => return Ok(false),
-            10 if is("keep-alive") => return Ok(false),
-            14 if is("http2-settings") => return Ok(false),
-            16 if is("proxy-connection") => return Ok(false),
             _ => {}
         }
-        Ok(!is_set_by_node(name))
+        Ok(!is_hop_by_hop(name) && !is_set_by_node(name))
+    }
+
+    /// Reads a `Connection` field.
+    fn connection(&mut self, value: &'a [u8]) -> Result<(), Refusal> {
+        for option in connection_options(value) {
+            if option.eq_ignore_ascii_case(b"close") {
+                self.close = true;
+            } else if option.eq_ignore_ascii_case(b"keep-alive") {
+                self.keep_alive = true;
+            } else if option.eq_ignore_ascii_case(b"upgrade") {
+                self.connection_upgrade = true;
+            } else if !is_hop_by_hop(option) && !is_of_message(option) {
+                if self.named.len() == FIELDS_MAX {
+                    return Err(fields_too_long());
+                }
+                self.named.push(option);
+            }
+        }
+        Ok(())
     }
 
     fn finish(
@@ -369,7 +382,12 @@ impl<'a> Fields<'a> {
             _ => Framing::None,
         };
         let wants_websocket = self.websocket && self.connection_upgrade && !http10;
-        let head = self.builder.finish();
+        let mut head = self.builder.finish();
+        if !self.named.is_empty() {
+            let is_named =
+                |name: &[u8]| self.named.iter().any(|one| one.eq_ignore_ascii_case(name));
+            head.retain_headers(|name| !is_named(name));
+        }
         Ok(RequestHead {
             wants_websocket: wants_websocket && framing == Framing::None && head.method() == b"GET",
             name: String::from_utf8(name.to_vec())

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use mote_core::invocation::{Head, headers};
 use mote_core::rollout::sticky_key;
-use mote_core::{Fault, Invoker, RouteInfo};
+use mote_core::{Fault, Invoker, Routed};
 use mote_spec::routes::{self, Among, Found};
 use mote_spec::{Access, Platform};
 
@@ -59,7 +59,8 @@ pub(crate) fn find_route<I: Invoker>(
         placed = declared(invoker, name, head, asked.is_bare, Among::Hosts)?;
     }
     let mut found = invoker.route(name, || split_key(head));
-    let has_own = |route: &I::Route| route.http().is_some_and(|rules| !rules.routes.is_empty());
+    let has_own =
+        |route: &I::Route| route.info().http.is_some_and(|rules| !rules.routes.is_empty());
     let is_by_name = placed == Placed::ByName;
     if is_by_name && found.is_none() {
         if !has_hosts {
@@ -74,10 +75,10 @@ pub(crate) fn find_route<I: Invoker>(
     }
     let name = name.as_str();
     let route = found.ok_or_else(|| no_such_function(name))?;
-    if placed == Placed::Routed && route.compat() == Some(Platform::Fission) {
+    if placed == Placed::Routed && route.info().compat == Some(Platform::Fission) {
         fission::describe_route(head);
     }
-    let Some(rules) = route.http() else {
+    let Some(rules) = route.info().http else {
         accept(invoker, &route, name, head, asked, None)?;
         return placed.end(route, Added::default());
     };
@@ -85,10 +86,10 @@ pub(crate) fn find_route<I: Invoker>(
     let accepted = if is_preflight {
         // Browsers ask without credentials, so admission by a key would refuse all of them. Where a
         // request comes from needs none. The answer runs nothing, so no rate counts it.
-        let is_key = matches!(route.access(), Access::Key | Access::KeyIfSent);
+        let is_key = matches!(route.info().access, Access::Key | Access::KeyIfSent);
         let admitted = if is_key { Ok(()) } else { invoker.admit(&route, head, Some(asked.from)) };
         Err(admitted.map_or_else(
-            |fault| Refusal::of_fault_for(&fault, name, route.compat()),
+            |fault| Refusal::of_fault_for(&fault, name, route.info().compat),
             |()| Refusal::no_content(),
         ))
     } else {
@@ -185,15 +186,15 @@ fn accept<I: Invoker>(
     asked: Asked,
     broken: Option<Refusal>,
 ) -> Result<(), Refusal> {
-    let of_fault = |fault: Fault| Refusal::of_fault_for(&fault, name, route.compat());
+    let of_fault = |fault: Fault| Refusal::of_fault_for(&fault, name, route.info().compat);
     invoker.admit_before_body(route, head, Some(asked.from)).map_err(of_fault)?;
-    if !rules::is_permitted(route.methods(), head.method()) {
-        return Err(rules::other_method(route.methods()));
+    if !rules::is_permitted(route.info().methods, head.method()) {
+        return Err(rules::other_method(route.info().methods));
     }
     if let Some(broken) = broken {
         return Err(broken);
     }
-    let limit_bytes = route.body_bytes_max();
+    let limit_bytes = route.info().body_bytes_max;
     if asked.length.is_some_and(|length| length > limit_bytes) {
         return Err(Refusal::of_fault(&Fault::BodyTooLarge { limit_bytes }, name));
     }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use bytes::{BufMut, Bytes, BytesMut};
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{headers, put_header};
-use mote_core::{Fault, Invocation, Invoker, Phases, Reply, RouteInfo};
+use mote_core::{Fault, Invocation, Invoker, Phases, Reply, RouteInfo, Routed};
 use mote_spec::{CoapResource, FunctionName};
 use parking_lot::Mutex;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -65,24 +65,14 @@ pub struct Route {
     coap: CoapResource,
 }
 
-impl RouteInfo for Route {
-    fn name(&self) -> &FunctionName {
-        &self.name
-    }
-    fn timeout_ms(&self) -> u64 {
-        self.timeout_ms
-    }
-    fn body_bytes_max(&self) -> u64 {
-        self.body_bytes_max
-    }
-    fn takes_whole_bodies(&self) -> bool {
-        self.name.as_str() == "whole"
-    }
-    fn methods(&self) -> &[String] {
-        &self.methods
-    }
-    fn coap(&self) -> &CoapResource {
-        &self.coap
+impl Routed for Route {
+    fn info(&self) -> RouteInfo<'_> {
+        RouteInfo {
+            takes_whole_bodies: self.name.as_str() == "whole",
+            methods: &self.methods,
+            coap: &self.coap,
+            ..RouteInfo::new(&self.name, self.timeout_ms, self.body_bytes_max)
+        }
     }
 }
 

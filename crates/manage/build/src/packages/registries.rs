@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use mote_core::base64;
 use mote_spec::FunctionName;
+use mote_spec::hop_by_hop::{is_hop_by_hop, is_named};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -376,9 +377,18 @@ impl Request {
             None => (rest, "/"),
         };
         let mut forward = format!("{method} {path} {version}\r\n");
-        for field in fields.split("\r\n").filter(|field| !field.is_empty()) {
-            let name = field.split(':').next().unwrap_or_default().to_ascii_lowercase();
-            if !["connection", "proxy-connection", "proxy-authorization"].contains(&&*name) {
+        let all = || fields.split("\r\n").filter_map(|field| Some((field, field.split_once(':')?)));
+        let connection = || {
+            let named = all().filter(|(_, (name, _))| name.eq_ignore_ascii_case("connection"));
+            named.map(|(_, (_, value))| value.as_bytes())
+        };
+        for (field, (name, _)) in all() {
+            // The body is passed on as it was framed.
+            let is_framing = name.eq_ignore_ascii_case("transfer-encoding");
+            let of_proxy = name.eq_ignore_ascii_case("proxy-authorization")
+                || is_hop_by_hop(name.as_bytes())
+                || is_named(connection(), name.as_bytes());
+            if is_framing || !of_proxy {
                 let _ = write!(forward, "{field}\r\n");
             }
         }
@@ -600,7 +610,8 @@ mod tests {
         let connect = Request::parse("CONNECT PyPI.org:443 HTTP/1.1\r\n\r\n").unwrap();
         assert_eq!((connect.place, connect.connect), (("pypi.org".to_owned(), 443), true));
         let head = "GET http://index.example/simple/six/?a=b HTTP/1.1\r\nHost: index.example\r\n\
-                    Proxy-Authorization: Basic x\r\nConnection: keep-alive\r\n\r\n";
+                    Proxy-Authorization: Basic x\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\n\
+                    Connection: keep-alive, x-hop\r\n\r\n";
         let plain = Request::parse(head).unwrap();
         assert_eq!(plain.place, ("index.example".to_owned(), 80));
         let expected =

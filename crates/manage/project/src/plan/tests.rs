@@ -419,3 +419,12 @@ fn a_destination_that_is_always_refused_is_said() {
     assert_eq!(warnings("udp://[fe80::1]:53"), [format!("allow.net: udp://[fe80::1]:53 {said}")]);
     assert!(warnings("192.0.2.7:80").is_empty());
 }
+
+#[test]
+fn a_manifest_names_no_field_of_a_connection() {
+    for name in mote_spec::hop_by_hop::FIELDS {
+        let manifest = format!("version = 1\n[http]\nheaders = [\"{name}\"]\n");
+        let error = read_files(&[("mote.toml", &manifest), ("function.py", HANDLE)]).unwrap_err();
+        assert!(error.contains("never has this field"), "{name}: {error}");
+    }
+}

@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
+use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use mote_api::{Problem, paths};
 use mote_core::InvocationId;
 use mote_journal::{Reader, problem_of};
 use mote_platforms::compat::access::while_valid;
-use mote_platforms::compat::routing::{Argument, Call, Refusal};
 use mote_platforms::compat::{call, connection};
 use mote_process::clock;
 use mote_tenants::namespaces::{Change, Scope, View, no_such_invocation};
@@ -45,11 +45,13 @@ const NOT_VALID: &str = "the token is not valid any more: it has expired or was 
 #[derive(Clone)]
 pub(super) struct Seen(pub(super) View);
 
-impl<S> Argument<S> for Seen {
-    fn take(call: &mut Call, _: &S) -> Result<Self, Refusal> {
-        let seen = call.head.extensions.get::<Seen>().cloned();
+impl<S: Sync> FromRequestParts<S> for Seen {
+    type Rejection = Refused;
+
+    async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Self, Refused> {
+        let seen = head.extensions.get::<Seen>().cloned();
         let missing = || Problem::new(500, "M0599", "the sender of the request is not known");
-        seen.ok_or_else(|| Box::new(Refused(missing()).into_response()))
+        seen.ok_or_else(|| Refused(missing()))
     }
 }
 
@@ -82,13 +84,13 @@ pub(crate) async fn check(
         status: 0,
     });
     let of_node = node.clone();
-    let left = move |act| drop(tokio::spawn(operators::record(&of_node, act)));
+    let left = move |act| drop(tokio::spawn(operators::record(&of_node.tenants.audit, act)));
     let begun = act.map(|act| Begun::new(act, left));
     let response = match denied {
         None => match key {
             Some(key) => {
                 let of_node = node.clone();
-                let is_valid = move || of_node.operators.is_valid(key);
+                let is_valid = move || of_node.tenants.operators.is_valid(key);
                 let is_change = begun.is_some();
                 let ran = while_valid(is_valid, is_change, request, |it| run(it, next)).await;
                 ran.unwrap_or_else(|| {
@@ -109,7 +111,7 @@ pub(crate) async fn check(
         if let Some(Made(name)) = response.extensions().get() {
             act.path.push_str(&format!("/{name}"));
         }
-        operators::record(&node, act).await;
+        operators::record(&node.tenants.audit, act).await;
     }
     response
 }
@@ -120,12 +122,12 @@ async fn within(node: &Node, scope: Scope, request: &mut Request) -> Result<(), 
     let chosen = chosen.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     let view = View::new(scope, chosen.as_deref());
     let (method, path) = (request.method().as_str(), request.uri().path());
-    let exists = |name: &str| node.namespaces.exists(name);
+    let exists = |name: &str| node.tenants.namespaces.exists(name);
     let examined = mote_tenants::namespaces::examine(&view, method, path, exists)?;
     if let Some(text) = examined.invocation {
         let unknown = || no_such_invocation(&text);
         let id = InvocationId::from_text(&text).ok_or_else(unknown)?;
-        let shown = node.journals.show(id).await;
+        let shown = node.accepted.journals.show(id).await;
         let shown = shown.map_err(|error| problem_of(&error, Reader::Owner))?;
         let seen = shown.is_some_and(|shown| view.shows(&shown.stored.function));
         seen.then_some(()).ok_or_else(unknown)?;
@@ -139,7 +141,7 @@ async fn within(node: &Node, scope: Scope, request: &mut Request) -> Result<(), 
         *request.uri_mut() = target.parse().map_err(wrong)?;
     }
     if let Some(namespace) = examined.namespace.filter(|_| !reads_only(request.method().as_str())) {
-        request.extensions_mut().insert(Arc::new(node.namespaces.change(&namespace)?));
+        request.extensions_mut().insert(Arc::new(node.tenants.namespaces.change(&namespace)?));
     }
     request.extensions_mut().insert(Seen(view));
     Ok(())
@@ -193,7 +195,7 @@ struct Sender {
 
 fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<Sender, Denied> {
     let address = match caller {
-        Caller::Local(Some(uid)) if uid == 0 || uid == node.uid => {
+        Caller::Local(Some(uid)) if uid == 0 || uid == node.tenants.uid => {
             return Ok(Sender { name: format!("user {uid}"), scope: Scope::All, key: None });
         }
         Caller::Local(_) => {
@@ -224,7 +226,7 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<Sender, Den
     };
     let reads_only = reads_only(request.method().as_str());
     let needed = Role::for_management(reads_only, request.uri().path());
-    let (admission, scope) = node.operators.admits(address, given, needed);
+    let (admission, scope) = node.tenants.operators.admits(address, given, needed);
     match admission {
         Admission::Admitted(Admitted { name, is_operator, key }) => {
             // Connections of those who may manage the whole node outlast all others.

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use axum::Json;
 use axum::body::Body as HttpBody;
 use axum::extract::{Path, Query, Request, State};
+use axum::http::header::{CONNECTION, CONTENT_LENGTH};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -22,6 +23,7 @@ use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{InstanceStatus, PoolStatus, Revision};
 use mote_process::clock;
 use mote_spec::ScaleOverride;
+use mote_spec::hop_by_hop::{is_hop_by_hop, is_named};
 use serde::Deserialize;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
@@ -31,7 +33,7 @@ use crate::functions::{self as node_functions, find};
 use crate::{Node, deploy as node_deploy, rollout, schedules};
 
 pub(super) async fn list(State(node): State<Arc<Node>>, Seen(view): Seen) -> Json<FunctionList> {
-    let all = node.engine.list().into_iter();
+    let all = node.data_path.engine.list().into_iter();
     let shown = all.filter(|revision| view.shows(revision.spec.name.as_str()));
     let functions = shown.map(|revision| function(&node, &revision)).collect();
     Json(FunctionList { functions })
@@ -41,7 +43,7 @@ pub(super) async fn describe(
     State(node): State<Arc<Node>>,
     Path(name): Path<String>,
 ) -> Result<Json<Function>, Refused> {
-    let revision = find(&node.engine, &name)?;
+    let revision = find(&node.data_path.engine, &name)?;
     Ok(Json(function(&node, &revision)))
 }
 
@@ -49,7 +51,7 @@ pub(super) async fn schedules(
     State(node): State<Arc<Node>>,
     Seen(view): Seen,
 ) -> Json<ScheduleList> {
-    let mut list = schedules::list(&node).await;
+    let mut list = schedules::list(&node.accepted).await;
     list.schedules.retain(|schedule| view.shows(&schedule.function));
     Json(list)
 }
@@ -59,7 +61,7 @@ pub(super) async fn schedules(
 fn function(node: &Node, revision: &Arc<Revision>) -> Function {
     let spec = &revision.spec;
     let status = revision.status();
-    let serving = node.engine.serving(spec.name.as_str());
+    let serving = node.data_path.engine.serving(spec.name.as_str());
     let serving = serving.unwrap_or_else(|| revision.clone().into());
     let others = serving.revisions().iter().filter(|other| other.number != revision.number);
     let mut instances = described(revision.number, &status);
@@ -115,12 +117,18 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             window_ms: rules.scheme.has_time().then_some(rules.window_ms),
         }),
         secrets: spec.secret_names().into_iter().map(str::to_owned).collect(),
-        schedules: schedules::of(node, &spec.name),
+        schedules: schedules::of(&node.accepted.schedules, &spec.name),
         urls: node.urls(spec),
-        mqtt: node.mqtt.status(&spec.name).into_iter().map(crate::mqtt::described).collect(),
+        mqtt: node
+            .mqtt
+            .triggers
+            .status(&spec.name)
+            .into_iter()
+            .map(crate::mqtt::described)
+            .collect(),
         limits: Limits {
             memory_bytes: spec.limits.memory_bytes,
-            process_memory_bytes: node.backend.process_bytes(spec.limits.memory_bytes),
+            process_memory_bytes: node.opened.backend.process_bytes(spec.limits.memory_bytes),
             cpu_millis: spec.limits.cpu_millis,
             pids: spec.limits.pids,
             timeout_ms: revision.timeout_ms(),
@@ -140,7 +148,7 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
             calls_at_once: spec.rates.at_once,
             caller_calls_at_once: spec.rates.caller_at_once,
         },
-        created_at: Timestamp::from_unix_ms(node.created_at_ms(revision)),
+        created_at: Timestamp::from_unix_ms(node.deployed.created_at_ms(revision)),
         requests: Requests {
             total,
             failed: total - ok,
@@ -264,11 +272,11 @@ pub(super) async fn invoke(
     request_headers: HeaderMap,
     request: Request,
 ) -> Result<Response, Refused> {
-    let route = rollout::route(&node, &name)?;
+    let route = rollout::route(&node.data_path.engine, &name)?;
     let spec = &route.revision().spec;
     if let Some(Seen(view)) = request.extensions().get()
         && view.scope().namespace().is_some()
-        && let Err(fault) = node.guard.count_namespace(spec.name.as_str(), None)
+        && let Err(fault) = node.callers.guard.count_namespace(spec.name.as_str(), None)
     {
         let mut response = Refused(fault_problem(&fault, &name)).into_response();
         if let Fault::TooManyCalls { retry_after_s, .. } = fault {
@@ -284,13 +292,8 @@ pub(super) async fn invoke(
         Problem::new(400, refusal.code, refusal.detail).with_field(paths::HEADER_PATH)
     })?;
     let mut head = Head::builder(method.as_bytes(), split.path, split.query);
-    for (name, value) in &request_headers {
-        let skip = (name.as_str().starts_with("mote-")
-            && !mote_core::accept::is_wish(name.as_str().as_bytes()))
-            || matches!(name.as_str(), "authorization" | "connection" | "transfer-encoding");
-        if !skip {
-            head.header(name.as_str().as_bytes(), value.as_bytes());
-        }
+    for (name, value) in passed_on(&request_headers) {
+        head.header(name, value);
     }
     let limit = spec.limits.body_bytes;
     let body =
@@ -298,7 +301,7 @@ pub(super) async fn invoke(
             .await
             .map_err(|_| fault_problem(&Fault::BodyTooLarge { limit_bytes: limit }, &name))?;
     let received_ns = clock::now_ns();
-    let id = InvocationId::new(clock::unix_ms(), node.random());
+    let id = InvocationId::new(clock::unix_ms(), node.ids.random());
     let invocation = Invocation {
         id,
         trigger: Trigger::Admin,
@@ -309,7 +312,7 @@ pub(super) async fn invoke(
         chain: None,
     };
     let route = mote_journal::Route::Function(route);
-    let reply = match node.invoker.invoke(&route, invocation).await {
+    let reply = match node.callers.invoker.invoke(&route, invocation).await {
         Ok(reply) => reply,
         Err(fault) => {
             let mut response = Refused(fault_problem(&fault, &name)).into_response();
@@ -326,7 +329,8 @@ pub(super) async fn invoke(
         // the owner sees the rest of it.
         if let (Ok(name), Ok(value)) =
             (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
-            && !matches!(name.as_str(), "content-length" | "transfer-encoding" | "connection")
+            && !is_hop_by_hop(name.as_str().as_bytes())
+            && name != CONTENT_LENGTH
         {
             response = response.header(name, value);
         }
@@ -373,5 +377,43 @@ impl futures_util::Stream for Chunks {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.0.poll_chunk(cx)
+    }
+}
+
+/// The fields of a request to the management API that its function receives.
+fn passed_on(fields: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let connection = || fields.get_all(CONNECTION).iter().map(HeaderValue::as_bytes);
+    let all = fields.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
+    all.filter(move |(name, _)| {
+        // The token is for the node. Programs that receive fields as variables would take `proxy`
+        // for their own HTTP_PROXY.
+        let of_node = (name.starts_with(b"mote-") && !mote_core::accept::is_wish(name))
+            || matches!(*name, b"authorization" | b"expect" | b"proxy");
+        !of_node && !is_hop_by_hop(name) && !is_named(connection(), name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_receives_no_field_of_the_connection_to_the_management_api() {
+        let mut fields = HeaderMap::new();
+        for (name, value) in [
+            ("authorization", "Bearer x"),
+            ("connection", "keep-alive, x-hop"),
+            ("x-hop", "1"),
+            ("keep-alive", "timeout=5"),
+            ("te", "trailers"),
+            ("proxy", "http://other.example"),
+            ("mote-timeout", "5"),
+            ("content-length", "2"),
+            ("x-mine", "1"),
+        ] {
+            fields.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        let names: Vec<_> = passed_on(&fields).map(|(name, _)| name).collect();
+        assert_eq!(names, [&b"content-length"[..], b"x-mine"]);
     }
 }

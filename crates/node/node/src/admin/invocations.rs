@@ -55,7 +55,8 @@ pub(super) async fn list(
         (None, false) => seen.namespace().map(|own| vec![format!(".{own}")]),
     };
     // One more shows whether the list goes on.
-    let listed = node.journals.list(functions, kept, before, limit + 1).await.map_err(refused)?;
+    let listed =
+        node.accepted.journals.list(functions, kept, before, limit + 1).await.map_err(refused)?;
     let more = listed.len() > limit;
     let invocations = listed
         .iter()
@@ -71,11 +72,11 @@ pub(super) async fn show(
     Path(text): Path<String>,
 ) -> Result<Json<AcceptedInvocation>, Refused> {
     let id = id(&text)?;
-    let shown = node.journals.show(id).await.map_err(refused)?;
+    let shown = node.accepted.journals.show(id).await.map_err(refused)?;
     let shown = shown.ok_or_else(|| unknown(&text))?;
     let mut view = view(&shown, Reader::Owner);
-    let recorded = node.journals.steps(id).await.map_err(refused)?;
-    view.steps = mote_journal::steps(&recorded, node.runs.steps_of(id));
+    let recorded = node.accepted.journals.steps(id).await.map_err(refused)?;
+    view.steps = mote_journal::steps(&recorded, node.accepted.runs.steps_of(id));
     Ok(Json(view))
 }
 
@@ -84,7 +85,7 @@ pub(super) async fn cancel(
     Path(text): Path<String>,
 ) -> Result<Json<CancelledInvocation>, Refused> {
     let id = id(&text)?;
-    let was_running = match node.journals.cancel(id).await.map_err(refused)? {
+    let was_running = match node.accepted.journals.cancel(id).await.map_err(refused)? {
         Cancelled::Waiting => false,
         Cancelled::Running => true,
         Cancelled::Ended => {
@@ -101,10 +102,10 @@ pub(super) async fn retry(
     Path(text): Path<String>,
 ) -> Result<StatusCode, Refused> {
     let id = id(&text)?;
-    if node.journals.retry(id).await.map_err(refused)? {
+    if node.accepted.journals.retry(id).await.map_err(refused)? {
         return Ok(StatusCode::NO_CONTENT);
     }
-    if node.journals.show(id).await.map_err(refused)?.is_none() {
+    if node.accepted.journals.show(id).await.map_err(refused)?.is_none() {
         return Err(unknown(&text));
     }
     let detail = format!("invocation {id} is not a dead letter");
@@ -125,7 +126,7 @@ pub(super) async fn delete_dead_letters(
         Some(function) => Some(seen.function(&function).unwrap_or_default()),
         None => seen.namespace().map(|own| format!(".{own}")),
     };
-    let deleted = node.journals.delete_dead(None, of.as_deref()).await;
+    let deleted = node.accepted.journals.delete_dead(None, of.as_deref()).await;
     Ok(Json(DeletedDeadLetters { deleted: deleted.map_err(refused)? }))
 }
 
@@ -133,7 +134,7 @@ pub(super) async fn delete_dead_letter(
     State(node): State<Arc<Node>>,
     Path(text): Path<String>,
 ) -> Result<StatusCode, Refused> {
-    match node.journals.delete_dead(Some(id(&text)?), None).await.map_err(refused)? {
+    match node.accepted.journals.delete_dead(Some(id(&text)?), None).await.map_err(refused)? {
         0 => {
             let detail = format!("no dead letter has the id {}", shortened(&text));
             Err(Problem::new(404, "M0517", detail).into())

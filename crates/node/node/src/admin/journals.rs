@@ -11,7 +11,7 @@ use super::refused::{Refused, shortened, to_the_end};
 use crate::{Node, schedules};
 
 pub(super) async fn list(State(node): State<Arc<Node>>) -> Json<JournalList> {
-    Json(node.journals.status().await)
+    Json(node.accepted.journals.status().await)
 }
 
 pub(super) async fn take(
@@ -20,9 +20,9 @@ pub(super) async fn take(
 ) -> Result<Json<JournalList>, Refused> {
     check(&name)?;
     let taken = async move {
-        node.journals.take(&name).await?;
+        node.accepted.journals.take(&name).await?;
         schedules::moved(&node, &name).await;
-        Ok(node.journals.status().await)
+        Ok(node.accepted.journals.status().await)
     };
     Ok(Json(to_the_end(taken).await?))
 }
@@ -33,9 +33,9 @@ pub(super) async fn give_back(
 ) -> Result<Json<JournalList>, Refused> {
     check(&name)?;
     let given = async move {
-        node.journals.give_back(&name).await?;
+        node.accepted.journals.give_back(&name).await?;
         schedules::moved(&node, &name).await;
-        Ok(node.journals.status().await)
+        Ok(node.accepted.journals.status().await)
     };
     Ok(Json(to_the_end(given).await?))
 }

@@ -20,7 +20,7 @@ pub(super) async fn list(
     State(node): State<Arc<Node>>,
     Seen(view): Seen,
 ) -> Result<Json<CallerKeys>, Refused> {
-    let mut list = keys::list(&node).await?;
+    let mut list = keys::list(&node.opened.store).await?;
     list.keys.retain(|key| view.shows_kept(&key.name));
     Ok(Json(list))
 }
@@ -33,7 +33,10 @@ pub(super) async fn create(
     let mut wish: CallerKeyRequest = read(&body)?;
     let foreign = || no_such_namespace(of_kept(&wish.name).0.unwrap_or_default());
     wish.name = view.kept(&wish.name).ok_or_else(foreign)?;
-    let created = to_the_end(async move { keys::create(&node, wish).await }).await?;
+    let created = to_the_end(async move {
+        keys::create(&node.opened.store, &node.callers, &node.tenants.namespaces, wish).await
+    })
+    .await?;
     Ok((StatusCode::CREATED, Extension(Made(created.name.clone())), Json(created)))
 }
 
@@ -43,14 +46,19 @@ pub(super) async fn rotate(
     body: Bytes,
 ) -> Result<Json<NewCallerKey>, Refused> {
     let wish = read(if body.is_empty() { b"{}" } else { &body })?;
-    Ok(Json(to_the_end(async move { keys::rotate(&node, name, wish).await }).await?))
+    Ok(Json(
+        to_the_end(
+            async move { keys::rotate(&node.opened.store, &node.callers, name, wish).await },
+        )
+        .await?,
+    ))
 }
 
 pub(super) async fn revoke(
     State(node): State<Arc<Node>>,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Refused> {
-    to_the_end(async move { keys::revoke(&node, name).await }).await?;
+    to_the_end(async move { keys::revoke(&node.opened.store, &node.callers, name).await }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

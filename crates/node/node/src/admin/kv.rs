@@ -47,7 +47,7 @@ pub(super) async fn namespaces(
     State(node): State<Arc<Node>>,
     Seen(view): Seen,
 ) -> Result<Json<KvNamespaces>, Refused> {
-    let usage = node.state.usage().await.map_err(|error| problem(&error))?;
+    let usage = node.data_path.state.usage().await.map_err(|error| problem(&error))?;
     let shown = |usage: &Usage| match &usage.namespace {
         Namespace::Function(name) | Namespace::Shared(name) => view.shows(name),
     };
@@ -93,7 +93,7 @@ pub(super) async fn clear(
     Path(namespace): Path<String>,
 ) -> Result<StatusCode, Refused> {
     let namespace = parse(&namespace)?;
-    node.state.clear(namespace).await.map_err(|error| problem(&error))?;
+    node.data_path.state.clear(namespace).await.map_err(|error| problem(&error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -170,19 +170,20 @@ async fn run(node: &Node, namespace: &str, operation: Operation) -> Result<Outco
     operation.check().map_err(|text| Problem::new(422, "M0903", text))?;
     let bytes = match &namespace {
         Namespace::Function(name) => {
-            node.engine.get(name).map(|revision| revision.spec.state.quota_bytes)
+            node.data_path.engine.get(name).map(|revision| revision.spec.state.quota_bytes)
         }
         Namespace::Shared(_) => None,
     };
     // Whoever manages the node may fill a namespace that no function limits.
     let (Namespace::Function(name) | Namespace::Shared(name)) = &namespace;
-    let limits = name::split(name).1.and_then(|owner| node.namespaces.get(owner).ok());
+    let limits = name::split(name).1.and_then(|owner| node.tenants.namespaces.get(owner).ok());
     let together_bytes = limits.and_then(|limits| limits.quotas.state_bytes);
     let quota = Quota { bytes: bytes.unwrap_or(QUOTA_BYTES_MAX), keys: KEYS_MAX, together_bytes };
-    let result = match node.state.begin(namespace, operation, quota, true, clock::unix_ms()) {
-        Begun::Done(result) => result,
-        Begun::Later(result) => result.await,
-    };
+    let result =
+        match node.data_path.state.begin(namespace, operation, quota, true, clock::unix_ms()) {
+            Begun::Done(result) => result,
+            Begun::Later(result) => result.await,
+        };
     result.map_err(|error| problem(&error))
 }
 

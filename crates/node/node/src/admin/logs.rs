@@ -32,10 +32,10 @@ pub(super) async fn read(
     Path(name): Path<String>,
     Query(query): Query<LogQuery>,
 ) -> Result<Response, Refused> {
-    let log = match find(&node.engine, &name) {
+    let log = match find(&node.data_path.engine, &name) {
         Ok(revision) => revision.log.clone(),
         // A function that was never live may have left the log of its deploy.
-        Err(unknown) => node.failed_logs.of(&name).ok_or(unknown)?,
+        Err(unknown) => node.deploys.failed_logs.of(&name).ok_or(unknown)?,
     };
     let since_ms = match &query.since {
         Some(text) => since(text)?,

@@ -28,10 +28,11 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{delete, get, post, put};
 use mote_api::{Problem, paths};
 use mote_core::shares::Shares;
 use mote_platforms::compat::connection::{Place, http1};
-use mote_platforms::compat::routing::{self, Routes, delete, get, handled, post, put};
 use mote_platforms::compat::{Bound, Stop};
 use mote_tls::Stream;
 use tokio::net::UnixListener;
@@ -43,7 +44,7 @@ pub(crate) use mqtt_turns::MqttUserTurns;
 pub(crate) use refused::Refused;
 
 fn routes(node: Arc<Node>) -> Router {
-    Routes::new(node.clone())
+    let managed = Router::new()
         .route(paths::STATUS, get(node_routes::status))
         .route(paths::DOCTOR, get(node_routes::doctor))
         .route(paths::OPENAPI, get(node_routes::openapi))
@@ -90,17 +91,18 @@ fn routes(node: Arc<Node>) -> Router {
             get(namespaces::describe).put(namespaces::update).delete(namespaces::delete),
         )
         // The archive's own limits bound uploads, and the function's limits bound bodies.
-        .with(|router| {
-            let router = routing::limited(router, DefaultBodyLimit::disable())
-                .fallback(handled(no_such_route))
-                .method_not_allowed_fallback(handled(no_such_method));
-            // The check is in front of the routes, because it writes names in paths in full.
-            routing::guarded(Router::new().fallback_service(router), &node, access::check)
-        })
+        .layer(DefaultBodyLimit::disable())
+        .fallback(no_such_route)
+        .method_not_allowed_fallback(no_such_method)
+        .with_state(node.clone());
+    // The check is in front of the routes, because it writes names in paths in full.
+    Router::new()
+        .fallback_service(managed)
+        .layer(from_fn_with_state(node.clone(), access::check))
         // Health is answered without credentials, because it reveals only that the node is running.
         .route(paths::LIVEZ, get(|| async { "ok\n" }))
         .route(paths::READYZ, get(node_routes::readyz))
-        .router()
+        .with_state(node)
 }
 
 async fn no_such_route() -> Refused {
@@ -132,7 +134,7 @@ pub(crate) async fn serve(
     tcp: Option<Bound>,
     stop: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
-    let uid = node.uid;
+    let uid = node.tenants.uid;
     let app = routes(node);
     let unix = serve_unix(socket, uid, app.clone(), stop.clone());
     match tcp {

@@ -17,6 +17,7 @@ use super::mqtt_turns::REQUESTS_MAX;
 use super::refused::{Refused, to_the_end};
 use crate::Node;
 use crate::mqtt::BROKER_FOLDER;
+use crate::mqtt::Mqtt;
 
 /// Longest request for a user.
 const BODY_BYTES_MAX: usize = 256 << 10;
@@ -26,7 +27,7 @@ const UNKNOWN: i32 = 3;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) async fn list(State(node): State<Arc<Node>>) -> Result<Json<MqttUsers>, Refused> {
-    let text = run(&node, vec!["list".to_owned()], String::new()).await?;
+    let text = run(&node.mqtt, &node.config.data, vec!["list".to_owned()], String::new()).await?;
     let users = serde_json::from_str(&text).map_err(|error| not_changed(error.to_string()))?;
     Ok(Json(users))
 }
@@ -48,7 +49,8 @@ pub(super) async fn put(
     if arguments.iter().any(|text| text.contains('\0')) {
         return Err(invalid("names and filters have no byte 0".to_owned()));
     }
-    to_the_end(async move { run(&node, arguments, user.password).await }).await?;
+    to_the_end(async move { run(&node.mqtt, &node.config.data, arguments, user.password).await })
+        .await?;
     Ok(Json(MqttUser { name, read: user.read, write: user.write }))
 }
 
@@ -60,26 +62,32 @@ pub(super) async fn remove(
         return Err(no_such_user(&name).into());
     }
     let arguments = vec!["remove".to_owned(), name];
-    to_the_end(async move { run(&node, arguments, String::new()).await }).await?;
+    to_the_end(async move { run(&node.mqtt, &node.config.data, arguments, String::new()).await })
+        .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Runs the program of the broker with this input, and returns what it prints.
-async fn run(node: &Node, arguments: Vec<String>, input: String) -> Result<String, Problem> {
-    if node.own_broker.is_none() {
+async fn run(
+    mqtt: &Mqtt,
+    data: &std::path::Path,
+    arguments: Vec<String>,
+    input: String,
+) -> Result<String, Problem> {
+    if mqtt.own_broker.is_none() {
         let problem = Problem::new(409, "M1209", "this node runs no MQTT broker of its own");
         return Err(problem.with_hint("start it with a broker: mote up --mqtt on"));
     }
-    let Ok(_place) = node.mqtt_users.places.try_acquire() else {
+    let Ok(_place) = mqtt.user_turns.places.try_acquire() else {
         let text = format!("{REQUESTS_MAX} requests about users of the broker wait already");
         return Err(Problem::new(503, "M1209", text).with_hint("try again in some seconds"));
     };
-    let _turn = node.mqtt_users.turn.lock().await;
+    let _turn = mqtt.user_turns.turn.lock().await;
     let failed = |error: std::io::Error| not_changed(format!("the broker: {error}"));
     let command = Role::Broker.command(OWN_PROGRAM.as_ref());
     let mut child = tokio::process::Command::from(command)
         .args(["users", "--folder"])
-        .arg(node.config.data.join(BROKER_FOLDER))
+        .arg(data.join(BROKER_FOLDER))
         .args(&arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

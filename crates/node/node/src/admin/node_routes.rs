@@ -31,7 +31,7 @@ pub(super) async fn metrics(
     Seen(view): Seen,
     headers: HeaderMap,
 ) -> impl IntoResponse {
-    let metrics = node.engine.metrics();
+    let metrics = node.data_path.engine.metrics();
     let accepted = headers.get_all("accept").iter().filter_map(|value| value.to_str().ok());
     let wants_openmetrics = accepted.into_iter().any(|types| types.contains(OPENMETRICS));
     if wants_openmetrics {

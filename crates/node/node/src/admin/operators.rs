@@ -31,7 +31,7 @@ pub(super) async fn list(
     State(node): State<Arc<Node>>,
     Seen(view): Seen,
 ) -> Result<Json<OperatorTokens>, Refused> {
-    let mut list = with_store(&node, tokens::list).await?;
+    let mut list = with_store(&node.opened.store, tokens::list).await?;
     if let Some(namespace) = view.namespace() {
         list.tokens.retain(|token| token.namespace.as_deref() == Some(&**namespace));
     }
@@ -46,11 +46,12 @@ pub(super) async fn create(
         .map_err(|error| Problem::new(422, "M1403", format!("token: {error}")))?;
     // It is held until the token is made, so that a removal of the namespace finds the token.
     let namespace = wish.namespace.as_ref();
-    let change = namespace.map(|namespace| node.namespaces.change(namespace)).transpose()?;
+    let change =
+        namespace.map(|namespace| node.tenants.namespaces.change(namespace)).transpose()?;
     let now_ms = clock::unix_ms();
     let create = move |store: &_, operators: &_| tokens::create(store, operators, wish, now_ms);
     let created = to_the_end(async move {
-        let created = operators::changed(&node, create).await;
+        let created = operators::changed(&node.opened.store, &node.tenants, create).await;
         drop(change);
         created
     });
@@ -63,7 +64,8 @@ pub(super) async fn revoke(
     Path(name): Path<String>,
 ) -> Result<StatusCode, Refused> {
     let revoke = move |store: &_, operators: &_| tokens::revoke(store, operators, &name);
-    to_the_end(async move { operators::changed(&node, revoke).await }).await?;
+    to_the_end(async move { operators::changed(&node.opened.store, &node.tenants, revoke).await })
+        .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -72,7 +74,7 @@ pub(super) async fn audit(
     Query(query): Query<AuditQuery>,
 ) -> Result<Json<AuditLog>, Refused> {
     let most = query.limit.unwrap_or(ENTRIES_DEFAULT).min(ENTRIES_MAX);
-    let audit = node.audit.clone();
+    let audit = node.tenants.audit.clone();
     let read = blocking(move || audit.latest(most)).await.map_err(|error| internal(&error))?;
     let entries = read.map_err(|error| {
         Problem::new(500, "M0704", format!("the record of acts: {error}"))

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use mote_api::Problem;
 use mote_api::types::{DeployResult, RevisionList, TrafficRequest, TrafficResult};
 use mote_core::rollout::Traffic;
+use mote_engine::Engine;
 use mote_spec::FunctionName;
 use serde::Deserialize;
 
@@ -21,8 +22,8 @@ pub(super) async fn revisions(
     State(node): State<Arc<Node>>,
     Path(name): Path<String>,
 ) -> Result<Json<RevisionList>, Refused> {
-    let name = known(&node, &name)?;
-    Ok(Json(rollout::revisions(&node, &name).await?))
+    let name = known(&node.data_path.engine, &name)?;
+    Ok(Json(rollout::revisions(&node.opened.store, &node.data_path.engine, &name).await?))
 }
 
 pub(super) async fn traffic(
@@ -30,7 +31,7 @@ pub(super) async fn traffic(
     Path(name): Path<String>,
     body: Bytes,
 ) -> Result<Json<TrafficResult>, Refused> {
-    let name = known(&node, &name)?;
+    let name = known(&node.data_path.engine, &name)?;
     let wish: TrafficRequest = serde_json::from_slice(&body).map_err(|error| {
         Problem::new(400, "M1403", format!("traffic: {error}")).with_field("shares")
     })?;
@@ -83,11 +84,11 @@ pub(super) async fn rollback(
     Path(name): Path<String>,
     Query(query): Query<RollbackQuery>,
 ) -> Result<Json<TrafficResult>, Refused> {
-    let name = known(&node, &name)?;
+    let name = known(&node.data_path.engine, &name)?;
     let moved = to_the_end(async move { rollout::rollback(&node, &name, query.revision).await });
     Ok(Json(moved.await?))
 }
 
-fn known(node: &Node, name: &str) -> Result<FunctionName, Refused> {
-    Ok(find(&node.engine, name)?.spec.name.clone())
+fn known(engine: &Engine, name: &str) -> Result<FunctionName, Refused> {
+    Ok(find(engine, name)?.spec.name.clone())
 }

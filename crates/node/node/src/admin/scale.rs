@@ -18,14 +18,14 @@ pub(super) async fn scale(
     Path(name): Path<String>,
     body: Bytes,
 ) -> Result<Json<ScaleResult>, Refused> {
-    let revision = functions::find(&node.engine, &name)?;
+    let revision = functions::find(&node.data_path.engine, &name)?;
     let wish: ScaleRequest = serde_json::from_slice(&body)
         .map_err(|error| Problem::new(422, "M0303", format!("scale: {error}")))?;
     // A cell may leave a function to the others.
     let max_least = u32::from(node.cells.is_none());
-    let bounds = bounds(&revision, &wish, node.cores, max_least)?;
+    let bounds = bounds(&revision, &wish, node.data_path.cores, max_least)?;
     if wish.reset || bounds != revision.bounds() {
-        functions::set_bounds(&node, &revision, bounds).await?;
+        functions::set_bounds(&node.opened.store, &revision, bounds).await?;
     }
     let live = || {
         let status = revision.status();

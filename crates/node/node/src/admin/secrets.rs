@@ -16,7 +16,7 @@ pub(super) async fn list(
     State(node): State<Arc<Node>>,
     Seen(view): Seen,
 ) -> Result<Json<SecretList>, Refused> {
-    let mut list = secrets::list(&node).await?;
+    let mut list = secrets::list(&node.opened.store, &node.data_path.engine).await?;
     list.secrets.retain(|secret| view.shows_kept(&secret.name));
     Ok(Json(list))
 }
@@ -30,15 +30,28 @@ pub(super) async fn put(
     let value = bytes.ok().and_then(|bytes| String::from_utf8(bytes.into()).ok());
     let value = value.ok_or_else(secrets::not_a_value)?;
     let (keeper, wanted) = (node.clone(), name.clone());
-    let put = async move { secrets::put(&keeper, wanted, value, None).await };
+    let put = async move {
+        secrets::put(
+            &keeper.opened.store,
+            &keeper.data_path.engine,
+            &keeper.tenants.namespaces,
+            wanted,
+            value,
+            None,
+        )
+        .await
+    };
     let status = if to_the_end(put).await? { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(secrets::described(&node.engine, name))))
+    Ok((status, Json(secrets::described(&node.data_path.engine, name))))
 }
 
 pub(super) async fn remove(
     State(node): State<Arc<Node>>,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Refused> {
-    to_the_end(async move { secrets::remove(&node, name).await }).await?;
+    to_the_end(
+        async move { secrets::remove(&node.opened.store, &node.data_path.engine, name).await },
+    )
+    .await?;
     Ok(StatusCode::NO_CONTENT)
 }

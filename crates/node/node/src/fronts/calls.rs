@@ -2,22 +2,16 @@
 
 use std::future::Future;
 use std::net::IpAddr;
-use std::path::Path;
-use std::sync::Arc;
 
 use futures_util::future::Either;
 use mote_access::Guarded;
-use mote_core::invocation::{Head, Reply, RouteInfo};
+use mote_core::invocation::{Head, Reply, RouteInfo, Routed};
 use mote_core::{Fault, Invocation, Invoker};
 use mote_engine::Engine;
 use mote_journal::Deferring;
 use mote_platforms::tinyfaas::{GrpcFront, Method, TinyFaasFront};
-use mote_spec::mqtt::Connection;
+use mote_spec::FunctionName;
 use mote_spec::routes::{Asked, Found};
-use mote_spec::{
-    Access, AsyncRules, CertificateRules, CoapResource, FunctionName, HttpRules, Platform, Rates,
-    TokenRules, WebhookRules,
-};
 
 /// The functions of a node, by the conventions of one front.
 #[derive(Clone)]
@@ -160,115 +154,13 @@ impl Invoker for Calls {
     }
 }
 
-/// Passes a question on to the route, whichever it is.
-macro_rules! of {
-    ($route:ident.$question:ident()) => {
-        match $route {
-            Route::Own(own) => own.$question(),
-            Route::TinyFaas(route) => route.$question(),
-            Route::TinyFaasGrpc(method) => method.$question(),
+impl Routed for Route {
+    #[inline]
+    fn info(&self) -> RouteInfo<'_> {
+        match self {
+            Self::Own(own) => own.info(),
+            Self::TinyFaas(route) => route.info(),
+            Self::TinyFaasGrpc(method) => method.info(),
         }
-    };
-}
-
-impl RouteInfo for Route {
-    fn name(&self) -> &FunctionName {
-        of!(self.name())
-    }
-
-    fn timeout_ms(&self) -> u64 {
-        of!(self.timeout_ms())
-    }
-
-    fn body_bytes_max(&self) -> u64 {
-        of!(self.body_bytes_max())
-    }
-
-    fn takes_whole_bodies(&self) -> bool {
-        of!(self.takes_whole_bodies())
-    }
-
-    fn takes_websockets(&self) -> bool {
-        of!(self.takes_websockets())
-    }
-
-    fn takes_websocket_messages(&self) -> bool {
-        of!(self.takes_websocket_messages())
-    }
-
-    fn is_replaced(&self) -> bool {
-        of!(self.is_replaced())
-    }
-
-    fn is_confined(&self) -> bool {
-        of!(self.is_confined())
-    }
-
-    fn takes_http2(&self) -> bool {
-        of!(self.takes_http2())
-    }
-
-    fn stream_idle_ms(&self) -> u64 {
-        of!(self.stream_idle_ms())
-    }
-
-    fn methods(&self) -> &[String] {
-        of!(self.methods())
-    }
-
-    fn coap(&self) -> &CoapResource {
-        of!(self.coap())
-    }
-
-    fn access(&self) -> Access {
-        of!(self.access())
-    }
-
-    fn tokens(&self) -> Option<&Arc<TokenRules>> {
-        of!(self.tokens())
-    }
-
-    fn certificates(&self) -> Option<&Arc<CertificateRules>> {
-        of!(self.certificates())
-    }
-
-    fn webhook(&self) -> Option<&Arc<WebhookRules>> {
-        of!(self.webhook())
-    }
-
-    fn rates(&self) -> &Rates {
-        of!(self.rates())
-    }
-
-    fn http(&self) -> Option<&HttpRules> {
-        of!(self.http())
-    }
-
-    fn code(&self) -> Option<&Path> {
-        of!(self.code())
-    }
-
-    fn compat(&self) -> Option<Platform> {
-        of!(self.compat())
-    }
-
-    fn background(&self) -> Option<&AsyncRules> {
-        of!(self.background())
-    }
-
-    fn connection(&self) -> Option<&Connection> {
-        of!(self.connection())
-    }
-
-    fn tag(&self) -> Option<&str> {
-        of!(self.tag())
-    }
-
-    fn may_pause(&self) -> bool {
-        of!(self.may_pause())
-    }
-
-    fn places(&self) -> u32 {
-        of!(self.places())
     }
 }

@@ -21,7 +21,7 @@ use mote_core::services::{
     STATE, Services, Status, state_answer,
 };
 use mote_core::state::{self, KEYS_MAX, Namespace, Operation, Quota, State};
-use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger};
+use mote_core::{Fault, Invocation, InvocationId, Invoker as _, Routed as _, Trigger};
 use mote_engine::{Engine, Route};
 use mote_process::clock;
 use mote_spec::fields::is_set_by_node;
@@ -150,11 +150,12 @@ impl NodeServices {
         };
         let full = full.map(Cow::into_owned).filter(|full| *full != call.function);
         let method = std::str::from_utf8(&call.method).unwrap_or_default();
-        if !route.methods().is_empty() && !route.methods().iter().any(|one| one == method) {
+        if !route.info().methods.is_empty() && !route.info().methods.iter().any(|one| one == method)
+        {
             let text = format!("{name} does not answer {method}");
             return Err(Answer::failed(405, &text));
         }
-        let limit_bytes = route.body_bytes_max();
+        let limit_bytes = route.info().body_bytes_max;
         if call.body.len() as u64 > limit_bytes {
             return Err(failed(&Fault::BodyTooLarge { limit_bytes }, name));
         }
@@ -162,12 +163,12 @@ impl NodeServices {
             let function = full.unwrap_or_else(|| call.function.clone());
             return self.accept(Call { function, ..call }, head);
         }
-        let chain = Chain::extend(own, caller.chain, route.name())
+        let chain = Chain::extend(own, caller.chain, route.info().name)
             .map_err(|error| invalid(&error.to_string()))?;
         let received_ns = clock::now_ns();
         let timeout_ms = match call.timeout_ms {
-            0 => route.timeout_ms(),
-            asked => route.timeout_ms().min(asked.into()),
+            0 => route.info().timeout_ms,
+            asked => route.info().timeout_ms.min(asked.into()),
         };
         let deadline_ns = caller.deadline_ns.min(received_ns + timeout_ms * 1_000_000);
         let invocation = Invocation {
@@ -256,7 +257,7 @@ impl Services for NodeServices {
 
 /// Runs a call until its whole answer is there.
 async fn run(engine: Engine, route: Route, invocation: Invocation) -> Answer {
-    let name = route.name().clone();
+    let name = route.info().name.clone();
     let reply = match engine.invoke(&route, invocation).await {
         Ok(reply) => reply,
         Err(fault) => return failed(&fault, name.as_str()),

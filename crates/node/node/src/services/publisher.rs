@@ -15,7 +15,7 @@ use mote_core::body::Body;
 use mote_core::invocation::{Head, put_header};
 use mote_core::services::{Answer, Caller, Notice, Status};
 use mote_core::shares::Exceeded;
-use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger};
+use mote_core::{Fault, Invocation, InvocationId, Invoker as _, Routed as _, Trigger};
 use mote_engine::Engine;
 use mote_process::clock;
 use mote_spec::FunctionName;
@@ -131,7 +131,7 @@ impl Inner {
             head: head.finish(),
             body: Body::Empty,
             received_ns,
-            deadline_ns: received_ns + route.timeout_ms() * 1_000_000,
+            deadline_ns: received_ns + route.info().timeout_ms * 1_000_000,
             chain: None,
         };
         self.asking.lock().insert(id);

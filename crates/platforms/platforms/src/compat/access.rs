@@ -8,7 +8,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
@@ -22,7 +21,6 @@ use crate::compat::call;
 use crate::compat::connection::{self, Crowded};
 use crate::compat::node::{Act, Admission, Api, Managed, Role, Scope};
 use crate::compat::part::Part;
-use crate::compat::routing;
 
 /// Longest credentials that are examined, in bytes.
 const CREDENTIALS_BYTES_MAX: usize = 2_048;
@@ -86,11 +84,6 @@ pub enum Denied {
 }
 
 impl Gate {
-    /// Puts the gate before the routes of a router.
-    pub fn guard(self, router: Router) -> Router {
-        routing::guarded(router, &self, check)
-    }
-
     /// Examines a request that needs a token. This is the one place in which it is decided what a
     /// token permits at the API of another platform.
     pub fn allowed(
@@ -183,7 +176,8 @@ impl Gate {
 }
 
 /// Lets a management request through, or answers it with a refusal.
-async fn check(
+/// Examines each request before the routes behind this layer.
+pub async fn guard(
     State(gate): State<Gate>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
     mut request: Request,

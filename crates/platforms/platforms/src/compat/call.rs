@@ -17,6 +17,7 @@ use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, HeadBuilder, Reply, headers};
 use mote_core::shares::Share;
 use mote_spec::fields::is_set_by_node;
+use mote_spec::hop_by_hop::{is_hop_by_hop, is_named};
 use tokio::time::Sleep;
 
 /// Most bytes that are read of a refused body, and the time limit for them.
@@ -27,31 +28,22 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 const BODY_SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Fields that apply to one connection or to the framing, in either direction.
-pub(crate) fn is_hop_by_hop(name: &str) -> bool {
-    matches!(
-        name,
-        "connection"
-            | "content-length"
-            | "expect"
-            | "keep-alive"
-            // Programs that receive fields as variables would treat it as their own HTTP_PROXY.
-            | "proxy"
-            | "proxy-connection"
-            | "te"
-            | "trailer"
-            | "transfer-encoding"
-            | "upgrade"
-    )
+fn is_left_out(name: &str) -> bool {
+    // Programs that receive fields as variables would treat `proxy` as their own HTTP_PROXY.
+    is_hop_by_hop(name.as_bytes()) || matches!(name, "content-length" | "expect" | "proxy")
 }
 
 /// Begins the head of a call with the fields of a request, without those in `instead`.
 pub fn head(method: &str, target: &str, fields: &HeaderMap, instead: &[(&str, &str)]) -> Head {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let mut head = Head::builder(method.as_bytes(), path.as_bytes(), query.as_bytes());
+    let connection = || fields.get_all("connection").iter().map(HeaderValue::as_bytes);
     for (name, value) in fields {
         let replaced = instead.iter().any(|(other, _)| *other == name.as_str());
-        let is_left_out = is_hop_by_hop(name.as_str()) || is_set_by_node(name.as_str().as_bytes());
-        if !is_left_out && !replaced {
+        let bytes = name.as_str().as_bytes();
+        let stays =
+            !is_left_out(name.as_str()) && !is_set_by_node(bytes) && !is_named(connection(), bytes);
+        if stays && !replaced {
             head.header(name.as_str().as_bytes(), value.as_bytes());
         }
     }
@@ -229,7 +221,7 @@ pub(crate) fn fields(block: &[u8]) -> Result<HeaderMap, TooManyFields> {
     for (name, value) in headers(block) {
         if let (Ok(name), Ok(value)) =
             (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
-            && !is_hop_by_hop(name.as_str())
+            && !is_left_out(name.as_str())
         {
             if all.len() == ANSWER_FIELDS_MAX {
                 return Err(TooManyFields);
@@ -285,7 +277,13 @@ mod tests {
     #[test]
     fn heads_drop_what_speaks_of_the_connection() {
         let mut fields = HeaderMap::new();
-        for (name, value) in [("x-a", "1"), ("connection", "x"), ("content-length", "3")] {
+        for (name, value) in [
+            ("x-a", "1"),
+            ("connection", "x-hop"),
+            ("x-hop", "1"),
+            ("http2-settings", "AA"),
+            ("content-length", "3"),
+        ] {
             fields.insert(name, value.parse().expect("a value"));
         }
         fields.insert("x-call-id", "theirs".parse().expect("a value"));

@@ -10,7 +10,6 @@
 //! sandboxes or the configuration. Start reading at [`node`].
 
 pub mod access;
-mod arguments;
 pub mod call;
 pub mod connection;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -23,7 +22,6 @@ pub mod node;
 pub mod part;
 pub mod queue;
 pub mod refused;
-pub mod routing;
 
 use std::sync::Arc;
 

@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
+use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
-use axum::response::IntoResponse as _;
+use axum::http::request::Parts;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use mote_api::Problem;
@@ -15,7 +16,6 @@ use mote_spec::FunctionName;
 use mote_spec::name::{joined, of_kept, split};
 
 use crate::compat::node::{Api, Code, Deploy, Function, Log, Managed, Scope, Space};
-use crate::compat::routing::{Argument, Call, Refusal};
 
 /// See the module's documentation. Cheap to clone.
 #[derive(Clone)]
@@ -177,11 +177,12 @@ fn outside(name: &str) -> BoxFuture<'static, Result<(), Problem>> {
     ready(Err(Problem::no_such_function(name, []))).boxed()
 }
 
-impl<S> Argument<S> for Part {
-    fn take(call: &mut Call, _: &S) -> Result<Self, Refusal> {
-        let part = call.head.extensions.get::<Part>().cloned();
+impl<S: Sync> FromRequestParts<S> for Part {
+    type Rejection = (StatusCode, &'static str);
+
+    async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        let part = head.extensions.get::<Part>().cloned();
         let text = "the sender of the request is not known\n";
-        let unknown = || (StatusCode::INTERNAL_SERVER_ERROR, text).into_response();
-        part.ok_or_else(|| Box::new(unknown()))
+        part.ok_or((StatusCode::INTERNAL_SERVER_ERROR, text))
     }
 }

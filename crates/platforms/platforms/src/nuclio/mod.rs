@@ -12,15 +12,16 @@ mod projects;
 
 use std::sync::Arc;
 
-use crate::compat::access::{Gate, Rule};
+use crate::compat::access::{Gate, Rule, guard};
 use crate::compat::node::{Api, Documents, Invocations, Managed};
 use crate::compat::part::Part;
 use crate::compat::refused::{RefusalForm, parse};
-use crate::compat::routing::{Routes, any, get, limited};
 use crate::compat::{Bound, Stop};
 use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
@@ -70,7 +71,7 @@ fn routes(context: &Context, rule: Rule) -> Router {
         .patch(functions::patch)
         .delete(functions::remove);
     let all = get(functions::all).post(functions::create).delete(functions::remove_named);
-    Routes::new(dashboard)
+    Router::new()
         .route("/api/functions", all)
         .route("/api/functions/{name}", one)
         .route("/api/functions/{name}/replicas", get(functions::replicas))
@@ -89,11 +90,11 @@ fn routes(context: &Context, rule: Rule) -> Router {
         .route("/api/function_events", get(nothing))
         .route("/api/function_templates", get(nothing))
         .route("/api/api_gateways", get(nothing))
-        .with(|router| limited(router, DefaultBodyLimit::max(DOCUMENT_BYTES_MAX)))
+        .layer(DefaultBodyLimit::max(DOCUMENT_BYTES_MAX))
         .route("/api/function_invocations", any(invoke::run))
-        .with(|router| gate.guard(router))
+        .layer(from_fn_with_state(gate, guard))
         .route("/health", get(|| async { "OK" }))
-        .router()
+        .with_state(dashboard)
 }
 
 async fn nothing() -> Json<Value> {

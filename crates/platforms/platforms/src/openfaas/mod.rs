@@ -14,17 +14,17 @@ mod types;
 
 use std::sync::Arc;
 
-use crate::compat::access::{Gate, Rule};
+use crate::compat::access::{Gate, Rule, guard};
 use crate::compat::node::{Api, Invocations, Managed, Secrets};
 use crate::compat::part::Part;
 use crate::compat::refused::{RefusalForm, parse};
-use crate::compat::routing::{Routes, any, get, guarded, limited, post};
 use crate::compat::{Bound, Queue, Stop};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request};
 use axum::http::{Method, StatusCode};
-use axum::middleware::Next;
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post};
 use axum::{Json, Router};
 
 use self::metrics::Metrics;
@@ -72,16 +72,16 @@ fn routes(context: &Context, open: Rule) -> Router {
         gate: gate(open),
         open,
     };
-    let metrics = Routes::new(gateway.clone())
+    let metrics = Router::new()
         .route("/metrics", get(metrics::show))
-        .with(|router| gate(open).guard(router));
+        .layer(from_fn_with_state(gate(open), guard));
     let functions = get(functions::list)
         .post(functions::create)
         .put(functions::update)
         .delete(functions::remove);
     let secrets =
         get(secrets::list).post(secrets::create).put(secrets::update).delete(secrets::remove);
-    Routes::new(gateway)
+    Router::new()
         .route("/system/functions", functions)
         .route("/system/function/{name}", get(functions::describe))
         .route("/system/scale-function/{name}", post(functions::scale))
@@ -93,10 +93,9 @@ fn routes(context: &Context, open: Rule) -> Router {
         // faas-cli creates one at this path, with its name in the body.
         .route("/system/namespace/", any(nameless))
         .route("/system/alert", post(|| async { StatusCode::OK }))
-        .with(|router| {
-            let router = limited(router, DefaultBodyLimit::max(MANAGEMENT_BYTES_MAX));
-            gate(Rule::Token).guard(guarded(router, &(), in_namespace))
-        })
+        .layer(DefaultBodyLimit::max(MANAGEMENT_BYTES_MAX))
+        .layer(from_fn(in_namespace))
+        .layer(from_fn_with_state(gate(Rule::Token), guard))
         // Functions can be called without credentials.
         .route("/function/{name}", any(invoke::run))
         .route("/function/{name}/", any(invoke::run))
@@ -105,8 +104,9 @@ fn routes(context: &Context, open: Rule) -> Router {
         .route("/async-function/{name}/", post(invoke::later))
         .route("/async-function/{name}/{*path}", post(invoke::later))
         .route("/healthz", get(|| async { "OK" }))
-        .with(|router| limited(router.merge(metrics.router()), DefaultBodyLimit::disable()))
-        .router()
+        .merge(metrics)
+        .layer(DefaultBodyLimit::disable())
+        .with_state(gateway)
 }
 
 async fn info() -> Response {

@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::compat::call;
 use crate::compat::part::Part;
-use crate::compat::routing::{Argument, Call, Refusal};
-use axum::extract::ConnectInfo;
+use axum::extract::{ConnectInfo, FromRequestParts};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::{IntoResponse, Response};
 use mote_core::Fault;
 use mote_core::invocation::headers;
 use mote_core::place::Place;
@@ -26,12 +26,15 @@ pub(super) struct Sender {
     pub(super) from: IpAddr,
 }
 
-impl<S> Argument<S> for Sender {
-    #[inline(never)]
-    fn take(call: &mut Call, state: &S) -> Result<Self, Refusal> {
-        let ConnectInfo(from) = ConnectInfo::<SocketAddr>::take(call, state)?;
-        let part = Part::take(call, state)?;
-        let (method, fields) = (call.head.method.clone(), call.head.headers.clone());
+impl<S: Send + Sync> FromRequestParts<S> for Sender {
+    type Rejection = Response;
+
+    async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, Response> {
+        let from = ConnectInfo::<SocketAddr>::from_request_parts(head, state).await;
+        let ConnectInfo(from) = from.map_err(IntoResponse::into_response)?;
+        let part = Part::from_request_parts(head, state).await;
+        let part = part.map_err(IntoResponse::into_response)?;
+        let (method, fields) = (head.method.clone(), head.headers.clone());
         Ok(Self { part, method, fields, from: from.ip() })
     }
 }

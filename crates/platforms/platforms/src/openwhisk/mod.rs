@@ -32,12 +32,12 @@ use crate::compat::access::{Denied, Gate, Rule};
 use crate::compat::node::{Act, Api, Documents, Invocations, Managed};
 use crate::compat::part::Part;
 use crate::compat::queue::Resumed;
-use crate::compat::routing::{Routes, any, get, guarded, handled, limited};
 use crate::compat::{Bound, access};
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::http::{Method, StatusCode, Uri};
-use axum::middleware::Next;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
 use axum::{Json, Router};
 use mote_api::Problem;
 use mote_core::shares::Shares;
@@ -133,7 +133,7 @@ pub async fn serve(
 
 fn routes(whisk: Whisk) -> Router {
     let (actions, action) = (actions::list, actions::dispatch);
-    let entities = Routes::new(whisk.clone())
+    let entities = Router::new()
         .route("/actions", get(actions))
         .route("/actions/{name}", any(action))
         .route("/actions/{package}/{name}", any(actions::dispatch_in_package))
@@ -145,32 +145,29 @@ fn routes(whisk: Whisk) -> Router {
         .route("/rules/{name}", any(triggers::dispatch_rule))
         .route("/activations", get(activations::list))
         .route("/activations/{id}", get(activations::show))
-        .route("/activations/{id}/{part}", get(activations::show_part))
-        .router();
+        .route("/activations/{id}/{part}", get(activations::show_part));
     let longest = DefaultBodyLimit::max(CODE_BYTES_MAX + PARAMETERS_BYTES_MAX);
-    let managed = Routes::new(whisk.clone())
+    let managed = Router::new()
         .route(
             &format!("{NAMESPACES}/{}/actions/{{package}}/{{name}}", system::NAMESPACE),
             any(actions::dispatch_system),
         )
         .route(NAMESPACES, get(|part: Part| async move { Json(part.namespaces()) }))
-        .router()
-        .nest(&format!("{NAMESPACES}/_"), entities);
-    let managed = limited(managed, longest);
-    let web = Routes::new(whisk.clone())
+        .nest(&format!("{NAMESPACES}/_"), entities)
+        .layer(longest);
+    let web = Router::new()
         .route("/web/{namespace}/{package}/{action}", any(web::run))
         .route("/web/{namespace}/{package}/{action}/{*path}", any(web::run))
-        .with(|router| limited(router, DefaultBodyLimit::max(PARAMETERS_BYTES_MAX)))
-        .router();
-    let all = Routes::new(())
+        .layer(DefaultBodyLimit::max(PARAMETERS_BYTES_MAX));
+    let all = Router::new()
         .route("/", get(info))
         .route("/api/v1", get(info))
-        .router()
         .nest("/api/v1", web)
         .merge(managed)
-        .fallback(handled(|| async { Refused::not_found() }));
+        .fallback(|| async { Refused::not_found() })
+        .with_state(whisk.clone());
     // The check is in front of the routes, because it changes paths.
-    guarded(Router::new().fallback_service(all), &whisk, authorise)
+    Router::new().fallback_service(all).layer(from_fn_with_state(whisk, authorise))
 }
 
 async fn info() -> Response {

@@ -3,14 +3,12 @@
 //! the body.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 
 use crate::compat::queue::{Later, Queue};
 use bytes::Bytes;
 use mote_core::body::Body;
-use mote_core::invocation::{Head, Phases, Reply, RouteInfo, headers, put_header};
+use mote_core::invocation::{Head, Phases, Reply, RouteInfo, Routed, headers, put_header};
 use mote_core::{Fault, FaultClass, Invocation, Invoker};
-use mote_spec::{Access, CoapResource, FunctionName, HttpRules, Rates, TokenRules};
 
 /// The field that asks for an answer before the function has run.
 const ASYNC_FIELD: &[u8] = b"x-tinyfaas-async";
@@ -35,52 +33,25 @@ impl<I> TinyFaasFront<I> {
 #[derive(Clone)]
 pub struct Route<R>(R);
 
-impl<R: RouteInfo> RouteInfo for Route<R> {
-    fn name(&self) -> &FunctionName {
-        self.0.name()
-    }
-
-    fn timeout_ms(&self) -> u64 {
-        self.0.timeout_ms()
-    }
-
-    fn body_bytes_max(&self) -> u64 {
-        self.0.body_bytes_max()
-    }
-
-    fn takes_whole_bodies(&self) -> bool {
-        self.0.takes_whole_bodies()
-    }
-    fn is_confined(&self) -> bool {
-        self.0.is_confined()
-    }
-
-    fn stream_idle_ms(&self) -> u64 {
-        self.0.stream_idle_ms()
-    }
-
-    fn methods(&self) -> &[String] {
-        self.0.methods()
-    }
-
-    fn coap(&self) -> &CoapResource {
-        self.0.coap()
-    }
-
-    fn access(&self) -> Access {
-        self.0.access()
-    }
-
-    fn tokens(&self) -> Option<&Arc<TokenRules>> {
-        self.0.tokens()
-    }
-
-    fn rates(&self) -> &Rates {
-        self.0.rates()
-    }
-
-    fn http(&self) -> Option<&HttpRules> {
-        self.0.http()
+impl<R: Routed> Routed for Route<R> {
+    /// Clients of tinyFaaS expect its codes of faults, whatever the function was written for, and
+    /// none of what tinyFaaS does not have.
+    fn info(&self) -> RouteInfo<'_> {
+        RouteInfo {
+            takes_websockets: false,
+            takes_websocket_messages: false,
+            takes_http2: false,
+            certificates: None,
+            webhook: None,
+            code: None,
+            compat: None,
+            background: None,
+            connection: None,
+            tag: None,
+            may_pause: false,
+            instances: None,
+            ..self.0.info()
+        }
     }
 }
 
@@ -146,7 +117,7 @@ impl<I: Invoker> Invoker for TinyFaasFront<I> {
             Ok(reply) => (reply.body, reply.phases),
             // A function that failed counts as having answered, whatever its contract.
             Err(fault @ Fault::HandlerError { .. }) => {
-                let text = fault.public_text(route.name().as_str());
+                let text = fault.public_text(route.info().name.as_str());
                 (Body::whole(text), Phases::default())
             }
             Err(fault) => return Err(plain(fault)),
@@ -165,10 +136,10 @@ impl<I: Invoker> TinyFaasFront<I> {
     ) -> Result<Reply, Fault> {
         // The front does not pass on the caller's address, so all callers share one half.
         let everybody = Ipv4Addr::UNSPECIFIED.into();
-        let received = self.queue.receive(body, route.body_bytes_max(), everybody);
+        let received = self.queue.receive(body, route.info().body_bytes_max, everybody);
         let received = received.await.map_err(plain)?;
         let body = received.bytes.clone();
-        let later = Later::plain(route.name().as_str(), fields.into(), body);
+        let later = Later::plain(route.info().name.as_str(), fields.into(), body);
         let accepted = self.queue.accept(later).await;
         accepted.map_err(|problem| Fault::HandlerError { message: problem.detail })?;
         Ok(Reply {

@@ -16,11 +16,11 @@ use crate::compat::queue::{Later, Queue};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use mote_core::body::{Body, BodyError, BodySource};
-use mote_core::invocation::{Head, Phases, Reply, RouteInfo, headers, put_header};
+use mote_core::invocation::{Head, Phases, Reply, RouteInfo, Routed, headers, put_header};
 use mote_core::shares::{Share, Shares, address_owner};
 use mote_core::{Fault, Invocation, Invoker};
+use mote_spec::FunctionName;
 use mote_spec::fields::is_set_by_node;
-use mote_spec::{CoapResource, FunctionName};
 
 /// The service and the path of its method below it.
 const SERVICE: &str = "openfogstack.tinyfaas.tinyfaas.TinyFaaS";
@@ -162,30 +162,13 @@ impl Invoker for GrpcFront {
 #[derive(Debug, Clone, Copy)]
 pub struct Method;
 
-impl RouteInfo for Method {
-    fn name(&self) -> &FunctionName {
+impl Routed for Method {
+    /// The time limit is the one of the function that is called. Longer messages are refused as gRPC
+    /// does, and not by the front.
+    fn info(&self) -> RouteInfo<'_> {
         static NAME: LazyLock<FunctionName> =
             LazyLock::new(|| FunctionName::new("request").expect("a valid name"));
-        &NAME
-    }
-
-    /// The time limit is the one of the function that is called.
-    fn timeout_ms(&self) -> u64 {
-        MESSAGE_TIMEOUT.as_millis() as u64
-    }
-
-    /// Longer messages are refused as gRPC does, and not by the front.
-    fn body_bytes_max(&self) -> u64 {
-        u64::MAX
-    }
-
-    fn methods(&self) -> &[String] {
-        &[]
-    }
-
-    fn coap(&self) -> &CoapResource {
-        static NONE: LazyLock<CoapResource> = LazyLock::new(CoapResource::default);
-        &NONE
+        RouteInfo::new(&NAME, MESSAGE_TIMEOUT.as_millis() as u64, u64::MAX)
     }
 }
 

@@ -10,10 +10,11 @@ mod grpc;
 mod management;
 
 use crate::compat::Bound;
-use crate::compat::access::{Gate, Rule};
-use crate::compat::routing::{Routes, any, limited};
+use crate::compat::access::{Gate, Rule, guard};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
+use axum::routing::any;
 
 pub use context::{Context, Ports};
 pub use front::{Route, TinyFaasFront};
@@ -28,16 +29,16 @@ pub async fn serve(bound: Bound, context: Context, ports: Ports) {
 fn routes(context: &Context, rule: Rule, ports: Ports) -> Router {
     let gate = Gate { node: context.node.clone(), rule, api: None };
     let manager = management::Manager::new(context.clone(), ports);
-    Routes::new(manager)
+    Router::new()
         .route("/upload", any(management::upload))
         .route("/uploadURL", any(management::upload_url))
         .route("/delete", any(management::delete))
         .route("/list", any(management::list))
         .route("/wipe", any(management::wipe))
         .route("/logs", any(management::logs))
-        .with(|router| limited(router, DefaultBodyLimit::max(management::BODY_BYTES_MAX)))
-        .with(|router| gate.guard(router))
-        .router()
+        .layer(DefaultBodyLimit::max(management::BODY_BYTES_MAX))
+        .layer(from_fn_with_state(gate, guard))
+        .with_state(manager)
 }
 
 /// For the fuzzer: the code that reads what clients send.

@@ -10,9 +10,11 @@ use futures_util::future::BoxFuture;
 use mote_core::accept::{Accept as _, Callback, Deferred};
 use mote_core::body::Body;
 use mote_core::invocation::Head;
-use mote_core::{Fault, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger};
+use mote_core::{
+    Fault, Instances, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Routed, Trigger,
+};
 use mote_journal::{Journal, State};
-use mote_spec::{CoapResource, FunctionName};
+use mote_spec::FunctionName;
 
 pub(crate) type Answer = Result<(u16, &'static str), Fault>;
 pub(crate) type Run = dyn Fn(String, Invocation) -> BoxFuture<'static, Answer> + Send + Sync;
@@ -24,23 +26,15 @@ pub(crate) struct Functions(pub(crate) Arc<Run>);
 #[derive(Clone)]
 pub(crate) struct Route(FunctionName);
 
-impl RouteInfo for Route {
-    fn name(&self) -> &FunctionName {
-        &self.0
+impl Routed for Route {
+    fn info(&self) -> RouteInfo<'_> {
+        RouteInfo { instances: Some(self), ..RouteInfo::new(&self.0, 10_000, 1 << 20) }
     }
-    fn timeout_ms(&self) -> u64 {
-        10_000
-    }
-    fn body_bytes_max(&self) -> u64 {
-        1 << 20
-    }
-    fn methods(&self) -> &[String] {
-        &[]
-    }
-    fn coap(&self) -> &CoapResource {
-        static NONE: CoapResource =
-            CoapResource { title: None, resource_type: None, content_format: None };
-        &NONE
+}
+
+impl Instances for Route {
+    fn is_replaced(&self) -> bool {
+        false
     }
     fn places(&self) -> u32 {
         16

@@ -1,0 +1,80 @@
+//! Fields that describe one connection and not the message (RFC 9110, 7.6.1). Whoever passes a
+//! message on leaves them out, and adds to this list what only its own place has to leave out.
+
+/// The names of these fields in lower case. The last one asks for a change to HTTP/2 without TLS
+/// (RFC 7540, 3.2.1).
+pub const FIELDS: [&str; 8] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "http2-settings",
+];
+
+/// Whether a field of this name, in either case, describes one connection.
+pub fn is_hop_by_hop(name: &[u8]) -> bool {
+    // Each field of each request is asked about, and most have a length that none of these has.
+    matches!(name.len(), 2 | 7 | 10 | 14 | 16 | 17)
+        && FIELDS.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
+}
+
+/// The options in the value of a `Connection` field: each is a word such as `close`, or the name of a
+/// field that describes this connection too.
+pub fn connection_options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|option| !option.is_empty())
+}
+
+/// Whether one of the values of `Connection` names this field, so that it describes one connection,
+/// too. [`is_of_message`] names the exceptions.
+pub fn is_named<'a>(connection: impl IntoIterator<Item = &'a [u8]>, name: &[u8]) -> bool {
+    let names = |option: &[u8]| option.eq_ignore_ascii_case(name);
+    let mut values = connection.into_iter();
+    values.any(|value| connection_options(value).any(names)) && !is_of_message(name)
+}
+
+/// Whether a field belongs to the message, whatever `Connection` says: its host and length, and where
+/// it comes from. A caller must not hide the latter behind a proxy that passes `Connection` on.
+pub fn is_of_message(name: &[u8]) -> bool {
+    const ALL: [&str; 8] = [
+        "host",
+        "content-length",
+        "forwarded",
+        "via",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-proto",
+        "x-real-ip",
+    ];
+    ALL.iter().any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_one_connection_are_known_in_either_case() {
+        for name in FIELDS {
+            assert!(is_hop_by_hop(name.as_bytes()), "{name}");
+            assert!(is_hop_by_hop(name.to_ascii_uppercase().as_bytes()), "{name}");
+        }
+        for name in ["", "host", "content-length", "content-type", "expect", "date", "upgrades"] {
+            assert!(!is_hop_by_hop(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn connection_names_further_fields_but_not_those_of_the_message() {
+        let values: [&[u8]; 2] = [b"close, X-Trace ,,", b"content-length, HOST, X-Forwarded-For"];
+        for (name, expected) in
+            [("x-trace", true), ("close", true), ("x", false), ("content-length", false)]
+        {
+            assert_eq!(is_named(values, name.as_bytes()), expected, "{name}");
+        }
+        assert!(!is_named(values, b"host") && !is_named(values, b"x-forwarded-for"));
+        assert!(!is_named([], b"x-trace"));
+    }
+}

@@ -1,0 +1,28 @@
+//! Where a node is reached.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use mote_tls::Certificates;
+
+/// The addresses as bound, and what is shown there.
+pub(crate) struct Addresses {
+    pub(crate) http: Option<SocketAddr>,
+    pub(crate) https: Option<SocketAddr>,
+    pub(crate) coap: Option<SocketAddr>,
+    pub(crate) coap_tcp: Option<SocketAddr>,
+    pub(crate) coap_dtls: Option<SocketAddr>,
+    pub(crate) coap_tls: Option<SocketAddr>,
+    pub(crate) certificates: Option<Arc<Certificates>>,
+    /// The APIs for other platforms' clients: platform and address.
+    pub(crate) compat: Vec<(&'static str, String)>,
+}
+
+impl Addresses {
+    /// Whether a client without a pre-shared key gets a session over DTLS.
+    pub(crate) fn shows_certificate_over_dtls(&self) -> bool {
+        let mut certificates = self.certificates.iter();
+        self.coap_dtls.is_some()
+            && certificates.any(|all| crate::fronts::dtls::has_certificate(all))
+    }
+}

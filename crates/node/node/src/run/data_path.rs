@@ -1,0 +1,113 @@
+//! The data path: the engine, its threads, and the state of functions.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use mote_core::state::State;
+use mote_engine::{Config as EngineConfig, Engine};
+use mote_journal::nats::Nats;
+use mote_pool::budget::Budget;
+use mote_store::seal::Secrets;
+use mote_store::state::FileState;
+use tokio::runtime::Handle;
+
+use super::open::{Opened, STATE_FILE};
+use super::thread::runtime_on_thread;
+use crate::config::Config;
+use crate::fronts::limits::data_threads;
+use crate::{interpreters, nats};
+
+/// The share of the budget for prewarmed interpreters, unless the configuration sets it.
+const PREWARM_SHARE: u64 = 16;
+/// Small nodes give more of their budget, up to this share, for one Python and one Node
+/// ([`PREWARM_FIRST_BYTES`]): a start of Node without it takes a hundred times as long. Prewarmed
+/// interpreters are evicted before any instance.
+const PREWARM_SHARE_SMALL: u64 = 4;
+/// What one prewarmed Python and one prewarmed Node count as.
+const PREWARM_FIRST_BYTES: u64 = 80 << 20;
+/// Instances that may start at once on the whole node, per core. A start is mostly processor work,
+/// so more of them delay each other. The limit is twice that of one function, so that one function
+/// cannot block all others.
+const STARTS_PER_CORE: u32 = 4;
+
+/// What runs invocations.
+pub(crate) struct DataPath {
+    pub(crate) engine: Engine,
+    /// The runtime of the tasks of the engine and the fronts.
+    pub(crate) runtime: Handle,
+    /// Further threads that serve connections and instances.
+    pub(super) further: Vec<Handle>,
+    /// The state of functions.
+    pub(crate) state: Arc<dyn State>,
+    /// The file of that state, unless it is in NATS.
+    pub(super) state_file: Option<FileState>,
+    /// The connection to NATS, if the node shares anything with others.
+    pub(crate) nats: Option<Nats>,
+    /// The memory that all instances together may use.
+    pub(crate) memory_bytes: u64,
+    /// Cores of the machine.
+    pub(crate) cores: u32,
+}
+
+/// Starts the engine on the current runtime. It serves no function yet.
+pub(super) fn begin(config: &Config, opened: &Opened, secrets: Secrets) -> Result<DataPath> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores_max = u32::try_from(cores).unwrap_or(1);
+    let budget = Budget {
+        memory_bytes: config.memory.of(mote_process::memory::machine_bytes()),
+        starts_max: STARTS_PER_CORE.saturating_mul(cores_max),
+    };
+    let for_prewarmed = config.prewarm_bytes.unwrap_or_else(|| prewarm_bytes(budget.memory_bytes));
+    let engine_config = EngineConfig {
+        instances_max_default: cores_max,
+        budget,
+        interpreters: interpreters::for_engine(&opened.interpreters),
+        busy_poll: config.polling && cores > 1,
+        prewarm_bytes: for_prewarmed,
+        timeout_factor: config.timeout_factor,
+        access_default: config.access,
+        closed_networks: config.closed_networks.clone(),
+        secrets,
+    };
+    let mut further = Vec::new();
+    for _ in 1..data_threads(config.threads, cores) {
+        further.push(runtime_on_thread("mote-data", std::future::pending())?);
+    }
+    let runtime = Handle::current();
+    let engine = Engine::new(engine_config, opened.backend.clone(), runtime.clone(), &further);
+    let nats = match &config.nats {
+        Some(servers) => Some(nats::start(servers, config.uid_base, &runtime)?),
+        None => None,
+    };
+    let (state, state_file) = nats::state(nats.as_ref(), &config.data.join(STATE_FILE));
+    let memory_bytes = budget.memory_bytes;
+    Ok(DataPath {
+        engine,
+        runtime,
+        further,
+        state,
+        state_file,
+        nats,
+        memory_bytes,
+        cores: cores_max,
+    })
+}
+
+/// The memory for prewarmed interpreters on a node with this budget.
+fn prewarm_bytes(budget_bytes: u64) -> u64 {
+    let first = PREWARM_FIRST_BYTES.min(budget_bytes / PREWARM_SHARE_SMALL);
+    first.max(budget_bytes / PREWARM_SHARE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_node_has_room_for_one_prewarmed_interpreter_of_each_kind() {
+        const MIB: u64 = 1 << 20;
+        for (budget, expected) in [(128, 32), (320, 80), (768, 80), (1_280, 80), (8_192, 512)] {
+            assert_eq!(prewarm_bytes(budget * MIB), expected * MIB, "{budget} MiB");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Opens the files of a node, and what starts its functions.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use mote_sandbox::{ProcessBackend, SandboxConfig, ZygoteHandle};
+use mote_store::seal::Secrets;
+use mote_store::{LostFile, Store};
+use tokio::runtime::Handle;
+
+use crate::config::Config;
+use crate::unusable::unusable;
+use crate::{accepted, interpreters, secrets};
+
+/// The file of the state of functions, in the data folder.
+pub(super) const STATE_FILE: &str = "state.db";
+
+/// The files of the node, and what it starts functions with.
+pub(crate) struct Opened {
+    pub(crate) store: Arc<Store>,
+    /// Databases that were missing or damaged when the node started.
+    pub(crate) lost_files: Vec<LostFile>,
+    pub(crate) interpreters: interpreters::Found,
+    pub(crate) backend: Arc<ProcessBackend>,
+}
+
+/// Opens the store, and looks for interpreters meanwhile. The secrets belong to the engine.
+pub(super) async fn open(
+    config: &Config,
+    zygote: ZygoteHandle,
+    management: &Handle,
+) -> Result<(Opened, Secrets)> {
+    let settings = config.clone();
+    let opening = management.spawn_blocking(move || open_files(&settings));
+    let (found, opened) = tokio::join!(interpreters::find(), opening);
+    let (store, shims_dir, secrets, lost_files) = opened.context("cannot open the store")??;
+    interpreters::compile_shims(&found, &shims_dir, management);
+    let mut sandbox = SandboxConfig::default();
+    sandbox.runtime_prefixes = found.prefixes();
+    sandbox.shims_dir = Some(shims_dir);
+    sandbox.uid_base = config.uid_base;
+    let backend = Arc::new(ProcessBackend::new(zygote, sandbox));
+    let opened = Opened { store: Arc::new(store), lost_files, interpreters: found, backend };
+    Ok((opened, secrets))
+}
+
+/// The store, the folder of the shims, the secrets, and the databases that are lost.
+fn open_files(config: &Config) -> Result<(Store, PathBuf, Secrets, Vec<LostFile>)> {
+    let data_dir = &config.data;
+    let tightened = mote_store::own::secure(data_dir).map_err(not_own)?;
+    for path in tightened {
+        let path = path.display();
+        tracing::warn!("others could write to {path} in the data folder, which they cannot now");
+    }
+    refuse_newer_files(data_dir)?;
+    let store = Store::open(data_dir)?;
+    let lost_files = lost_files(&store, config.journal_name.is_some())?;
+    let shims = mote_build::shims::unpack(store.root())
+        .with_context(|| format!("cannot write the shims below {}", data_dir.display()))?;
+    let secrets = secrets::open(config, &store)?;
+    Ok((store, shims, secrets, lost_files))
+}
+
+/// All files are checked before one of them is changed.
+fn refuse_newer_files(data_dir: &Path) -> Result<()> {
+    mote_journal::records::refuse_newer(&data_dir.join(accepted::FILE_NAME))?;
+    mote_store::state::FileState::refuse_newer(&data_dir.join(STATE_FILE))?;
+    Ok(())
+}
+
+/// Says which of the databases next to the store are missing or damaged, and moves damaged ones aside.
+/// The journal of a node whose log is elsewhere is made again from that log.
+fn lost_files(store: &Store, journal_is_elsewhere: bool) -> Result<Vec<LostFile>> {
+    let mut all = Vec::new();
+    for name in [accepted::FILE_NAME, STATE_FILE] {
+        if name == accepted::FILE_NAME && journal_is_elsewhere {
+            continue;
+        }
+        if let Some(lost) = store.check_file(name)? {
+            tracing::error!(
+                "{lost}. The node makes a new one; to keep what it held, stop the node and restore \
+                 the file from a backup"
+            );
+            all.push(lost);
+        }
+    }
+    Ok(all)
+}
+
+/// A data folder that others could change, with the remedy.
+fn not_own(error: mote_store::own::NotOwn) -> anyhow::Error {
+    let text = format!(
+        "{error}; the data folder is for the node alone: give what is in it to the user of the node, \
+         or name another folder with --data"
+    );
+    unusable("data", text)
+}
