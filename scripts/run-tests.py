@@ -4,7 +4,7 @@
 Builds all test programs first. With names, only the programs with these names run, for example
 `run-tests.py faults`. Each program prints to a file, which is shown whole when the program has
 ended, so the output of two programs never mixes. Programs that measure time run after the others,
-each alone. Last come the examples in the documentation.
+each alone.
 
 Most end-to-end tests wait for a node rather than for a processor, so two lanes on two processors
 take little more than half of the time. The script exits with 1 if any program failed, and lists
@@ -128,9 +128,6 @@ def main() -> None:
     for program in found:
         if program.name in ALONE:
             run(program)
-    if not arguments.names:
-        # Of the whole workspace, because a single crate would be compiled with other features.
-        runner.run("documentation", ["cargo", "test", "--quiet", "--workspace", "--doc"], root)
 
     slowest = sorted(runner.times, reverse=True)[:12]
     print("\nslowest: " + ", ".join(f"{title} {took:.0f} s" for took, title in slowest))
