@@ -154,9 +154,11 @@ impl Autoscaler {
             Rule::Hpa(rule) => rule.decide(o),
             Rule::OpenFaas(rule) => rule.decide(o, &self.bounds),
         };
-        // Under any rule, a caller that waits gets at least one instance.
-        let (wished, reason) = if proposal.desired == 0 && o.live() == 0 && o.queued > 0 {
-            (1, Reason::FirstInvocation)
+        // Under any rule, a caller that waits gets at least one instance, also where the rule only
+        // keeps instances for a next invocation: the pool starts none for that.
+        let starts_none = proposal.desired <= 1 || proposal.reason == Reason::KeepAlive;
+        let (wished, reason) = if starts_none && o.live() == 0 && o.queued > 0 {
+            (proposal.desired.max(1), Reason::FirstInvocation)
         } else {
             (proposal.desired, proposal.reason)
         };

@@ -65,7 +65,8 @@ impl Target {
             return Proposal::new(0, Reason::Idle);
         }
         let (wanted, reason) = self.wanted(o);
-        let wanted = wanted.max(u32::from(o.live() > 0));
+        // The windows show nothing of an invocation that has just arrived, but its instance stays.
+        let wanted = wanted.max(u32::from(o.live() > 0 || !o.is_idle()));
         self.needed.push(o.now_ns, wanted, FALL_NS);
         let desired = self.needed.max();
         match () {

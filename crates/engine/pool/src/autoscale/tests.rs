@@ -66,6 +66,33 @@ fn busy(rate: f64, inside: u32) -> Demand {
 }
 
 #[test]
+fn between_two_looks_of_a_target_the_first_instance_stays_and_one_that_died_is_replaced() {
+    let policies = [
+        Policy::Concurrency { target: 1 },
+        Policy::Rps { target: 10 },
+        Policy::Cpu { target_percent: 50 },
+    ];
+    for policy in policies {
+        let mut script = Script::new(&policy, 0, 10);
+        let at = |script: &mut Script, after_ns: u64, (ready, in_flight, queued)| {
+            let o = &mut script.o;
+            o.now_ns += after_ns;
+            (o.ready, o.in_flight, o.queued) = (ready, in_flight, queued);
+            script.scaler.settle(in_flight + queued, o.now_ns);
+            let decision = script.scaler.decide(o);
+            (decision.desired, decision.reason)
+        };
+        let first = (1, Reason::FirstInvocation);
+        assert_eq!(at(&mut script, S, (0, 0, 1)), first, "{policy:?}");
+        assert_eq!(at(&mut script, S / 10, (1, 1, 0)).0, 1, "{policy:?}: it runs");
+        assert_eq!(at(&mut script, S / 10, (1, 0, 0)).0, 1, "{policy:?}: it has ended");
+        assert_eq!(at(&mut script, S, (1, 0, 0)), (1, Reason::KeepAlive), "{policy:?}");
+        // It dies while it is kept, and the next invocation comes before the next look.
+        assert_eq!(at(&mut script, S / 10, (0, 0, 1)), first, "{policy:?}: it has died");
+    }
+}
+
+#[test]
 fn rules_under_constant_demand() {
     use Reason::*;
     let knative = || Policy::Knative(KnativeSettings::default());
