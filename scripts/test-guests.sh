@@ -44,7 +44,7 @@ TESTS_NODE=(first_light deploys faults egress secrets management rollout scale_t
 declare -A TARGET_OF=([arm64]=aarch64-unknown-linux-musl [armv7]=armv7-unknown-linux-musleabihf)
 declare -A DEBIAN_OF=([arm64]=arm64 [armv7]=armhf) QEMU_OF=([arm64]=aarch64 [armv7]=arm)
 # The crates whose tests run translated: all but those that need tools of this machine's processor.
-TRANSLATED=(mote-core mote-pool mote-sandbox mote-engine mote-http mote-coap mote-journal mote-store mote-project mote-upgrade)
+TRANSLATED=(mote-spec mote-core mote-pool mote-sandbox mote-engine mote-http mote-coap mote-journal mote-store mote-project mote-upgrade)
 
 programs='' tests='' keep=no jobs=()
 declare -A foreign=([arm64]=target/static/${TARGET_OF[arm64]}/release [armv7]=target/static/${TARGET_OF[armv7]}/release)

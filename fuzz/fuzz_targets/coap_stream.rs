@@ -12,8 +12,8 @@ use mote_coap::Config;
 use mote_coap::machine::Machine;
 use mote_coap::stream::{self, BASE_MESSAGE_BYTES, MESSAGE_BYTES_MAX};
 use mote_coap::notices::{Notices, State};
-use mote_core::spec::CoapResource;
-use mote_core::{Fault, FunctionName, Invocation, Invoker, Reply, RouteInfo};
+use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo};
+use mote_spec::{CoapResource, FunctionName};
 
 #[derive(Clone)]
 struct Node(FunctionName);

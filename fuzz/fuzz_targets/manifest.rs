@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mote_api::Manifest;
+use mote_spec::Manifest;
 
 fuzz_target!(|text: &str| {
     let first = Manifest::parse("mote.toml", text);

@@ -5,9 +5,9 @@
 
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
-use mote_core::spec::mqtt::MqttVersion;
 use mote_mqtt::message;
 use mote_mqtt::packet::{self, Packet, Read};
+use mote_spec::mqtt::MqttVersion;
 
 const BYTES_MAX: usize = 1 << 10;
 

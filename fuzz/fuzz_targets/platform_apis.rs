@@ -22,8 +22,8 @@ use mote_platforms::compat::node::{
 };
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Phases, Reply, headers};
-use mote_core::spec::Runtime;
-use mote_core::{Fault, FunctionName, FunctionSpec};
+use mote_core::Fault;
+use mote_spec::{FunctionName, FunctionSpec, Runtime};
 
 const REQUESTS_MAX: usize = 10;
 const BODY_BYTES_MAX: u64 = 64 << 10;

@@ -13,7 +13,6 @@ pub const NAMESPACE: &str = "default";
 /// The cluster; dropping it removes everything.
 pub struct Cluster {
     dir: tempfile::TempDir,
-    /// The cells.
     pub cells: Vec<Cell>,
     controllers: Vec<Controller>,
     made: u32,
@@ -23,11 +22,9 @@ pub struct Cluster {
 
 /// A node with its agent.
 pub struct Cell {
-    /// Its name in the cluster.
     pub name: String,
     /// Its end comes before that of the node.
     agent: Agent,
-    /// The node.
     pub node: Node,
     ports: [u16; 2],
 }
@@ -184,7 +181,6 @@ impl Cluster {
             .expect("the program starts")
     }
 
-    /// Starts one more controller.
     pub fn add_controller(&mut self) {
         self.made += 1;
         let name = format!("controller-{}", self.made);

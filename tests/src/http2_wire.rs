@@ -21,7 +21,6 @@ pub(crate) const END_HEADERS: u8 = 4;
 /// `:status: 200` of the static table (RFC 7541).
 pub(crate) const STATUS_200: u8 = 0x88;
 
-/// A frame that was received.
 pub(crate) struct Frame {
     pub(crate) kind: u8,
     pub(crate) flags: u8,
@@ -29,7 +28,6 @@ pub(crate) struct Frame {
     pub(crate) payload: Vec<u8>,
 }
 
-/// A connection.
 pub(crate) struct Wire {
     pub(crate) socket: TcpStream,
     input: Vec<u8>,
@@ -48,7 +46,6 @@ impl Wire {
         wire
     }
 
-    /// Sends a frame.
     pub(crate) fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Result<()> {
         let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
         frame.extend([kind, flags]);

@@ -259,7 +259,6 @@ impl Node {
         std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
     }
 
-    /// The text of its log.
     pub fn log(&self) -> String {
         self.file("up.err")
     }
@@ -548,14 +547,11 @@ pub fn base64(bytes: impl AsRef<[u8]>) -> String {
     text
 }
 
-/// An HTTP answer.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// Status.
     pub status: u16,
     /// Fields, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// Body.
     pub body: Vec<u8>,
 }
 
@@ -565,12 +561,10 @@ impl Answer {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The body as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The body as JSON.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
     }
@@ -584,7 +578,6 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects.
     pub fn open(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("the front listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
@@ -724,7 +717,6 @@ impl Connection {
     }
 }
 
-/// The repository's root.
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }

@@ -12,12 +12,10 @@ pub fn unix_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
-/// One line of a function's log.
 #[derive(Debug, Clone)]
 pub struct LogLine {
     /// Time in microseconds since 1970.
     pub unix_us: u64,
-    /// Text of the line.
     pub message: String,
 }
 
@@ -93,7 +91,6 @@ impl Node {
 /// A running `mote logs --follow`.
 pub struct Follower {
     child: Child,
-    /// The lines that it read.
     pub lines: mpsc::Receiver<LogLine>,
 }
 

@@ -30,7 +30,6 @@ fn broker_program() -> Option<&'static str> {
     .find(|path| Path::new(path).exists())
 }
 
-/// The process of the node's own broker.
 pub fn broker_process(node: &Node) -> u32 {
     let children = format!("/proc/{0}/task", node.pid());
     wait_for("the broker's process", || {
@@ -51,7 +50,6 @@ pub fn broker_process(node: &Node) -> u32 {
 pub struct Broker {
     child: Option<Child>,
     folder: tempfile::TempDir,
-    /// The port of its listener.
     pub port: u16,
 }
 
@@ -101,7 +99,6 @@ impl Broker {
         });
     }
 
-    /// What it logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
@@ -150,7 +147,6 @@ impl Broker {
         assert!(child.wait().expect("our child").success(), "{args:?}");
     }
 
-    /// Subscribes to a filter.
     pub fn subscribe(&self, filter: &str) -> Subscriber {
         Subscriber::start(self.port, &["-t", filter, "-q", "1"])
     }
@@ -230,7 +226,6 @@ impl Drop for Subscriber {
 
 /// A TCP relay to a broker, whose connections can be cut.
 pub struct Relay {
-    /// Its own address.
     pub address: SocketAddr,
     open: Arc<Mutex<Vec<TcpStream>>>,
 }
@@ -271,7 +266,6 @@ impl Relay {
 
 /// A server to which functions report their effects; each line that it receives is one.
 pub struct Effects {
-    /// Its address.
     pub address: SocketAddr,
     lines: Arc<Mutex<Vec<String>>>,
 }
@@ -291,7 +285,6 @@ def effect(text):
 ";
 
 impl Effects {
-    /// Starts it.
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let address = listener.local_addr().expect("bound");

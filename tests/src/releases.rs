@@ -10,7 +10,6 @@ use crate::repository;
 /// The files of a release by their paths, with their modes.
 #[derive(Debug, Clone)]
 pub struct Release {
-    /// Its version.
     pub version: String,
     /// Path, mode and content of each file below the folder of the release.
     pub files: BTreeMap<String, (u32, Vec<u8>)>,
@@ -33,7 +32,6 @@ pub fn requirements(version: &str, machine: &str, kernel: &str, glibc: &str) -> 
 }
 
 impl Release {
-    /// A release for this machine.
     pub fn new(version: &str) -> Self {
         let program = format!("#!/bin/sh\n[ \"$1\" != version ] || echo mote {version}\n");
         let needed = requirements(version, std::env::consts::ARCH, "5.12", "2.17");

@@ -34,7 +34,6 @@ pub struct Tally {
 /// An invocation that the node has accepted: the path of its result, and its body.
 pub type Accepted = (String, String);
 
-/// Running callers.
 #[derive(Default)]
 pub struct Callers {
     shared: Arc<Shared>,

@@ -11,13 +11,11 @@ use crate::log::unix_us;
 /// One call, with times from the start of the load.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// When it was due.
     pub intended: Duration,
     /// Time at which its answer had arrived.
     pub ended: Duration,
     /// Its status, 0 when the connection broke.
     pub status: u16,
-    /// The answer's text.
     pub text: String,
 }
 
@@ -116,7 +114,6 @@ pub fn open(http: SocketAddr, path: &str, times: &[Duration], connections: usize
 }
 
 impl Load {
-    /// Calls with this status.
     pub fn count(&self, status: u16) -> usize {
         self.calls.iter().filter(|call| call.status == status).count()
     }

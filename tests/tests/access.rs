@@ -28,7 +28,6 @@ const LOCAL: &str = "version = 1\n[access]\nmode = \"local\"\n";
 /// Does not say who may call it.
 const UNSET: &str = "version = 1\n";
 
-/// The keys of a test.
 struct Keys {
     good: String,
     /// For another function.

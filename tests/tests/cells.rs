@@ -31,7 +31,6 @@ const ALONE: &str = "version = 1\n[scale]\nmax = 1\n[env]\nWHO = { secret = \"wh
 /// The time within which a lost cell is noticed, and some for the answer.
 const NOTICED: Duration = Duration::from_millis(2_000);
 
-/// A node that is a cell.
 struct Cell {
     node: Node,
     name: &'static str,

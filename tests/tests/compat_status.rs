@@ -183,7 +183,6 @@ impl Scene {
 
 /// The requests with which a platform's client produces the conditions.
 trait Platform {
-    /// Calls a function.
     fn call(&self, function: &str, body: &[u8]) -> Answer;
     /// Calls without waiting for the result.
     fn call_later(&self, function: &str) -> Answer;

@@ -73,7 +73,6 @@ fn holder(cluster: &Cluster, journal: &str) -> Option<usize> {
     })
 }
 
-/// Whether a node runs a journal.
 fn runs(node: &Node, journal: &str) -> bool {
     let list = node.management("/v1/journals");
     let all = list["journals"].as_array().expect("a list");

@@ -51,7 +51,6 @@ impl Files {
 struct Bench {
     files: Files,
     node: Node,
-    /// The port for TLS.
     port: u16,
     /// The port without TLS.
     plain: u16,

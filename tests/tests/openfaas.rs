@@ -17,7 +17,6 @@ const ON: [&str; 2] = ["--openfaas", ":0"];
 /// Lets callbacks reach the servers of these tests, which listen on loopback.
 const TO_THIS_MACHINE: [(&str, &str); 1] = [("MOTE_OUTGOING", "machine")];
 
-/// A client that is logged in.
 struct Client {
     address: SocketAddr,
     auth: String,

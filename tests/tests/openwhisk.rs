@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 const ON: [&str; 2] = ["--openwhisk", ":0"];
 
-/// A client with the key.
 struct Client {
     address: SocketAddr,
     auth: String,

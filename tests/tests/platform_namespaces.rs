@@ -11,7 +11,6 @@ const ROLES: [&str; 3] = ["viewer", "deployer", "operator"];
 const ACTION: &str = "def main(args):\n    print('seen')\n    return {'greeting': 'hello ' + args.get('name', 'you')}\n";
 const HANDLER: &str = "def handler(context, event):\n    context.logger.info('called')\n    return 'hello ' + event.body.decode()\n";
 
-/// A client with a token.
 struct Client {
     address: SocketAddr,
     auth: String,

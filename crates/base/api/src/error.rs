@@ -74,7 +74,7 @@ impl Problem {
             return problem.with_hint("see what is there: mote list");
         }
         let problem = Self::new(404, "M0501", format!("no function is named {shown}"));
-        match crate::nearest(name, existing) {
+        match mote_spec::nearest(name, existing) {
             Some(near) => problem.with_hint(format!("did you mean `{near}`?")),
             None => problem.with_hint("see what is there: mote list"),
         }

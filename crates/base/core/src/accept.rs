@@ -6,9 +6,9 @@
 use std::pin::Pin;
 
 use bytes::Bytes;
+use mote_spec::ATTEMPTS_DEFAULT;
 
 use crate::invocation::{Head, InvocationId, Trigger};
-use crate::spec::ATTEMPTS_DEFAULT;
 
 /// The idempotency keys and order keys of schedules begin with this, and no others do.
 pub const SCHEDULE_KEYS: &str = "schedule/";

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 
-use crate::spec::Egress;
+use mote_spec::Egress;
 
 /// A boxed future, for this interface only; never on the request path.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;

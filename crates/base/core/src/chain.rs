@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::name::FunctionName;
+use mote_spec::FunctionName;
 
 /// Functions that may call each other in a row, the first one included.
 pub const DEPTH_MAX: u8 = 16;

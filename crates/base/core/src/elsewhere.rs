@@ -7,9 +7,10 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use mote_spec::FunctionName;
+
 use crate::fault::Fault;
 use crate::invocation::{Invocation, Reply};
-use crate::name::FunctionName;
 
 /// Longest head of an invocation that may leave; fronts accept far shorter ones.
 pub const HEAD_BYTES_MAX: usize = 384 << 10;

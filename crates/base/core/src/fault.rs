@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use mote_spec::Platform;
+
 use crate::body::BodyError;
-use crate::spec::Platform;
 
 /// The party that can correct the failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

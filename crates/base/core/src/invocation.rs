@@ -10,17 +10,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use mote_spec::fields::without;
+use mote_spec::mqtt::Connection;
+use mote_spec::{
+    Access, AsyncRules, CertificateRules, CoapResource, FunctionName, HttpRules, Platform, Rates,
+    STREAM_IDLE_MS_DEFAULT, TokenRules, WebhookRules,
+};
 
 use crate::body::Body;
 use crate::chain::Chain;
 use crate::fault::Fault;
-use crate::name::FunctionName;
 use crate::place::Place;
-use crate::spec::mqtt::Connection;
-use crate::spec::{
-    Access, AsyncRules, CertificateRules, CoapResource, HttpRules, Platform, Rates,
-    STREAM_IDLE_MS_DEFAULT, TokenRules, WebhookRules,
-};
 
 /// The source of an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -393,45 +393,6 @@ pub const CALLER_FIELD: &[u8] = b"mote-caller";
 /// The field with the parameters of a route, as a query: `id=17&path=a/b`.
 pub const PARAMETERS_FIELD: &[u8] = b"mote-params";
 
-/// How the fields begin that a front or trigger adds to an invocation, apart from those of `mote-`:
-/// what an MQTT message says besides its payload, and options of CoAP that HTTP does not have.
-const TRIGGER_FIELDS: [&[u8]; 2] = [b"mqtt-", b"coap-"];
-
-/// Whether only the node itself may set a field of this name: what it says about a schedule, about a
-/// message or an option of CoAP, about the source of a result, about an attempt, about the caller, or
-/// about its route. A caller's field of this name is left out, so a function may believe it. Any other
-/// sign is as good as a hyphen, because programs receive all of them as the same variable.
-pub fn is_set_by_node(name: &[u8]) -> bool {
-    // Each field of each request is asked about, and nearly none begins like these.
-    if !matches!(name.first(), Some(b'm' | b'M' | b'c' | b'C')) {
-        return false;
-    }
-    if TRIGGER_FIELDS.iter().any(|start| without(name, start).is_some()) {
-        return true;
-    }
-    let Some(rest) = without(name, b"mote-") else { return false };
-    let begins = |with: &[u8]| without(rest, with).is_some();
-    let is = |other: &[u8]| rest.len() == other.len() && begins(other);
-    begins(b"source")
-        || begins(b"schedule")
-        || is(b"attempt")
-        || is(b"step")
-        || is(b"caller")
-        || is(b"params")
-}
-
-/// What follows `start`, which is in lower case with hyphens, at the beginning of a name.
-fn without<'a>(name: &'a [u8], start: &[u8]) -> Option<&'a [u8]> {
-    let (first, rest) = name.split_at_checked(start.len())?;
-    first.iter().zip(start).all(|(byte, wanted)| dashed(*byte) == *wanted).then_some(rest)
-}
-
-/// A byte of a name as programs compare names: in their variables, all but letters and digits are
-/// the same.
-fn dashed(byte: u8) -> u8 {
-    if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' }
-}
-
 /// The fields of a header block, in order. Ends at the first incomplete field.
 pub fn headers(block: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let mut rest = block;
@@ -661,8 +622,8 @@ pub trait Invoker: Clone + Send + Sync + 'static {
     /// The function that a manifest has put at this host and path. Routes for certain hosts come
     /// before names of functions, the other ones after them, except that a function's own routes come
     /// before its name.
-    fn routed(&self, _asked: &crate::routing::Asked<'_>) -> crate::routing::Found {
-        crate::routing::Found::Nothing
+    fn routed(&self, _asked: &mote_spec::routes::Asked<'_>) -> mote_spec::routes::Found {
+        mote_spec::routes::Found::Nothing
     }
 
     /// Whether the node itself answers paths whose first segment is this one, which begins with `_`.

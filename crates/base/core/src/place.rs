@@ -5,7 +5,6 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use crate::Reply;
 use crate::body::{Body, BodyError, BodySource};
 use crate::shares::Share;
 
@@ -20,14 +19,17 @@ impl Place {
         Self(Arc::new(share))
     }
 
-    /// Keeps the place until a streamed answer has ended. A whole answer has ended already.
+    /// Keeps the place until the body of an answer has ended, if it is streamed. A whole one has
+    /// ended already.
     #[must_use]
-    pub fn until_end_of(self, mut reply: Reply) -> Reply {
-        if let Body::Stream { source, length } = reply.body {
-            let source = Box::new(Placed { source, place: Some(self) });
-            reply.body = Body::Stream { source, length };
+    pub fn until_end_of(self, body: Body) -> Body {
+        match body {
+            Body::Stream { source, length } => {
+                let source = Box::new(Placed { source, place: Some(self) });
+                Body::Stream { source, length }
+            }
+            whole => whole,
         }
-        reply
     }
 }
 

@@ -6,11 +6,8 @@
 use std::pin::Pin;
 
 use bytes::{Buf as _, Bytes};
+use mote_spec::mqtt::{Connection, check_topic, is_forbidden};
 
-use crate::spec::mqtt::{Connection, is_topic};
-
-/// Longest topic of a message in bytes.
-pub const TOPIC_BYTES_MAX: usize = 1_024;
 /// Largest payload of a message. A request of a function to its node has the same bound.
 pub const PAYLOAD_BYTES_MAX: usize = 960 << 10;
 /// User properties of a message at most, and the bytes of their names and values.
@@ -155,27 +152,6 @@ impl Message {
         let correlation = self.correlation.as_ref().map_or(0, Bytes::len);
         256 + self.topic.len() + self.payload.len() + user + texts + correlation
     }
-}
-
-/// Checks a topic to which a message is published. Topics that begin with `$` belong to the
-/// broker.
-pub fn check_topic(topic: &str) -> Result<(), String> {
-    if topic.is_empty() || topic.len() > TOPIC_BYTES_MAX {
-        return Err(format!("1 to {TOPIC_BYTES_MAX} bytes"));
-    }
-    if topic.starts_with('$') {
-        return Err("a topic that begins with $ belongs to the broker".to_owned());
-    }
-    if !is_topic(topic) || topic.contains(is_forbidden) {
-        return Err("no wildcards (+, #) and no control characters".to_owned());
-    }
-    Ok(())
-}
-
-/// Characters that a broker may refuse (MQTT 5, 1.5.4).
-fn is_forbidden(c: char) -> bool {
-    let code = u32::from(c);
-    c.is_control() || matches!(code, 0xfdd0..=0xfdef) || code & 0xfffe == 0xfffe
 }
 
 /// Why a message was not published.

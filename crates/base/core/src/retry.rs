@@ -1,8 +1,9 @@
 //! What happens after an attempt at an accepted invocation: it has succeeded, it is tried again
 //! later, or it becomes a dead letter. Pure.
 
+use mote_spec::{AsyncRules, RetryOn};
+
 use crate::fault::{Fault, FaultClass};
-use crate::spec::{AsyncRules, RetryOn};
 
 /// How one attempt ended.
 #[derive(Debug, Clone, Copy)]
@@ -48,52 +49,48 @@ pub struct Tried {
     pub random: f64,
 }
 
-impl AsyncRules {
-    /// What happens after an attempt that ended as `ended`.
-    pub fn next(&self, tried: Tried, ended: Attempt<'_>) -> Next {
-        let pause = |number: u32| {
-            let doubled = self.backoff_ms.saturating_mul(1 << number.saturating_sub(1).min(32));
-            let longest = doubled.min(self.backoff_ms_max).max(1);
-            // From half of the pause to all of it.
-            (longest as f64 * (0.5 + tried.random.clamp(0.0, 1.0) / 2.0)) as u64
-        };
-        let reason = match ended {
-            Attempt::Answered(500..=599) => RetryOn::Status,
-            Attempt::Answered(_) => return Next::Succeeded,
-            Attempt::Failed(Fault::Stopping) => return Next::Kept,
-            // The function was removed before the attempt reached it; the next one may find it again.
-            Attempt::Failed(Fault::NoSuchFunction) if tried.age_ms < self.age_ms_max => {
+/// What happens after an attempt that ended as `ended`.
+pub fn next(rules: &AsyncRules, tried: Tried, ended: Attempt<'_>) -> Next {
+    let pause = |number: u32| {
+        let doubled = rules.backoff_ms.saturating_mul(1 << number.saturating_sub(1).min(32));
+        let longest = doubled.min(rules.backoff_ms_max).max(1);
+        // From half of the pause to all of it.
+        (longest as f64 * (0.5 + tried.random.clamp(0.0, 1.0) / 2.0)) as u64
+    };
+    let reason = match ended {
+        Attempt::Answered(500..=599) => RetryOn::Status,
+        Attempt::Answered(_) => return Next::Succeeded,
+        Attempt::Failed(Fault::Stopping) => return Next::Kept,
+        // The function was removed before the attempt reached it; the next one may find it again.
+        Attempt::Failed(Fault::NoSuchFunction) if tried.age_ms < rules.age_ms_max => {
+            return Next::Again { after_ms: pause(tried.roomless), counts: false };
+        }
+        Attempt::Failed(fault) => match fault.class() {
+            FaultClass::Caller => return Next::Dead,
+            FaultClass::Capacity if tried.age_ms < rules.age_ms_max => {
                 return Next::Again { after_ms: pause(tried.roomless), counts: false };
             }
-            Attempt::Failed(fault) => match fault.class() {
-                FaultClass::Caller => return Next::Dead,
-                FaultClass::Capacity if tried.age_ms < self.age_ms_max => {
-                    return Next::Again { after_ms: pause(tried.roomless), counts: false };
-                }
-                FaultClass::Capacity => return Next::Dead,
-                FaultClass::Function | FaultClass::Platform => match fault {
-                    Fault::DeadlineStarting { .. } | Fault::DeadlineRunning { .. } => {
-                        RetryOn::Timeout
-                    }
-                    _ => RetryOn::Error,
-                },
+            FaultClass::Capacity => return Next::Dead,
+            FaultClass::Function | FaultClass::Platform => match fault {
+                Fault::DeadlineStarting { .. } | Fault::DeadlineRunning { .. } => RetryOn::Timeout,
+                _ => RetryOn::Error,
             },
-        };
-        let attempts = self.attempts.unwrap_or(tried.attempts_default);
-        if tried.attempt >= attempts
-            || tried.age_ms >= self.age_ms_max
-            || !self.retry.contains(&reason)
-        {
-            return Next::Dead;
-        }
-        Next::Again { after_ms: pause(tried.attempt), counts: true }
+        },
+    };
+    let attempts = rules.attempts.unwrap_or(tried.attempts_default);
+    if tried.attempt >= attempts
+        || tried.age_ms >= rules.age_ms_max
+        || !rules.retry.contains(&reason)
+    {
+        return Next::Dead;
     }
+    Next::Again { after_ms: pause(tried.attempt), counts: true }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::{AGE_MS_MAX_DEFAULT, BACKOFF_MS_MAX_DEFAULT};
+    use mote_spec::{AGE_MS_MAX_DEFAULT, BACKOFF_MS_MAX_DEFAULT};
 
     const TRIED: Tried =
         Tried { attempt: 1, roomless: 1, age_ms: 0, attempts_default: 3, random: 1.0 };
@@ -107,7 +104,7 @@ mod tests {
         let rules = AsyncRules { backoff_ms_max: 5_000, attempts: Some(9), ..Default::default() };
         let after = |attempt, random| {
             let tried = Tried { attempt, random, ..TRIED };
-            match rules.next(tried, Attempt::Failed(&error())) {
+            match next(&rules, tried, Attempt::Failed(&error())) {
                 Next::Again { after_ms, counts: true } => after_ms,
                 other => panic!("{other:?}"),
             }
@@ -122,44 +119,38 @@ mod tests {
     fn every_outcome_has_its_consequence() {
         let again = Next::Again { after_ms: 1_000, counts: true };
         let rules = AsyncRules::default();
-        fn next(rules: &AsyncRules, ended: Attempt<'_>) -> Next {
-            rules.next(TRIED, ended)
-        }
-        assert_eq!(next(&rules, Attempt::Answered(200)), Next::Succeeded);
+        let after = |ended: Attempt<'_>| next(&rules, TRIED, ended);
+        assert_eq!(after(Attempt::Answered(200)), Next::Succeeded);
+        assert_eq!(after(Attempt::Answered(404)), Next::Succeeded, "the function has answered");
+        assert_eq!(after(Attempt::Answered(503)), again);
+        assert_eq!(after(Attempt::Failed(&error())), again);
+        assert_eq!(after(Attempt::Failed(&Fault::DeadlineRunning { timeout_ms: 1 })), again);
+        assert_eq!(after(Attempt::Failed(&Fault::Stopping)), Next::Kept);
         assert_eq!(
-            next(&rules, Attempt::Answered(404)),
-            Next::Succeeded,
-            "the function has answered"
-        );
-        assert_eq!(next(&rules, Attempt::Answered(503)), again);
-        assert_eq!(next(&rules, Attempt::Failed(&error())), again);
-        assert_eq!(next(&rules, Attempt::Failed(&Fault::DeadlineRunning { timeout_ms: 1 })), again);
-        assert_eq!(next(&rules, Attempt::Failed(&Fault::Stopping)), Next::Kept);
-        assert_eq!(
-            next(&rules, Attempt::Failed(&Fault::NoSuchFunction)),
+            after(Attempt::Failed(&Fault::NoSuchFunction)),
             Next::Again { after_ms: 1_000, counts: false },
             "it waits until the function is deployed"
         );
         let old = Tried { age_ms: AGE_MS_MAX_DEFAULT, ..TRIED };
-        assert_eq!(rules.next(old, Attempt::Failed(&Fault::NoSuchFunction)), Next::Dead);
-        let full = next(&rules, Attempt::Failed(&Fault::QueueFull));
+        assert_eq!(next(&rules, old, Attempt::Failed(&Fault::NoSuchFunction)), Next::Dead);
+        let full = after(Attempt::Failed(&Fault::QueueFull));
         assert_eq!(full, Next::Again { after_ms: 1_000, counts: false });
     }
 
     #[test]
     fn attempts_age_and_the_chosen_failures_limit_it() {
         let rules = AsyncRules { retry: vec![RetryOn::Timeout], ..Default::default() };
-        assert_eq!(rules.next(TRIED, Attempt::Failed(&error())), Next::Dead);
+        assert_eq!(next(&rules, TRIED, Attempt::Failed(&error())), Next::Dead);
         let rules = AsyncRules::default();
         let third = Tried { attempt: 3, ..TRIED };
-        assert_eq!(rules.next(third, Attempt::Failed(&error())), Next::Dead);
+        assert_eq!(next(&rules, third, Attempt::Failed(&error())), Next::Dead);
         let once = Tried { attempts_default: 1, ..TRIED };
-        assert_eq!(rules.next(once, Attempt::Failed(&error())), Next::Dead);
+        assert_eq!(next(&rules, once, Attempt::Failed(&error())), Next::Dead);
         let old = Tried { age_ms: AGE_MS_MAX_DEFAULT, ..TRIED };
-        assert_eq!(rules.next(old, Attempt::Failed(&error())), Next::Dead);
-        assert_eq!(rules.next(old, Attempt::Failed(&Fault::NodeFull)), Next::Dead);
+        assert_eq!(next(&rules, old, Attempt::Failed(&error())), Next::Dead);
+        assert_eq!(next(&rules, old, Attempt::Failed(&Fault::NodeFull)), Next::Dead);
         let many = Tried { roomless: 70, attempt: 1, ..TRIED };
-        let next = rules.next(many, Attempt::Failed(&Fault::NodeFull));
-        assert_eq!(next, Next::Again { after_ms: BACKOFF_MS_MAX_DEFAULT, counts: false });
+        let full = next(&rules, many, Attempt::Failed(&Fault::NodeFull));
+        assert_eq!(full, Next::Again { after_ms: BACKOFF_MS_MAX_DEFAULT, counts: false });
     }
 }

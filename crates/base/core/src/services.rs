@@ -9,11 +9,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
+use mote_spec::FunctionSpec;
 
 use crate::chain::Chain;
 use crate::invocation::InvocationId;
 use crate::publish::Message;
-use crate::spec::FunctionSpec;
 use crate::state::{self, Condition, Operation};
 use crate::wire::{FrameKind, WireError};
 
@@ -41,9 +41,6 @@ pub const NOTIFY_FIXED_BYTES: usize = 16;
 /// Fixed part of every RESPONSE payload.
 pub const RESPONSE_FIXED_BYTES: usize = 8;
 
-/// The port at which programs and servers reach the services over HTTP inside their sandboxes, with
-/// the name of [`crate::spec::OWN_FRONT`].
-pub const SERVICES_PORT: u16 = 6685;
 /// The variable with that address.
 pub const URL_VARIABLE: &str = "MOTE_SERVICES";
 

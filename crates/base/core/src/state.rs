@@ -7,6 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use bytes::Bytes;
+use mote_spec::QUOTA_BYTES_DEFAULT;
 
 /// Longest key in bytes.
 pub const KEY_BYTES_MAX: usize = 512;
@@ -19,12 +20,6 @@ pub const LIST_MAX: u32 = 1_000;
 pub const LIST_BYTES_MAX: usize = 512 << 10;
 /// Keys of one namespace.
 pub const KEYS_MAX: u64 = 100_000;
-/// Bytes of keys and values of one namespace, unless the manifest sets them.
-pub const QUOTA_BYTES_DEFAULT: u64 = 16 << 20;
-/// Largest quota that a manifest may set.
-pub const QUOTA_BYTES_MAX: u64 = 1 << 30;
-/// Most shared namespaces of one function.
-pub const SHARED_MAX: usize = 16;
 /// Longest time to live: about ten years.
 pub const TTL_MS_MAX: u64 = 10 * 366 * 24 * 3_600_000;
 

@@ -427,7 +427,7 @@ pub struct Load {
     pub code_dir: String,
     /// Folder of installed packages inside the sandbox, if any.
     pub packages_dir: Option<String>,
-    /// Entry ([`crate::FunctionSpec::entry`]).
+    /// Entry ([`mote_spec::FunctionSpec::entry`]).
     pub entry: String,
     /// Invocations at once; with `None` the shim decides by the shape of the handler.
     pub concurrency: Option<u32>,
@@ -441,7 +441,7 @@ pub struct Load {
     pub memory_bytes: Option<u64>,
     /// The platform whose contract the code follows; absent for `mote`'s own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compat: Option<crate::spec::Platform>,
+    pub compat: Option<mote_spec::Platform>,
     /// The contract of that platform, if it has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,

@@ -1,39 +1,7 @@
 //! Ids, heads and claimed times of invocations.
 
-use mote_core::invocation::{Head, headers, is_set_by_node};
+use mote_core::invocation::{Head, headers};
 use mote_core::{InvocationId, Phases};
-
-#[test]
-fn fields_of_the_node_are_known_by_their_names() {
-    for name in [
-        "mote-source",
-        "Mote-Source-Status",
-        "MOTE-SCHEDULE_DUE",
-        "mote_attempt",
-        "MOTE_Caller",
-        // Programs receive these as the same variables.
-        "mote.caller",
-        "mote~caller",
-        "mote'source.status",
-        "mqtt-topic",
-        "MQTT_User-x-mqtt-sender",
-        "Coap-Content-Format",
-    ] {
-        assert!(is_set_by_node(name.as_bytes()), "{name}");
-    }
-    for name in [
-        "",
-        "mote",
-        "mote-",
-        "mote-order-key",
-        "mote-attempts",
-        "x-mote-source",
-        "mqtt",
-        "x-mqtt-topic",
-    ] {
-        assert!(!is_set_by_node(name.as_bytes()), "{name}");
-    }
-}
 
 #[test]
 fn ids_are_ulids() {

@@ -157,8 +157,8 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mote_core::FunctionName;
     use mote_core::elsewhere::Places;
+    use mote_spec::FunctionName;
 
     const MIB: u64 = 1 << 20;
     const SECOND: u64 = 1_000_000_000;

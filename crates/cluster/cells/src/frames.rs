@@ -18,13 +18,11 @@ use mote_core::chain::Chain;
 use mote_core::elsewhere::{HEAD_BYTES_MAX, Load, Places, RevisionKey};
 use mote_core::fault::RateOf;
 use mote_core::invocation::{Head, headers};
-use mote_core::name::FunctionName;
-use mote_core::spec::Platform;
 use mote_core::{Fault, Invocation, InvocationId, Phases, Reply, Trigger};
+use mote_spec::{FunctionName, Platform};
 
 /// The version of this protocol. Cells of different versions do not forward to each other.
 pub(crate) const VERSION: u16 = 1;
-/// Bytes of a header.
 pub(crate) const HEADER_BYTES: usize = 12;
 /// Largest chunk in one BODY frame.
 pub(crate) const CHUNK_BYTES_MAX: usize = 16 << 10;
@@ -34,7 +32,6 @@ pub(crate) const INLINE_BYTES_MAX: usize = 64 << 10;
 pub(crate) const WINDOW_BYTES: u32 = 64 << 10;
 /// Revisions in one LOAD.
 pub(crate) const REVISIONS_MAX: usize = 1_024;
-/// Longest name of a cell.
 pub(crate) const CELL_NAME_BYTES_MAX: usize = 63;
 /// Longest text of a fault.
 const TEXT_BYTES_MAX: usize = 16 << 10;
@@ -43,7 +40,6 @@ pub(crate) const FLAG_END: u8 = 1;
 /// A body of unknown length.
 const UNKNOWN: u64 = u64::MAX;
 
-/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -117,7 +113,6 @@ pub(crate) enum Refused {
     Busy = 2,
 }
 
-/// A frame as it was received.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) kind: Kind,
@@ -232,7 +227,6 @@ pub(crate) fn is_cell_name(text: &str) -> bool {
     fits && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
 }
 
-/// Appends a HELLO.
 pub(crate) fn put_hello(out: &mut Vec<u8>, name: &str) {
     put(out, Kind::Hello, false, 0, |out| {
         out.extend_from_slice(&VERSION.to_le_bytes());
@@ -254,7 +248,6 @@ pub(crate) fn read_hello(frame: &Frame) -> Result<(u16, String), Malformed> {
     Ok((version, name.to_owned()))
 }
 
-/// The payload of a LOAD.
 pub(crate) fn load(load: &Load, draining: bool) -> Vec<u8> {
     let mut out = Vec::new();
     out.extend_from_slice(&load.free_bytes.to_le_bytes());
@@ -446,7 +439,6 @@ impl Answer {
     }
 }
 
-/// Reads a RESULT.
 pub(crate) fn read_result(frame: &Frame) -> Result<Answer, Malformed> {
     let mut reader = Reader(frame.payload.clone());
     let status = reader.u16()?;
@@ -523,7 +515,6 @@ pub(crate) fn put_fault(out: &mut Vec<u8>, stream: u32, fault: &Fault) {
     });
 }
 
-/// Reads a FAULT.
 pub(crate) fn read_fault(payload: Bytes) -> Result<Fault, Malformed> {
     let mut reader = Reader(payload);
     let (kind, attempt, number) = (reader.u8()?, reader.u8()?, reader.u64()?);
@@ -594,13 +585,11 @@ pub(crate) fn body_error(number: u8) -> BodyError {
     }
 }
 
-/// The number in a CREDIT.
 pub(crate) fn read_credit(payload: &[u8]) -> Result<u32, Malformed> {
     let bytes = payload.try_into().map_err(|_| Malformed("not a number"))?;
     Ok(u32::from_le_bytes(bytes))
 }
 
-/// The reason in a REFUSED.
 pub(crate) fn read_refused(payload: &[u8]) -> Result<Refused, Malformed> {
     match payload {
         [1] => Ok(Refused::NotHere),

@@ -49,7 +49,6 @@ use waiters::Waiters;
 
 pub use tls::{CellKey, KeyError};
 
-/// One cell of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CellAddress {
     /// Its name; empty if it is not known.
@@ -61,10 +60,8 @@ pub struct CellAddress {
 /// Why a list of cells is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ListError {
-    /// It is too long.
     #[error("at most {CELLS_MAX} cells")]
     TooMany,
-    /// Not a name.
     #[error("{0:?} is not the name of a cell: 1 to 63 letters, digits, `-`, `.` and `_`")]
     Name(String),
     /// A name or address appears twice.
@@ -75,7 +72,6 @@ pub enum ListError {
 /// A cell as this one sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CellState {
-    /// Its name and address.
     pub cell: CellAddress,
     /// `connected`, `draining` or `unreachable`.
     pub state: &'static str,
@@ -201,7 +197,6 @@ impl Cells {
         Ok(())
     }
 
-    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.0.address
     }
@@ -237,7 +232,6 @@ impl Cells {
         self.0.stranger.lock().clone()
     }
 
-    /// The counters.
     pub fn figures(&self) -> Figures {
         let counters = &self.0.counters;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -269,7 +263,6 @@ impl Cells {
     }
 }
 
-/// Checks a list of cells.
 pub fn check(name: &str, cells: &[CellAddress]) -> Result<(), ListError> {
     if cells.len() > CELLS_MAX {
         return Err(ListError::TooMany);

@@ -31,7 +31,6 @@ pub(crate) const STREAMS_MAX: usize = 1_024;
 const OUT_BYTES_MAX: usize = 1 << 20;
 /// Longest trailers that are sent; longer ones are left out.
 const TRAILERS_BYTES_MAX: usize = 64 << 10;
-/// Bytes that are read at once.
 const READ_BYTES: usize = 32 << 10;
 /// A connection with invocations on it is asked for a sign of life after this much silence.
 const SILENCE: Duration = Duration::from_millis(500);
@@ -66,7 +65,6 @@ pub(crate) enum News {
     },
 }
 
-/// One stream.
 #[derive(Default)]
 struct Stream {
     /// The body that arrives.

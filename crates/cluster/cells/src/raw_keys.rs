@@ -104,7 +104,6 @@ impl KeyPair {
         Ok(Self { own, public })
     }
 
-    /// The public half.
     pub fn public(&self) -> PublicKey {
         self.public
     }

@@ -11,7 +11,6 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// Shortest key. A cell shows its public key to whoever connects, so a key must not be guessable.
 const KEY_BYTES_MIN: usize = 32;
-/// Longest key.
 const KEY_BYTES_MAX: usize = 4_096;
 
 /// Why a key cannot be used.
@@ -19,12 +18,7 @@ const KEY_BYTES_MAX: usize = 4_096;
 pub enum KeyError {
     /// The file cannot be read.
     #[error("cannot read the key of the cells, {path}: {source}")]
-    Unreadable {
-        /// The file.
-        path: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    Unreadable { path: String, source: std::io::Error },
     /// It is too short or too long.
     #[error("the key of the cells has {0} bytes; it needs {KEY_BYTES_MIN} to {KEY_BYTES_MAX}")]
     Length(usize),
@@ -33,7 +27,6 @@ pub enum KeyError {
     Unusable(#[from] Error),
 }
 
-/// The key of a cluster.
 #[derive(Clone)]
 pub struct CellKey {
     connector: TlsConnector,
@@ -56,7 +49,6 @@ impl CellKey {
         Self::new(text.trim_ascii())
     }
 
-    /// The key with these bytes.
     pub fn new(secret: &[u8]) -> Result<Self, KeyError> {
         if !(KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&secret.len()) {
             return Err(KeyError::Length(secret.len()));

@@ -70,7 +70,6 @@ impl Waiters {
         }
     }
 
-    /// Wakes all.
     pub(crate) fn wake_all(&self) {
         self.wake_each(|_| u32::MAX);
     }
@@ -79,7 +78,7 @@ impl Waiters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mote_core::FunctionName;
+    use mote_spec::FunctionName;
 
     #[tokio::test]
     async fn those_who_wait_are_woken_in_order_and_forgotten() {

@@ -15,7 +15,6 @@ pub(crate) const CELL: (&str, &str) = ("mote-keys", "cell");
 /// The Secret with the secrets of functions, one key for each.
 pub(crate) const FUNCTIONS: &str = "mote-secrets";
 
-/// One key of a Secret as text.
 pub(crate) fn text(secret: &Secret, key: &str) -> Option<String> {
     let bytes = &secret.data.as_ref()?.get(key)?.0;
     let text = std::str::from_utf8(bytes).ok()?.trim();

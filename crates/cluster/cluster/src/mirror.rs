@@ -26,17 +26,14 @@ impl<K> Clone for Mirror<K> {
 }
 
 impl<K> Mirror<K> {
-    /// One object.
     pub(crate) fn get(&self, name: &str) -> Option<Arc<K>> {
         self.objects.read().get(name).cloned()
     }
 
-    /// All objects.
     pub(crate) fn all(&self) -> Vec<Arc<K>> {
         self.objects.read().values().cloned().collect()
     }
 
-    /// All names.
     pub(crate) fn names(&self) -> Vec<String> {
         self.objects.read().keys().cloned().collect()
     }

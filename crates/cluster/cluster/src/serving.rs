@@ -21,7 +21,6 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Listens at the address.
     pub(crate) async fn bind(address: std::net::SocketAddr) -> io::Result<Self> {
         let listener = mote_platforms::compat::listen(address).map_err(|error| {
             io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"))

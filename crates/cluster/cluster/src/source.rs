@@ -11,9 +11,8 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use mote_api::toml_reader::Mistakes;
-use mote_core::FunctionSpec;
-use mote_core::spec::Runtime;
+use mote_spec::toml_reader::Mistakes;
+use mote_spec::{FunctionSpec, Runtime};
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
@@ -28,13 +27,11 @@ pub(crate) const ARCHIVE_BYTES_MAX: u64 = 64 << 20;
 /// limits of memory are enough.
 pub(crate) const LARGE_BYTES: u64 = 2 << 20;
 
-/// The archive of a revision.
 pub(crate) struct Archive {
     /// The tar, with the spec as its first entry.
     pub(crate) tar: Bytes,
     /// SHA-256 of `tar`, as text.
     pub(crate) digest: String,
-    /// The word of the runtime.
     pub(crate) runtime: String,
     /// The bounds of instances, for the whole cluster.
     pub(crate) bounds: Bounds,
@@ -77,7 +74,7 @@ pub(crate) fn archive(name: &str, wanted: &Wanted) -> Result<Archive, String> {
         return Err(format!("the files describe the function {}, not {name}", planned.spec.name));
     }
     check_runtime(&planned.spec)?;
-    let json = mote_spec_json::to_json(&planned.spec).into_bytes();
+    let json = mote_spec::json::to_json(&planned.spec).into_bytes();
     let packed = mote_store::pack::pack(&root, Some((mote_api::SPEC_ENTRY, &json)))
         .map_err(|error| error.to_string())?;
     Ok(of_tar(packed.tar.into(), &planned.spec))
@@ -85,7 +82,7 @@ pub(crate) fn archive(name: &str, wanted: &Wanted) -> Result<Archive, String> {
 
 /// The mistakes in the words of the resource: nobody has seen the manifest that it was turned into.
 fn told(mistakes: &Mistakes) -> String {
-    let one = |mistake: &mote_api::toml_reader::Mistake| {
+    let one = |mistake: &mote_spec::toml_reader::Mistake| {
         let text = mistake.text.replace("mote.toml", "spec");
         let text = text.rsplit_once(" (line ").map_or(text.as_str(), |(text, _)| text);
         match &mistake.hint {

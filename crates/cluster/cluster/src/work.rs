@@ -11,7 +11,6 @@ use tokio::sync::Notify;
 
 /// The first pause after a failure; each further failure doubles it.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
-/// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// The queue. Cheap to clone.
@@ -21,7 +20,6 @@ pub(crate) struct Work {
     ready: Arc<Notify>,
     /// Names that were handled.
     pub(crate) handled: Counter,
-    /// Attempts that failed.
     pub(crate) failed: Counter,
 }
 

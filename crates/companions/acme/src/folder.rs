@@ -118,7 +118,6 @@ fn name(name: &GeneralName<'_>) -> String {
     }
 }
 
-/// The folder.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 

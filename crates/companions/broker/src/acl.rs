@@ -1,6 +1,6 @@
 //! Which topics a user may publish and subscribe to. Pure.
 
-use mote_core::spec::mqtt::{matched_part, matches};
+use mote_spec::mqtt::{matched_part, matches};
 
 /// The most levels of a topic or a filter.
 pub(crate) const LEVELS_MAX: usize = 32;

@@ -28,9 +28,9 @@ use tokio::sync::{Notify, oneshot};
 use crate::acl::{BYTES_MAX, may_publish, may_subscribe};
 use crate::config::Anonymous;
 use crate::kept::{ASK_TO_KEEP, Kept};
+use crate::limits::{CONNECTIONS_OF_USER_MAX, MORE_CONNECTIONS_MAX, NODE_USER};
 use crate::shares::Shares;
 use crate::users::{FILE_NAME, PASSWORD_BYTES_MAX, User, Users, verify};
-use crate::{CONNECTIONS_OF_USER_MAX, MORE_CONNECTIONS_MAX, NODE_USER};
 
 /// Wrong passwords of an address in a minute, after which its passwords are not checked any more
 /// in that minute.
@@ -61,7 +61,6 @@ const BUSY_LOOK: Duration = Duration::from_millis(10);
 /// many such users are remembered.
 const NAMED_EVERY: Duration = Duration::from_secs(60);
 const NAMED_MAX: usize = 1_024;
-/// Longest client id.
 const CLIENT_ID_BYTES_MAX: usize = 256;
 
 type Digest = [u8; 32];
@@ -99,7 +98,6 @@ struct Client {
     revoked: Arc<Notify>,
 }
 
-/// The rules for clients.
 pub(crate) struct Rules {
     anonymous: Anonymous,
     /// Of the node's own password.

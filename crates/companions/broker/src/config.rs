@@ -21,7 +21,6 @@ pub(crate) struct Config {
     pub(crate) password: String,
     /// The user id that the broker takes if it was started as root.
     pub(crate) uid: u32,
-    /// The namespaces of the node.
     pub(crate) namespaces: BTreeSet<String>,
 }
 

@@ -341,7 +341,6 @@ async fn accept(
 /// The rules for a client that has shown a valid certificate.
 struct Certified {
     rules: Arc<Rules>,
-    /// The names in it.
     names: Vec<String>,
 }
 

@@ -2,17 +2,18 @@
 //!
 //! The protocol, sessions and storage are those of the library `mqtt5`. This program confines
 //! itself ([`confinement`]), decides who may do what (`auth.rs`, `acl.rs`, `users.rs`), accepts
-//! connections without and with TLS (`front.rs`), and sets the limits (`shares.rs`, `kept.rs`). The
-//! node starts it in the folder of its data, writes one line of settings and then changes of
-//! certificates and namespaces to its standard input (`config.rs`), reads its ports from its
-//! standard output, and ends it by closing the input. It must not know functions, manifests or the
-//! store.
+//! connections without and with TLS (`front.rs`), and sets the limits (`limits.rs`, `shares.rs`,
+//! `kept.rs`). The node starts it in the folder of its data, writes one line of settings and then
+//! changes of certificates and namespaces to its standard input (`config.rs`), reads its ports from
+//! its standard output, and ends it by closing the input. It must not know functions, manifests or
+//! the store.
 
 mod acl;
 mod auth;
 mod config;
 mod front;
 mod kept;
+mod limits;
 mod shares;
 mod users;
 
@@ -39,19 +40,13 @@ use auth::{Holder, Rules};
 use config::{Change, Config, read_change};
 use front::{Front, Service, accept_plain};
 use kept::{KEPT_BYTES_MAX, KEPT_MAX};
-
-/// The name of the node's own user.
-pub(crate) const NODE_USER: &str = "mote-node";
+use limits::MORE_CONNECTIONS_MAX;
 
 /// Connections at once, and those without a name of one address.
 const CONNECTIONS_MAX: usize = 1_000;
 const CONNECTIONS_OF_ONE_MAX: usize = 250;
-/// Those of one user: half, as of sessions.
-pub(crate) const CONNECTIONS_OF_USER_MAX: usize = 500;
 /// Connections that clients without a name leave free, and as many that those with a name leave free.
 const RESERVE: usize = 125;
-/// Connections of the node itself, and those that are ending for others.
-pub(crate) const MORE_CONNECTIONS_MAX: usize = 200;
 /// Largest packet. A message for a client that is away is kept whatever its size, and several
 /// times for a moment, so three times this times the number of sessions must fit into the memory.
 const PACKET_BYTES_MAX: usize = 128 << 10;
@@ -60,7 +55,7 @@ const SUBSCRIPTIONS_MAX: usize = 100;
 /// Messages that wait for one client: while it is away, and while it does not read.
 const QUEUED_MAX: usize = 1_000;
 const QUEUED_BYTES_MAX: usize = 128 << 10;
-///
+/// Messages that one client may leave unread.
 /// A burst of small messages with QoS 0 that is longer than this loses its end. How many bytes all
 /// clients together may leave unread is for `shares.rs` to bound.
 const UNREAD_MAX: usize = 256;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use crate::NODE_USER;
+use crate::limits::NODE_USER;
 
 /// Memory in use from which on each user has a share of what is left: what clients have not read
 /// yet is most of it.

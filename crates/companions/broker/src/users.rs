@@ -8,18 +8,15 @@ use std::path::Path;
 
 use argon2::password_hash::{PasswordHash, PasswordHasher as _, PasswordVerifier as _, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
-use mote_core::spec::mqtt::check_filter;
+use mote_spec::mqtt::check_filter;
 use serde::Deserialize;
 
 /// The file, in the folder of the broker.
 pub(crate) const FILE_NAME: &str = "users.toml";
-/// Most users.
 const USERS_MAX: usize = 10_000;
 /// Most topic filters of a user, each way.
 const FILTERS_MAX: usize = 100;
-/// Longest name of a user.
 const NAME_BYTES_MAX: usize = 256;
-/// Longest password.
 pub(crate) const PASSWORD_BYTES_MAX: usize = 1_024;
 /// What one check of a password costs: OWASP's smallest recommendation, because the broker runs on
 /// small machines too.
@@ -35,7 +32,6 @@ pub(crate) struct Users {
     pub(crate) users: BTreeMap<String, User>,
 }
 
-/// A user.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct User {
@@ -120,7 +116,7 @@ impl User {
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
             return Some(format!("a name has 1 to {NAME_BYTES_MAX} bytes"));
         }
-        if name == crate::NODE_USER {
+        if name == crate::limits::NODE_USER {
             return Some("this name belongs to the node".to_owned());
         }
         if PasswordHash::new(&self.password).is_err() {
@@ -144,7 +140,6 @@ fn hasher() -> Argon2<'static> {
     Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
 }
 
-/// The hash of a password.
 pub(crate) fn hash(password: &[u8]) -> io::Result<String> {
     let mut salt = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut salt)?;
@@ -273,7 +268,10 @@ mod tests {
             ("[users.a]\npassword = \"plain\"".to_owned(), "not the hash"),
             (format!("[users.a]\npassword = \"{hash}\"\nread = [\"a+\"]"), "level of its own"),
             (format!("[users.a]\npassword = \"{hash}\"\nwrite = [\"$SYS/#\"]"), "belong to"),
-            (format!("[users.\"{}\"]\npassword = \"{hash}\"", crate::NODE_USER), "the node"),
+            (
+                format!("[users.\"{}\"]\npassword = \"{hash}\"", crate::limits::NODE_USER),
+                "the node",
+            ),
             ("[users.a]\npasswort = \"x\"".to_owned(), "passwort"),
         ] {
             let error = Users::parse(&text).expect_err(&text);

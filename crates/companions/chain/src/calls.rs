@@ -15,7 +15,6 @@ impl<H: Host> Run<'_, H> {
         }
     }
 
-    /// Calls a function.
     pub(crate) async fn call(
         &self,
         call: &Call,
@@ -115,7 +114,6 @@ impl<H: Host> Run<'_, H> {
         Ok(())
     }
 
-    /// Publishes a message.
     pub(crate) async fn publish(
         &self,
         template: &Template,

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use crate::expression::{Expression, Template};
 
-/// A chain.
 #[derive(Debug)]
 pub struct Chain {
-    /// Its name.
     pub name: String,
     /// The whole file, for `$workflow.definition`.
     pub definition: serde_json::Value,
@@ -17,7 +15,6 @@ pub struct Chain {
     pub output: Shape,
     /// How long a run may take.
     pub timeout: Option<Delay>,
-    /// Its tasks.
     pub tasks: Vec<Task>,
 }
 
@@ -26,7 +23,6 @@ pub struct Chain {
 pub struct Shape {
     /// The schema that data must match.
     pub schema: Option<Schema>,
-    /// The transformation.
     pub transform: Option<Template>,
 }
 
@@ -39,10 +35,8 @@ impl std::fmt::Debug for Schema {
     }
 }
 
-/// One task.
 #[derive(Debug)]
 pub struct Task {
-    /// Its name.
     pub name: String,
     /// The line of its name.
     pub line: usize,
@@ -58,11 +52,9 @@ pub struct Task {
     pub timeout: Option<Delay>,
     /// What follows it.
     pub then: Then,
-    /// What it does.
     pub work: Work,
 }
 
-/// What a task does.
 #[derive(Debug)]
 pub enum Work {
     /// Calls a function of the node.
@@ -76,7 +68,6 @@ pub enum Work {
     For(For),
     /// Runs tasks at the same time.
     Fork {
-        /// The tasks.
         branches: Vec<Task>,
         /// Whether the first to end wins.
         compete: bool,
@@ -89,19 +80,15 @@ pub enum Work {
     Switch(Vec<(Option<Expression>, Then)>),
     /// Runs tasks and handles their errors.
     Try {
-        /// The tasks.
         tasks: Vec<Task>,
         /// What happens to an error.
         catch: Box<Catch>,
     },
-    /// Waits.
     Wait(Delay),
 }
 
-/// The call of a function.
 #[derive(Debug)]
 pub struct Call {
-    /// The function.
     pub function: String,
     /// Method, path, header fields, query: of a call over `http://mote.internal/NAME`.
     pub http: Option<Http>,
@@ -112,13 +99,11 @@ pub struct Call {
 /// The parts of a call that only HTTP has.
 #[derive(Debug)]
 pub struct Http {
-    /// Request method.
     pub method: String,
     /// Path below the function.
     pub path: String,
     /// Header fields.
     pub headers: Option<Template>,
-    /// Query parameters.
     pub query: Option<Template>,
     /// Whether the output is the whole answer, with its status and header fields.
     pub whole: bool,
@@ -127,7 +112,6 @@ pub struct Http {
 /// A loop.
 #[derive(Debug)]
 pub struct For {
-    /// The list.
     pub list: Expression,
     /// Runs on while this holds.
     pub condition: Option<Expression>,

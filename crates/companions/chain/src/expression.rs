@@ -19,12 +19,10 @@ const FORBIDDEN: [&str; 2] = ["now", "env"];
 
 /// Levels of lists and objects in data.
 const DEPTH_MAX: usize = 200;
-/// Digits of a number.
 const DIGITS_MAX: usize = 400;
 
 type Data = data::JustLut<Val>;
 
-/// A compiled expression.
 #[derive(Clone)]
 pub struct Expression {
     filter: Rc<Filter<Data>>,
@@ -103,11 +101,8 @@ fn start(text: &str) -> String {
 pub enum Template {
     /// A value without expressions.
     Constant(Val),
-    /// An expression.
     Expression(Expression),
-    /// A list with expressions in it.
     List(Vec<Template>),
-    /// A map with expressions in it.
     Map(Vec<(String, Template)>),
 }
 
@@ -149,7 +144,6 @@ impl Template {
         }
     }
 
-    /// Its value.
     pub fn evaluate(&self, input: &Val, variables: &[Val]) -> Result<Val, String> {
         Ok(match self {
             Template::Constant(value) => value.clone(),
@@ -187,7 +181,6 @@ pub fn inside(text: &str) -> Option<&str> {
     text.trim().strip_prefix("${")?.strip_suffix('}')
 }
 
-/// A JSON value as a value of expressions.
 pub fn from_json(value: &serde_json::Value) -> Val {
     jaq_json::read::parse_single(value.to_string().as_bytes()).unwrap_or_default()
 }
@@ -246,7 +239,6 @@ pub fn get<'a>(value: &'a Val, key: &str) -> Option<&'a Val> {
     }
 }
 
-/// A text.
 pub fn text_of(value: &Val) -> Option<String> {
     match value {
         Val::TStr(bytes) => String::from_utf8(bytes.to_vec()).ok(),
@@ -262,7 +254,6 @@ pub fn int_of(value: &Val) -> Option<i64> {
     }
 }
 
-/// An object of these members.
 pub fn object<const N: usize>(members: [(&str, Val); N]) -> Val {
     let map = members.into_iter().map(|(key, value)| (Val::from(key.to_owned()), value));
     Val::obj(map.collect())

@@ -2,7 +2,6 @@
 
 use crate::yaml::{Kind, Mistake, Node};
 
-/// The text of a value.
 pub(crate) fn text_of(node: &Node) -> Result<&str, Mistake> {
     match &node.kind {
         Kind::Text(text) => Ok(text),

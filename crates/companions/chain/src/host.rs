@@ -9,7 +9,6 @@ const ERRORS: &str = "https://serverlessworkflow.io/spec/1.0.0/errors/";
 
 /// What a run needs from its surroundings.
 pub trait Host {
-    /// Calls a function.
     fn call(&self, call: Outgoing) -> LocalBoxFuture<'_, Result<Reply, Stop>>;
     /// Publishes a message to an MQTT topic.
     fn publish(&self, message: Publication) -> LocalBoxFuture<'_, Result<(), Stop>>;
@@ -33,7 +32,6 @@ pub struct Outgoing {
     pub step: String,
     /// The function, or `NAME@TAG`.
     pub function: String,
-    /// Request method.
     pub method: String,
     /// Path below the function.
     pub path: String,
@@ -41,7 +39,6 @@ pub struct Outgoing {
     pub query: String,
     /// Header fields, with lower-case names.
     pub headers: Vec<(String, String)>,
-    /// Body.
     pub body: Vec<u8>,
     /// How long the call may take in milliseconds; 0 for no limit of its own.
     pub timeout_ms: u64,
@@ -50,20 +47,16 @@ pub struct Outgoing {
 /// The answer of a function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// HTTP status.
     pub status: u16,
     /// Header fields.
     pub headers: Vec<(String, String)>,
-    /// Body.
     pub body: Vec<u8>,
 }
 
 /// A message for an MQTT topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Publication {
-    /// The topic.
     pub topic: String,
-    /// The payload.
     pub payload: Vec<u8>,
     /// The quality of service, 0 to 2.
     pub qos: u8,
@@ -78,7 +71,6 @@ pub struct Publication {
 pub struct Error {
     /// A URI that says what kind of error it is.
     pub kind: String,
-    /// The status.
     pub status: i64,
     /// What is wrong, in a few words.
     pub title: String,

@@ -39,7 +39,6 @@ const SUSPEND_AFTER_MS: u64 = 1_000;
 pub enum Outcome {
     /// The run has ended with this output.
     Done(Val),
-    /// The run has failed.
     Failed(Error),
     /// The run goes on at this time, in milliseconds since 1970.
     Suspended(u64),
@@ -50,11 +49,9 @@ pub enum Outcome {
 /// What an attempt begins with.
 #[derive(Debug, Default)]
 pub struct Beginning {
-    /// The id of the run.
     pub id: String,
     /// When the run began, in milliseconds since 1970.
     pub began_ms: u64,
-    /// Its input.
     pub input: Val,
     /// The records of earlier attempts.
     pub records: HashMap<String, Val>,
@@ -118,7 +115,6 @@ fn moment(unix_ms: u64) -> Val {
     object([("iso8601", Val::from(iso)), ("epoch", epoch)])
 }
 
-/// The data of a scope.
 #[derive(Clone)]
 pub(crate) struct Scope {
     context: Rc<RefCell<Val>>,
@@ -146,7 +142,6 @@ impl Scope {
     }
 }
 
-/// Where a task is.
 #[derive(Clone)]
 pub(crate) struct Place {
     /// A JSON pointer into the file.
@@ -166,7 +161,6 @@ impl Place {
 pub(crate) enum Ended {
     /// The tasks after it run.
     Through,
-    /// The run ends.
     Run,
 }
 

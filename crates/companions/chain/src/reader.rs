@@ -18,7 +18,6 @@ use crate::yaml::{Kind, Mistake, Mistakes, Node};
 const TASKS_MAX: usize = 1_000;
 /// Iterations of a `for` that run at once at most.
 const PARALLEL_MAX: i64 = 64;
-/// The longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// Mistakes in tasks that are named at once.
@@ -411,7 +410,7 @@ impl Reader {
                 let topic = fields.required("topic")?;
                 if let Kind::Text(text) = &topic.kind
                     && expression::inside(text).is_none()
-                    && let Err(why) = mote_core::publish::check_topic(text)
+                    && let Err(why) = mote_spec::mqtt::check_topic(text)
                 {
                     return Err(Mistake::new(topic.line, format!("topic {text:?}: {why}")));
                 }
@@ -573,7 +572,7 @@ impl Reader {
 
 fn check_name(function: &str, line: usize) -> Result<(), Mistake> {
     let name = function.split('@').next().unwrap_or_default();
-    match mote_core::FunctionName::new(name) {
+    match mote_spec::FunctionName::new(name) {
         Ok(_) => Ok(()),
         Err(error) => {
             let text = format!("{function:?} is not the name of a function: {error}");

@@ -2,7 +2,6 @@
 
 use saphyr::{LoadableYamlNode as _, MarkedYaml, Scalar, YamlData};
 
-/// A mistake in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
     /// The line, from 1.
@@ -12,7 +11,6 @@ pub struct Mistake {
 }
 
 impl Mistake {
-    /// A mistake on this line.
     pub fn new(line: usize, text: impl Into<String>) -> Self {
         Self { line, text: text.into() }
     }
@@ -24,7 +22,6 @@ impl std::fmt::Display for Mistake {
     }
 }
 
-/// The mistakes in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistakes(pub Vec<Mistake>);
 
@@ -45,14 +42,11 @@ impl std::fmt::Display for Mistakes {
 pub struct Node {
     /// The line on which it begins, from 1.
     pub line: usize,
-    /// Its content.
     pub kind: Kind,
 }
 
-/// What a value is.
 #[derive(Debug, Clone)]
 pub enum Kind {
-    /// Nothing.
     Null,
     /// true or false.
     Bool(bool),
@@ -60,9 +54,7 @@ pub enum Kind {
     Int(i64),
     /// Another number.
     Float(f64),
-    /// Text.
     Text(String),
-    /// A list.
     List(Vec<Node>),
     /// Keys and values, in the order of the file.
     Map(Vec<(String, Node)>),
@@ -126,7 +118,6 @@ fn node(marked: &MarkedYaml<'_>, depth: usize) -> Result<Node, Mistake> {
 }
 
 impl Node {
-    /// The value as JSON.
     pub fn json(&self) -> serde_json::Value {
         use serde_json::Value;
         match &self.kind {

@@ -14,7 +14,6 @@ use dimpl::CryptoError;
 use dimpl::crypto::rust_crypto::default_provider;
 use dimpl::crypto::{CryptoProvider, HashAlgorithm, HmacProvider};
 
-/// Bytes of a cookie.
 pub(crate) const COOKIE_BYTES: usize = 32;
 /// A cookie is valid until the second such period after it was made has ended.
 const PERIOD: Duration = Duration::from_secs(60);
@@ -207,7 +206,6 @@ impl HmacProvider for CheckedCookie {
 mod tests {
     use super::*;
 
-    /// A hello with this cookie.
     fn hello(number: u16, cookie: &[u8], random: u8) -> Vec<u8> {
         let mut body = vec![0xfe, 0xfd];
         body.extend_from_slice(&[random; 32]);

@@ -59,7 +59,6 @@ pub(crate) struct Now {
 /// What is to be sent.
 #[derive(Default)]
 pub(crate) struct Out {
-    /// To clients.
     pub(crate) to_clients: Vec<(SocketAddr, Vec<u8>)>,
     /// To the node, in order.
     pub(crate) to_node: Vec<Vec<u8>>,
@@ -123,7 +122,6 @@ impl Session {
     }
 }
 
-/// All sessions and handshakes.
 pub(crate) struct Sessions {
     config: Arc<Config>,
     cookies: Cookies,

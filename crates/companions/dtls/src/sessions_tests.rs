@@ -18,7 +18,6 @@ impl PskResolver for Own {
     }
 }
 
-/// A client at one address.
 struct Client {
     dtls: Dtls,
     peer: SocketAddr,

@@ -62,7 +62,6 @@ struct AnswerError {
     description: String,
 }
 
-/// Calls the API.
 pub(crate) async fn call(
     connection: &Connection,
     subject: &str,

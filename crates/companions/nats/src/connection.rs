@@ -34,7 +34,6 @@ struct Link {
     losses: u64,
 }
 
-/// The connection.
 #[derive(Clone)]
 pub(crate) struct Connection(Arc<Shared>);
 
@@ -74,7 +73,6 @@ impl Connection {
         Ok(connection)
     }
 
-    /// The settings of the node.
     pub(crate) fn settings(&self) -> &Settings {
         &self.0.settings
     }

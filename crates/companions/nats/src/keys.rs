@@ -23,12 +23,10 @@ fn part(namespace: &Namespace) -> String {
     format!("{kind}{}", utf8_percent_encode(name, ENCODED)).replace('/', "%2F")
 }
 
-/// The stream of a namespace.
 pub(crate) fn stream(namespace: &Namespace) -> String {
     format!("{STREAMS}{}", part(namespace))
 }
 
-/// The namespace of a stream.
 pub(crate) fn namespace(stream: &str) -> Option<Namespace> {
     let part = percent_decode_str(stream.strip_prefix(STREAMS)?).decode_utf8().ok()?;
     match part.strip_prefix(FUNCTION) {
@@ -37,7 +35,6 @@ pub(crate) fn namespace(stream: &str) -> Option<Namespace> {
     }
 }
 
-/// All subjects of a namespace.
 pub(crate) fn subjects(namespace: &Namespace) -> String {
     format!("mote.kv.{}.>", part(namespace))
 }
@@ -57,7 +54,6 @@ pub(crate) fn subject(keys: &str, key: &str) -> String {
     format!("{keys}{}", utf8_percent_encode(key, ENCODED))
 }
 
-/// The key of a subject.
 pub(crate) fn key(keys: &str, subject: &str) -> Option<String> {
     let encoded = subject.strip_prefix(keys)?;
     Some(percent_decode_str(encoded).decode_utf8().ok()?.into_owned())

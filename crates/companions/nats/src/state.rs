@@ -44,7 +44,6 @@ const AGAIN_AFTER: Duration = Duration::from_millis(5);
 /// By which the server recognises a message that it was sent before.
 const MESSAGE_ID: &str = "Nats-Msg-Id";
 
-/// The state.
 #[derive(Clone)]
 pub(crate) struct States(Arc<Shared>);
 
@@ -72,7 +71,6 @@ enum Step {
 enum Refusal {
     /// Another change was faster.
     OtherLast,
-    /// The stream is gone.
     NoStream,
     Failed(StateError),
 }
@@ -176,7 +174,6 @@ impl States {
         space
     }
 
-    /// Does an operation.
     pub(crate) async fn apply(
         &self,
         namespace: &Namespace,
@@ -557,7 +554,6 @@ struct Message<'a> {
     expected_last: Option<u64>,
 }
 
-/// What is written.
 struct Write<'a> {
     key: &'a str,
     value: &'a Bytes,

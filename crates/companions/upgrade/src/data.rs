@@ -15,7 +15,6 @@ pub(crate) struct Changed {
     copy: PathBuf,
 }
 
-/// When a file was written.
 pub(crate) fn written(path: &Path) -> Result<SystemTime, Failure> {
     let written = path.metadata().and_then(|meta| meta.modified());
     written.map_err(|error| Failure::file(path, &error))
@@ -40,7 +39,6 @@ pub(crate) fn changed_since(folder: &Path, since: SystemTime) -> Result<Vec<Chan
     Ok(found)
 }
 
-/// The names of these files.
 pub(crate) fn names(changed: &[Changed]) -> String {
     let name =
         |one: &Changed| one.file.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -71,7 +71,6 @@ impl Installation {
         self.state.join("public-key")
     }
 
-    /// The program of the node.
     pub(crate) fn program(&self) -> PathBuf {
         self.prefix.join("bin/mote")
     }

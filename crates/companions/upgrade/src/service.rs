@@ -19,7 +19,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 const LOG_HINT: &str = "read why with: journalctl -u mote -n 50";
 
-/// The service of an installation.
 #[derive(Debug)]
 pub(crate) struct Service {
     /// The management socket.

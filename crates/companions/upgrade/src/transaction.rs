@@ -41,7 +41,6 @@ pub(crate) struct Transaction {
     folder: PathBuf,
     pub(crate) from: String,
     pub(crate) to: String,
-    /// Whether the service is restarted.
     pub(crate) restarts: bool,
     /// The socket units that were active when the upgrade began.
     pub(crate) sockets: Vec<String>,
@@ -130,7 +129,6 @@ impl Transaction {
         Ok(Receipt::read(&receipt)?.version)
     }
 
-    /// When the upgrade began.
     pub(crate) fn began(&self) -> Result<SystemTime, Failure> {
         data::written(&self.folder.join("plan"))
     }

@@ -13,12 +13,12 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use mote_core::name::split;
 use mote_pool::budget::{
     Budget, IdleInstance, Lack, Occupied, Taken, Verdict, admit_start, room_in,
 };
 use mote_pool::tenants::Tenants;
 pub use mote_pool::tenants::{Exceeded, Held, UNLIMITED};
+use mote_spec::name::split;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
@@ -54,7 +54,6 @@ pub struct RoomRequest<'a> {
 /// The refusal of a start, which has to wait or is impossible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
-    /// What is missing.
     pub lack: Lack,
     /// When there may be room, in nanoseconds from now; `None` when nothing will be free soon.
     pub room_in_ns: Option<u64>,
@@ -89,7 +88,6 @@ pub trait Evictable: Send + Sync {
 /// The state of the ledger, for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerStatus {
-    /// The budget of the node.
     pub budget: Budget,
     /// Sum of memory limits of all instances that have not ended, in bytes.
     pub taken_bytes: u64,
@@ -132,7 +130,6 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty ledger.
     pub fn new(budget: Budget) -> Arc<Self> {
         let books = Books {
             taken: 0,

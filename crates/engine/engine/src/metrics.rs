@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use crate::durations::{DurationHistogram, Latencies};
-use mote_core::{Fault, FunctionName, Phases, Trigger};
+use mote_core::{Fault, Phases, Trigger};
+use mote_spec::FunctionName;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -86,7 +87,6 @@ struct Families {
     instances: Family<FunctionLabel, Gauge>,
 }
 
-/// All metrics of a node.
 pub struct Metrics {
     registry: Mutex<Registry>,
     families: Families,

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use mote_core::FunctionName;
+use mote_spec::FunctionName;
 
 mod support;
 use support::*;

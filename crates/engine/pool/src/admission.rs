@@ -107,7 +107,6 @@ pub const NEIGHBOUR_NS: u64 = 10_000_000_000;
 /// A function and the namespace that it belongs to, as any numbers that identify them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Callee {
-    /// The function.
     pub function: u64,
     /// Its namespace. Functions outside of namespaces have one number.
     pub namespace: u64,
@@ -126,7 +125,6 @@ pub struct Callees {
 }
 
 impl Callees {
-    /// Notes a call.
     pub fn called(&mut self, who: Callee, now_ns: u64) {
         if who != self.newest {
             self.other_ns = self.newest_ns;

@@ -1,6 +1,6 @@
 //! Chooses the instance that takes an invocation. Pure; called under the queue's lock.
 
-use mote_core::policy::Balance;
+use mote_spec::policy::Balance;
 
 /// The properties of an instance that matter for this choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

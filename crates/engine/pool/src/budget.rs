@@ -21,7 +21,6 @@ pub struct Budget {
 pub struct Taken {
     /// Sum of memory limits of all instances that have not ended, in bytes.
     pub memory_bytes: u64,
-    /// Instances that are starting.
     pub starting: u32,
     /// When memory is likely to become free, in nanoseconds from now, because of draining instances
     /// or the mean run time of running work. 0 when unknown.
@@ -35,7 +34,6 @@ pub struct IdleInstance {
     pub id: u64,
     /// Its memory limit in bytes.
     pub memory_bytes: u64,
-    /// Whether it is paused.
     pub paused: bool,
     /// How long it has had nothing to do, in nanoseconds.
     pub idle_ns: u64,
@@ -70,13 +68,11 @@ pub enum Lack {
 /// The answer to a request to start one instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Start the instance.
     Start,
     /// Stop these instances first, then start it.
     Evict(Vec<u64>),
     /// Do not start it now.
     Refuse {
-        /// What is missing.
         lack: Lack,
         /// When to ask again, in nanoseconds from now.
         retry_after_ns: u64,
@@ -181,11 +177,9 @@ pub fn remaining_ns(elapsed_ns: u64, mean_ns: Option<u64>) -> u64 {
 /// What happens to one idle instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
-    /// It stays as it is.
     Keep,
     /// It is paused: it uses no CPU, and resuming is far cheaper than a start.
     Pause,
-    /// It is stopped.
     Stop,
 }
 

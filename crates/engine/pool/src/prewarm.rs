@@ -22,7 +22,6 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// Notes a start.
     pub fn record(&mut self, now_ns: u64) {
         if self.burst == 0 || now_ns.saturating_sub(self.burst_since_ns) > BURST_NS {
             self.burst_since_ns = now_ns;
@@ -40,7 +39,6 @@ impl Peak {
     }
 }
 
-/// One kind of program.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ProgramKind {
     /// Deployed functions that need it.

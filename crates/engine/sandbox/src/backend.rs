@@ -11,7 +11,7 @@ use std::time::Duration;
 use mote_core::backend::{
     Backend, BoxFuture, InstanceLimits, InstanceRequest, Launch, Prewarmed, StartError, Started,
 };
-use mote_core::spec::{ANY_HOST, Egress, Transport};
+use mote_spec::{ANY_HOST, Egress, Transport};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 

@@ -58,7 +58,6 @@ pub(crate) struct Cgroups {
     problems: Vec<String>,
 }
 
-/// The cgroups of one instance.
 #[derive(Debug, Clone)]
 pub(crate) struct InstanceCgroup {
     version: Version,

@@ -12,17 +12,13 @@ pub const UID_BASE_DEFAULT: u32 = 1_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Layer {
-    /// The user namespace.
     UserNamespace = 1,
     /// The system call filter.
     Seccomp = 2,
-    /// The landlock rules.
     Landlock = 4,
-    /// Dropping all capabilities.
     Capabilities = 8,
     /// The process id namespace.
     PidNamespace = 16,
-    /// The network namespace.
     NetNamespace = 32,
     /// The namespace of System V and POSIX message queues and shared memory.
     IpcNamespace = 64,
@@ -30,7 +26,6 @@ pub enum Layer {
     Root = 128,
     /// Control groups.
     Cgroup = 256,
-    /// no_new_privs.
     NoNewPrivs = 512,
     /// Resource limits per process.
     Rlimits = 1024,

@@ -9,29 +9,41 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use mote_core::invocation::headers;
 use mote_core::path;
-use mote_core::spec::Platform;
 use mote_core::wire::{Invoke, Load};
 use mote_core::{InvocationId, Trigger};
+use mote_spec::Platform;
 
 /// See the module's documentation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Contract {
-    /// `mote`'s own contract.
     Mote,
     /// Both outputs form the answer, and so does the exit status.
-    TinyFaas { pass_status: bool },
+    TinyFaas {
+        pass_status: bool,
+    },
     /// The classic watchdog of OpenFaaS: both outputs form the answer, and a failing exit status
     /// becomes 500.
-    Watchdog { combine_output: bool, content_type: Option<String>, cgi_headers: bool },
+    Watchdog {
+        combine_output: bool,
+        content_type: Option<String>,
+        cgi_headers: bool,
+    },
     /// The newer watchdog's forking modes: error output is the log. `whole` is its mode
     /// `serializing`, in which the answer waits for the program's end.
-    Streaming { content_type: Option<String>, whole: bool },
+    Streaming {
+        content_type: Option<String>,
+        whole: bool,
+    },
     /// Nuclio's shell runtime.
     Nuclio,
     /// Fission's binary environment.
     Fission,
     /// An OpenWhisk action: JSON in, JSON out, once per call or, with `stays`, line by line.
-    Action { stays: bool, defaults: String, version: String },
+    Action {
+        stays: bool,
+        defaults: String,
+        version: String,
+    },
 }
 
 impl Contract {

@@ -23,7 +23,6 @@ use crate::sys;
 
 /// Lines of output kept: the last lines of a failed installation show the reason.
 const LINES_MAX: usize = 200;
-/// Bytes of one kept line.
 const LINE_BYTES_MAX: usize = 4 << 10;
 /// Folders nested deeper than this are refused; no package manager creates such folders.
 const DEPTH_MAX: u32 = 200;

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-use mote_core::spec::Transport;
+use mote_spec::Transport;
 
 use crate::plan::Listen;
 use crate::step::{Failure, StepName};

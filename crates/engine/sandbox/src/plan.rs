@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use mote_core::spec::Transport;
+use mote_spec::Transport;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Layer;
@@ -20,7 +20,6 @@ pub(crate) const PLAN_BYTES_MAX: usize = 160 << 10;
 pub(crate) const PREPARATION_BYTES_MAX: usize = 32 << 10;
 /// Fixed prefix of a preparation: clone flags u64, little-endian.
 pub(crate) const PREFIX_BYTES: usize = 8;
-/// Bytes of one answer at most.
 pub(crate) const ANSWER_BYTES_MAX: usize = 8 << 10;
 
 /// How the instance is run.
@@ -44,7 +43,6 @@ impl Program {
     }
 }
 
-/// A bind mount.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Bind {
     /// Path on the host.
@@ -69,7 +67,6 @@ pub(crate) struct RootPlan {
     /// The content of the files of /proc that are not about processes; without it these files do
     /// not exist.
     pub(crate) machine: Option<Machine>,
-    /// Size of `/tmp`.
     pub(crate) tmp_bytes: u64,
     /// A copy of the code that the instance may write to.
     pub(crate) own_code: Option<OwnCode>,
@@ -84,7 +81,6 @@ pub(crate) struct OwnCode {
     pub(crate) target: PathBuf,
     /// The owner of the copy; `None` for the user of this process.
     pub(crate) owner: Option<(u32, u32)>,
-    /// Size of `/tmp`.
     pub(crate) tmp_bytes: u64,
 }
 
@@ -122,11 +118,8 @@ pub(crate) struct Plan {
     pub(crate) host_ids: (u32, u32),
     /// Limits to write.
     pub(crate) cgroups: Vec<CgroupDir>,
-    /// The private root.
     pub(crate) root: RootPlan,
-    /// The program to run.
     pub(crate) program: Program,
-    /// Environment.
     pub(crate) env: Vec<(String, String)>,
     /// Working folder inside.
     pub(crate) work_dir: PathBuf,
@@ -147,7 +140,6 @@ pub(crate) struct Plan {
 pub(crate) struct Listen {
     /// A loopback address, the destination's own, or the unspecified one for every host.
     pub(crate) address: SocketAddr,
-    /// The protocol.
     pub(crate) transport: Transport,
 }
 

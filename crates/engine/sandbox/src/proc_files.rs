@@ -35,7 +35,6 @@ impl Machine {
     }
 }
 
-/// Names and texts.
 pub(crate) fn texts(machine: Machine) -> Vec<(&'static str, String)> {
     let mut texts = vec![
         ("cpuinfo", cpuinfo(machine.processors)),

@@ -8,12 +8,12 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use bytes::{Buf, Bytes};
 use mote_core::InvocationId;
 use mote_core::invocation::{headers, put_header};
-use mote_core::services::{SERVICES_PORT, URL_VARIABLE};
-use mote_core::spec::OWN_FRONT;
+use mote_core::services::URL_VARIABLE;
 use mote_core::wire::{
     self, CHUNK_BYTES_MAX, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, Invoke, ResultHead,
     WINDOW_BYTES, WorkerError,
 };
+use mote_spec::{OWN_FRONT, SERVICES_PORT};
 
 use crate::contract::Contract;
 use crate::delivery::Delivery;

@@ -12,7 +12,6 @@ pub(crate) const CHANNEL_FD: RawFd = 3;
 /// See [`CHANNEL_FD`].
 pub(crate) const STATUS_FD: RawFd = 4;
 
-/// A step that failed.
 pub(crate) struct Failure {
     pub(crate) step: String,
     pub(crate) source: io::Error,

@@ -467,7 +467,6 @@ pub(crate) fn poll(entries: &mut [libc::pollfd], timeout_ms: libc::c_int) -> io:
     }
 }
 
-/// A poll entry.
 pub(crate) fn poll_entry(fd: RawFd, events: libc::c_short) -> libc::pollfd {
     libc::pollfd { fd, events, revents: 0 }
 }
@@ -523,7 +522,6 @@ pub(crate) fn set_signal(signal: libc::c_int, disposition: libc::sighandler_t) {
     }
 }
 
-/// Unblocks all signals.
 pub(crate) fn unblock_signals() {
     // SAFETY: the set is initialised by sigemptyset before use.
     unsafe {

@@ -24,7 +24,7 @@ use crate::sys;
 use mote_core::openwhisk_action as whisk;
 
 /// Programs at once when LOAD does not say.
-const CONCURRENCY_DEFAULT: u32 = mote_core::spec::CONCURRENCY_DEFAULT_EXEC;
+const CONCURRENCY_DEFAULT: u32 = mote_spec::CONCURRENCY_DEFAULT_EXEC;
 /// Programs at once at most, whatever LOAD says: each one has four pipes, and the limit is 1,024
 /// descriptors.
 const CONCURRENCY_MAX: u32 = 128;

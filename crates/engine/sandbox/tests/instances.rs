@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use mote_core::backend::{Backend, Launch, Prewarmed, StartError};
 use mote_core::invocation::Head;
-use mote_core::spec::{Egress, Transport};
 use mote_core::wire::{self, FrameHeader, FrameKind, Load, Ready, ResultHead, WorkerError};
 use mote_sandbox::{BuildRequest, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle};
+use mote_spec::{Egress, Transport};
 use support::{
     Folder, MIB, enforces, finish, is_root_with_memory, next_prewarmed, node, own_uid,
     processes_with, python, request, shim,

@@ -2,7 +2,7 @@
 
 use mote_core::base64;
 use mote_core::invocation::headers;
-use mote_core::spec::Access;
+use mote_spec::Access;
 
 use crate::ring::{Key, KeyRing};
 
@@ -18,14 +18,12 @@ const BASIC_BYTES_MAX: usize = 512;
 
 /// What a request presents as its key.
 pub(crate) enum Presented<'a> {
-    /// The key.
     Key(&'static [u8], &'a [u8]),
     /// The name of a caller and its key, in base64.
     Basic(&'a [u8]),
 }
 
 impl Presented<'_> {
-    /// The field that has it.
     pub(crate) fn field(&self) -> &'static [u8] {
         match self {
             Presented::Key(field, _) => field,

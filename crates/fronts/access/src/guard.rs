@@ -9,8 +9,8 @@ use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
 use mote_core::body::Body;
 use mote_core::invocation::Head;
-use mote_core::spec::{Access, CertificateRules, Rates, TokenRules, WebhookRules};
-use mote_core::{Fault, RouteInfo, name};
+use mote_core::{Fault, RouteInfo};
+use mote_spec::{Access, CertificateRules, Rates, TokenRules, WebhookRules, name};
 use tokio::sync::watch;
 
 use crate::bounded::unix_ms;
@@ -413,8 +413,7 @@ fn is_of_this_machine(from: Option<IpAddr>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use mote_core::FunctionName;
-    use mote_core::spec::{CoapResource, TokenKeys};
+    use mote_spec::{CoapResource, FunctionName, TokenKeys};
 
     use super::*;
     use crate::ring::{Key, NewKey};

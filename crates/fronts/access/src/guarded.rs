@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 use futures_util::future::Either;
 use mote_core::invocation::Head;
 use mote_core::place::Place;
-use mote_core::routing::{Asked, Found};
-use mote_core::spec::Access;
 use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo as _};
+use mote_spec::Access;
+use mote_spec::routes::{Asked, Found};
 
 use crate::guard::Guard;
 
@@ -136,7 +136,7 @@ impl<F: Future<Output = Result<Reply, Fault>>> Future for Placed<F> {
         let polled = this.answer.poll(cx);
         match this.place {
             Some(_) if polled.is_ready() => polled.map_ok(|reply| match this.place.take() {
-                Some(place) => place.until_end_of(reply),
+                Some(place) => Reply { body: place.until_end_of(reply.body), ..reply },
                 None => reply,
             }),
             _ => polled,

@@ -35,7 +35,7 @@ mod refusals;
 mod ring;
 pub mod webhook;
 
-use mote_core::spec::Access;
+use mote_spec::Access;
 
 pub use guard::{Guard, UseSecret};
 pub use guarded::Guarded;

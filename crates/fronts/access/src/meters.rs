@@ -12,10 +12,10 @@ use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use hashbrown::{DefaultHashBuilder, HashMap};
 use mote_core::Fault;
 use mote_core::fault::RateOf;
-use mote_core::name::split;
 use mote_core::place::Place;
 use mote_core::shares::{Exceeded, Shares, address_owner};
-use mote_core::spec::{Rate, Rates};
+use mote_spec::name::split;
+use mote_spec::{Rate, Rates};
 
 use crate::bounded::{Bounded, Until, unix_ms};
 
@@ -37,7 +37,6 @@ pub(crate) struct Meters {
     all: ArcSwap<HashMap<u64, Arc<Meter>>>,
     /// Held by those who change it.
     change: Mutex<()>,
-    /// The rates of namespaces.
     namespaces: ArcSwap<HashMap<String, Arc<DefaultDirectRateLimiter>>>,
 }
 

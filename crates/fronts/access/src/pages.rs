@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::str;
 
 use mote_core::invocation::headers;
-use mote_core::spec::{OPENFAAS_GATEWAYS, OWN_FRONT};
+use mote_spec::{OPENFAAS_GATEWAYS, OWN_FRONT};
 
 /// The field in which a browser says for whose page it sends a request.
 const SITE_FIELD: &[u8] = b"sec-fetch-site";

@@ -15,13 +15,11 @@ use crate::bounded::{Bounded, unix_ms};
 const PAUSE: Duration = Duration::from_secs(60);
 /// Most functions and reasons about which the log has lines in one pause.
 const LINES_MAX: usize = 256;
-/// The codes of all refusals.
 const CODES: [&str; 13] = [
     "M0520", "M0521", "M0522", "M0523", "M0524", "M0525", "M0526", "M0527", "M0528", "M0529",
     "M0530", "M0531", "M0532",
 ];
 
-/// What was refused.
 pub(crate) struct Refusals {
     counts: [AtomicU64; CODES.len()],
     hasher: RandomState,

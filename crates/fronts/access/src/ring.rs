@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hashbrown::HashMap;
-use mote_core::name;
+use mote_spec::name;
 use sha2::{Digest, Sha256};
 
 /// The beginning of each key, by which people and scanners recognise it.
@@ -14,7 +14,6 @@ const PREFIX: &str = "mote_";
 /// Longest text that is examined; a key has 48 bytes.
 const PRESENTED_BYTES_MAX: usize = 128;
 
-/// What is kept of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
     /// The name of the caller; in a namespace, `NAMESPACE/NAME`.
@@ -78,7 +77,6 @@ fn end_of(hash: &[u8; 32]) -> [u8; IDENTITY_BYTES] {
 }
 
 impl KeyRing {
-    /// A ring with these keys.
     pub fn new(keys: impl IntoIterator<Item = Key>) -> Self {
         let mut all = HashMap::default();
         for key in keys {

@@ -12,9 +12,7 @@ pub const SIZE_EXPONENT_MAX: u8 = 6;
 /// The value of a Block1 or Block2 option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// Block number.
     pub number: u32,
-    /// More blocks follow.
     pub more: bool,
     /// SZX: the block is `2^(SZX + 4)` bytes. 7 is reserved over UDP, and stands for several blocks
     /// of 1,024 bytes in one message over TCP (RFC 8323, 6).
@@ -131,7 +129,6 @@ impl<K: Hash + Eq + Clone, V> Bounded<K, V> {
         }
     }
 
-    /// Bytes held now.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -154,7 +151,6 @@ impl<K: Hash + Eq + Clone> Uploads<K> {
         Self { bodies: Bounded::new(bytes_max, keep_ns) }
     }
 
-    /// Takes one block.
     pub fn block(
         &mut self,
         key: K,
@@ -201,7 +197,6 @@ impl<K: Hash + Eq + Clone> Uploads<K> {
         self.bodies.shrink(now_ns);
     }
 
-    /// Bytes held now.
     pub fn bytes(&self) -> usize {
         self.bodies.bytes()
     }

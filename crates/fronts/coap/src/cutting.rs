@@ -10,13 +10,15 @@ pub(crate) const BERT: u8 = 7;
 /// What one message may hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Frame {
-    /// A datagram.
     Datagram,
     /// A datagram of a session, whose peer has proved its address and who it is.
     Session,
     /// A message over TCP: the largest that the peer reads, and whether it reads several blocks in
     /// one message.
-    Stream { bytes_max: usize, bert: bool },
+    Stream {
+        bytes_max: usize,
+        bert: bool,
+    },
 }
 
 impl Frame {

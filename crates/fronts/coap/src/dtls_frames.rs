@@ -65,12 +65,10 @@ impl std::fmt::Debug for ServerCertificate {
     }
 }
 
-/// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message<'a> {
     /// A datagram of a session, without its encryption; both ways.
     Datagram {
-        /// The number of the session.
         session: u32,
         /// The datagram.
         bytes: &'a [u8],
@@ -95,15 +93,9 @@ pub enum Message<'a> {
         certificate: &'a [u8],
     },
     /// To the program: an authority of the node has signed the certificate of a client.
-    Accepted {
-        /// The number of the session.
-        session: u32,
-    },
+    Accepted { session: u32 },
     /// To the node: a session has ended. To the program: it is to end.
-    Closed {
-        /// The number of the session.
-        session: u32,
-    },
+    Closed { session: u32 },
     /// To the program: a part of the list of all valid keys. The program uses a list when its last
     /// part has arrived.
     Keys {
@@ -111,12 +103,10 @@ pub enum Message<'a> {
         is_first: bool,
         /// Whether the part ends a list.
         is_last: bool,
-        /// The keys of this part.
         keys: Vec<Psk>,
     },
     /// To the program: the certificate for further sessions, or `None` for pre-shared keys alone.
     Certificate {
-        /// The certificate.
         own: Option<ServerCertificate>,
         /// Whether sessions end whose client had a certificate, because other authorities count now.
         ends_sessions: bool,
@@ -136,7 +126,6 @@ impl std::fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 impl<'a> Message<'a> {
-    /// Appends the message to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Datagram { session, bytes } => {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::notices::Watch;
-use mote_core::FunctionName;
+use mote_spec::FunctionName;
 
 use super::blocks::Block;
 use super::exchanges::Noted;

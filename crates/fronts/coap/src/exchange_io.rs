@@ -140,7 +140,6 @@ pub fn prepare(socket: &impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_socket_send_buffer_size(&*socket, SOCKET_BYTES)?)
 }
 
-/// A UDP socket.
 struct Udp {
     socket: UdpSocket,
     inbox: Inbox,

@@ -236,7 +236,6 @@ impl Exchanges {
         self.change(noted, key, owner, State::Running { acked: true }, now_ns);
     }
 
-    /// Notes its answer.
     pub fn answer(&mut self, noted: Noted, key: Key, owner: Owner, datagram: &[u8], now_ns: u64) {
         self.change(noted, key, owner, State::answered(datagram), now_ns);
     }

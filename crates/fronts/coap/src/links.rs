@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use mote_core::invocation::Head;
-use mote_core::spec::Access;
 use mote_core::{Invoker, RouteInfo};
+use mote_spec::Access;
 
 use super::sender::Proved;
 

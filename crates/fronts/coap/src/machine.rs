@@ -19,7 +19,6 @@ impl<I: Invoker> Machine<I> {
         Self(Server::new(invoker, config))
     }
 
-    /// Takes one datagram.
     pub fn datagram(&mut self, peer: SocketAddr, bytes: &[u8], now_ns: u64) {
         self.0.datagram(peer, bytes, now_ns);
     }

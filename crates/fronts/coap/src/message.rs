@@ -22,7 +22,6 @@ const FIELD: u16 = 65_000;
 const FIELDS_MAX: usize = 8;
 const FIELD_BYTES_MAX: usize = 255;
 
-/// Message type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageType {
     /// Confirmable.
@@ -45,7 +44,6 @@ pub(crate) fn code_byte((class, detail): Code) -> u8 {
 /// The fixed part of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header<'a> {
-    /// Type.
     pub kind: MessageType,
     /// Class and detail.
     pub code: Code,
@@ -60,7 +58,6 @@ pub struct Header<'a> {
 /// The reaction to a datagram that is not a usable message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unusable {
-    /// Do not answer.
     Silence,
     /// Reject a confirmable message (RFC 7252, 4.2), with its message id.
     Reset(u16),
@@ -81,7 +78,6 @@ impl Token {
         Self { bytes, length: token.len() as u8 }
     }
 
-    /// Its bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
@@ -128,9 +124,7 @@ pub struct Request<'a> {
     pub path: Vec<u8>,
     /// Uri-Query, percent-encoded and joined with `&`, which thus only separates options.
     pub query: Vec<u8>,
-    /// Content-Format.
     pub content_format: Option<u16>,
-    /// Accept.
     pub accept: Option<u16>,
     /// Block1: the block of the request body that the message holds.
     pub block1: Option<Block>,
@@ -138,7 +132,6 @@ pub struct Request<'a> {
     pub block2: Option<Block>,
     /// Observe: 0 registers, 1 deregisters.
     pub observe: Option<u32>,
-    /// Echo.
     pub echo: Option<&'a [u8]>,
     /// Request-Tag, which distinguishes concurrent uploads.
     pub request_tag: &'a [u8],
@@ -146,7 +139,6 @@ pub struct Request<'a> {
     pub etag: Option<&'a [u8]>,
     /// If-Match, which may occur several times.
     pub if_match: Vec<&'a [u8]>,
-    /// If-None-Match.
     pub if_none_match: bool,
     /// Uri-Host.
     pub host: Option<&'a [u8]>,
@@ -156,7 +148,6 @@ pub struct Request<'a> {
     pub fields: Vec<&'a [u8]>,
     /// Proxy-Uri or Proxy-Scheme.
     pub wants_proxy: bool,
-    /// The payload.
     pub payload: &'a [u8],
 }
 
@@ -332,17 +323,14 @@ fn percent_encode(out: &mut Vec<u8>, data: &[u8], plain: fn(u8) -> bool) {
 pub struct Response {
     /// Class and detail.
     pub code: Code,
-    /// Content-Format.
     pub content_format: Option<u16>,
     /// ETag.
     pub etag: Option<Vec<u8>>,
     /// Observe: the order of notifications.
     pub observe: Option<u32>,
-    /// Max-Age in seconds.
     pub max_age_s: Option<u32>,
     /// Location-Path segments.
     pub location: Vec<Vec<u8>>,
-    /// Location-Query parameters.
     pub location_query: Vec<Vec<u8>>,
     /// Block1.
     pub block1: Option<Block>,
@@ -352,9 +340,7 @@ pub struct Response {
     pub size2: Option<u32>,
     /// Size1: largest request body.
     pub size1: Option<u32>,
-    /// Echo.
     pub echo: Option<Vec<u8>>,
-    /// Payload.
     pub payload: bytes::Bytes,
 }
 

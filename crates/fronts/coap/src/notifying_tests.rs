@@ -5,8 +5,8 @@ use std::task::{Context, Waker};
 
 use crate::notices::{Notices, State};
 use bytes::Bytes;
-use mote_core::spec::CoapResource;
-use mote_core::{Fault, FunctionName, Invocation, Invoker, Reply, RouteInfo};
+use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo};
+use mote_spec::{CoapResource, FunctionName};
 
 use super::message::{self, MessageType, Request};
 use super::server::{Config, Server};

@@ -27,7 +27,6 @@ const PINGS_MAX: usize = 64;
 /// Message ids of an observer that a reset may name.
 const MIDS_KEPT: usize = 4;
 
-/// One observer.
 pub(crate) struct Observer {
     pub(crate) to: Recipient,
     pub(crate) watch: Box<Watch>,
@@ -75,7 +74,6 @@ pub(crate) fn sequence(now_ns: u64) -> u32 {
     (now_ns >> 15) as u32 & SEQUENCE_MASK
 }
 
-/// The observers of one server.
 pub(crate) struct Observers {
     pub(crate) feed: Feed,
     all: Slab<Observer>,
@@ -153,7 +151,6 @@ impl Observers {
         }
     }
 
-    /// Removes an observer.
     pub(crate) fn remove(&mut self, at: usize) {
         let Some(observer) = self.all.try_remove(at) else { return };
         let Recipient { peer, token, .. } = observer.to;

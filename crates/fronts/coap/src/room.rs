@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use mote_core::FunctionName;
+use mote_spec::FunctionName;
 
 use super::exchange::Exchange;
 use super::exchanges::Owner;

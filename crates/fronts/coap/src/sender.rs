@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use mote_core::invocation::Head;
-use mote_core::spec::Access;
 use mote_core::{Fault, Invoker, RouteInfo};
+use mote_spec::Access;
 
 use super::cutting::Frame;
 use super::exchange::Exchange;
@@ -16,7 +16,6 @@ use super::translate;
 /// signed it.
 pub type CheckCertificate = Arc<dyn Fn(&[u8]) -> Option<Vec<String>> + Send + Sync>;
 
-/// The sessions of a front.
 #[derive(Default)]
 pub(crate) struct Sessions {
     /// By number, the address of each, and what its client has proved.

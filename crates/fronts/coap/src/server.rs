@@ -9,7 +9,8 @@ use std::net::SocketAddr;
 use crate::notices::Notices;
 use bytes::Bytes;
 use mote_core::body::Body;
-use mote_core::{Fault, FunctionName, Invocation, Invoker, RouteInfo, Trigger};
+use mote_core::{Fault, Invocation, Invoker, RouteInfo, Trigger};
+use mote_spec::FunctionName;
 use slab::Slab;
 
 use super::batch::Outbox;
@@ -188,7 +189,6 @@ impl<I: Invoker> Server<I> {
         self.counters
     }
 
-    /// Takes one datagram.
     pub(crate) fn datagram(&mut self, peer: SocketAddr, bytes: &[u8], now_ns: u64) {
         let header = match message::header(bytes) {
             Ok(header) => header,

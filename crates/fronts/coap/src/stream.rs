@@ -18,7 +18,6 @@ const PONG: u8 = 7 << 5 | 3;
 const RELEASE: u8 = 7 << 5 | 4;
 const ABORT: u8 = 7 << 5 | 5;
 
-/// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamMessage<'a> {
     /// Class and detail.
@@ -188,7 +187,6 @@ pub fn put_capabilities(out: &mut Vec<u8>) {
     out.extend_from_slice(&[2 << 4 | 3, size[1], size[2], size[3], 2 << 4]);
 }
 
-/// Appends a ping.
 pub fn put_ping(out: &mut Vec<u8>) {
     put_header(out, PING, b"", 0);
 }

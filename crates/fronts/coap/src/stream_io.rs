@@ -79,9 +79,7 @@ const LEAVING_MAX: usize = 16;
 const UNSENT_MAX: usize = 64 << 10;
 /// The largest message that is sent, whatever the peer reads.
 const SENT_MESSAGE_MAX: usize = 256 << 10;
-/// Bytes that are read with one call.
 const READ_BYTES: usize = 16 << 10;
-/// Messages in one turn.
 const MESSAGES_PER_TURN: u32 = mote_core::turn::TURN_ITEMS_MAX;
 /// Bytes of connections are counted in units of this.
 pub(crate) const UNIT_BYTES: usize = 16 << 10;

@@ -1,7 +1,7 @@
 //! The CoAP front under bursts, over real sockets: more datagrams at once than one batch takes,
 //! more answers at once than one batch sends, and a lone request between them.
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! Block-wise transfers of the CoAP front over loopback sockets, both ways (RFC 7959).
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

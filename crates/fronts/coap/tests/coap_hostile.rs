@@ -2,7 +2,7 @@
 //! test's own, repeated requests among floods, and the bound on what an unproven source is sent
 //! (RFC 9175).
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -3,7 +3,7 @@
 //! drops and reorders datagrams. If a client is not installed, its tests are skipped with a message
 //! (`scripts/setup.sh test` installs both).
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -2,7 +2,7 @@
 //! UDP and TCP. If a client is not installed, its part is skipped with a message (`scripts/setup.sh
 //! test` installs both).
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod support;
 
@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mote_coap::notices::{Notices, State};
 use mote_coap::{Config, StreamConfig, serve, serve_stream};
-use mote_core::FunctionName;
+use mote_spec::FunctionName;
 use support::coap::*;
 use support::relay::Relay;
 use support::{Fake, seed};

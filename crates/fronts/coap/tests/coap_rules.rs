@@ -1,6 +1,6 @@
 //! The CoAP front over loopback sockets: the rules of RFC 7252.
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! CoAP over TCP (RFC 8323) over loopback sockets.
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod support;
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use mote_coap::notices::{Notices, State};
 use mote_coap::{Config, StreamConfig, serve_stream};
-use mote_core::FunctionName;
+use mote_spec::FunctionName;
 use support::coap::*;
 use support::{Fake, pattern_bytes};
 

@@ -12,12 +12,10 @@ const OF_CORS: &[u8] = b"access-control-";
 pub(crate) struct Added(Option<Box<[u8]>>);
 
 impl Added {
-    /// These fields.
     pub(crate) fn new(block: Box<[u8]>) -> Self {
         Self(Some(block))
     }
 
-    /// These fields and those.
     pub(crate) fn and(&self, other: &Self) -> Self {
         let all: Vec<u8> =
             [self, other].iter().flat_map(|one| one.0.iter().flatten()).copied().collect();

@@ -16,7 +16,6 @@ thread_local! {
     ));
 }
 
-/// A fresh id.
 pub(crate) fn invocation_id() -> InvocationId {
     let time = clock_gettime(ClockId::RealtimeCoarse);
     let unix_ms =

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use mote_core::invocation::put_header;
-use mote_core::spec::Platform;
+use mote_spec::Platform;
 
 use crate::added::Added;
 
@@ -16,15 +16,12 @@ const SIGNATURE_CHALLENGE: &str = "Signature realm=\"mote\"";
 /// An answer of the platform itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// HTTP status.
     pub status: u16,
-    /// Stable code.
     pub code: &'static str,
     /// What is wrong and how to correct it, for the caller.
     pub detail: String,
     /// `Allow`, for 405.
     pub allow: Option<String>,
-    /// `Retry-After` in seconds.
     pub retry_after_s: Option<u32>,
     /// Fields for browsers, if the function has rules for them.
     pub(crate) added: Added,
@@ -79,12 +76,10 @@ impl Refusal {
         Self::new(200, "", text)
     }
 
-    /// Whether the answer has a body.
     pub(crate) fn has_body(&self) -> bool {
         self.status != 204
     }
 
-    /// The type of the body.
     pub(crate) fn content_type(&self) -> &'static str {
         if self.code.is_empty() { "application/octet-stream" } else { "application/problem+json" }
     }

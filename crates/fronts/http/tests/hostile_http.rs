@@ -2,7 +2,7 @@
 //! the status and text of the table, nothing smuggled after them reaches a function, and valid
 //! requests reach one exactly once with the framing of the bytes.
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod support;
 
@@ -11,7 +11,6 @@ use std::sync::atomic::Ordering;
 use mote_http::http::{Bounds, Config};
 use support::raw_http::{Client, Server};
 
-/// The expected result.
 enum Expect {
     /// Refused with this text; the connection ends and nothing reaches a function.
     Refused(u16, &'static str),
@@ -54,7 +53,6 @@ fn chunked(body: &str) -> Vec<u8> {
     post("Transfer-Encoding: chunked\r\n", body)
 }
 
-/// `GET target`.
 fn get(target: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").into_bytes()
 }

@@ -1,7 +1,7 @@
 //! HTTP/2 with prior knowledge, with other projects' clients (hyper's, h2's own, curl) and with raw
 //! frames that no client would send.
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

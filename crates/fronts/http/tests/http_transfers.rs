@@ -1,7 +1,7 @@
 //! The HTTP front with clients that follow the rules, or disconnect: connections that are kept
 //! open, bodies that stream in both directions in bounded memory, time limits, HTTP/2.
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! A front that stops answers what reached its machine before.
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -1,7 +1,7 @@
 //! A connection that always has more work for the front does not keep the thread: another task of
 //! the same runtime gets its turn after a bounded number of requests or pieces.
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 mod support;
 
@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use mote_core::body::Body;
 use mote_core::turn::TURN_ITEMS_MAX;
-use mote_core::{Fault, FunctionName, Invocation, Invoker, Phases, Reply, RouteInfo};
+use mote_core::{Fault, Invocation, Invoker, Phases, Reply, RouteInfo};
 use mote_http::http::{Config, REFUSALS_IN_A_ROW_MAX, Stopper, listen, serve};
+use mote_spec::FunctionName;
 use parking_lot::Mutex;
 use support::raw_http::Server;
 
@@ -43,8 +44,8 @@ impl RouteInfo for Now {
     fn methods(&self) -> &[String] {
         &[]
     }
-    fn coap(&self) -> &mote_core::spec::CoapResource {
-        static NONE: std::sync::LazyLock<mote_core::spec::CoapResource> =
+    fn coap(&self) -> &mote_spec::CoapResource {
+        static NONE: std::sync::LazyLock<mote_spec::CoapResource> =
             std::sync::LazyLock::new(Default::default);
         &NONE
     }

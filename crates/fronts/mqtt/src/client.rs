@@ -15,9 +15,9 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use mote_core::spec::mqtt::{Acknowledge, MqttOrder, MqttSession, is_topic};
 use mote_core::turn::Turn;
 use mote_core::{Invoker, RouteInfo};
+use mote_spec::mqtt::{Acknowledge, MqttOrder, MqttSession, is_topic};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -26,13 +26,14 @@ use crate::dial::{
     BACKOFF_MAX, BACKOFF_MIN, CONNECT_PATIENCE, KEEP_ALIVE_S, LOG_EVERY, Opened,
     PACKET_EXTRA_BYTES, PING_PATIENCE, STABLE, Stream, connack, open, unreachable,
 };
+use crate::host::{Host, Level};
 use crate::message;
 use crate::packet::{self, Connect, Malformed, Packet, Publish, Read};
 use crate::reasons::reason_text;
 use crate::run::{self, Ended, Outcome, jitter};
 use crate::session::{Arrival, Session};
+use crate::settings::Settings;
 use crate::state::{Problem, Shared, State};
-use crate::{Host, Level, Settings};
 
 /// Seconds for which a broker keeps a persistent session (MQTT 5) while the node is away. A session
 /// that nobody ends, because the node was thrown away, must not fill the broker for ever.

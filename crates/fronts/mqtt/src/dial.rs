@@ -5,16 +5,17 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use mote_core::destination::is_link_local;
-use mote_core::spec::mqtt::{Broker, Connection, LOCAL, MqttVersion};
+use mote_spec::addresses::is_link_local;
+use mote_spec::mqtt::{Broker, Connection, LOCAL, MqttVersion};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
+use crate::host::Host;
 use crate::packet::{self, ConnAck, Malformed, Packet, Read};
 use crate::reasons::refusal;
 use crate::state::Problem;
-use crate::{Host, tls};
+use crate::tls;
 
 /// How long a connection may take until the broker has accepted the client.
 pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_secs(10);

@@ -8,6 +8,7 @@
 //!
 //! Further files:
 //!
+//! - `host.rs`, `settings.rs`: what the node gives, and what the task of a trigger needs
 //! - `run.rs`: one message until its acknowledgement
 //! - `publisher.rs`: messages of functions, and results; the seam is `mote_core::publish`
 //! - `local.rs`: the process of the own broker
@@ -15,6 +16,7 @@
 
 mod client;
 mod dial;
+mod host;
 mod local;
 pub mod message;
 pub mod packet;
@@ -22,18 +24,18 @@ mod publisher;
 mod reasons;
 mod run;
 pub mod session;
+mod settings;
 mod state;
 mod tls;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base32ct::{Base32Unpadded, Encoding as _};
-use mote_core::accept::Accept;
-use mote_core::spec::mqtt::{Connection, LOCAL, MqttTrigger, matches};
-use mote_core::{FunctionName, InvocationId, Invoker};
+use mote_core::Invoker;
+use mote_spec::FunctionName;
+use mote_spec::mqtt::MqttTrigger;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio::runtime::Handle;
@@ -41,78 +43,12 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use client::{Client, Order};
+pub use host::{Host, Level, Local};
 pub use local::{LocalBroker, LocalNamespaces, LocalSettings, LocalTls};
 pub use publisher::Publisher;
+use settings::Settings;
 pub use state::{Counts, Problem, State, Status};
 
-/// What the triggers need from the node.
-pub trait Host: Send + Sync + 'static {
-    /// A fresh id of an invocation.
-    fn invocation_id(&self) -> InvocationId;
-    /// Monotonic nanoseconds, as invocations have them.
-    fn now_ns(&self) -> u64;
-    /// Random bits, which need not be secret.
-    fn random(&self) -> u64;
-    /// The value of a secret.
-    fn secret(&self, name: &str) -> Option<String>;
-    /// Writes a line to the log of a function.
-    fn log(&self, function: &FunctionName, level: Level, text: &str);
-    /// The journal of accepted invocations.
-    fn journal(&self) -> Arc<dyn Accept>;
-    /// A name of this node that stays the same over restarts, and that no other node has.
-    fn node_id(&self) -> String;
-    /// The broker of triggers that name none: `mqtt://HOST:PORT`, or `local`.
-    fn broker(&self) -> String;
-    /// The node's own broker; `None` if it does not run.
-    fn local(&self) -> Option<Local>;
-}
-
-/// How the node reaches its own broker.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Local {
-    /// A listener without TLS on this machine.
-    pub address: SocketAddr,
-    /// The node's user.
-    pub username: String,
-    /// Its password, which was made at the start of the node.
-    pub password: String,
-    /// Whether it divides the messages that it keeps between namespaces. It must then be asked before
-    /// a message is published that it should keep.
-    pub divides_kept: bool,
-}
-
-/// How important a line of the log is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
-    /// What the node did.
-    Info,
-    /// A problem that may pass.
-    Warn,
-    /// A message was lost for the function.
-    Error,
-}
-
-/// A trigger with everything that its task needs to know.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Settings {
-    pub(crate) function: FunctionName,
-    pub(crate) trigger: MqttTrigger,
-    /// The broker as text.
-    pub(crate) address: String,
-    pub(crate) connection: Connection,
-    pub(crate) client_id: String,
-    /// What the function may publish: `[allow] mqtt`.
-    pub(crate) topics: Vec<String>,
-}
-
-impl Settings {
-    /// Whether the answer to a message may go to this response topic of its publisher.
-    pub(crate) fn may_answer(&self, topic: &str) -> bool {
-        self.address != LOCAL || self.topics.iter().any(|filter| matches(filter, topic))
-    }
-}
-
-/// The MQTT triggers of a node.
 pub struct Triggers<I> {
     invoker: I,
     host: Arc<dyn Host>,

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::Local;
+use crate::host::Local;
 
 /// The name of the node's user, which `mote-broker` knows.
 const USER: &str = "mote-node";
@@ -49,7 +49,6 @@ pub struct LocalSettings {
     pub namespaces: LocalNamespaces,
 }
 
-/// The namespaces of the node.
 pub struct LocalNamespaces {
     /// Lists their names, which are labels.
     pub names: Box<dyn Fn() -> Vec<String> + Send + Sync>,
@@ -59,7 +58,6 @@ pub struct LocalNamespaces {
 
 /// The listener of the broker for TLS.
 pub struct LocalTls {
-    /// Its address.
     pub listen: SocketAddr,
     /// Makes the message with the certificates and keys in use, as the broker reads it.
     pub message: Box<dyn Fn() -> Vec<u8> + Send + Sync>,
@@ -78,7 +76,6 @@ struct Ports {
     divides_kept: bool,
 }
 
-/// The node's own broker.
 #[derive(Debug)]
 pub struct LocalBroker {
     listen: SocketAddr,
@@ -91,7 +88,6 @@ pub struct LocalBroker {
 }
 
 impl LocalBroker {
-    /// Starts it on `runtime`.
     pub fn start(settings: LocalSettings, runtime: &Handle) -> Self {
         let ports = Arc::new(Mutex::new(None));
         let (stopping, stopped) = watch::channel(false);

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use mote_core::invocation::{Head, headers};
-use mote_core::spec::mqtt::{Acknowledge, MqttTrigger, is_topic, reply_topic};
 use mote_core::{Fault, FaultClass};
+use mote_spec::mqtt::{Acknowledge, MqttTrigger, is_topic, reply_topic};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
 use crate::packet::Publish;
@@ -173,7 +173,6 @@ pub fn reply(
 /// What to do with a message after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// It is acknowledged.
     Acknowledge,
     /// There was no room: it runs again after a pause, as often as necessary.
     Pause,
@@ -325,7 +324,7 @@ mod tests {
         let all = fields(&head);
         assert!(all.iter().any(|(name, _)| name == "mqtt-user-x-mqtt-sender"));
         for (name, _) in all {
-            assert!(mote_core::invocation::is_set_by_node(name.as_bytes()), "{name}");
+            assert!(mote_spec::fields::is_set_by_node(name.as_bytes()), "{name}");
         }
     }
 }

@@ -4,7 +4,7 @@
 //! refuses what the standards call malformed. Payloads are slices of the bytes that were read.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use mote_core::spec::mqtt::MqttVersion;
+use mote_spec::mqtt::MqttVersion;
 
 /// Longest remaining length that the format can express.
 pub const REMAINING_MAX: usize = 268_435_455;
@@ -17,9 +17,7 @@ pub struct Malformed(pub &'static str);
 /// A packet from the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Packet {
-    /// CONNACK.
     ConnAck(ConnAck),
-    /// PUBLISH.
     Publish(Publish),
     /// PUBACK: packet id and reason.
     PubAck(u16, u8),
@@ -33,7 +31,6 @@ pub enum Packet {
     SubAck(u16, u8),
     /// UNSUBACK: packet id.
     UnsubAck(u16),
-    /// PINGRESP.
     PingResp,
     /// DISCONNECT (MQTT 5): the reason.
     Disconnect(u8),
@@ -60,7 +57,6 @@ pub struct ConnAck {
     pub reason: Option<String>,
 }
 
-/// A message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Publish {
     /// Whether the sender may have sent it before.
@@ -69,11 +65,9 @@ pub struct Publish {
     pub qos: u8,
     /// Whether the broker had kept it.
     pub retain: bool,
-    /// Its topic.
     pub topic: String,
     /// Its packet id; 0 at QoS 0.
     pub id: u16,
-    /// Its content.
     pub payload: Bytes,
     /// Its content type (MQTT 5).
     pub content_type: Option<String>,
@@ -85,7 +79,6 @@ pub struct Publish {
     pub user: Vec<(String, String)>,
 }
 
-/// The result of reading.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Read {
     /// More bytes are needed.
@@ -97,7 +90,6 @@ pub enum Read {
     TooLarge {
         /// Bytes of the packet that are still to come or are in the buffer.
         skip: usize,
-        /// Its topic.
         topic: String,
         /// Its quality of service.
         qos: u8,
@@ -357,28 +349,22 @@ fn text(from: &mut Bytes) -> Result<String, Malformed> {
     }
 }
 
-/// What CONNECT says.
 #[derive(Debug, Clone)]
 pub struct Connect<'a> {
-    /// The version of the protocol.
     pub version: MqttVersion,
-    /// The client id.
     pub client_id: &'a str,
     /// Whether the broker forgets an earlier session of this client.
     pub clean: bool,
     /// Seconds for which the broker keeps the session after the connection (MQTT 5).
     pub expiry_s: u32,
-    /// Keep-alive in seconds.
     pub keep_alive_s: u16,
     /// Messages that the broker may send before they are acknowledged (MQTT 5).
     pub receive_maximum: u16,
     /// User name.
     pub username: Option<&'a str>,
-    /// Password.
     pub password: Option<&'a [u8]>,
 }
 
-/// Writes CONNECT.
 pub fn connect(to: &mut BytesMut, connect: &Connect<'_>) {
     let v5 = connect.version == MqttVersion::V5;
     let mut body = BytesMut::new();
@@ -429,7 +415,6 @@ pub fn subscribe(
     put_packet(to, 0x82, &body);
 }
 
-/// Writes UNSUBSCRIBE for one filter.
 pub fn unsubscribe(to: &mut BytesMut, version: MqttVersion, id: u16, filter: &str) {
     let mut body = BytesMut::new();
     body.put_u16(id);
@@ -440,7 +425,6 @@ pub fn unsubscribe(to: &mut BytesMut, version: MqttVersion, id: u16, filter: &st
     put_packet(to, 0xa2, &body);
 }
 
-/// Writes a message.
 pub fn publish(to: &mut BytesMut, version: MqttVersion, message: &Publish) {
     let mut head = BytesMut::new();
     put(&mut head, message.topic.as_bytes());
@@ -476,27 +460,22 @@ pub fn publish(to: &mut BytesMut, version: MqttVersion, message: &Publish) {
     to.put_slice(&message.payload);
 }
 
-/// Writes PUBACK.
 pub fn puback(to: &mut BytesMut, id: u16) {
     put_packet(to, 0x40, &id.to_be_bytes());
 }
 
-/// Writes PUBREC.
 pub fn pubrec(to: &mut BytesMut, id: u16) {
     put_packet(to, 0x50, &id.to_be_bytes());
 }
 
-/// Writes PUBREL.
 pub fn pubrel(to: &mut BytesMut, id: u16) {
     put_packet(to, 0x62, &id.to_be_bytes());
 }
 
-/// Writes PUBCOMP.
 pub fn pubcomp(to: &mut BytesMut, id: u16) {
     put_packet(to, 0x70, &id.to_be_bytes());
 }
 
-/// Writes PINGREQ.
 pub fn pingreq(to: &mut BytesMut) {
     to.put_slice(&[0xc0, 0]);
 }

@@ -14,7 +14,7 @@ use base32ct::{Base32Unpadded, Encoding as _};
 use bytes::{Bytes, BytesMut};
 use mote_core::publish::{Message, Publish, PublishError, PublishFuture};
 use mote_core::shares::{Exceeded, Share, Shares};
-use mote_core::spec::mqtt::{Connection, LOCAL, MqttVersion};
+use mote_spec::mqtt::{Connection, LOCAL, MqttVersion};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -22,11 +22,11 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::Host;
 use crate::dial::{
     BACKOFF_MAX, BACKOFF_MIN, CONNECT_PATIENCE, KEEP_ALIVE_S, LOG_EVERY, Opened,
     PACKET_EXTRA_BYTES, PING_PATIENCE, STABLE, Stream, connack, open,
 };
+use crate::host::Host;
 use crate::packet::{self, ConnAck, Connect, Packet, Read};
 use crate::reasons::reason_text;
 use crate::run::jitter;

@@ -1,6 +1,6 @@
 //! What a broker's numbers mean, in words.
 
-use mote_core::spec::mqtt::MqttVersion;
+use mote_spec::mqtt::MqttVersion;
 
 use crate::packet::ConnAck;
 

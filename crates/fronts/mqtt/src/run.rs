@@ -6,16 +6,16 @@ use std::time::Duration;
 use mote_core::accept::{AcceptError, Deferred};
 use mote_core::body::Body;
 use mote_core::invocation::headers;
-use mote_core::spec::mqtt::{Acknowledge, MqttOrder};
 use mote_core::{Fault, Invocation, Invoker, RouteInfo, Trigger};
+use mote_spec::mqtt::{Acknowledge, MqttOrder};
 
+use crate::host::{Host, Level};
 use crate::message::{self, ATTEMPTS_MAX, Next};
 use crate::packet::Publish;
-use crate::{Host, Level, Settings};
+use crate::settings::Settings;
 
 /// The first pause before a message is tried again; each further one is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Longest answer that is published.
 const ANSWER_BYTES_MAX: u64 = 6 << 20;
@@ -33,7 +33,6 @@ pub(crate) enum Outcome {
     NotStored(String),
 }
 
-/// A run that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) message: Publish,

@@ -52,7 +52,6 @@ impl Session {
         }
     }
 
-    /// A message has arrived.
     pub fn arrived(&mut self, message: &Publish) -> Arrival {
         let mut hasher = DefaultHasher::new();
         (&message.topic, &message.payload).hash(&mut hasher);

@@ -62,13 +62,10 @@ pub enum State {
 /// A trigger at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// The topic filter.
     pub filter: String,
-    /// The broker.
     pub broker: String,
     /// The name under which the broker knows the trigger.
     pub client_id: String,
-    /// What it is doing.
     pub state: State,
     /// Since the node started.
     pub counts: Counts,

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use mote_core::InvocationId;
 use mote_core::accept::Accept;
 use mote_core::publish::{Message, Publish as _, PublishError};
-use mote_core::spec::mqtt::Connection;
-use mote_core::{FunctionName, InvocationId};
 use mote_mqtt::{Host, Level, Local, Publisher};
+use mote_spec::FunctionName;
+use mote_spec::mqtt::Connection;
 use tokio::runtime::Handle;
 
 struct Nothing;

@@ -17,22 +17,19 @@ use mote_process::companion::Role;
 use mote_process::companion::errand::logged_answer;
 use mote_process::companion::own_folder;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
-use tokio::task::spawn_blocking;
 use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::ClientHello;
 use tokio_rustls::rustls::sign::CertifiedKey;
 
-use crate::Certificates;
-
 /// The protocol of a handshake in which an authority asks (RFC 8737, 3).
 pub(crate) const PROTOCOL: &[u8] = b"acme-tls/1";
 /// How long a run of it may take; it ends itself a little earlier.
 const PATIENCE: Duration = Duration::from_secs(330);
 /// The pause after a run that told none, and the longest one.
-const PAUSE_UNTOLD: Duration = Duration::from_secs(600);
-const PAUSE_MAX: Duration = Duration::from_secs(24 * 3_600);
+pub(crate) const PAUSE_UNTOLD: Duration = Duration::from_secs(600);
+pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// The longest answer to a question, in bytes.
 const ANSWER_BYTES_MAX: u64 = 16 << 10;
 
@@ -127,7 +124,7 @@ impl Acme {
     }
 
     /// Runs the program once. It says when it wants to be run again.
-    async fn run(&self) -> Option<Duration> {
+    pub(crate) async fn run(&self) -> Option<Duration> {
         self.runs.store(true, Ordering::Release);
         let told = logged_answer(Role::Acme, "ACME", &self.words, PATIENCE).await;
         self.runs.store(false, Ordering::Release);
@@ -159,28 +156,12 @@ pub(crate) fn is_challenge(hello: &ClientHello<'_>) -> bool {
     hello.alpn().is_some_and(|offered| offered.eq([PROTOCOL]))
 }
 
-impl Certificates {
-    /// Runs the program whenever it wants to be run, for as long as the node runs. Returns at once if
-    /// nothing is ordered.
-    pub async fn keep_ordered(self: Arc<Self>) {
-        while let Some(acme) = &self.acme {
-            let pause = acme.run().await.unwrap_or(PAUSE_UNTOLD);
-            let of_all = self.clone();
-            if let Ok(renewed) = spawn_blocking(move || of_all.renew()).await
-                && renewed.changed
-            {
-                tracing::info!("new connections get the certificate that was ordered");
-            }
-            tokio::time::sleep(pause.clamp(Duration::from_secs(1), PAUSE_MAX)).await;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::Certificates;
 
     /// A folder with a certificate that was ordered, and a folder of the node without one.
     fn ordered() -> (tempfile::TempDir, Arc<Acme>) {

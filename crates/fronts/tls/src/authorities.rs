@@ -21,7 +21,7 @@ use tokio_rustls::rustls::{
 use webpki::{EndEntityCert, KeyUsage};
 
 use crate::files::{Stamp, stamp};
-use crate::{Unusable, bad_pem, unusable};
+use crate::unusable::{Unusable, bad_pem, unusable};
 
 /// Largest file of authorities, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;

@@ -10,8 +10,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::acme::Acme;
-use crate::{SELF_SIGNED, Unusable, unusable};
+use crate::unusable::{Unusable, unusable};
 
+/// The name of the certificate that a node makes for itself, without the ending.
+pub(crate) const SELF_SIGNED: &str = "self-signed";
 const CERTBOT: (&str, &str) = ("fullchain.pem", "privkey.pem");
 const KUBERNETES: (&str, &str) = ("tls.crt", "tls.key");
 /// What to do about a certificate that was ordered.

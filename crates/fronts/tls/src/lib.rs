@@ -13,7 +13,8 @@
 //!
 //! - `files.rs`, `renewing.rs`: where certificates are found, and changed files
 //! - `authorities.rs`: certificates of clients
-//! - `acme.rs`: the folder that the node shares with `mote-acme`, and when that process runs
+//! - `acme.rs`, `ordering.rs`: the folder that the node shares with `mote-acme`, and when that
+//!   process runs
 //! - `handover.rs`: what the broker and the process `mote-dtls` receive
 //! - `stream.rs`, `client.rs`: a connection with or without TLS, and what a client of the
 //!   management trusts
@@ -25,14 +26,18 @@ mod authorities;
 mod client;
 mod files;
 pub mod handover;
+mod ordering;
 mod renewing;
 mod stream;
+mod unusable;
 
 pub use acme::Acme;
 pub use authorities::{ClientAuthorities, names};
 pub use client::{Connector, Trust, fingerprint_in};
 pub use renewing::keep_renewed;
 pub use stream::{Acceptor, Stream, is_encrypted, listen, plain};
+pub use unusable::Unusable;
+use unusable::{bad_pem, unusable};
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -42,7 +47,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use files::Pair;
+use files::{Pair, SELF_SIGNED};
 use parking_lot::RwLock;
 use rcgen::{CertificateParams, DnType, KeyPair, date_time_ymd};
 use tokio::sync::watch;
@@ -55,23 +60,6 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{self, ServerConfig, SignatureAlgorithm};
 use webpki::EndEntityCert;
 
-/// The name of the certificate that a node makes for itself, without the ending.
-pub(crate) const SELF_SIGNED: &str = "self-signed";
-
-/// Why a certificate cannot be used: which file, and what to do.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {what}; {hint}", path.display())]
-pub struct Unusable {
-    path: PathBuf,
-    what: String,
-    hint: &'static str,
-}
-
-fn unusable(path: &Path, what: impl ToString, hint: &'static str) -> Unusable {
-    Unusable { path: path.to_owned(), what: what.to_string(), hint }
-}
-
-/// The certificates of a node.
 #[derive(Debug)]
 pub struct Certificates {
     folder: PathBuf,
@@ -358,21 +346,6 @@ fn read_pair(
         }
     }
     Ok(Loaded { pair, key: Arc::new(certified), secret: Arc::new(secret) })
-}
-
-fn bad_pem(file: &Path, error: &pem::Error) -> Unusable {
-    match error {
-        pem::Error::Io(error) => {
-            unusable(file, format!("the file cannot be read: {error}"), "check its permissions")
-        }
-        pem::Error::NoItemsFound => {
-            let is_key = file.extension().is_some_and(|ending| ending == "key")
-                || file.file_name().is_some_and(|name| name == "privkey.pem");
-            let what = if is_key { "private key" } else { "certificate" };
-            unusable(file, format!("the file has no {what} in PEM"), "docs/guides/https.md")
-        }
-        _ => unusable(file, "the file is not complete PEM", "write it again"),
-    }
 }
 
 /// Makes a certificate that is its own authority. It is valid for any time that the clock of a small

@@ -13,10 +13,7 @@ const SECOND_NS: f64 = 1e9;
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
     /// A Poisson process: many independent callers.
-    Poisson {
-        /// Its rate.
-        rate: f64,
-    },
+    Poisson { rate: f64 },
     /// A timer.
     Regular {
         /// Time between two calls.
@@ -32,7 +29,6 @@ pub enum Arrivals {
     },
     /// Poisson with a rate that follows a sine, beginning at its lowest value.
     Diurnal {
-        /// Mean rate.
         mean_rate: f64,
         /// Swing as a share of the mean, 0 to 1.
         swing: f64,

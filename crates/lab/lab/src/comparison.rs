@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use mote_api::harmless;
-use mote_api::quantity::duration_text;
+use mote_spec::quantity::duration_text;
 use serde_json::{Value, json};
 
 use crate::{Report, Scenario};
@@ -19,7 +19,6 @@ const MIB: f64 = 1_048_576.0;
 pub struct Run {
     /// The policy as the user wrote it.
     pub policy: String,
-    /// What came of it.
     pub report: Report,
 }
 
@@ -33,7 +32,6 @@ pub struct Comparison {
     pub duration_s: f64,
     start_ms: f64,
     seed: u64,
-    /// The run of each policy.
     pub runs: Vec<Run>,
 }
 
@@ -133,7 +131,6 @@ impl Comparison {
         text
     }
 
-    /// The object in JSON.
     pub fn json(&self) -> Value {
         let policies: Vec<Value> = self
             .runs
@@ -315,7 +312,7 @@ fn quoted(field: &str) -> String {
 #[cfg(test)]
 mod tests {
     use crate::families::family;
-    use mote_core::policy::Policy;
+    use mote_spec::policy::Policy;
 
     use super::*;
 

@@ -19,18 +19,11 @@ pub(crate) fn stream(seed: u64, part: u64) -> Random {
 #[serde(rename_all = "lowercase")]
 pub enum Distribution {
     /// Always the same.
-    Constant {
-        /// The value.
-        ms: f64,
-    },
+    Constant { ms: f64 },
     /// Exponential: coefficient of variation 1.
-    Exponential {
-        /// The mean.
-        mean_ms: f64,
-    },
+    Exponential { mean_ms: f64 },
     /// Lognormal, the usual shape of run and start times.
     LogNormal {
-        /// The mean.
         mean_ms: f64,
         /// Standard deviation divided by the mean.
         variation: f64,
@@ -38,7 +31,6 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    /// Its mean in milliseconds.
     pub fn mean_ms(&self) -> f64 {
         match *self {
             Distribution::Constant { ms } => ms,

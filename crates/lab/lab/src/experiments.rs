@@ -6,13 +6,12 @@
 //! korvoj/k8s-distributions-iot-edge. A value that a paper does not state is chosen so that the
 //! published numbers of its own platform result, and a comment here says so.
 
-use mote_core::policy::{HpaSettings, KnativeMetric, KnativeSettings, OpenFaasSettings, Policy};
+use mote_spec::policy::{HpaSettings, KnativeMetric, KnativeSettings, OpenFaasSettings, Policy};
 
 use crate::arrivals::Arrivals;
 use crate::distribution::Distribution;
 use crate::scenario::{FunctionModel, NodeModel, Scenario};
 
-/// Names of the experiments.
 pub const EXPERIMENTS: [&str; 11] = [
     "scale-workload-steady",
     "scale-workload-bursty",

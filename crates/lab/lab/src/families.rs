@@ -3,13 +3,12 @@
 //! Each family is the same for every policy: equal arrivals, run times and start times, determined
 //! by the seed.
 
-use mote_core::policy::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
+use mote_spec::policy::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
 
 use crate::arrivals::Arrivals;
 use crate::distribution::{Distribution, log_normal, stream, uniform};
 use crate::scenario::{FunctionModel, NodeModel, Scenario};
 
-/// Names of the families.
 pub const FAMILIES: [&str; 5] = ["steady", "bursty", "diurnal", "ramp", "heavy-tail"];
 
 /// A one-line description of a family; `None` for an unknown name.

@@ -1,9 +1,8 @@
 //! One function in the simulation: its pool, its demand, and its counts.
 
-use mote_core::policy::Balance;
-use mote_core::policy::Policy;
 use mote_pool::autoscale::Bounds;
 use mote_pool::{self as pool, Pool, Rules};
+use mote_spec::policy::{Balance, Policy};
 
 use crate::arrivals::Source;
 use crate::distribution::{Random, stream};
@@ -12,7 +11,6 @@ use crate::scenario::{FunctionModel, NodeModel};
 /// The client of an invocation for which no caller of a closed load waits.
 pub(crate) const NO_CLIENT: u32 = u32::MAX;
 
-/// A waiting invocation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Waiting {
     pub(crate) arrived_ns: u64,

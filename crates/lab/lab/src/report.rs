@@ -8,15 +8,12 @@ use serde::{Deserialize, Serialize};
 /// A summary of durations, in milliseconds, over all invocations that were answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct WaitSummary {
-    /// Mean.
     pub mean_ms: f64,
-    /// Median.
     pub p50_ms: f64,
     /// 95th percentile.
     pub p95_ms: f64,
     /// 99th percentile.
     pub p99_ms: f64,
-    /// Longest.
     pub max_ms: f64,
 }
 
@@ -29,9 +26,7 @@ pub struct Point {
     pub offered: u64,
     /// Invocations answered since the point before.
     pub answered: u64,
-    /// Instances ready.
     pub ready: u32,
-    /// Instances that are starting.
     pub starting: u32,
     /// Invocations running.
     pub in_flight: u32,
@@ -44,11 +39,8 @@ pub struct Point {
 /// Result of one simulation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Name of the scenario.
     pub scenario: String,
-    /// The name of the policy.
     pub policy: String,
-    /// The number of functions.
     pub functions: u32,
     /// Simulated time with demand.
     pub duration_s: f64,
@@ -74,12 +66,10 @@ pub struct Report {
     pub instance_seconds: f64,
     /// The part of it without any invocation: while starting, idle or paused.
     pub wasted_seconds: f64,
-    /// Instances started.
     pub starts: u64,
     /// What starts and the memory of instances without work cost, in seconds of one processor. A start
     /// uses the processor as long as it lasts.
     pub cost_s: f64,
-    /// Starts by reason.
     pub start_reasons: BTreeMap<String, u64>,
     /// Instances that were stopped to release memory for others.
     pub evictions: u64,

@@ -1,7 +1,6 @@
 //! The description of a simulation.
 
-use mote_core::policy::Balance;
-use mote_core::policy::Policy;
+use mote_spec::policy::{Balance, Policy};
 use serde::{Deserialize, Serialize};
 
 use crate::arrivals::Arrivals;
@@ -25,7 +24,6 @@ pub struct Scenario {
     pub policy: Policy,
     /// The rule that chooses instances.
     pub balance: Balance,
-    /// The functions.
     pub functions: Vec<FunctionModel>,
 }
 
@@ -63,13 +61,11 @@ pub struct StartModel {
 }
 
 impl StartModel {
-    /// A model with cold starts only.
     pub fn cold(cold: Distribution) -> Self {
         Self { cold, prewarmed: cold, resume: cold, pause_after_s: None }
     }
 }
 
-/// The work of an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct WorkModel {
     /// Its run time when it has the CPU that it needs.
@@ -80,16 +76,13 @@ pub struct WorkModel {
     pub cores_per_instance: f64,
 }
 
-/// One function and its demand.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FunctionModel {
     /// Its name in outputs.
     pub name: String,
     /// The times of its calls.
     pub arrivals: Arrivals,
-    /// The work of a call.
     pub work: WorkModel,
-    /// Its start times.
     pub start: StartModel,
     /// Most invocations that one instance runs at once.
     pub concurrency: u32,
@@ -110,22 +103,21 @@ pub struct FunctionModel {
 }
 
 impl FunctionModel {
-    /// A function with the defaults of `mote-core::spec`, which runs one CPU-bound invocation at a
+    /// A function with the defaults of `mote-spec`, which runs one CPU-bound invocation at a
     /// time.
     pub fn new(name: &str, arrivals: Arrivals, time: Distribution, cold: Distribution) -> Self {
-        use mote_core::spec;
         Self {
             name: name.to_owned(),
             arrivals,
             work: WorkModel { time, cpu_share: 1.0, cores_per_instance: 1.0 },
             start: StartModel::cold(cold),
             concurrency: 1,
-            queue: spec::QUEUE_DEFAULT,
-            timeout_ms: spec::TIMEOUT_MS_DEFAULT,
+            queue: mote_spec::QUEUE_DEFAULT,
+            timeout_ms: mote_spec::TIMEOUT_MS_DEFAULT,
             min: 0,
             max: 20,
-            idle_timeout_ms: spec::IDLE_TIMEOUT_MS_DEFAULT,
-            memory_bytes: spec::MEMORY_BYTES_DEFAULT,
+            idle_timeout_ms: mote_spec::IDLE_TIMEOUT_MS_DEFAULT,
+            memory_bytes: mote_spec::MEMORY_BYTES_DEFAULT,
             cpu_millis: 1_000,
         }
     }

@@ -18,7 +18,6 @@ pub enum TraceError {
     Line {
         /// Counted from 1.
         line: usize,
-        /// The mistake.
         problem: &'static str,
     },
     /// See [`CALLS_MAX`].

@@ -4,9 +4,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use mote_core::policy::Policy;
 use mote_lab::families::{FAMILIES, family, policies};
 use mote_lab::{Report, simulate};
+use mote_spec::policy::Policy;
 
 /// This seed is not one of those with which constants were chosen.
 const SEED: u64 = 11;

@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use mote_core::policy::{HpaSettings, KnativeMetric, OpenFaasSettings, Policy};
 use mote_lab::experiments::{
     EXPERIMENTS, about, experiment, hpa_of_study, knative_of_study, openfaas_of_study,
 };
 use mote_lab::{Report, simulate};
+use mote_spec::policy::{HpaSettings, KnativeMetric, OpenFaasSettings, Policy};
 
 fn run(name: &str, policy: Policy) -> Report {
     let report = simulate(&experiment(name, policy).unwrap());

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use mote_core::policy::Policy;
 use mote_lab::families::{family, policies};
 use mote_lab::{Arrivals, Distribution, FunctionModel, NodeModel, Report, Scenario, simulate};
+use mote_spec::policy::Policy;
 
 fn all_known(report: &Report) {
     assert_eq!(report.lost, 0, "{} {}", report.scenario, report.policy);

@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use mote_core::policy::Policy;
 use mote_lab::trace::{FUNCTIONS_MAX, TraceError, read};
 use mote_lab::{Distribution, FunctionModel, NodeModel, Scenario, simulate};
+use mote_spec::policy::Policy;
 
 #[test]
 fn bad_lines_are_refused_with_their_number() {

@@ -8,7 +8,6 @@ const Z: f64 = 1.96;
 /// One measure of two runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ratio {
-    /// Name of the measure.
     pub name: &'static str,
     /// Value of the earlier run, in milliseconds or answers per second.
     pub before: Option<f64>,

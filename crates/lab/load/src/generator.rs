@@ -16,7 +16,6 @@ const HEAD_START: Nanos = 5_000_000;
 /// The reason why a run could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The plan is not valid.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The machine refused a resource that the generator needs.

@@ -13,7 +13,6 @@ use self::connection::{Connection, OperationState};
 use crate::poller::{Poller, Ready};
 use crate::{Done, Failure, Mark, Nanos, Outcome, Request, Target, Wire, clock};
 
-/// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 
 /// The clients of one thread.

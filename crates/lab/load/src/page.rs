@@ -12,7 +12,6 @@ const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:46rem;margin:2rem a
 pre{background:#f4f4f4;padding:1rem;overflow-x:auto}svg{max-width:100%;height:auto}";
 
 type DrawError<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
-/// The points of a line.
 type Points = Vec<(f64, f64)>;
 
 /// The page of a result, with its heading and its table as text. Fails if a chart cannot be drawn.

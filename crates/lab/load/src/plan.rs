@@ -35,7 +35,6 @@ pub enum Limit {
     Duration(Duration),
 }
 
-/// A run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// What determines the start of an operation.

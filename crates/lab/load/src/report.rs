@@ -29,19 +29,14 @@ const TAIL_MIN: f64 = 10.0;
 pub struct Report {
     /// Version of this form: 1.
     pub version: u32,
-    /// Version of mote.
     pub mote: String,
     /// Time of the run, RFC 3339.
     pub at: String,
-    /// The machine of the generator.
     pub machine: Machine,
-    /// URL of the target.
     pub target: String,
     /// `http` or `coap`.
     pub protocol: String,
-    /// Method of the requests.
     pub method: String,
-    /// Bytes of the request's body.
     pub body_bytes: u64,
     /// `closed` or `open`.
     pub load: String,
@@ -78,7 +73,6 @@ pub struct Report {
     pub answered_per_s_interval: Option<[f64; 2]>,
     /// Bytes of the received bodies.
     pub bytes: u64,
-    /// Latency of all operations.
     pub latency: Summary,
     /// Time from the intended start until a client was free to begin: a part of the latency.
     pub delay: Option<Summary>,
@@ -88,25 +82,21 @@ pub struct Report {
     pub generator: Generator,
     /// Reasons to doubt the result.
     pub warnings: Vec<String>,
-    /// Results by second.
     pub seconds: Vec<Second>,
     /// Latencies of answered operations: nanoseconds and count, with three digits.
     pub histogram: Vec<[u64; 2]>,
 }
 
-/// A machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Instruction set.
     pub arch: String,
-    /// Version of the kernel.
     pub kernel: String,
     /// Processors this process may use.
     pub cores: usize,
 }
 
 impl Machine {
-    /// This machine.
     pub fn here() -> Self {
         let uname = rustix::system::uname();
         Self {
@@ -173,7 +163,6 @@ pub struct Generator {
 pub struct Second {
     /// Operations that were answered.
     pub answered: u64,
-    /// Operations that failed.
     pub failed: u64,
     /// Mean latency of the answered ones.
     pub mean_ms: f64,
@@ -261,7 +250,6 @@ impl Report {
         report
     }
 
-    /// Share of failed operations.
     pub fn failed_share(&self) -> f64 {
         self.failed as f64 / self.offered.max(1) as f64
     }

@@ -10,13 +10,10 @@ pub const ROWS_MAX: usize = 4_000_000;
 /// A measured operation. Times are on `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Intended start.
     pub intended: Nanos,
     /// Time at which its client began it.
     pub begun: Nanos,
-    /// Time at which it ended.
     pub ended: Nanos,
-    /// Its outcome.
     pub outcome: Outcome,
 }
 

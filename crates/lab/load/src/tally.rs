@@ -105,7 +105,6 @@ impl Tally {
         self.failures.values().sum()
     }
 
-    /// Failures of one kind.
     pub fn failures(&self, kind: Failure) -> u64 {
         self.failures.get(&kind).copied().unwrap_or(0)
     }

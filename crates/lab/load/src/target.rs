@@ -3,7 +3,6 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// The protocol of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1 over TCP with persistent connections.
@@ -100,7 +99,6 @@ impl Target {
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address"))
     }
 
-    /// The URL.
     pub fn url(&self) -> String {
         format!("{}://{}{}", self.protocol.name(), self.authority, self.path)
     }

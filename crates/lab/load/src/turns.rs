@@ -61,7 +61,6 @@ pub struct Side {
     /// The failures that were answers with an error.
     #[serde(default)]
     pub errors: u64,
-    /// Answers per second.
     pub answered_per_s: f64,
 }
 

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::{Failure, Nanos, Phases};
 
-/// The outcome of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// A complete, good answer.
@@ -22,11 +21,9 @@ pub enum Outcome {
 /// An operation that ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Done {
-    /// The client of the operation.
     pub client: usize,
     /// The time of its end.
     pub at: Nanos,
-    /// Its outcome.
     pub outcome: Outcome,
 }
 

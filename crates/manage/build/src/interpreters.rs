@@ -18,7 +18,6 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Search path inside sandboxes, after the folders of the interpreters that were found.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// One interpreter.
 #[derive(Debug, Clone)]
 pub struct Interpreter {
     /// The real program, with links resolved.
@@ -32,9 +31,7 @@ pub struct Interpreter {
 /// The interpreter that was found for each language, or the reason why there is none.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// Python.
     pub python: Result<Interpreter, String>,
-    /// Node.
     pub node: Result<Interpreter, String>,
     /// Go builds functions and does not run them, so sandboxes of functions do not show it.
     pub go: Result<Interpreter, String>,

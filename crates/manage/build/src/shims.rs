@@ -150,7 +150,6 @@ pub fn compile_node(root: &Path, program: &Path, version: &str) -> Option<Compil
     Compilation::new(root.join(NODE_COMPILED), version, command)
 }
 
-/// A shim that is to be compiled.
 #[derive(Debug)]
 pub struct Compilation {
     /// What compiles it. Whoever runs the command bounds its time.

@@ -4,15 +4,14 @@ use std::io::ErrorKind;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use mote_api::manifest::{
+use mote_spec::manifest::{
     AccessName, EncodingName, FunctionManifest, HashName, SchemeName, TokensManifest,
     WebhookManifest,
 };
-use mote_api::toml_reader::Mistakes;
-use mote_core::FunctionSpec;
-use mote_core::spec::{
-    Access, CertificateRules, HmacRules, SignatureEncoding, SignatureHash, TokenKeys, TokenRules,
-    WebhookRules, WebhookScheme,
+use mote_spec::toml_reader::Mistakes;
+use mote_spec::{
+    Access, CertificateRules, FunctionSpec, HmacRules, SignatureEncoding, SignatureHash, TokenKeys,
+    TokenRules, WebhookRules, WebhookScheme,
 };
 
 use super::mistakes::{escaped, in_manifest};
@@ -54,7 +53,6 @@ pub fn set_mode(spec: &mut FunctionSpec, name: AccessName) {
     spec.certificates = (spec.access == Access::Mtls).then(Arc::default);
 }
 
-/// The access mode of this name.
 fn mode(name: AccessName) -> Access {
     match name {
         AccessName::Key => Access::Key,
@@ -152,9 +150,8 @@ fn read(file: &str, folder: Option<&Path>) -> Result<String, String> {
 mod tests {
     use std::fs;
 
-    use mote_api::toml_reader::Lined;
-    use mote_core::FunctionName;
-    use mote_core::spec::Runtime;
+    use mote_spec::toml_reader::Lined;
+    use mote_spec::{FunctionName, Runtime};
 
     use super::*;
 

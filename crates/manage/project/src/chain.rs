@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
-use mote_api::toml_reader::Mistakes;
-use mote_core::FunctionSpec;
+use mote_spec::FunctionSpec;
+use mote_spec::toml_reader::Mistakes;
 use serde_json::Value;
 
 use super::mistakes::{escaped, mistake};
@@ -112,7 +112,7 @@ fn called(document: &Value) -> BTreeSet<String> {
             None => task["run"]["workflow"]["name"].as_str(),
         };
         let name = name.and_then(|name| name.split(['/', '@', '?']).next());
-        if let Some(name) = name.filter(|name| mote_core::FunctionName::new(name).is_ok()) {
+        if let Some(name) = name.filter(|name| mote_spec::FunctionName::new(name).is_ok()) {
             names.insert(name.to_owned());
         }
     });

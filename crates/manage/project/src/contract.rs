@@ -4,9 +4,9 @@
 //! The first row that matches decides. Only folders without a manifest are examined: a manifest is
 //! written for `mote` and sets `compat` where it applies.
 
-use mote_api::manifest::{FunctionManifest, PlatformName, RuntimeName};
-use mote_api::toml_reader::Mistakes;
-use mote_core::spec::{Platform, Runtime};
+use mote_spec::manifest::{FunctionManifest, PlatformName, RuntimeName};
+use mote_spec::toml_reader::Mistakes;
+use mote_spec::{Platform, Runtime};
 
 use super::found::{Found, implied};
 use super::golang;

@@ -11,11 +11,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mote_api::manifest::{self, AccessName, FunctionManifest, PlatformName, RuntimeName};
 use mote_api::openwhisk::WhiskManifest;
-use mote_api::toml_reader::{Lined, Mistakes};
-use mote_core::FunctionName;
-use mote_core::spec::{TIMEOUT_MS_MAX, is_secret_name};
+use mote_spec::manifest::{self, AccessName, FunctionManifest, PlatformName, RuntimeName};
+use mote_spec::toml_reader::{Lined, Mistakes};
+use mote_spec::{FunctionName, TIMEOUT_MS_MAX, is_secret_name};
 use mote_store::source;
 use serde::Deserialize;
 use serde_json::Value;
@@ -66,9 +65,7 @@ const NAMES: [&str; 8] = [
 /// A function that is not deployed, and the reason.
 #[derive(Debug)]
 pub struct LeftOut {
-    /// Its name in the manifest.
     pub name: String,
-    /// Its mistakes.
     pub mistakes: Mistakes,
 }
 
@@ -77,7 +74,6 @@ pub struct LeftOut {
 pub struct Foreign {
     /// Its file, as messages show it.
     pub file: String,
-    /// The functions in it.
     pub functions: Vec<Described>,
     /// Parts of the file as a whole that have no meaning here.
     pub warnings: Vec<String>,
@@ -110,12 +106,10 @@ impl Foreign {
     }
 }
 
-/// One function of it.
 #[derive(Debug, Default)]
 pub struct Described {
     /// The keys that apply.
     pub function: FunctionManifest,
-    /// Where its code is.
     pub source: Source,
     /// Parts of its description that have no meaning here.
     pub warnings: Vec<String>,
@@ -130,7 +124,6 @@ pub struct Described {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Where code is.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub enum Source {
     /// Next to the manifest.
@@ -715,7 +708,6 @@ fn is_variable(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// The documents of a YAML file.
 fn documents(file: &str, source: &str) -> Result<Vec<Value>, Mistakes> {
     // The nesting depth is not known before the file is parsed, so all brackets count.
     let brackets = source.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count();

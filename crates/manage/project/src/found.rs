@@ -1,7 +1,7 @@
 //! What the files of a function reveal about its contract, in the form of a manifest.
 
-use mote_api::manifest::FunctionManifest;
-use mote_api::toml_reader::Lined;
+use mote_spec::manifest::FunctionManifest;
+use mote_spec::toml_reader::Lined;
 
 /// The result of examining the files.
 pub(super) struct Found {

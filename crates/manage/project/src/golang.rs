@@ -1,9 +1,8 @@
 //! Go packages: infers which contract their functions follow, as far as the text shows.
 
-use mote_api::manifest::{FunctionManifest, PlatformName, RuntimeName};
-use mote_api::toml_reader::Mistakes;
-use mote_core::FunctionSpec;
-use mote_core::spec::{Platform, Runtime, TEMPLATE_GO_CLASSIC};
+use mote_spec::manifest::{FunctionManifest, PlatformName, RuntimeName};
+use mote_spec::toml_reader::Mistakes;
+use mote_spec::{FunctionSpec, Platform, Runtime, TEMPLATE_GO_CLASSIC};
 
 use super::found::{Found, implied};
 use super::mistakes::{escaped, mistake};

@@ -1,8 +1,8 @@
 //! Guesses the runtime, the entry and the program of a function from its files.
 
-use mote_api::manifest::{FunctionManifest, RuntimeName};
-use mote_api::toml_reader::Mistakes;
-use mote_core::spec::{Platform, Runtime};
+use mote_spec::manifest::{FunctionManifest, RuntimeName};
+use mote_spec::toml_reader::Mistakes;
+use mote_spec::{Platform, Runtime};
 
 use super::mistakes::{escaped, in_manifest, mistake};
 use super::probe::Folder;
@@ -22,7 +22,6 @@ const NODE_FIRST: [&str; 8] = [
     "handler.js",
 ];
 
-/// The runtime that a manifest names.
 pub(super) fn named(name: RuntimeName) -> Runtime {
     match name {
         RuntimeName::Python => Runtime::Python,

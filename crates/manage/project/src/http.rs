@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use mote_api::manifest::{FunctionManifest, RouteManifest};
-use mote_api::toml_reader::{Lined, Mistakes};
-use mote_core::spec::routes::{Redirect, RouteRule};
-use mote_core::spec::{Cors, HttpRules, StaticFiles, is_below};
+use mote_spec::manifest::{FunctionManifest, RouteManifest};
+use mote_spec::routes::{Redirect, RouteRule};
+use mote_spec::toml_reader::{Lined, Mistakes};
+use mote_spec::{Cors, HttpRules, StaticFiles, is_below};
 
 use crate::mistakes::{escaped, in_manifest};
 
@@ -48,7 +48,7 @@ pub(crate) fn rules(
 
 /// The rule, if it can be obeyed; `key` names it where the manifest does not say `[[route]]`.
 fn checked(rule: RouteRule, key: &str, line: usize) -> Result<RouteRule, Mistakes> {
-    let Some((field, wanted)) = mote_routes::mistake(&rule) else { return Ok(rule) };
+    let Some((field, wanted)) = mote_spec::routes::mistake(&rule) else { return Ok(rule) };
     let field = if key.is_empty() { field.trim_start_matches("route.") } else { key };
     Err(in_manifest("M0303", line, &format!("{field}: {wanted}")))
 }

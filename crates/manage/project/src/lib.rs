@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mote_api::openwhisk::WhiskManifest;
-use mote_core::FunctionSpec;
+use mote_spec::FunctionSpec;
 use tempfile::TempDir;
 
 pub mod access;
@@ -52,7 +52,6 @@ pub use self::render::mote_toml;
 /// The content of a folder that was read.
 #[derive(Debug, Default)]
 pub struct Project {
-    /// Its functions.
     pub functions: Vec<Planned>,
     /// The entities of an OpenWhisk manifest other than its functions.
     pub whisk: Option<WhiskManifest>,
@@ -100,7 +99,6 @@ impl Code {
     }
 }
 
-/// Options for reading.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options<'a> {
     /// A name that takes precedence over those of the manifest and the folder.

@@ -4,8 +4,7 @@
 //! A limit that is too small kills a function that runs everywhere else. A limit that is too large
 //! costs room, because the limits of all instances together stay within the node's budget.
 
-use mote_core::FunctionSpec;
-use mote_core::spec::{Platform, Runtime};
+use mote_spec::{FunctionSpec, Platform, Runtime};
 
 use super::probe::Folder;
 
@@ -137,7 +136,7 @@ fn requirement(line: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use mote_core::FunctionName;
+    use mote_spec::FunctionName;
 
     use super::*;
 

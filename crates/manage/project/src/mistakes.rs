@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use mote_api::manifest;
-use mote_api::toml_reader::{Mistake, Mistakes};
+use mote_spec::manifest;
+use mote_spec::toml_reader::{Mistake, Mistakes};
 
 /// One mistake that is not in a line of the manifest.
 pub(crate) fn mistake(code: &'static str, text: String, hint: Option<String>) -> Mistakes {

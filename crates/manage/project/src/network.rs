@@ -4,11 +4,11 @@
 //! reach everything. So a deploy warns when code seems to need the network and the manifest permits
 //! no destination.
 
-use mote_api::manifest::Destination;
-use mote_core::FunctionSpec;
-use mote_core::destination::is_link_local;
-use mote_core::spec::{
-    Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, Platform, Runtime, Transport,
+use mote_spec::addresses::is_link_local;
+use mote_spec::manifest::Destination;
+use mote_spec::{
+    Egress, FunctionSpec, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, Platform, Runtime,
+    Transport,
 };
 
 use super::Planned;

@@ -5,19 +5,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mote_api::manifest::{
+use mote_spec::manifest::{
     self, AcknowledgeName, AsyncManifest, BalanceName, FunctionManifest, Manifest, MqttManifest,
     MqttVersionName, OrderName, PlatformName, PolicyName, ProtocolName, RateManifest,
     RecipientName, RetryName, ScaleManifest, SessionName, StartName,
 };
-use mote_api::toml_reader::{Lined, Mistake, Mistakes};
-use mote_core::policy::{Balance, HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
-use mote_core::spec::mqtt::{
+use mote_spec::mqtt::{
     self, Acknowledge, Connection, MqttOrder, MqttSession, MqttTrigger, MqttVersion, Publishing,
 };
-use mote_core::spec::{AsyncRules, Recipient, RetryOn, Topic};
-use mote_core::spec::{CoapResource, Platform, Protocol, Rate, Runtime, StartPolicy};
-use mote_core::{FunctionName, FunctionSpec};
+use mote_spec::policy::{Balance, HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
+use mote_spec::toml_reader::{Lined, Mistake, Mistakes};
+use mote_spec::{
+    AsyncRules, CoapResource, FunctionName, FunctionSpec, Platform, Protocol, Rate, Recipient,
+    RetryOn, Runtime, StartPolicy, Topic,
+};
 use mote_store::{ArchiveLimits, source};
 
 use super::chain;
@@ -672,7 +673,6 @@ fn apply_background(rules: &mut AsyncRules, manifest: &AsyncManifest) -> Result<
     Ok(())
 }
 
-/// A checked MQTT trigger.
 fn mqtt_trigger(from: &MqttManifest) -> Result<MqttTrigger, Mistakes> {
     let text = |lined: &Option<Lined<String>>| lined.as_ref().map(|lined| lined.value.clone());
     let default = MqttTrigger::new(from.filter.value.clone());

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use mote_api::toml_reader::Mistakes;
+use mote_spec::toml_reader::Mistakes;
 use mote_store::source;
 
 use super::mistakes::unreadable;
@@ -58,7 +58,6 @@ pub(super) struct Folder {
     pub(super) single: bool,
 }
 
-/// The file of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Program {
     pub(super) executable: bool,
@@ -132,7 +131,6 @@ impl Folder {
             .collect()
     }
 
-    /// Whether it is a Go package.
     pub(super) fn has_go(&self) -> bool {
         self.has("go.mod") || !self.with_ending(&[".go"]).is_empty()
     }

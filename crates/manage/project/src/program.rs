@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use mote_api::toml_reader::Mistakes;
-use mote_core::FunctionSpec;
-use mote_core::spec::Runtime;
+use mote_spec::toml_reader::Mistakes;
+use mote_spec::{FunctionSpec, Runtime};
 
 use super::mistakes::{escaped, mistake};
 use super::probe::{self, Folder, Program};

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use mote_api::manifest::{
+use mote_spec::manifest::{
     self, MissedName, OverlapName, PolicyName, RuntimeName, ScheduleManifest,
 };
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use mote_api::manifest::{FunctionManifest, MissedName, OverlapName, ScheduleManifest};
-use mote_api::toml_reader::{Lined, Mistakes};
-use mote_core::spec::{Missed, Overlap, Schedule, ScheduledCall, TIMEZONE_DEFAULT, When};
 use mote_schedule::times::{self, TimesError};
+use mote_spec::manifest::{FunctionManifest, MissedName, OverlapName, ScheduleManifest};
+use mote_spec::toml_reader::{Lined, Mistakes};
+use mote_spec::{Missed, Overlap, Schedule, ScheduledCall, TIMEZONE_DEFAULT, When};
 
 use super::mistakes::{escaped, in_manifest};
 
@@ -68,7 +68,7 @@ fn when(schedule: &ScheduleManifest, line: usize) -> Result<When, Mistakes> {
             let text = format!("timezone: {error}; found \"{}\"", escaped(&zone.value));
             let mut mistakes = in_manifest("M0303", zone.line, &text);
             let zones = times::zones();
-            let near = mote_api::nearest(&zone.value, zones.iter().map(String::as_str));
+            let near = mote_spec::nearest(&zone.value, zones.iter().map(String::as_str));
             mistakes.0[0].hint = Some(match near {
                 Some(near) => format!("did you mean \"{near}\"?"),
                 None => "write the name of an IANA zone, e.g. \"Europe/Berlin\"".to_owned(),
@@ -96,7 +96,7 @@ fn hint(expression: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use mote_api::manifest::{FILE_NAME, Manifest};
+    use mote_spec::manifest::{FILE_NAME, Manifest};
 
     use super::*;
 

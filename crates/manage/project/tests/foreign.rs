@@ -4,9 +4,9 @@
 
 use std::fs;
 
-use mote_api::toml_reader::Mistakes;
-use mote_core::spec::{Platform, Runtime};
 use mote_project::{Options, Planned, Project, foreign, read, write_anew};
+use mote_spec::toml_reader::Mistakes;
+use mote_spec::{Platform, Runtime};
 
 /// Reads a folder `demo` with a manifest of another platform.
 fn read_files(files: &[(&str, &str)]) -> Result<Project, Mistakes> {
@@ -129,7 +129,7 @@ fn specs_of_fission_name_the_code_beside_them() {
         ]
     );
     assert_eq!(project.functions[0].warnings, [""; 0]);
-    assert_eq!(mote_routes::text(&project.functions[0].spec.routes()[0]), "/show");
+    assert_eq!(mote_spec::routes::text(&project.functions[0].spec.routes()[0]), "/show");
     assert_eq!(project.functions[2].warnings, ["ArchiveUploadSpec: no file matches node_modules/"]);
 }
 
@@ -442,7 +442,9 @@ fn routes(files: &[(&str, &str)]) -> (Vec<String>, Vec<String>) {
     let project = read_files(files).unwrap();
     let of = |one: &Planned| {
         let routes = one.spec.routes().iter();
-        routes.map(|route| format!("{}: {}", one.spec.name, mote_routes::text(route))).collect()
+        routes
+            .map(|route| format!("{}: {}", one.spec.name, mote_spec::routes::text(route)))
+            .collect()
     };
     let routes = project.functions.iter().flat_map(|one| -> Vec<String> { of(one) }).collect();
     let warnings = project.functions.iter().flat_map(|one| one.warnings.clone()).collect();
@@ -670,7 +672,7 @@ fn an_imported_manifest_has_the_routes() {
     assert!(text.ends_with(end), "{text}");
     fs::write(dir.path().join("mote.toml"), &text).unwrap();
     let project = read(dir.path(), Options::default()).unwrap();
-    assert_eq!(mote_routes::text(&project.functions[0].spec.routes()[0]), "GET a.org/o/{id}");
+    assert_eq!(mote_spec::routes::text(&project.functions[0].spec.routes()[0]), "GET a.org/o/{id}");
 }
 
 #[test]

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mote_api::Problem;
-use mote_api::manifest::FunctionManifest;
-use mote_api::toml_reader::Mistakes;
-use mote_core::spec::{Access, CertificateRules, Platform, TokenRules, WebhookRules};
-use mote_core::{FunctionName, FunctionSpec};
 use mote_platforms::compat::node::{Code, Deploy, Manifest};
 use mote_project::foreign;
+use mote_spec::manifest::FunctionManifest;
+use mote_spec::toml_reader::Mistakes;
+use mote_spec::{
+    Access, CertificateRules, FunctionName, FunctionSpec, Platform, TokenRules, WebhookRules,
+};
 use mote_store::{ArchiveLimits, PackError};
 use tempfile::TempDir;
 
@@ -128,7 +129,7 @@ fn pack(
             spec.secrets.push(name);
         }
     }
-    let json = mote_spec_json::to_json(&spec).into_bytes();
+    let json = mote_spec::json::to_json(&spec).into_bytes();
     // OpenWhisk installs no packages, because an archive contains its modules. Code that is already
     // on the node is packed unchanged.
     let whole = is_there || spec.compat == Some(Platform::OpenWhisk);

@@ -11,10 +11,6 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use mote_access::Guarded;
 use mote_api::Problem;
 use mote_core::invocation::{Head, Reply, RouteInfo as _};
-use mote_core::name::split;
-use mote_core::spec::{
-    Egress, INSTANCES_MAX, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, ScaleOverride,
-};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{Engine, Revision};
 use mote_http::access_log::AccessLog;
@@ -28,6 +24,10 @@ use mote_platforms::compat::node::{
 use mote_platforms::compat::{Bound, Context, Queue, Stop};
 use mote_platforms::tinyfaas::{GrpcFront, Ports, TinyFaasFront};
 use mote_process::clock;
+use mote_spec::name::split;
+use mote_spec::{
+    Egress, INSTANCES_MAX, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, ScaleOverride,
+};
 use mote_store::{DocumentChange, Store, StoreError};
 use mote_tls::Acceptor;
 use tokio::net::{TcpListener, UdpSocket};
@@ -62,7 +62,6 @@ struct OpenWhisk {
     incoming: mote_platforms::openwhisk::Incoming,
 }
 
-/// The sockets of tinyFaaS.
 struct TinyFaas {
     management: Bound,
     http: Option<TcpListener>,
@@ -71,7 +70,6 @@ struct TinyFaas {
 }
 
 impl Listeners {
-    /// Binds the ports.
     pub(super) async fn bind(config: &PlatformApis, tls: Option<&Acceptor>) -> Result<Self> {
         let mut listeners = Self::default();
         let bind = async |key, address| -> Result<Bound> {
@@ -450,7 +448,7 @@ impl Invocations for PlatformNode {
             };
             let mut head = call.head;
             // Where a request comes from was asked when it arrived.
-            if route.access() != mote_core::spec::Access::Local {
+            if route.access() != mote_spec::Access::Local {
                 let name = route.name().as_str();
                 node.guard.admit(route.access(), route.tokens(), name, &mut head, None)?;
             }
@@ -474,7 +472,7 @@ impl Invocations for PlatformNode {
             };
             let answered = node.engine.invoke(&route, invocation).await;
             answered.map(|reply| match place {
-                Some(place) => place.until_end_of(reply),
+                Some(place) => Reply { body: place.until_end_of(reply.body), ..reply },
                 None => reply,
             })
         }

@@ -10,11 +10,10 @@ use std::time::Instant;
 use mote_api::Problem;
 use mote_api::types::{DeployResult, DeployStep};
 use mote_core::rollout::{Edit, Split, SplitError, Traffic};
-use mote_core::spec::Runtime;
-use mote_core::{FunctionName, FunctionSpec};
 use mote_engine::Revision;
 use mote_engine::revision::logs::LogLevel;
 use mote_pool::autoscale::{self, Known};
+use mote_spec::{FunctionName, FunctionSpec, Runtime};
 use mote_store::{ArchiveLimits, RevisionState, StagedCode, StoredRevision};
 
 use super::spec_check::{check, cors_warning, recipient_warnings, route_warnings};
@@ -45,7 +44,6 @@ impl Steps {
     }
 }
 
-/// The options of a deploy.
 pub(crate) struct Options {
     /// Check everything and change nothing.
     pub(crate) dry_run: bool,
@@ -64,7 +62,6 @@ pub(crate) struct Options {
 /// [`rollout::set_split`] names it.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    /// Its number.
     pub(crate) number: u64,
     /// Whether one of its instances must become ready. Off for a revision that is in use on other
     /// cells, so that a new cell need not start each function once.
@@ -354,7 +351,7 @@ async fn publish(
 async fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, Problem> {
     let mut spec = match &staged.set_aside {
         Some(json) => {
-            let spec = mote_spec_json::from_json(json).map_err(|error| {
+            let spec = mote_spec::json::from_json(json).map_err(|error| {
                 Problem::new(422, "M0303", format!("spec: {error}"))
                     .with_field(mote_api::SPEC_ENTRY)
             })?;
@@ -402,7 +399,7 @@ fn spec_of(name: &FunctionName, folder: &Path) -> Result<FunctionSpec, Problem> 
 }
 
 /// Answers with the mistakes in a project.
-pub(super) fn refused(mistakes: &mote_api::toml_reader::Mistakes) -> Problem {
+pub(super) fn refused(mistakes: &mote_spec::toml_reader::Mistakes) -> Problem {
     let Some(first) = mistakes.0.first() else { return Problem::new(422, "M0303", "refused") };
     let problem = Problem::new(422, first.code, first.text.clone());
     match &first.hint {

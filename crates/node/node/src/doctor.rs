@@ -84,7 +84,7 @@ fn of_platform(platform: &str, address: &str) -> Check {
 fn budget(node: &Node) -> Check {
     let (budget, machine) = (node.budget(), mote_process::memory::machine_bytes());
     let over = budget.memory_bytes > machine;
-    let text = |bytes| mote_api::quantity::size_text(bytes);
+    let text = |bytes| mote_spec::quantity::size_text(bytes);
     Check {
         name: "memory budget".into(),
         state: if over { CheckState::Warn } else { CheckState::Ok },

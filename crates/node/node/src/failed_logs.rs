@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mote_core::FunctionName;
 use mote_engine::revision::logs::FunctionLog;
+use mote_spec::FunctionName;
 use parking_lot::Mutex;
 
 /// Logs kept; a further one replaces the oldest.

@@ -7,11 +7,11 @@ use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use mote_api::types::{LogLine, LogStream};
 use mote_api::{Problem, Timestamp};
-use mote_core::name::split;
-use mote_core::spec::ScaleOverride;
 use mote_engine::revision::logs::{FunctionLog, LogLevel, LogLine as EngineLine, LogSource};
 use mote_engine::{Engine, Revision};
 use mote_process::clock;
+use mote_spec::ScaleOverride;
+use mote_spec::name::split;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::store_work::{blocking, store_problem};

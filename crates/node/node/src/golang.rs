@@ -15,9 +15,8 @@ use mote_api::Problem;
 use mote_build::golang::GENERATED;
 use mote_build::packages::client::Client;
 use mote_build::packages::registries::Registries;
-use mote_core::FunctionSpec;
-use mote_core::spec::Runtime;
 use mote_sandbox::BuildRequest;
+use mote_spec::{FunctionSpec, Runtime};
 use mote_store::{Lookup, PackagesStaging, StagedCode};
 
 use super::Node;

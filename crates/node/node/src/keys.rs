@@ -7,10 +7,9 @@ use anyhow::{Context as _, Result};
 use mote_access::{Guard, Key, KeyRing, NewKey, is_pattern};
 use mote_api::keys::{CallerKey, CallerKeyRequest, CallerKeyRotation, CallerKeys, NewCallerKey};
 use mote_api::{Problem, Timestamp};
-use mote_core::FunctionSpec;
-use mote_core::name::{kept, of_kept};
-use mote_core::spec::{Access, is_secret_name};
 use mote_process::clock;
+use mote_spec::name::{kept, of_kept};
+use mote_spec::{Access, FunctionSpec, is_secret_name};
 use mote_store::{Added, Store, StoreError, StoredKey};
 use mote_tenants::namespaces::{flag, no_such_key as unknown};
 
@@ -47,7 +46,6 @@ pub(crate) async fn list(node: &Node) -> Result<CallerKeys, Problem> {
     Ok(CallerKeys { keys })
 }
 
-/// Makes a key for a new caller.
 pub(crate) async fn create(node: &Node, wish: CallerKeyRequest) -> Result<NewCallerKey, Problem> {
     let CallerKeyRequest { name, mut functions, valid_ms } = wish;
     let (namespace, own) = of_kept(&name);

@@ -26,6 +26,7 @@ mod code;
 mod compat;
 pub mod config;
 mod deploy;
+mod deploying;
 pub mod doctor;
 mod failed_logs;
 pub mod fronts;
@@ -64,13 +65,12 @@ use std::time::Instant;
 use crate::ports::reachable;
 use mote_access::Guard;
 use mote_api::types::{NodeBudget, NodeStatus, Urls};
-use mote_core::FunctionName;
-use mote_core::spec::{Access, Runtime};
 use mote_engine::{Engine, Revision};
 use mote_http::gathering::Gathering;
 use mote_journal::{Deferring, Journals};
 use mote_outgoing::Outgoing;
 use mote_sandbox::ProcessBackend;
+use mote_spec::{Access, FunctionName, Runtime};
 use mote_store::Store;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -99,13 +99,11 @@ pub(crate) struct Node {
     pub(crate) store: Arc<Store>,
     /// Invocations that run after their callers were answered.
     pub(crate) journals: Journals,
-    /// The runs of chains.
     pub(crate) runs: crate::services::Runs,
     /// The rule for requests that the node itself sends.
     pub(crate) outgoing: Outgoing,
     /// The resources of functions that clients observe.
     pub(crate) notices: mote_coap::notices::Notices,
-    /// The state of functions.
     pub(crate) state: Arc<dyn mote_core::state::State>,
     /// The connection to NATS, if the node shares anything with others.
     pub(crate) nats: Option<mote_journal::nats::Nats>,
@@ -113,7 +111,7 @@ pub(crate) struct Node {
     pub(crate) cells: Option<mote_cells::Cells>,
     pub(crate) backend: Arc<ProcessBackend>,
     pub(crate) interpreters: interpreters::Found,
-    pub(crate) deploying: turns::Deploying,
+    pub(crate) deploying: deploying::Deploying,
     pub(crate) failed_logs: failed_logs::FailedLogs,
     /// Held while a Go function is built, because all builds share one compiler cache.
     pub(crate) go_builds: mote_tenants::namespaces::Turns,
@@ -133,7 +131,6 @@ pub(crate) struct Node {
     pub(crate) coap_tls: Option<SocketAddr>,
     /// The tokens of those who manage the node over TCP.
     pub(crate) operators: Arc<mote_tenants::operators::Operators>,
-    /// The namespaces of functions.
     pub(crate) namespaces: Arc<mote_tenants::namespaces::Namespaces>,
     /// Held while namespaces are changed.
     pub(crate) namespace_turn: tokio::sync::Mutex<()>,
@@ -148,7 +145,6 @@ pub(crate) struct Node {
     pub(crate) uid: u32,
     /// The memory that all instances together may use.
     pub(crate) memory_bytes: u64,
-    /// Cores of the machine.
     pub(crate) cores: u32,
     /// Bodies of calls that arrived through other platforms' APIs, by function.
     pub(crate) gathering: Gathering<String>,
@@ -181,7 +177,7 @@ impl Node {
     }
 
     /// The addresses at which clients on this machine reach a function.
-    pub(crate) fn urls(&self, spec: &mote_core::FunctionSpec) -> Urls {
+    pub(crate) fn urls(&self, spec: &mote_spec::FunctionSpec) -> Urls {
         let (name, access) = (&spec.name, self.config.access_of(spec.access));
         // No option of CoAP can carry a token or a signature.
         let is_open = !matches!(access, Access::Jwt | Access::Webhook);
@@ -194,7 +190,7 @@ impl Node {
             }
         };
         Urls {
-            routes: spec.routes().iter().map(mote_routes::text).collect(),
+            routes: spec.routes().iter().map(mote_spec::routes::text).collect(),
             port: self.ports.shown(spec),
             // Only TLS shows the certificate of a client.
             http: (self.http.filter(|_| access != Access::Mtls))
@@ -279,7 +275,6 @@ impl Node {
         self.elsewhere.lock().remove(name);
     }
 
-    /// The names of the functions that are chains.
     pub(crate) fn chains(&self) -> Vec<String> {
         let all = self.engine.list();
         let chains = all.iter().filter(|revision| revision.spec.runtime == Runtime::Chain);

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use mote_api::types::MqttStatus;
+use mote_core::InvocationId;
 use mote_core::accept::Accept;
-use mote_core::{FunctionName, InvocationId};
 use mote_engine::Engine;
 use mote_engine::revision::logs::LogLevel;
 use mote_mqtt::{
@@ -18,6 +18,7 @@ use mote_mqtt::{
     Status, Triggers,
 };
 use mote_process::clock;
+use mote_spec::FunctionName;
 use mote_tenants::namespaces::Namespaces;
 use mote_tls::handover::Handover;
 use tokio::runtime::Handle;

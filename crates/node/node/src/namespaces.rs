@@ -8,13 +8,13 @@ use crate::config::Config;
 use anyhow::{Context as _, Result};
 use mote_api::namespaces::{Namespace as Shown, NamespaceRequest, Quotas};
 use mote_api::{Problem, Timestamp};
-use mote_core::FunctionName;
-use mote_core::name::{of_kept, split};
 use mote_core::state::{Namespace as StateOf, Usage};
 use mote_engine::Revision;
 use mote_engine::ledger::{Held, UNLIMITED};
 use mote_journal::{Reader, problem_of};
 use mote_process::clock;
+use mote_spec::FunctionName;
+use mote_spec::name::{of_kept, split};
 use mote_store::Store;
 use mote_tenants::namespaces::{Namespace, Namespaces, Wrong};
 use mote_tenants::operators::tokens;
@@ -28,7 +28,6 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Pause between two looks at what has not ended.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The namespaces in the store.
 pub(super) async fn open(store: &Arc<Store>, config: &Config) -> Result<Arc<Namespaces>> {
     let (store, namespaces) = (store.clone(), Arc::new(Namespaces::default()));
     let loaded = namespaces.clone();
@@ -101,7 +100,6 @@ pub(crate) async fn describe(node: &Node, name: &str) -> Result<Shown, Problem> 
     found.ok_or_else(|| mote_tenants::namespaces::no_such_namespace(name))
 }
 
-/// Makes a namespace.
 pub(crate) async fn create(node: &Arc<Node>, wish: NamespaceRequest) -> Result<Shown, Problem> {
     if let Some(setting) = shares(&node.config) {
         let text = format!(

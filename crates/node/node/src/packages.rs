@@ -12,8 +12,8 @@ use mote_build::packages::registries::Registries;
 use mote_build::packages::wanted::Wanted;
 use mote_core::backend::InstanceLimits;
 use mote_core::fault::error_chain;
-use mote_core::{FunctionName, FunctionSpec};
 use mote_sandbox::{BuildOutcome, BuildRequest};
+use mote_spec::{FunctionName, FunctionSpec};
 use mote_store::{Lookup, PackagesStaging, StagedCode, StoredPackages};
 
 use super::store_work::{blocking, store_problem};
@@ -51,7 +51,6 @@ const CERTIFICATES: &[&str] = &[
     "PIP_CERT",
 ];
 
-/// Installed packages.
 pub(crate) struct Installed {
     /// Their key in the store.
     pub(crate) key: String,

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mote_api::types::Reach;
-use mote_core::name::kept;
-use mote_core::spec::{Access, FunctionSpec};
 use mote_engine::{Revision, Serving};
+use mote_spec::name::kept;
+use mote_spec::{Access, FunctionSpec};
 
 use super::Node;
 

@@ -10,12 +10,12 @@ use mote_api::types::{
     DeployStep, RevisionInfo, RevisionList, TrafficEdit, TrafficResult, TrafficShare,
 };
 use mote_api::{Problem, Timestamp};
+use mote_core::Invoker;
 use mote_core::rollout::{Edit, Split, SplitError, Traffic};
-use mote_core::spec::Runtime;
-use mote_core::{FunctionName, FunctionSpec, Invoker};
 use mote_engine::revision::logs::LogLevel;
 use mote_engine::{Revision, Serving, WarmError};
 use mote_process::clock;
+use mote_spec::{FunctionName, FunctionSpec, Runtime};
 use mote_store::{RevisionState, StoredRevision};
 
 use super::spec_check::{self, check};
@@ -62,7 +62,6 @@ pub(crate) async fn revisions(node: &Node, name: &FunctionName) -> Result<Revisi
     Ok(RevisionList { function: name.to_string(), revisions })
 }
 
-/// Splits the traffic of `name`.
 pub(crate) async fn set_traffic(
     node: &Arc<Node>,
     name: &FunctionName,

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use mote_api::types::{Schedule, ScheduleList, ScheduleOutcome, ScheduleRun};
 use mote_api::{Problem, Timestamp};
 use mote_core::accept::AcceptError;
-use mote_core::spec::When;
-use mote_core::{FunctionName, FunctionSpec};
 use mote_engine::Revision;
 use mote_journal::{Journal, Journals, Reader, view};
 use mote_schedule::{Known, Last, Listed, Marks, Outcome, Schedules, Times, UnixMs, expression};
+use mote_spec::{FunctionName, FunctionSpec, When};
 use mote_store::{Store, StoreError};
 use tokio::runtime::Handle;
 
@@ -154,7 +153,6 @@ fn seed(node: &Node, revision: &Revision) -> u64 {
     mote_schedule::book::hash(&[host.nodename().to_bytes(), &created, name])
 }
 
-/// The schedules of a function.
 pub(crate) fn of(node: &Node, function: &FunctionName) -> Vec<Schedule> {
     node.schedules.list(Some(function.as_str())).into_iter().map(described).collect()
 }

@@ -3,10 +3,9 @@
 use anyhow::Result;
 use mote_api::Problem;
 use mote_api::types::{Secret, SecretList};
-use mote_core::FunctionSpec;
-use mote_core::name::{kept, of_kept};
-use mote_core::spec::is_secret_name;
 use mote_engine::Engine;
+use mote_spec::name::{kept, of_kept};
+use mote_spec::{FunctionSpec, is_secret_name};
 use mote_store::seal::{KeySource, Keys, SecretError, Secrets, Zeroizing, make_key_file};
 use mote_store::{SecretsThere, Store};
 use mote_tenants::namespaces::{flag, no_such_secret as unknown};
@@ -16,7 +15,6 @@ use super::store_work::with_store;
 use crate::config::Config;
 use crate::unusable::unusable;
 
-/// Largest value in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 64 << 10;
 /// Largest sum of all values of one function in bytes: one message of 160 KiB carries them to its
 /// sandbox.
@@ -193,7 +191,6 @@ fn may_put(
     Ok(())
 }
 
-/// Removes all secrets of a namespace.
 pub(crate) async fn remove_all_of(node: &Node, namespace: String) -> Result<(), Problem> {
     let removed = with_store(node, move |store| store.remove_secrets_of(&namespace)).await?;
     removed.iter().for_each(|name| node.engine.secrets().put(name, None));

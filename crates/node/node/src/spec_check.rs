@@ -1,11 +1,10 @@
 //! Checks whether this node can run what a spec asks for.
 
 use mote_api::Problem;
-use mote_core::FunctionSpec;
-use mote_core::policy::Balance;
-use mote_core::spec::{Access, Recipient};
 use mote_outgoing::OutgoingError;
-use mote_routes::{Segment, segments};
+use mote_spec::policy::Balance;
+use mote_spec::routes::{Segment, segments};
+use mote_spec::{Access, FunctionSpec, Recipient};
 
 use super::{Node, schedules, secrets};
 
@@ -38,12 +37,12 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
             .with_hint("use the access mode key, basic, jwt or mtls, or balance = \"per-call\""));
     }
     let missing = match spec.runtime {
-        mote_core::spec::Runtime::Python => node.interpreters.python.as_ref().err(),
-        mote_core::spec::Runtime::Node => node.interpreters.node.as_ref().err(),
+        mote_spec::Runtime::Python => node.interpreters.python.as_ref().err(),
+        mote_spec::Runtime::Node => node.interpreters.node.as_ref().err(),
         _ => None,
     };
     let chain = match spec.runtime {
-        mote_core::spec::Runtime::Chain => mote_build::shims::unpack_chain(node.store.root()).err(),
+        mote_spec::Runtime::Chain => mote_build::shims::unpack_chain(node.store.root()).err(),
         _ => None,
     };
     if let Some(reason) = missing.or(chain.as_ref()) {
@@ -68,7 +67,7 @@ pub(super) fn check(node: &Node, spec: &FunctionSpec) -> Result<(), Problem> {
             return Err(Problem::new(422, "M0303", text).with_field(key));
         }
     }
-    if let Err((field, wanted)) = mote_routes::check(&spec.name, spec.routes()) {
+    if let Err((field, wanted)) = mote_spec::routes::check(&spec.name, spec.routes()) {
         return Err(Problem::new(422, "M0303", format!("{field}: {wanted}")).with_field(field));
     }
     mote_tenants::namespaces::confined::check(node.outgoing.reach, spec)?;
@@ -158,7 +157,7 @@ pub(super) fn route_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
 
 /// Recipients of results and called functions that do not work yet but may work later.
 pub(super) fn recipient_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String> {
-    let full = |name: &str| mote_core::name::joined(name, spec.name.namespace());
+    let full = |name: &str| mote_spec::name::joined(name, spec.name.namespace());
     let warning = |(key, recipient): (&str, &Recipient)| match recipient {
         Recipient::Function(name) => {
             let name = name.split('@').next().unwrap_or(name);
@@ -172,7 +171,7 @@ pub(super) fn recipient_warnings(node: &Node, spec: &FunctionSpec) -> Vec<String
         Recipient::Topic(_) => None,
     };
     let missing = |name: &&String| {
-        let is_name = mote_core::FunctionName::new(name).is_ok();
+        let is_name = mote_spec::FunctionName::new(name).is_ok();
         is_name && name.as_str() != spec.name.label() && node.engine.get(&full(name)).is_none()
     };
     let missing: Vec<_> = spec.calls.iter().filter(missing).map(String::as_str).collect();

@@ -1,62 +1,26 @@
 //! The lock on the revisions of a function: one change of each function at a time.
 
-use std::collections::HashSet;
-
 use mote_api::Problem;
-use mote_core::FunctionName;
-use mote_tenants::namespaces::Change;
-use parking_lot::Mutex;
+use mote_spec::FunctionName;
 
 use super::Node;
-
-/// Names that are being deployed now: two simultaneous deploys of one function would compete for
-/// the newer number.
-#[derive(Default)]
-pub(crate) struct Deploying(Mutex<HashSet<FunctionName>>);
-
-/// The right to change one function's revisions, until dropped.
-pub(crate) struct Turn<'a> {
-    deploying: &'a Deploying,
-    name: FunctionName,
-    _change: Option<Change>,
-}
+use super::deploying::Turn;
 
 /// Begins a change of `name`, or fails because another one is under way.
 pub(crate) fn turn<'a>(node: &'a Node, name: &FunctionName) -> Result<Turn<'a>, Problem> {
     let change = name.namespace().map(|namespace| node.namespaces.change(namespace)).transpose()?;
-    claimed(node, name, change)
+    node.deploying.claim(name, change)
 }
 
 /// The same for the removal of the whole namespace of `name`, which lets nothing else begin.
 pub(crate) fn last_turn<'a>(node: &'a Node, name: &FunctionName) -> Result<Turn<'a>, Problem> {
-    claimed(node, name, None)
+    node.deploying.claim(name, None)
 }
 
 /// Functions of a namespace, other than `name`, that are deployed for the first time now.
 pub(crate) fn new_ones(node: &Node, namespace: &str, name: &FunctionName) -> u64 {
-    let deploying = node.deploying.0.lock();
-    let is_new = |other: &&FunctionName| {
-        let is_other = other.namespace() == Some(namespace) && *other != name;
+    node.deploying.count(|other| {
+        let is_other = other.namespace() == Some(namespace) && other != name;
         is_other && node.engine.get(other.as_str()).is_none()
-    };
-    deploying.iter().filter(is_new).count() as u64
-}
-
-fn claimed<'a>(
-    node: &'a Node,
-    name: &FunctionName,
-    change: Option<Change>,
-) -> Result<Turn<'a>, Problem> {
-    let deploying = &node.deploying;
-    if deploying.0.lock().insert(name.clone()) {
-        return Ok(Turn { deploying, name: name.clone(), _change: change });
-    }
-    let text = format!("another deploy of {name} is running");
-    Err(Problem::new(409, "M1405", text).with_hint("try again when it has ended"))
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.deploying.0.lock().remove(&self.name);
-    }
+    })
 }

@@ -20,9 +20,7 @@ pub(crate) struct AddressError {
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: {text}")]
 pub(crate) struct SettingError {
-    /// The setting.
     pub(crate) key: &'static str,
-    /// What is wrong with it.
     pub(crate) text: String,
 }
 

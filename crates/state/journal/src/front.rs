@@ -13,15 +13,13 @@ use mote_api::Problem;
 use mote_core::accept::{Accept as _, AcceptError, Accepted, Deferred};
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, headers, put_header};
-use mote_core::routing::{Asked, Found};
 use mote_core::shares::{Share, Shares};
-use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{
-    Access, AsyncRules, CertificateRules, CoapResource, HttpRules, Platform, Rates, TokenRules,
-    WebhookRules,
-};
-use mote_core::{
-    Fault, FunctionName, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger,
+use mote_core::{Fault, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger};
+use mote_spec::mqtt::Connection;
+use mote_spec::routes::{Asked, Found};
+use mote_spec::{
+    Access, AsyncRules, CertificateRules, CoapResource, FunctionName, HttpRules, Platform, Rates,
+    TokenRules, WebhookRules,
 };
 
 use crate::journal::{Cancelled, Shown};
@@ -60,7 +58,6 @@ pub type CallerOpens = Arc<dyn Fn(&Head, &dyn RouteInfo) -> bool + Send + Sync>;
 /// A function, or the invocations of the journal.
 #[derive(Clone)]
 pub enum Route<R> {
-    /// A function.
     Function(R),
     /// `/_invocations`.
     Invocations,
@@ -520,7 +517,7 @@ fn wishes(block: &[u8], now_ms: u64) -> Result<Wishes, String> {
             b"idempotency-key" => wishes.key = Some(text()?.trim().trim_matches('"').to_owned()),
             b"mote-order-key" => wishes.order = Some(text()?.trim().to_owned()),
             b"mote-after" => {
-                let wait_ms = mote_api::quantity::parse_duration_ms(text()?.trim())
+                let wait_ms = mote_spec::quantity::parse_duration_ms(text()?.trim())
                     .map_err(|_| "Mote-After: a duration such as 90s or 2h".to_owned())?;
                 wishes.due_unix_ms = now_ms.saturating_add(wait_ms);
             }

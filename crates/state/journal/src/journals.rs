@@ -40,7 +40,6 @@ pub struct Journals(Arc<Inner>);
 
 /// What a node needs to run journals that a log keeps.
 pub struct Named {
-    /// The name of the own journal.
     pub own: String,
     /// The folder for the files of other nodes' journals. Files of an earlier run are removed.
     pub folder: PathBuf,

@@ -14,10 +14,8 @@ use tokio::runtime::Handle;
 
 /// How long a call may take.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Messages of a page.
 const PAGE: u32 = 2_000;
 
-/// Longest name of a journal.
 const NAME_BYTES_MAX: usize = 64;
 
 /// Whether a journal can have this name, which becomes a part of the stream's name.

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use mote_core::InvocationId;
 use mote_core::accept::{Callback, Deferred};
 use mote_core::invocation::{Head, Trigger, headers};
-use mote_core::spec::Topic;
-use mote_core::spec::mqtt::Connection;
+use mote_spec::Topic;
+use mote_spec::mqtt::Connection;
 use serde::{Deserialize, Serialize};
 
 use crate::pending::Number;
@@ -13,7 +13,6 @@ use crate::pending::Number;
 /// What is done when a record runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
-    /// A function is invoked.
     Invoke(Deferred),
     /// The result of an invocation is sent to an address or a topic.
     Post(Post),
@@ -28,7 +27,6 @@ pub enum Destination {
     Topic {
         /// The topic and how it is published; nothing in it stands for anything else any more.
         topic: Topic,
-        /// The broker.
         connection: Connection,
     },
 }
@@ -38,11 +36,9 @@ pub enum Destination {
 pub struct Post {
     /// The function whose result it carries.
     pub function: String,
-    /// Where it goes.
     pub to: Destination,
     /// Header block (see [`Head`]).
     pub fields: Bytes,
-    /// The body.
     pub body: Bytes,
 }
 
@@ -55,7 +51,6 @@ impl Post {
 }
 
 impl Work {
-    /// The function that it belongs to.
     pub fn function(&self) -> &str {
         match self {
             Work::Invoke(deferred) => &deferred.function,
@@ -105,9 +100,7 @@ impl Work {
 /// A record that is about to be written.
 #[derive(Debug, Clone)]
 pub struct NewRecord {
-    /// The id of the invocation.
     pub id: InvocationId,
-    /// What is to be done.
     pub work: Work,
     /// When it was accepted, in milliseconds since 1970.
     pub accepted_ms: u64,
@@ -116,14 +109,10 @@ pub struct NewRecord {
     pub depth: u32,
 }
 
-/// A record that waits.
 #[derive(Debug)]
 pub struct Waiting {
-    /// Its number.
     pub number: Number,
-    /// The id of the invocation.
     pub id: InvocationId,
-    /// The function that it belongs to.
     pub function: String,
     /// Its order key.
     pub order: Option<String>,
@@ -150,7 +139,6 @@ pub struct ScheduleRun {
     pub waiting: Vec<InvocationId>,
 }
 
-/// The state of a record on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// It has not ended.
@@ -159,7 +147,6 @@ pub enum State {
     Succeeded = 1,
     /// It has failed for good and is kept as a dead letter.
     Dead = 2,
-    /// Somebody cancelled it.
     Cancelled = 3,
 }
 
@@ -181,7 +168,6 @@ pub struct LastAttempt {
     pub attempts: u32,
     /// When it began, in milliseconds since 1970.
     pub began_ms: u64,
-    /// When it ended.
     pub ended_ms: u64,
     /// The status of the function's answer, or of the fault.
     pub status: u16,
@@ -198,15 +184,11 @@ pub struct LastAttempt {
 /// Everything that the journal knows about an invocation.
 #[derive(Debug, Clone)]
 pub struct Stored {
-    /// Its number.
     pub number: Number,
-    /// Its id.
     pub id: InvocationId,
-    /// The function.
     pub function: String,
     /// The source of the invocation; `None` for a request that carries a result.
     pub trigger: Option<Trigger>,
-    /// Its state.
     pub state: State,
     /// When it was accepted, in milliseconds since 1970.
     pub accepted_ms: u64,
@@ -248,7 +230,6 @@ fn is_zero(number: &u32) -> bool {
 /// What a stored request needs from the columns of its record.
 #[derive(Debug, Clone)]
 pub struct Columns {
-    /// The function.
     pub function: String,
     /// The number of its trigger; 0 for a [`Post`].
     pub trigger: u8,

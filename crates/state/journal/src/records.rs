@@ -89,7 +89,6 @@ pub struct Records {
 pub struct Inserted {
     /// Its number, or that of the earlier record with the same key.
     pub number: Number,
-    /// Its id.
     pub id: InvocationId,
     /// False if an earlier record has the same key.
     pub is_new: bool,
@@ -102,7 +101,6 @@ pub struct Inserted {
 pub struct Settled {
     /// The record.
     pub number: Number,
-    /// Its state from now on.
     pub state: State,
     /// The attempt that ended it; `None` if it never ran.
     pub last: Option<LastAttempt>,
@@ -249,7 +247,6 @@ impl Records {
         })
     }
 
-    /// One record.
     pub fn show(&self, id: InvocationId) -> Answer<Option<Stored>> {
         self.run(false, move |connection| {
             let sql = format!("SELECT {SHOWN}, fields, body FROM records WHERE id = ?1");
@@ -447,7 +444,6 @@ impl Records {
         })
     }
 
-    /// A kept activation.
     pub fn activation(&self, number: u64) -> Answer<Option<Vec<u8>>> {
         self.run(false, move |connection| {
             let sql = "SELECT record FROM activations WHERE number = ?1";
@@ -455,7 +451,6 @@ impl Records {
         })
     }
 
-    /// Forgets an activation.
     pub fn forget_activation(&self, number: u64) -> Answer<()> {
         self.run(false, move |connection| {
             let sql = "DELETE FROM activations WHERE number = ?1";

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mote_core::accept::AcceptError;
-use mote_core::name;
+use mote_spec::name;
 
 /// Invocations that have not ended, of all functions, and the bytes of their requests. A function
 /// may use half of each.

@@ -12,11 +12,11 @@ use mote_core::accept::Deferred;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, headers, put_header};
 use mote_core::publish::Message;
-use mote_core::retry::{Attempt, Next, Tried};
-use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{AGE_MS_MAX_DEFAULT, AsyncRules, Recipient, Topic};
-use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger, name};
+use mote_core::retry::{self, Attempt, Next, Tried};
+use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
 use mote_outgoing::{HeaderMap, HeaderName, HeaderValue, Method};
+use mote_spec::mqtt::Connection;
+use mote_spec::{AGE_MS_MAX_DEFAULT, AsyncRules, Recipient, Topic, name};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -343,7 +343,7 @@ async fn tried<I: Invoker>(
         Ok(status) => Attempt::Answered(*status),
         Err(fault) => Attempt::Failed(fault),
     };
-    (rules.next(tried, ended), outcome)
+    (retry::next(&rules, tried, ended), outcome)
 }
 
 fn failed(fault: Fault, began_ms: u64) -> Outcome {

@@ -18,14 +18,12 @@ const STEPS_BYTES_MAX: u64 = 8 << 20;
 /// Bytes of the steps that are read at once.
 const PAGE_BYTES_MAX: usize = 768 << 10;
 
-/// What a step is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepKind {
     /// A call or a message; it took so many milliseconds.
     Done(u64),
     /// A time: the end of a wait, or of a timeout. In milliseconds since 1970.
     Until(u64),
-    /// An error that was caught.
     Caught,
     /// Something else, such as the winner of branches.
     Other,
@@ -74,7 +72,6 @@ pub struct Step {
     pub key: String,
     /// When its record was written, in milliseconds since 1970.
     pub at_ms: u64,
-    /// What it is.
     pub kind: StepKind,
 }
 
@@ -85,7 +82,6 @@ pub struct StepPage {
     pub began_ms: u64,
     /// Keys and values, in the order of the keys.
     pub steps: Vec<(String, Bytes)>,
-    /// Whether more follow.
     pub more: bool,
 }
 

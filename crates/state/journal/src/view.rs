@@ -10,7 +10,6 @@ use crate::journal::Shown;
 use crate::record::{State, Stored};
 use crate::steps::{Step, StepKind};
 
-/// Who reads the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
     /// Somebody on the network who knows the id. The function's own words about its failure are

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mote_core::accept::{AcceptError, Accepted, Deferred, SCHEDULE_KEYS};
 use mote_core::invocation::{Head, InvocationId, Trigger};
-use mote_core::spec::{Missed, Overlap, Schedule, When};
+use mote_spec::{Missed, Overlap, Schedule, When};
 use slab::Slab;
 
 use crate::look;
@@ -53,12 +53,9 @@ impl Entry {
     }
 }
 
-/// The last run of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Last {
-    /// When it was due.
     pub due: UnixMs,
-    /// What became of it.
     pub outcome: Outcome,
 }
 
@@ -73,12 +70,9 @@ pub enum Outcome {
     Failed(String),
 }
 
-/// A schedule as it is listed.
 #[derive(Debug, Clone)]
 pub struct Listed {
-    /// The function.
     pub function: Arc<str>,
-    /// Its settings.
     pub schedule: Arc<Schedule>,
     /// When it runs next, with its jitter.
     pub next: Option<UnixMs>,
@@ -109,9 +103,7 @@ pub struct Known {
 /// A run that is due now.
 #[derive(Debug)]
 pub struct Run {
-    /// The schedule.
     pub key: Key,
-    /// When it was due.
     pub due: UnixMs,
     /// Whether [`Book::ended`] must be called when it has ended.
     pub is_counted: bool,
@@ -119,7 +111,6 @@ pub struct Run {
     pub deferred: Deferred,
 }
 
-/// The schedules of a node.
 #[derive(Default)]
 pub struct Book {
     /// Boxed, because a slab has room for twice as many as it had.
@@ -129,7 +120,6 @@ pub struct Book {
     turns: u32,
 }
 
-/// Where new schedules begin.
 #[derive(Debug, Clone, Copy)]
 pub struct Begin {
     /// Every time up to this one is handled.
@@ -251,7 +241,6 @@ impl Book {
         Ok(running)
     }
 
-    /// Removes the schedules of a function.
     pub fn remove(&mut self, function: &str) {
         for index in self.functions.remove(function).unwrap_or_default() {
             self.take(index);
@@ -273,7 +262,6 @@ impl Book {
         }
     }
 
-    /// Whether there is no schedule.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -391,7 +379,6 @@ impl Book {
         false
     }
 
-    /// Notes that a run has ended.
     pub fn ended(&mut self, key: &Key) {
         if let Some(index) = self.find(key) {
             let entry = &mut self.entries[index];

@@ -14,7 +14,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use mote_core::accept::{Accept, AcceptError, Accepted};
 use mote_core::invocation::InvocationId;
-use mote_core::spec::Schedule;
+use mote_spec::Schedule;
 use parking_lot::Mutex;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
@@ -48,7 +48,6 @@ pub trait Marks: Send + Sync + 'static {
     fn keep(&self, mark: UnixMs);
 }
 
-/// The schedules of a node.
 #[derive(Clone)]
 pub struct Schedules(Arc<Inner>);
 
@@ -62,7 +61,6 @@ struct Inner {
     life: Mutex<Life>,
     /// The mark that the node kept before it started.
     mark: Option<UnixMs>,
-    /// When the node started.
     started: UnixMs,
     /// The task, once it runs.
     task: Mutex<Option<JoinHandle<()>>>,
@@ -183,7 +181,6 @@ impl Schedules {
         Ok(())
     }
 
-    /// Removes the schedules of a function.
     pub fn remove(&self, function: &str) {
         self.0.book.lock().remove(function);
         self.0.changed.notify_one();

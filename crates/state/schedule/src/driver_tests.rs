@@ -2,7 +2,7 @@ use std::collections::{HashMap, HashSet};
 
 use mote_core::accept::{AcceptFuture, Deferred};
 use mote_core::invocation::InvocationId;
-use mote_core::spec::{Missed, Overlap, When};
+use mote_spec::{Missed, Overlap, When};
 use tokio::sync::{mpsc, oneshot};
 
 use super::*;

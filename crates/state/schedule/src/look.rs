@@ -4,7 +4,7 @@
 //! and it may be years off on a board without a battery. A schedule therefore remembers the last
 //! time that it has handled, and everything follows from that time and the clock.
 
-use mote_core::spec::Missed;
+use mote_spec::Missed;
 
 use crate::times::{Times, UnixMs};
 
@@ -67,7 +67,7 @@ pub fn look(
 mod tests {
     use std::sync::Arc;
 
-    use mote_core::spec::{Schedule, When};
+    use mote_spec::{Schedule, When};
 
     use super::*;
 

@@ -11,7 +11,7 @@ use croner::parser::{CronParser, Seconds, Year};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::{AmbiguousOffset, TimeZone};
-use mote_core::spec::{EXPRESSION_BYTES_MAX, Schedule, When};
+use mote_spec::{EXPRESSION_BYTES_MAX, Schedule, When};
 
 /// Milliseconds since 1970 in UTC.
 pub type UnixMs = i64;
@@ -19,7 +19,6 @@ pub type UnixMs = i64;
 /// Why a schedule cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TimesError {
-    /// The expression is not one.
     #[error("{0}")]
     Expression(String),
     /// No day of the calendar matches.
@@ -115,12 +114,10 @@ impl Times {
         Ok((times, first))
     }
 
-    /// The schedule whose times these are.
     pub fn schedule(&self) -> &Arc<Schedule> {
         &self.schedule
     }
 
-    /// The first time after `after`.
     pub fn next(&self, after: UnixMs) -> Option<UnixMs> {
         self.after(after, &mut None)
     }

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use mote_core::spec::{Schedule, When};
 use mote_schedule::times::Times;
+use mote_spec::{Schedule, When};
 use serde_json::{Value, json};
 
 const YEAR: i16 = 2026;

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use mote_core::accept::Accepted;
 use mote_core::invocation::InvocationId;
-use mote_core::spec::{Missed, Overlap, Schedule, When};
 use mote_schedule::UnixMs;
 use mote_schedule::book::{Begin, Book};
+use mote_spec::{Missed, Overlap, Schedule, When};
 use serde_json::{Value, json};
 
 const SECOND: i64 = 1_000;

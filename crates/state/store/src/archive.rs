@@ -22,10 +22,8 @@ pub(crate) const RATIO_FREE_BYTES: u64 = 1 << 20;
 /// Largest content of the entry that is returned to the caller.
 const SET_ASIDE_BYTES_MAX: u64 = 1 << 20;
 
-/// The limits of an archive.
 #[derive(Debug, Clone)]
 pub struct ArchiveLimits {
-    /// Most entries.
     pub entries: u64,
     /// Most bytes of all files together.
     pub bytes: u64,
@@ -46,7 +44,6 @@ impl Default for ArchiveLimits {
 pub struct Unpacked {
     /// The hash of the tree.
     pub hash: String,
-    /// Its files.
     pub files: u64,
     /// The bytes in them.
     pub bytes: u64,

@@ -14,7 +14,6 @@ pub enum ArchiveError {
         index: u64,
         /// Its path, escaped and cut; may be empty.
         path: String,
-        /// What is wrong with it.
         reason: String,
     },
     /// A limit is exceeded.
@@ -48,7 +47,6 @@ fn name_text(path: &str) -> String {
 }
 
 impl ArchiveError {
-    /// The stable error code.
     pub fn code(&self) -> &'static str {
         match self {
             ArchiveError::TooLarge(_) => "M1302",
@@ -59,7 +57,6 @@ impl ArchiveError {
         }
     }
 
-    /// The HTTP status of the refusal.
     pub fn http_status(&self) -> u16 {
         match self {
             ArchiveError::TooLarge(_) => 413,

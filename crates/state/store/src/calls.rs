@@ -16,7 +16,6 @@ impl Store {
         Ok(number.unsigned_abs())
     }
 
-    /// A stored call.
     pub fn call(&self, number: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let connection = self.lock();
         let sql = "SELECT record FROM calls WHERE number = ?1";
@@ -24,7 +23,6 @@ impl Store {
         row.optional().map_err(|error| schema::sql(self.root(), error))
     }
 
-    /// Removes a call.
     pub fn remove_call(&self, number: u64) -> Result<(), StoreError> {
         self.change(|change| {
             change.execute("DELETE FROM calls WHERE number = ?1", params![number as i64])

@@ -6,12 +6,9 @@ use crate::error::StoreError;
 use crate::schema;
 use crate::store::Store;
 
-/// One change of a collection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentChange {
-    /// Its collection.
     pub collection: String,
-    /// Its key in the collection.
     pub key: String,
     /// Its new content; `None` removes it.
     pub value: Option<Vec<u8>>,
@@ -47,7 +44,6 @@ impl Store {
         rows.collect::<Result<Vec<_>, _>>().map_err(sql)
     }
 
-    /// One document.
     pub fn document(&self, collection: &str, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let connection = self.lock();
         let sql = "SELECT value FROM documents WHERE collection = ?1 AND key = ?2";

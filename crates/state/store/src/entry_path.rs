@@ -2,7 +2,6 @@
 
 /// Longest component in bytes, which every file system here allows.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
-/// Deepest path.
 pub(crate) const DEPTH_MAX: usize = 32;
 
 /// The reason for refusing a path.

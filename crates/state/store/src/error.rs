@@ -32,20 +32,13 @@ pub enum StoreError {
     /// No space left.
     #[error("node disk full ({left_text} left)")]
     DiskFull {
-        /// Bytes free.
         left_bytes: u64,
-        /// The same as text for people.
+        /// `left_bytes` as text for people.
         left_text: String,
     },
     /// The file system returned an error.
     #[error("{path}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The database returned an error.
+    Io { path: PathBuf, source: io::Error },
     #[error("mote.db")]
     Database(#[source] rusqlite::Error),
     /// A file or row differs from what was written.
@@ -68,12 +61,7 @@ pub enum StoreError {
     Archive(#[from] ArchiveError),
     /// There is no such function or revision.
     #[error("no revision {revision} of {function}")]
-    NoSuchRevision {
-        /// The function.
-        function: String,
-        /// The revision asked for.
-        revision: u64,
-    },
+    NoSuchRevision { function: String, revision: u64 },
     /// A revision names code or packages that are not there.
     #[error("{0} is not in the store")]
     NotStored(String),
@@ -89,7 +77,6 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// The stable error code.
     pub fn code(&self) -> &'static str {
         match self {
             StoreError::Newer { .. } => "M0701",

@@ -23,13 +23,10 @@ pub struct LostFile {
 /// What is left of a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Loss {
-    /// Nothing.
     Missing,
     /// A damaged file, which was moved aside.
     Damaged {
-        /// What is wrong with it.
         reason: String,
-        /// Where it is now.
         moved_to: PathBuf,
     },
 }

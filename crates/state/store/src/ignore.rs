@@ -33,7 +33,6 @@ pub(crate) enum Verdict {
     Secret,
 }
 
-/// The rules of one folder.
 pub(crate) struct Ignore {
     rules: Gitignore,
 }

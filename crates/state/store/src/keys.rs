@@ -6,7 +6,6 @@ use crate::error::StoreError;
 use crate::schema::{self, NAMESPACE, namespace_of};
 use crate::store::Store;
 
-/// What is kept of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredKey {
     /// The name of the caller.
@@ -26,7 +25,6 @@ pub struct StoredKey {
 /// What became of a key that was to be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
-    /// It is stored.
     Stored,
     /// The caller has a key already.
     Exists,

@@ -17,18 +17,12 @@ use crate::tar;
 pub enum PackError {
     /// A file cannot be read.
     #[error("{path}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// A file or name that the node would refuse.
     #[error("{path}: {reason}")]
     Refused {
         /// Its path relative to the folder.
         path: String,
-        /// The reason.
         reason: String,
     },
     /// A limit of uploads is exceeded.
@@ -37,7 +31,6 @@ pub enum PackError {
 }
 
 impl PackError {
-    /// The stable error code.
     pub fn code(&self) -> &'static str {
         match self {
             PackError::Io { .. } => "M0102",
@@ -47,10 +40,8 @@ impl PackError {
     }
 }
 
-/// A packed function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packed {
-    /// The tar.
     pub tar: Vec<u8>,
     /// Files in it, without the entry in front.
     pub files: u64,

@@ -6,7 +6,6 @@ use crate::error::StoreError;
 use crate::remove::remove_tree;
 use crate::store::{Pin, Store, crash_point, sync_dir};
 
-/// Longest key.
 const KEY_BYTES_MAX: usize = 200;
 
 /// The result of looking up a key.
@@ -36,7 +35,6 @@ pub struct PackagesStaging {
 }
 
 impl PackagesStaging {
-    /// The folder.
     pub fn path(&self) -> &Path {
         &self.path
     }

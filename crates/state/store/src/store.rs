@@ -21,8 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mote_core::rollout::{Split, Traffic};
-use mote_core::spec::ScaleOverride;
-use mote_core::{FunctionName, FunctionSpec};
+use mote_spec::{FunctionName, FunctionSpec, ScaleOverride};
 use rusqlite::{Connection, Row, params};
 use rustix::fs::FlockOperation;
 
@@ -73,9 +72,7 @@ pub struct Collected {
 pub struct StagedCode {
     /// The hash of its content, which is its name.
     pub hash: String,
-    /// Its folder.
     pub path: PathBuf,
-    /// Files in it.
     pub files: u64,
     /// Bytes in them.
     pub bytes: u64,
@@ -86,7 +83,6 @@ pub struct StagedCode {
     _pin: Pin,
 }
 
-/// The state of a revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RevisionState {
     /// Stored; it never received a share of the traffic.
@@ -100,7 +96,6 @@ pub enum RevisionState {
 /// The place of a new revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revision {
-    /// The function.
     pub function: FunctionName,
     /// Its number, from 1.
     pub revision: u64,
@@ -108,37 +103,28 @@ pub struct Revision {
     pub created_at_ms: u64,
 }
 
-/// A revision as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredRevision {
-    /// Description of the function.
     pub spec: FunctionSpec,
-    /// Its number.
     pub revision: u64,
     /// Name of its code.
     pub code_hash: String,
-    /// Folder of its code.
     pub code_path: PathBuf,
     /// Name of its packages, if it has any.
     pub packages_key: Option<String>,
-    /// Folder of its packages.
     pub packages_path: Option<PathBuf>,
     /// When this revision was added, milliseconds since 1970.
     pub created_at_ms: u64,
     /// When the function's first revision was added.
     pub function_created_at_ms: u64,
-    /// Its state.
     pub state: RevisionState,
 }
 
 /// A function that is stored but cannot be served; the others are not affected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damaged {
-    /// The function.
     pub function: String,
-    /// Its revision.
     pub revision: u64,
-    /// The reason.
     pub reason: String,
 }
 
@@ -303,7 +289,7 @@ impl Store {
         {
             return Err(StoreError::NotStored(format!("packages {key}")));
         }
-        let json = mote_spec_json::to_json(spec);
+        let json = mote_spec::json::to_json(spec);
         let created_at_ms = now_ms();
         let name = spec.name.as_str();
         let revision = self.change(|change| {
@@ -506,7 +492,7 @@ impl Store {
             revision: row.revision,
             reason,
         };
-        let spec = mote_spec_json::from_json(row.spec.as_bytes())
+        let spec = mote_spec::json::from_json(row.spec.as_bytes())
             .map_err(|error| damaged(format!("its spec cannot be read: {error}")))?;
         if spec.name.as_str() != row.function {
             return Err(damaged(format!("its spec is of another function, {}", spec.name)));

@@ -3,8 +3,7 @@ use std::path::Path;
 use std::process::Command;
 
 use mote_core::rollout::{Share, Split};
-use mote_core::spec::Runtime;
-use mote_core::{FunctionName, FunctionSpec};
+use mote_spec::{FunctionName, FunctionSpec, Runtime};
 
 use super::*;
 use crate::pack::pack;
@@ -287,7 +286,7 @@ fn tables_of_version_1_are_brought_up_to_date() {
     std::fs::create_dir_all(&code).unwrap();
     let old = Connection::open(dir.path().join("mote.db")).unwrap();
     old.execute_batch(VERSION_1).unwrap();
-    let json = mote_spec_json::to_json(&spec("a"));
+    let json = mote_spec::json::to_json(&spec("a"));
     old.execute_batch("BEGIN").unwrap();
     old.execute("INSERT INTO functions VALUES ('a', 3, 5, 7)", []).unwrap();
     for (revision, state) in [(1, "retired"), (2, "added"), (3, "live"), (4, "added")] {

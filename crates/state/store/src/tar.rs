@@ -14,7 +14,6 @@ const PATH_BYTES_MAX: usize = 4096;
 /// Most zero bytes after the end; tar pads to 10 KiB.
 const PADDING_BYTES_MAX: u64 = 1 << 20;
 
-/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     File,
@@ -354,7 +353,6 @@ pub(crate) fn header(kind: u8, path: &[u8], link: &[u8], size: u64, mode: u32) -
     block
 }
 
-/// One PAX record.
 pub(crate) fn pax(key: &str, value: &[u8]) -> Vec<u8> {
     let rest = key.len() + value.len() + 3; // space, equals, line end
     let mut length = rest + 1;

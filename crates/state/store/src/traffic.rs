@@ -1,7 +1,7 @@
 //! Stores the traffic split of a function.
 
-use mote_core::FunctionName;
 use mote_core::rollout::Traffic;
+use mote_spec::FunctionName;
 use rusqlite::params;
 
 use crate::error::StoreError;

@@ -47,11 +47,9 @@ pub enum Files<'a> {
 /// What a companion may do over TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network {
-    /// Nothing.
     Nothing,
     /// Connect to others.
     Connect,
-    /// Listen.
     Listen,
 }
 

@@ -11,6 +11,7 @@
     reason = "variables are removed, and descriptors are adopted by their number"
 )]
 
+mod given_error;
 mod notifier;
 mod sockets;
 
@@ -19,13 +20,13 @@ use std::ffi::OsString;
 use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
 use std::time::Duration;
 
+use given_error::FDS_MAX;
+pub use given_error::GivenError;
 use notifier::Notifier;
 pub use sockets::Sockets;
 
 /// The first descriptor that is handed over (`SD_LISTEN_FDS_START`).
 const FIRST_FD: RawFd = 3;
-/// Most descriptors that are looked at; a node takes one of each kind.
-const FDS_MAX: RawFd = 64;
 /// The variables of the protocol.
 const VARIABLES: [&str; 7] = [
     "LISTEN_PID",
@@ -36,63 +37,6 @@ const VARIABLES: [&str; 7] = [
     "WATCHDOG_USEC",
     "WATCHDOG_PID",
 ];
-
-/// Why what the service manager has handed over cannot be used. Another start would fail in the same
-/// way.
-#[derive(Debug, thiserror::Error)]
-pub enum GivenError {
-    /// The number of descriptors is not a number, or too large.
-    #[error("LISTEN_FDS is \"{0}\"; it must be a number of sockets, {max} at most", max = FDS_MAX)]
-    Count(String),
-    /// A descriptor is not open.
-    #[error("LISTEN_FDS names descriptor {0}, which is not open")]
-    Closed(RawFd),
-    /// A socket has a name that the node does not know.
-    #[error(
-        "the service manager gives a socket with the name \"{name}\" (descriptor {fd}); the names are {known}: set FileDescriptorName= in its .socket unit",
-        known = sockets::NAMES
-    )]
-    Name {
-        /// Its descriptor.
-        fd: RawFd,
-        /// Its name.
-        name: String,
-    },
-    /// Two sockets have the same name.
-    #[error(
-        "the service manager gives two sockets with the name \"{0}\"; the node serves one: remove a Listen line or a .socket unit"
-    )]
-    Twice(&'static str),
-    /// A socket has the wrong type.
-    #[error("the service manager's socket \"{name}\" (descriptor {fd}) is not {wanted}")]
-    Kind {
-        /// Its name.
-        name: &'static str,
-        /// Its descriptor.
-        fd: RawFd,
-        /// What it should be, and how a .socket unit says so.
-        wanted: &'static str,
-    },
-    /// Other machines reach a socket, and the configuration does not allow it.
-    #[error(
-        "the service manager's socket \"{name}\" listens on {address}, which other machines can reach: set lan = true in the configuration, or a loopback address in the .socket unit"
-    )]
-    Reach {
-        /// Its name.
-        name: &'static str,
-        /// Its address.
-        address: std::net::SocketAddr,
-    },
-    /// The address for notifications cannot be used.
-    #[error("NOTIFY_SOCKET is \"{0}\"; it must be the path of a Unix socket, or a name after @")]
-    NotifySocket(String),
-    /// The time of the watchdog is not a number.
-    #[error("WATCHDOG_USEC is \"{0}\"; it must be a number of microseconds")]
-    Watchdog(String),
-    /// The process already has threads.
-    #[error("the environment cannot be changed: {0}")]
-    Threads(String),
-}
 
 /// What the service manager has handed over; empty if the node was started in another way.
 #[derive(Debug, Default)]

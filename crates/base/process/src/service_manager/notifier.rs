@@ -5,7 +5,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-use crate::service_manager::GivenError;
+use super::given_error::GivenError;
 
 /// A socket to the service manager.
 #[derive(Debug)]

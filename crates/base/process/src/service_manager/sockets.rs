@@ -7,10 +7,7 @@ use std::path::PathBuf;
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use crate::service_manager::GivenError;
-
-/// The names, for messages.
-pub(crate) const NAMES: &str = "http, https, coap, coap-tcp, coap-dtls, coap-tls and management";
+use super::given_error::GivenError;
 
 const TCP: &str = "a listening TCP socket (ListenStream=ADDRESS:PORT)";
 const UDP: &str = "a UDP socket (ListenDatagram=ADDRESS:PORT)";

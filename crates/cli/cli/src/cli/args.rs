@@ -12,6 +12,7 @@ mod login;
 mod mqtt;
 mod namespace;
 mod nats;
+mod node_flags;
 mod operators;
 mod pace;
 mod secret;
@@ -21,18 +22,16 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-pub(super) use self::cells::CellFlags;
 pub(super) use self::config::{Config, ConfigVerb};
 pub(super) use self::deploy::{Deploy, OnFailure};
 pub(super) use self::export::{Export as ExportVerb, ExportKubernetes, ExportTo};
-pub(super) use self::front::FrontFlags;
 pub(super) use self::import::Import;
 pub(super) use self::key::{Key, KeyCreate, KeyRevoke, KeyVerb};
 pub(super) use self::kv::{Kv, KvKeys, KvVerb};
 pub(super) use self::login::{Login, Logout};
 pub(super) use self::mqtt::{Mqtt, MqttUsersVerb, MqttVerb};
 pub(super) use self::namespace::{Limits, NamespaceVerb, Namespaces};
-pub(super) use self::nats::NatsFlags;
+pub(super) use self::node_flags::NodeFlags;
 pub(super) use self::operators::{AuditArgs, Token, TokenCreate, TokenRevoke, TokenVerb};
 pub(super) use self::secret::SecretSet;
 
@@ -228,109 +227,6 @@ pub(super) enum Shell {
     Bash,
     Zsh,
     Fish,
-}
-
-/// The settings of a node on the command line.
-#[derive(Debug, Clone, Default, ClapArgs)]
-pub(super) struct NodeFlags {
-    /// Folder for functions, packages and the store
-    #[arg(long, value_name = "DIR")]
-    pub(super) data: Option<String>,
-    /// File with the key that encrypts secrets, or credential:NAME [default: made in the data folder]
-    #[arg(long, value_name = "KEY")]
-    pub(super) secrets_key: Option<String>,
-    /// Address of the HTTP front, :PORT, or off [default: 127.0.0.1:6683]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) http: Option<String>,
-    /// Address of the HTTP front over TLS, :PORT, on, or off [default: off]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) https: Option<String>,
-    /// Folder with the certificates of --https and their keys
-    #[arg(long, value_name = "DIR")]
-    pub(super) certificates: Option<String>,
-    #[command(flatten)]
-    pub(super) front: FrontFlags,
-    /// Address of the CoAP front, :PORT, or off [default: 127.0.0.1:5683]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) coap: Option<String>,
-    /// Address of the CoAP front over TCP, :PORT, on, or off [default: off]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) coap_tcp: Option<String>,
-    /// Address of the CoAP front over DTLS, :PORT, on, or off [default: off]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) coap_dtls: Option<String>,
-    /// Address of the CoAP front over TLS, :PORT, on, or off [default: off]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) coap_tls: Option<String>,
-    /// Address of the management API over TCP, for other machines over TLS [default: off]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) admin: Option<String>,
-    /// Path of the management socket
-    #[arg(long, value_name = "PATH")]
-    pub(super) socket: Option<String>,
-    /// Let other machines reach the node; [access] in mote.toml says who may call a function
-    #[arg(long)]
-    pub(super) lan: bool,
-    /// Who may call functions without [access]: local (this machine), public, or key [default: local]
-    #[arg(long, value_name = "WHO")]
-    pub(super) access: Option<String>,
-    /// Memory for all instances together: a size, or a share of the machine's [default: 75%]
-    #[arg(long, value_name = "SIZE")]
-    pub(super) memory: Option<String>,
-    #[command(flatten)]
-    pub(super) pace: pace::PaceFlags,
-    /// Memory for prewarmed interpreters: a size, auto, or off
-    #[arg(long, value_name = "SIZE")]
-    pub(super) prewarm: Option<String>,
-    /// First of the user ids that instances have, for root [default: 1000000]
-    #[arg(long, value_name = "ID")]
-    pub(super) uid_base: Option<String>,
-    /// API of OpenFaaS, for faas-cli: an address, :PORT, or on [default: off]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) openfaas: Option<String>,
-    /// API of OpenWhisk, for wsk: an address, :PORT, or on [default: off]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) openwhisk: Option<String>,
-    /// API and fronts of tinyFaaS: an address, :PORT, or on [default: off]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) tinyfaas: Option<String>,
-    /// HTTP front of tinyFaaS [default: 127.0.0.1:8000]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) tinyfaas_http: Option<String>,
-    /// CoAP front of tinyFaaS [default: 127.0.0.1:5683]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) tinyfaas_coap: Option<String>,
-    /// gRPC front of tinyFaaS [default: 127.0.0.1:9000]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) tinyfaas_grpc: Option<String>,
-    /// API of Nuclio's dashboard: an address, :PORT, or on [default: off]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) nuclio: Option<String>,
-    /// The node's own MQTT broker: an address, :PORT, or on [default: off]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) mqtt: Option<String>,
-    /// The same with TLS: an address, :PORT, or on [default: off]
-    #[arg(long, value_name = "ADDR")]
-    pub(super) mqtt_tls: Option<String>,
-    /// MQTT clients without a user name: loopback, off, or all [default: loopback]
-    #[arg(long, value_name = "CLIENTS")]
-    pub(super) mqtt_anonymous: Option<String>,
-    /// Broker of functions that name none [default: local, or mqtt://127.0.0.1:1883]
-    #[arg(long, value_name = "URL")]
-    pub(super) mqtt_broker: Option<String>,
-    #[command(flatten)]
-    pub(super) nats: NatsFlags,
-    #[command(flatten)]
-    pub(super) cells: CellFlags,
-    /// What callbacks may reach: public, network, or machine [default: public]
-    #[arg(long, value_name = "REACH")]
-    pub(super) outgoing: Option<String>,
-    /// Networks that * in [allow] net does not open: private, or 10.0.0.0/8,… [default: none]
-    #[arg(long, value_name = "NETWORKS")]
-    pub(super) closed_networks: Option<String>,
-    /// Configuration file
-    #[arg(long, value_name = "FILE")]
-    pub(super) config: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]

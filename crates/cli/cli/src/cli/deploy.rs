@@ -7,14 +7,13 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use mote_api::client::{Client, ClientError, DeployOptions, Endpoint};
-use mote_api::manifest;
 use mote_api::openwhisk::WhiskManifest;
-use mote_api::quantity::size_text;
-use mote_api::toml_reader::Mistakes;
 use mote_api::types::{DeployResult, InvokeRequest, Urls};
-use mote_core::FunctionSpec;
 use mote_project::foreign::LeftOut;
 use mote_project::{Options, Planned};
+use mote_spec::quantity::size_text;
+use mote_spec::toml_reader::Mistakes;
+use mote_spec::{FunctionSpec, manifest};
 
 use super::args::Deploy;
 use super::failure::Failure;
@@ -28,7 +27,6 @@ pub(super) const SIGINT: i32 = 2;
 
 /// What the paths of a deploy contain.
 pub(super) struct Projects<'a> {
-    /// Functions with the path of each.
     pub(super) plans: Vec<(&'a Path, Planned)>,
     /// Entities of OpenWhisk other than functions.
     pub(super) manifests: Vec<WhiskManifest>,
@@ -277,7 +275,7 @@ impl Steps<'_> {
             }
         }
 
-        let json = mote_spec_json::to_json(&spec).into_bytes();
+        let json = mote_spec::json::to_json(&spec).into_bytes();
         let first = for_node.then_some((mote_api::SPEC_ENTRY, json.as_slice()));
         let packed = mote_store::pack::pack(path, first)?;
         let files = if packed.files == 1 { "file" } else { "files" };

@@ -8,7 +8,7 @@ use super::output::Output;
 pub(super) fn run(code: &str, output: &Output) -> Result<(), Failure> {
     let Some(row) = explain(code) else {
         let shown: String = code.chars().take(64).flat_map(char::escape_debug).collect();
-        let near = mote_api::nearest(&code.to_uppercase(), CATALOGUE.iter().map(|row| row.code));
+        let near = mote_spec::nearest(&code.to_uppercase(), CATALOGUE.iter().map(|row| row.code));
         let failure = Failure::new("M0101", format!("no error code {shown}"));
         return Err(match near {
             Some(near) => failure.with_hint(format!("did you mean {near}?")),

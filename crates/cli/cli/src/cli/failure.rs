@@ -3,7 +3,7 @@
 use mote_api::ClientError;
 use mote_api::error::explain;
 use mote_api::exit;
-use mote_api::toml_reader::{Mistake, Mistakes};
+use mote_spec::toml_reader::{Mistake, Mistakes};
 use mote_store::PackError;
 
 /// The socket of a node that root started.
@@ -12,7 +12,6 @@ const ROOT_SOCKET: &str = "/run/mote/mote.sock";
 /// An error as the command line shows it: code, what failed on which object, and a hint.
 #[derive(Debug)]
 pub(super) struct Failure {
-    /// Exit code.
     pub(super) exit: u8,
     /// Lines to print; empty if the command ends without a message.
     pub(super) mistakes: Vec<Mistake>,

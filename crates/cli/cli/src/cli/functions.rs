@@ -3,8 +3,8 @@
 use std::io::IsTerminal;
 
 use mote_api::client::{Client, InvocationFilter};
-use mote_api::quantity::{duration_text, size_text};
 use mote_api::types::{Function, Instance, MqttStatus, Rate, Scaling, Stop, Urls};
+use mote_spec::quantity::{duration_text, size_text};
 
 use super::args::RemoveFunctions;
 use super::failure::Failure;

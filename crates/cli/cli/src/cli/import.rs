@@ -7,9 +7,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use mote_api::manifest::FILE_NAME;
-use mote_api::toml_reader::Mistakes;
 use mote_project::foreign::{self, Described, Foreign, Source, cluster};
+use mote_spec::manifest::FILE_NAME;
+use mote_spec::toml_reader::Mistakes;
 use serde_json::Value;
 
 use super::args::Import;

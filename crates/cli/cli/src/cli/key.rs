@@ -5,9 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use mote_api::Timestamp;
 use mote_api::client::Client;
 use mote_api::keys::{CallerKeyRequest, CallerKeyRotation, NewCallerKey};
-use mote_api::quantity::{QuantityError, parse_duration_ms};
 use mote_api::types::Function;
-use mote_core::name::of_kept;
+use mote_spec::name::of_kept;
+use mote_spec::quantity::{QuantityError, parse_duration_ms};
 
 use super::args::{KeyCreate, KeyRevoke, KeyVerb};
 use super::failure::Failure;

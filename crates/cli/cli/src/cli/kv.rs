@@ -125,7 +125,7 @@ async fn list(
 }
 
 fn ttl_ms(text: &str) -> Result<u64, Failure> {
-    mote_api::quantity::parse_duration_ms(text).map_err(|_| {
+    mote_spec::quantity::parse_duration_ms(text).map_err(|_| {
         Failure::new("M0101", format!("--ttl {}: not a duration", harmless(text)))
             .with_hint("write a number and a unit, for example 90s or 12h")
     })

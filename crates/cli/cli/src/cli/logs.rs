@@ -2,7 +2,8 @@
 
 use mote_api::client::{Client, LogQuery};
 use mote_api::types::{LogLine, LogStream};
-use mote_api::{ClientError, Timestamp, quantity};
+use mote_api::{ClientError, Timestamp};
+use mote_spec::quantity;
 use tokio::sync::mpsc;
 
 use super::args::{Format, Logs};

@@ -2,7 +2,7 @@
 
 use mote_api::client::Client;
 use mote_api::namespaces::{Namespace, NamespaceRequest, Quotas};
-use mote_api::quantity::{parse_size, size_text};
+use mote_spec::quantity::{parse_size, size_text};
 
 use super::args::{Limits, NamespaceVerb};
 use super::failure::Failure;

@@ -11,7 +11,6 @@ use mote_api::text::is_bidirectional_control;
 use super::args::{Format, Global, When};
 use super::failure::Failure;
 
-/// The version of this program.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The output settings of this command.
@@ -122,7 +121,7 @@ impl Output {
     pub(super) fn step(&self, name: &str, detail: &str, ms: Option<u64>) {
         let mark = self.mark(Mark::Done);
         let time = match ms {
-            Some(ms) if ms >= 100 => format!("   {}", mote_api::quantity::duration_text(ms)),
+            Some(ms) if ms >= 100 => format!("   {}", mote_spec::quantity::duration_text(ms)),
             _ => String::new(),
         };
         self.talk(&format!("  {mark} {:<10} {}{time}", harmless(name), harmless(detail)));

@@ -1,8 +1,8 @@
 //! `mote revisions`, `mote rollback` and `mote traffic`.
 
 use mote_api::client::Client;
-use mote_api::quantity::duration_text;
 use mote_api::types::{RevisionInfo, TrafficEdit, TrafficRequest, TrafficResult, TrafficShare};
+use mote_spec::quantity::duration_text;
 
 use super::args::Traffic;
 use super::failure::Failure;

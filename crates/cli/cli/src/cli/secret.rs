@@ -2,7 +2,7 @@
 //! every user of a machine can see, and is never printed.
 
 use mote_api::client::Client;
-use mote_core::name::of_kept;
+use mote_spec::name::of_kept;
 
 use super::args::{Remove, SecretSet, SecretVerb};
 use super::failure::Failure;
@@ -22,7 +22,6 @@ pub(super) async fn run(
     }
 }
 
-/// The value of a secret that is to be set.
 pub(super) async fn value(args: &SecretSet) -> Result<String, Failure> {
     let mut value = input::read(args.file.as_deref(), || no_value(&args.name)).await?;
     if !args.exact {

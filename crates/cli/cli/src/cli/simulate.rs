@@ -8,9 +8,9 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use mote_core::policy::Policy;
 use mote_lab::comparison::{self, Comparison, Run};
 use mote_lab::{Report, Scenario, experiments, families, plot};
+use mote_spec::policy::Policy;
 
 use self::choice::{Choice, NamedPolicy, Settings};
 use super::args::{Format, Simulate};

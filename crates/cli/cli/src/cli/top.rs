@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::tables::screen::{Key, Screen};
 use mote_api::client::Client;
-use mote_api::quantity::{duration_text, size_text};
 use mote_api::types::{Function, NodeBudget, NodeStatus};
+use mote_spec::quantity::{duration_text, size_text};
 use serde::Serialize;
 
 use super::args::{Format, Top};

@@ -156,7 +156,7 @@ fn suggest_verb(error: &mut clap::Error) {
     };
     let command = super::command();
     let names = command.get_subcommands().map(clap::Command::get_name);
-    if let Some(near) = mote_api::nearest(word, names) {
+    if let Some(near) = mote_spec::nearest(word, names) {
         let near = ContextValue::Strings(vec![near.to_owned()]);
         error.insert(ContextKind::SuggestedSubcommand, near);
     }

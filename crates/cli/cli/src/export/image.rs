@@ -1,7 +1,6 @@
 //! The parts of a function's image: its `Containerfile`, and what `serve.py` reads.
 
-use mote_core::FunctionSpec;
-use mote_core::spec::{Platform, Runtime};
+use mote_spec::{FunctionSpec, Platform, Runtime};
 use serde_json::{Value, json};
 
 /// The port on which each image answers.
@@ -22,7 +21,6 @@ const OTHER: &str = "docker.io/library/debian:stable-slim";
 pub struct Needs {
     /// It has a `requirements.txt`.
     pub requirements: bool,
-    /// It has a `package.json`.
     pub package_json: bool,
     /// It has a `package-lock.json`.
     pub package_lock: bool,

@@ -9,9 +9,8 @@ pub mod image;
 pub mod objects;
 mod times;
 
-use mote_core::FunctionSpec;
-use mote_core::policy::Balance;
-use mote_core::spec::{Access, Protocol, Runtime};
+use mote_spec::policy::Balance;
+use mote_spec::{Access, FunctionSpec, Protocol, Runtime};
 
 /// The reason for which a function cannot be exported at all.
 pub fn refusal(spec: &FunctionSpec) -> Option<String> {

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use mote_core::FunctionSpec;
-use mote_core::spec::{ANY_HOST, Egress, Missed, Overlap, Protocol};
+use mote_spec::{ANY_HOST, Egress, FunctionSpec, Missed, Overlap, Protocol};
 use serde_json::{Value, json};
 
 use crate::export::image::{PORT, USER};

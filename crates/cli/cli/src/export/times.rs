@@ -1,6 +1,6 @@
 //! Schedules as CronJobs express them.
 
-use mote_core::spec::When;
+use mote_spec::When;
 
 const MINUTE_MS: u64 = 60_000;
 

@@ -16,7 +16,6 @@ pub struct Change {
     pub functions: Vec<(String, Bytes)>,
     /// Manifests with entities of OpenWhisk other than functions.
     pub whisk: Vec<WhiskManifest>,
-    /// The options of each deploy.
     pub options: DeployOptions,
     /// Whether each function is called once, and must answer without an error.
     pub invoke: bool,
@@ -38,7 +37,6 @@ pub struct Stopped {
     pub applied: Applied,
     /// The function that failed: its deploy, or its first call.
     pub function: Option<String>,
-    /// The reason.
     pub reason: Reason,
 }
 
@@ -49,9 +47,7 @@ pub enum Reason {
     Node(ClientError),
     /// The deployed function answered its first call with an error.
     Answer {
-        /// The function.
         function: String,
-        /// The status of its answer.
         status: u16,
         /// The code of the platform's fault, if it was one.
         fault: Option<String>,

@@ -8,7 +8,6 @@ use toml_edit::{DocumentMut, InlineTable, Item, Table, value};
 pub struct Entry<'a> {
     /// Its name, which [`crate::fleet::names::is_name`] accepts.
     pub name: &'a str,
-    /// Its address.
     pub address: &'a str,
     /// The file with its token, relative to the folder of the file.
     pub token_file: &'a str,

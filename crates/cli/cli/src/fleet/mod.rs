@@ -23,7 +23,6 @@ use tokio::task::JoinSet;
 pub struct Node {
     /// Its name in the user's file, or its address.
     pub name: String,
-    /// The connection to it.
     pub client: Client,
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use mote_api::nearest;
-use mote_api::toml_reader::{Mistakes, TomlReader};
+use mote_spec::nearest;
+use mote_spec::toml_reader::{Mistakes, TomlReader};
 use toml::de::DeValue;
 
 /// Name of the file, in the folder of the user's configuration.
@@ -24,7 +24,6 @@ pub struct Named {
     pub name: String,
     /// `https://HOST:PORT`, `http://HOST:PORT`, or the path of a socket.
     pub address: String,
-    /// The file with its token.
     pub token_file: Option<PathBuf>,
     /// The SHA-256 of its certificate, as written.
     pub fingerprint: Option<String>,
@@ -44,7 +43,6 @@ pub struct Names {
 pub struct NoSuchNode {
     /// The text, without the name of the file.
     pub text: String,
-    /// What to do.
     pub hint: Option<String>,
 }
 
@@ -91,7 +89,7 @@ impl Names {
     fn node(
         &self,
         reader: &mut TomlReader<'_>,
-        section: &mote_api::toml_reader::Section<'_>,
+        section: &mote_spec::toml_reader::Section<'_>,
         name: &str,
         file: &Path,
     ) -> Option<Named> {
@@ -146,7 +144,7 @@ impl Names {
     fn group(
         &mut self,
         reader: &mut TomlReader<'_>,
-        section: &mote_api::toml_reader::Section<'_>,
+        section: &mote_spec::toml_reader::Section<'_>,
         name: &str,
     ) {
         let Some(members) = reader.strings(section, name, MEMBERS) else { return };
@@ -172,7 +170,6 @@ impl Names {
         self.groups.insert(name.to_owned(), members.value);
     }
 
-    /// Whether this is the name of a group.
     pub fn is_group(&self, name: &str) -> bool {
         self.groups.contains_key(name)
     }

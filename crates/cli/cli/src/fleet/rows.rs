@@ -10,9 +10,7 @@ use crate::fleet::rollout::Outcome;
 /// What is true of a function on a node; `E` is how an error is shown.
 #[derive(Debug)]
 pub struct Row<E> {
-    /// The node.
     pub node: String,
-    /// The function.
     pub function: String,
     /// What is true of it.
     pub state: State,

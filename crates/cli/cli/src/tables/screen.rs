@@ -8,14 +8,11 @@ use tokio::sync::mpsc;
 /// Columns and lines if the terminal does not report its size.
 const SIZE_GUESS: (usize, usize) = (120, 40);
 
-/// The key that was pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
-    /// To leave.
     Quit,
     /// To show or hide instances.
     Instances,
-    /// Any other.
     Other,
 }
 

@@ -4,7 +4,6 @@
     dead_code,
     unused_imports,
     clippy::unwrap_used,
-    missing_docs,
     unreachable_pub,
     reason = "each test file uses a part of it"
 )]

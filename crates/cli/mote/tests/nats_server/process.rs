@@ -48,7 +48,6 @@ pub fn free_port() -> u16 {
 pub struct Server {
     program: PathBuf,
     folder: tempfile::TempDir,
-    /// Where it listens.
     pub port: u16,
     child: Option<Child>,
 }

@@ -106,7 +106,7 @@ fn faults_arrive_as_they_were_sent() {
         Fault::StartFailed { message: String::new() },
         Fault::WorkerKilled { signal: 9, attempt: 2 },
         Fault::OutOfMemory { limit_bytes: 1 << 40, platform: None },
-        Fault::OutOfMemory { limit_bytes: 1, platform: Some(mote_core::spec::Platform::Nuclio) },
+        Fault::OutOfMemory { limit_bytes: 1, platform: Some(mote_spec::Platform::Nuclio) },
         Fault::WorkerExited { status: -1, attempt: 1 },
         Fault::BadReply { message: "x".into() },
         Fault::AnswerTooLarge { limit_bytes: 9 },

@@ -5,10 +5,10 @@ use super::*;
 use std::sync::Mutex as StdMutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mote_core::FunctionName;
 use mote_core::elsewhere::{Elsewhere, Here, Later, Load, Places, Ran, RevisionKey, Sent};
 use mote_core::invocation::Head;
 use mote_core::{Invocation, InvocationId, Phases, Reply, Trigger};
+use mote_spec::FunctionName;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;

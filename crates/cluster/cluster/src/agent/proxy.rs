@@ -28,7 +28,6 @@ const METRICS: &str = "/agent/metrics";
 /// kubelet must not end it because one of them is away.
 pub(super) type Later = Arc<OnceLock<Arc<Agent>>>;
 
-/// The routes of the port.
 pub(super) fn routes(agent: Later) -> Router {
     Router::new()
         .route("/livez", get(|| async { "ok\n" }))

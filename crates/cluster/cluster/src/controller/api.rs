@@ -40,7 +40,6 @@ type Answer<T> = Result<Json<T>, Refused>;
 /// How much of an archive is read from disk at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// The routes of the API.
 pub(super) fn routes(controller: Arc<Controller>) -> Router {
     Router::new()
         .route(paths::STATUS, get(status))

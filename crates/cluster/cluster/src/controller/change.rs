@@ -14,8 +14,7 @@ use mote_api::types::{
     DeployResult, DeployStep, ScaleBounds, ScaleRequest, ScaleResult, TrafficRequest, TrafficResult,
 };
 use mote_core::rollout::{Edit, Split, SplitError, Traffic};
-use mote_core::spec::Access;
-use mote_core::{FunctionName, FunctionSpec};
+use mote_spec::{Access, FunctionName, FunctionSpec};
 use mote_store::{ArchiveLimits, archive};
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
@@ -179,13 +178,13 @@ fn read(name: &FunctionName, tar: &[u8]) -> Result<FunctionSpec, Refused> {
     std::fs::create_dir(&path).map_err(|error| Problem::new(507, "M0703", error.to_string()))?;
     let unpacked = archive::unpack(tar, &path, &limits)
         .map_err(|error| Problem::new(422, "M1301", error.to_string()))?;
-    let first = |mistakes: mote_api::toml_reader::Mistakes| {
+    let first = |mistakes: mote_spec::toml_reader::Mistakes| {
         let code = mistakes.0.first().map_or("M0303", |mistake| mistake.code);
         Refused(Problem::new(422, code, mistakes.to_string()))
     };
     let spec = match unpacked.set_aside {
         Some(json) => {
-            let spec = mote_spec_json::from_json(&json).map_err(|error| {
+            let spec = mote_spec::json::from_json(&json).map_err(|error| {
                 Problem::new(422, "M0303", format!("spec: {error}"))
                     .with_field(mote_api::SPEC_ENTRY)
             })?;
@@ -317,7 +316,6 @@ fn not_a_split(error: &SplitError) -> Problem {
     Problem::new(422, "M0413", error.to_string())
 }
 
-/// The traffic of a function.
 fn now(controller: &Controller, name: &str) -> Result<Traffic, Problem> {
     let function = known(controller, name)?;
     let traffic = function.status.as_ref().and_then(|status| status.traffic.clone());
@@ -327,7 +325,6 @@ fn now(controller: &Controller, name: &str) -> Result<Traffic, Problem> {
     })
 }
 
-/// Splits the traffic.
 pub(super) async fn traffic(
     controller: &Controller,
     name: &str,
@@ -500,7 +497,6 @@ pub(super) async fn put_secret(
     Ok(is_new)
 }
 
-/// Removes a secret.
 pub(super) async fn remove_secret(controller: &Controller, name: &str) -> Result<(), Refused> {
     if !secret_names(controller).await?.iter().any(|there| there == name) {
         return Err(Problem::new(404, "M0601", format!("there is no secret {name}")).into());

@@ -37,7 +37,6 @@ enum Presence {
 #[derive(Debug, Clone)]
 struct Seen {
     name: String,
-    /// Its own journal.
     own: Option<String>,
     presence: Presence,
     /// Whether this controller has heard its pulse.

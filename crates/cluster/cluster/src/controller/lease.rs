@@ -15,7 +15,6 @@ use tokio::net::TcpStream;
 use super::Options;
 use crate::serving::{Place, Port};
 
-/// The name of the lease.
 pub(crate) const NAME: &str = "mote-controller";
 /// Its annotation with the address of the holder's management API.
 pub(crate) const ADDRESS: &str = "mote.dev/address";

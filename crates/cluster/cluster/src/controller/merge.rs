@@ -30,7 +30,6 @@ fn instance(cell: &Cell, id: &str) -> String {
     format!("{}/{id}", cell.name_any())
 }
 
-/// A log line of a cell.
 pub(super) fn of_cell(cell: &Cell, line: LogLine) -> LogLine {
     LogLine { instance: line.instance.as_deref().map(|id| instance(cell, id)), ..line }
 }

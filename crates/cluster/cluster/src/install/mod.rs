@@ -22,7 +22,6 @@ pub enum WrongValue {
     Unknown(String),
     /// It is not what it may be.
     Unfit {
-        /// Its name.
         name: &'static str,
         /// What was given.
         found: String,

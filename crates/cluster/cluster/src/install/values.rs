@@ -2,16 +2,13 @@
 
 use std::net::IpAddr;
 
-/// One value of an installation.
 #[derive(Debug, Clone, Copy)]
 pub struct Value {
     /// Its name, also in the chart's values.yaml.
     pub name: &'static str,
-    /// Its default.
     pub default: &'static str,
     /// What it may be.
     pub kind: Kind,
-    /// Its description.
     pub text: &'static str,
 }
 
@@ -29,7 +26,6 @@ pub enum Kind {
     Switch,
     /// A whole number between both.
     Count(u32, u32),
-    /// One of these words.
     Word(&'static [&'static str]),
     /// A quantity of memory, for example `512Mi`.
     Memory,

@@ -285,8 +285,7 @@ impl<I: Instance> Door<I> {
 mod tests {
     use std::net::IpAddr;
 
-    use mote_core::FunctionName;
-    use mote_core::spec::{Egress, Transport};
+    use mote_spec::{Egress, FunctionName, Transport};
 
     use super::*;
     use crate::egress_doors::EgressShares;

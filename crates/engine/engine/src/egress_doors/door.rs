@@ -10,9 +10,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mote_core::FunctionSpec;
-use mote_core::destination::{is_link_local, is_local};
-use mote_core::spec::{ANY_HOST, Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT};
+use mote_core::destination::is_local;
+use mote_spec::addresses::is_link_local;
+use mote_spec::{
+    ANY_HOST, Egress, FunctionSpec, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT,
+};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
@@ -347,8 +349,8 @@ mod tests {
 
     #[test]
     fn errors_of_destinations_that_are_not_allowed_come_with_the_cure() {
-        let name = mote_core::FunctionName::new("f").unwrap();
-        let mut spec = FunctionSpec::with_defaults(name, mote_core::spec::Runtime::Node, "f.mjs");
+        let name = mote_spec::FunctionName::new("f").unwrap();
+        let mut spec = FunctionSpec::with_defaults(name, mote_spec::Runtime::Node, "f.mjs");
         let error = "TypeError: fetch failed\n  cause: getaddrinfo EAI_AGAIN api.example";
         assert!(hint(&spec, error).is_some_and(|hint| hint.contains("[allow] net")));
         assert_eq!(hint(&spec, "ValueError: 3"), None);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 use mote_core::destination::is_local;
-use mote_core::spec::Egress;
+use mote_spec::Egress;
 
 use crate::egress_doors::shares::Room;
 

@@ -13,8 +13,7 @@ mod shares;
 
 use std::net::{IpAddr, SocketAddr};
 
-use mote_core::FunctionName;
-use mote_core::spec::Egress;
+use mote_spec::{Egress, FunctionName};
 
 pub use door::{Door, adopt, hint, is_of_this_machine};
 pub use names::Names;
@@ -27,7 +26,6 @@ pub trait Instance: Send + Sync + 'static {
     fn function(&self) -> u64;
     /// Its own number.
     fn instance(&self) -> u64;
-    /// The name of its function.
     fn name(&self) -> &FunctionName;
     /// What the connections of all functions share.
     fn shares(&self) -> &EgressShares;

@@ -36,7 +36,6 @@ enum Code {
     NoSuchName = 3,
 }
 
-/// The names of one instance.
 pub struct Names<I>(pub Arc<I>);
 
 impl<I: Instance> Names<I> {
@@ -95,7 +94,6 @@ impl<I: Instance> Names<I> {
     }
 }
 
-/// One question for a name.
 #[derive(Debug, PartialEq, Eq)]
 struct Question {
     id: [u8; 2],

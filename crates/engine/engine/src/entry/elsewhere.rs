@@ -12,9 +12,9 @@ use mote_core::elsewhere::{
     Elsewhere, HEAD_BYTES_MAX, Here, Later, Load, Place, Places, Ran, RevisionKey, Sent,
 };
 use mote_core::rollout::sticky_key;
-use mote_core::spec::{FunctionSpec, Runtime};
 use mote_core::{Fault, Invocation, Reply};
 use mote_pool::Withdrawn;
+use mote_spec::{FunctionSpec, Runtime};
 use tokio::sync::oneshot;
 
 use crate::entry::engine::Engine;
@@ -86,7 +86,7 @@ impl Revision {
             // The folder's name is the hash of the code. Where the code came from is no difference.
             let folder = self.code_dir.file_name().unwrap_or_default().as_encoded_bytes();
             let spec = FunctionSpec { origin: None, ..self.spec.clone() };
-            let content = [folder, mote_spec_json::to_json(&spec).as_bytes()].concat();
+            let content = [folder, mote_spec::json::to_json(&spec).as_bytes()].concat();
             RevisionKey {
                 function: self.spec.name.clone(),
                 number: self.number,

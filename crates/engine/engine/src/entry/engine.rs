@@ -12,14 +12,12 @@ use crate::metrics::Metrics;
 use arc_swap::ArcSwap;
 use mote_core::backend::Backend;
 use mote_core::elsewhere::Elsewhere;
-use mote_core::name::FunctionName;
-use mote_core::routing::{Asked, Found};
 use mote_core::services::Services;
-use mote_core::spec::routes::RouteRule;
-use mote_core::spec::{Egress, FunctionSpec, ScaleOverride, StartPolicy};
 use mote_core::{Fault, Invocation, Invoker, Reply};
 use mote_pool::admission::Callee;
 use mote_pool::{Rules, StopReason, Why};
+use mote_spec::routes::{Asked, Found, RouteRule};
+use mote_spec::{Egress, FunctionName, FunctionSpec, ScaleOverride, StartPolicy};
 use mote_store::seal::Secrets;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -284,7 +282,6 @@ impl Engine {
         self.routes.load().get(name).map(|serving| serving.live().clone())
     }
 
-    /// The revisions that serve `name`.
     pub fn serving(&self, name: &str) -> Option<Serving> {
         self.routes.load().get(name).cloned()
     }
@@ -307,7 +304,6 @@ impl Engine {
         self.logs.lock().entry(name.clone()).or_default().clone()
     }
 
-    /// The node's metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }

@@ -34,7 +34,6 @@ impl Offer {
 
 /// Why a revision has not answered an invocation.
 pub(crate) enum Unanswered {
-    /// It failed.
     Failed(Fault),
     /// The revision was replaced before it answered, and another revision must run the invocation.
     /// If the revision is not closed, the node had no memory for an instance.

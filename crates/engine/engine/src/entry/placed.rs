@@ -3,11 +3,8 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use mote_core::FunctionName;
-use mote_core::routing::{Asked, Found};
-use mote_core::spec::FunctionSpec;
-use mote_core::spec::routes::RouteRule;
-use mote_routes::RouteTable;
+use mote_spec::routes::{Asked, Found, RouteRule, RouteTable};
+use mote_spec::{FunctionName, FunctionSpec};
 use parking_lot::Mutex;
 
 use crate::entry::routes::Routes;

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mote_core::RouteInfo;
-use mote_core::name::FunctionName;
 use mote_core::rollout::Split;
-use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{
-    Access, AsyncRules, CertificateRules, CoapResource, HttpRules, Platform, Protocol, Rates,
-    Runtime, TokenRules, WebhookRules,
+use mote_spec::mqtt::Connection;
+use mote_spec::{
+    Access, AsyncRules, CertificateRules, CoapResource, FunctionName, HttpRules, Platform,
+    Protocol, Rates, Runtime, TokenRules, WebhookRules,
 };
 
 use crate::revision::Revision;
@@ -77,12 +76,10 @@ impl Serving {
         self.parts.as_ref().map_or(std::slice::from_ref(&self.live), |parts| &parts.revisions)
     }
 
-    /// The revision with this number.
     pub fn revision(&self, number: u64) -> Option<&Arc<Revision>> {
         self.revisions().iter().find(|revision| revision.number == number)
     }
 
-    /// The revision for an invocation.
     #[inline]
     pub(crate) fn pick(&self, key: impl FnOnce() -> Option<u64>) -> &Arc<Revision> {
         match &self.parts {
@@ -94,7 +91,6 @@ impl Serving {
         }
     }
 
-    /// The revision with this tag.
     pub(crate) fn by_tag(&self, tag: &str) -> Option<&Arc<Revision>> {
         self.revision(self.parts.as_ref()?.split.by_tag(tag)?)
     }
@@ -116,12 +112,10 @@ enum Way {
 }
 
 impl Route {
-    /// A route to this revision.
     pub fn to(revision: Arc<Revision>) -> Self {
         Self { revision, way: Way::Share(None) }
     }
 
-    /// The revision.
     pub fn revision(&self) -> &Arc<Revision> {
         &self.revision
     }

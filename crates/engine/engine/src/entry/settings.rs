@@ -1,8 +1,8 @@
 //! The settings that a node gives to its engine.
 
 use mote_core::destination::ClosedNetworks;
-use mote_core::spec::Access;
 use mote_pool::budget::Budget;
+use mote_spec::Access;
 use mote_store::seal::Secrets;
 
 /// Interpreters found on the host, with the arguments that start them inside a sandbox.
@@ -16,7 +16,6 @@ pub struct Interpreters {
     pub path: String,
 }
 
-/// Settings of the engine.
 #[derive(Debug)]
 pub struct Config {
     /// The maximum number of instances of a function whose manifest sets none: the number of cores.
@@ -34,7 +33,6 @@ pub struct Config {
     pub timeout_factor: u32,
     /// Who may call functions whose manifest does not say; not [`Access::Unset`].
     pub access_default: Access,
-    /// The secrets of functions.
     pub secrets: Secrets,
     /// Networks that `*` in `[allow] net` does not open.
     pub closed_networks: ClosedNetworks,

@@ -6,9 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::egress_doors::{Door, EgressShares, Instance, Names};
-use mote_core::FunctionName;
-use mote_core::services::SERVICES_PORT;
-use mote_core::spec::{Egress, OWN_FRONT, Transport};
+use mote_spec::{Egress, FunctionName, OWN_FRONT, SERVICES_PORT, Transport};
 use tokio::sync::watch;
 
 use crate::revision::Revision;

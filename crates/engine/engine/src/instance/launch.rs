@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mote_core::FunctionSpec;
 use mote_core::backend::{InstanceLimits, InstanceRequest, Launch};
-use mote_core::name::kept;
-use mote_core::spec::{Platform, Runtime, SERVER_PORT};
+use mote_spec::name::kept;
+use mote_spec::{FunctionSpec, Platform, Runtime, SERVER_PORT};
 use mote_store::seal::SecretError;
 
 use crate::revision::Revision;

@@ -18,13 +18,13 @@ use std::time::Duration;
 use mote_core::Fault;
 use mote_core::backend::{BoxFuture, Exit, InstanceControl, Launch, StartError, Started};
 use mote_core::fault::error_chain;
-use mote_core::spec::{
-    CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO, CONCURRENCY_DEFAULT_NODE,
-    CONCURRENCY_DEFAULT_SERVER, Runtime,
-};
 use mote_core::turn::Turn;
 use mote_core::wire::{self, FrameKind, Load, Ready, WorkerError};
 use mote_pool::{NewInstance, Why};
+use mote_spec::{
+    CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO, CONCURRENCY_DEFAULT_NODE,
+    CONCURRENCY_DEFAULT_SERVER, Runtime,
+};
 use tokio::net::UnixStream;
 
 use crate::instance::launch::{CODE_DIR, LaunchError, PACKAGES_DIR, program, request, secret_env};
@@ -91,7 +91,6 @@ struct Birth {
     instance: u64,
     since_ns: u64,
     why: Why,
-    /// Its program was prewarmed.
     prewarmed: bool,
 }
 

@@ -5,9 +5,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mote_core::backend::{Backend, InstanceRequest, Launch, Prewarmed};
-use mote_core::spec::Runtime;
 use mote_pool::budget::IdleInstance;
 use mote_pool::prewarm::{Peak, ProgramKind, counts};
+use mote_spec::Runtime;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 

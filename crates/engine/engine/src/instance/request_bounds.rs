@@ -16,7 +16,6 @@ pub(crate) const CALLS_KEPT: usize = 8;
 /// Held by the invocation; a call whose other end is dropped is cancelled.
 pub(crate) type CallGuard = oneshot::Sender<()>;
 
-/// The requests of one instance.
 pub(crate) struct Requests {
     under_way: u32,
     bytes: usize,
@@ -47,7 +46,6 @@ impl Requests {
         self.wakers.extend(waker.cloned());
     }
 
-    /// Notes that a request was answered.
     pub(crate) fn answered(&mut self, bytes: usize) {
         self.under_way -= 1;
         self.bytes -= bytes;

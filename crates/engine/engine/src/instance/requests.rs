@@ -22,7 +22,6 @@ use crate::instance::request_bounds::{CALLS_KEPT, CallGuard};
 use crate::revision::Revision;
 use crate::revision::pool::{Instance, Stream};
 
-/// A request that was admitted.
 pub(crate) struct Admitted {
     place: Place,
     invocation: InvocationId,

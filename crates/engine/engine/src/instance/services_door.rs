@@ -9,9 +9,9 @@ use std::sync::Arc;
 use crate::service_api::{Ask, URL_VARIABLE, address};
 use mote_core::chain::Chain;
 use mote_core::services::{Answer, AnswerFuture, Asked, Begun, Caller, Status};
-use mote_core::spec::FunctionSpec;
 use mote_core::state::Operation;
 use mote_core::{Invocation, InvocationId};
+use mote_spec::FunctionSpec;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 
@@ -48,7 +48,6 @@ pub(crate) fn serve(
     });
 }
 
-/// The programs of one instance.
 struct Programs {
     revision: Arc<Revision>,
     instance: u64,

@@ -17,9 +17,9 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use mote_core::backend::ServerOrder;
 use mote_core::body::{Body, BodyError};
-use mote_core::spec::Protocol;
 use mote_core::wire::HEADERS_BYTES_MAX;
 use mote_core::{Fault, Invocation};
+use mote_spec::Protocol;
 use parking_lot::Mutex;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use tokio::io::Interest;
@@ -102,7 +102,6 @@ impl ServerLink {
         }
     }
 
-    /// A new connection.
     pub(crate) async fn connect(&self) -> io::Result<Connection> {
         let (io, meter) = self.open().await?;
         let (sender, driver) = client().handshake(io).await.map_err(io::Error::other)?;

@@ -34,7 +34,6 @@ use crate::link::server_meter::Metered;
 /// Pause between two looks at whether the instance drains. A WebSocket can stay open for days, and
 /// a draining instance cannot end before its WebSockets.
 const LOOK: Duration = Duration::from_secs(5);
-/// Bytes of one read.
 const READ_BYTES: usize = 16 << 10;
 
 /// Serves an invocation whose caller asks for a WebSocket.

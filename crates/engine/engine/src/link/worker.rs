@@ -34,7 +34,6 @@ use crate::revision::pool::{
 use crate::thread::threads::Answers;
 use mote_process::clock::now_ns;
 
-/// Bytes asked for in one read.
 const READ_BYTES: usize = 64 << 10;
 /// A write buffer that grew beyond this is released once it is empty.
 const KEEP_BYTES: usize = 256 << 10;
@@ -55,10 +54,8 @@ pub(crate) enum LinkEnd {
     /// The worker closed it, mostly by exiting.
     #[error("worker closed its socket")]
     Closed,
-    /// The worker broke the protocol.
     #[error("worker broke the protocol: {0}")]
     Protocol(#[from] WireError),
-    /// The socket failed.
     #[error("worker socket failed: {0}")]
     Socket(#[from] std::io::Error),
 }

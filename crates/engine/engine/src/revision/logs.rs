@@ -37,27 +37,20 @@ pub enum LogSource {
     Platform,
 }
 
-/// Severity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
-    /// Detail.
     Debug = 1,
-    /// Normal.
     Info = 2,
-    /// Suspicious.
     Warn = 3,
-    /// Failed.
     Error = 4,
 }
 
-/// One line.
 #[derive(Debug, Clone)]
 pub struct LogLine {
     /// Position in the function's log, from 1 on, without gaps.
     pub sequence: u64,
     /// Wall clock, microseconds since 1970.
     pub unix_us: u64,
-    /// Severity.
     pub level: LogLevel,
     /// The stream that it came from.
     pub source: LogSource,
@@ -65,7 +58,6 @@ pub struct LogLine {
     pub revision: u64,
     /// The instance that wrote the line, 0 for none.
     pub instance: u64,
-    /// The invocation that it belongs to.
     pub invocation: Option<InvocationId>,
     /// The text, one line, without its end.
     pub text: String,
@@ -74,7 +66,6 @@ pub struct LogLine {
 /// An instance that has ended, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stopped {
-    /// Its number.
     pub instance: u64,
     /// The revision that it ran.
     pub revision: u64,

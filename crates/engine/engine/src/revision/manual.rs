@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use mote_core::spec::ScaleOverride;
 use mote_pool::{Start, Why};
+use mote_spec::ScaleOverride;
 
 use crate::revision::Revision;
 use crate::revision::logs::LogLevel;

@@ -14,11 +14,11 @@ use std::sync::{Arc, OnceLock};
 
 use crate::metrics::FunctionMetrics;
 use mote_core::elsewhere::RevisionKey;
-use mote_core::spec::{Access, FunctionSpec, ScaleOverride};
 use mote_core::{Fault, FaultClass, Invocation, InvocationId, Reply, Trigger};
 use mote_pool::admission::Callee;
 use mote_pool::autoscale::{Bounds, Decision, Known};
 use mote_pool::{Refusal, StopReason, Why, Withdrawn};
+use mote_spec::{Access, FunctionSpec, ScaleOverride};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
@@ -31,7 +31,6 @@ use mote_process::clock::{now_ns, unix_ms};
 
 /// A revision: its spec, where its files are, and its pool.
 pub struct Revision {
-    /// The function.
     pub spec: FunctionSpec,
     /// Revision number, from 1 on.
     pub number: u64,
@@ -82,11 +81,9 @@ pub(crate) trait Tasks: Send + Sync {
 pub struct LastError {
     /// Wall clock, milliseconds since 1970.
     pub unix_ms: u64,
-    /// Stable code.
     pub code: &'static str,
     /// The whole text, which is for the owner and not for the network.
     pub message: String,
-    /// The invocation, if there was one.
     pub invocation: Option<InvocationId>,
 }
 
@@ -97,7 +94,6 @@ pub struct InstanceStatus {
     pub instance: u64,
     /// `ready`, `paused`, `spare` (paused, and has not served yet) or `draining`.
     pub state: &'static str,
-    /// Shape of its handler.
     pub shape: String,
     /// The number of invocations that it holds.
     pub in_flight: usize,
@@ -107,7 +103,6 @@ pub struct InstanceStatus {
     pub concurrency: u32,
     /// When it was started, milliseconds since 1970.
     pub started_unix_ms: u64,
-    /// Why it was started.
     pub why: Why,
     /// How long it took to become ready, in nanoseconds.
     pub init_ns: u64,
@@ -186,12 +181,10 @@ impl Revision {
         format!("{}@{}", self.spec.name, self.number)
     }
 
-    /// Instances at most.
     pub(crate) fn instances_max(&self) -> u32 {
         self.autoscaler_bounds().max
     }
 
-    /// Instances at least.
     pub(crate) fn instances_min(&self) -> u32 {
         self.autoscaler_bounds().min
     }
@@ -317,7 +310,6 @@ impl Revision {
         }
     }
 
-    /// The last failure, if any.
     pub fn last_error(&self) -> Option<LastError> {
         self.last_error.lock().clone()
     }

@@ -16,13 +16,14 @@ use mote_core::backend::{Exit, InstanceControl};
 use mote_core::body::{Body, BodyError};
 use mote_core::chain::Chain;
 use mote_core::wire::{self, FLAG_END, FrameKind, INLINE_BODY_BYTES_MAX, WINDOW_BYTES};
-use mote_core::{Fault, FunctionSpec, Invocation, InvocationId, Phases, Trigger};
+use mote_core::{Fault, Invocation, InvocationId, Phases, Trigger};
 use mote_pool::admission::Background;
 use mote_pool::autoscale::Bounds;
 use mote_pool::{
     self as pool, Call, Dispatched, Orders, Refusal, Rules, Running, Submitted, Surroundings,
     Waiting, Why,
 };
+use mote_spec::FunctionSpec;
 
 use crate::entry::offer::{Offer, Origin, Unanswered};
 use crate::instance::request_bounds::{CallGuard, Requests};
@@ -42,7 +43,6 @@ const CREDIT_STEP_BYTES: u32 = WINDOW_BYTES / 4;
 /// Pause between two lines about one function in the node's own log.
 const TELL_PAUSE_NS: u64 = 1_000_000_000;
 
-/// A worker of the engine.
 pub(crate) type Worker = pool::Worker<Stream, Instance>;
 
 /// An invocation that waits for a worker.
@@ -156,7 +156,6 @@ pub(crate) struct Instance {
     /// Its memory in the node's ledger, given back when this is dropped.
     pub(crate) reservation: Reservation,
     pub(crate) shape: String,
-    /// Why it was started.
     pub(crate) why: Why,
     pub(crate) started_unix_ms: u64,
     pub(crate) init_ns: u64,
@@ -366,7 +365,6 @@ pub(crate) fn cancel(worker: &mut Worker, slot: usize, now_ns: u64) {
     });
 }
 
-/// Forgets an ended stream.
 pub(crate) fn end_stream(worker: &mut Worker, slot: usize, now_ns: u64) {
     let Some(mut stream) = worker.end(slot, now_ns) else { return };
     if stream.request_open {
@@ -446,7 +444,6 @@ pub(crate) struct Pool {
     /// out since then.
     told_ns: u64,
     untold: u32,
-    /// Its reconciler runs.
     reconciler_runs: bool,
     /// The reconciler sleeps until it is woken; new work must wake it.
     pub(crate) reconciler_sleeps: bool,
@@ -469,7 +466,6 @@ impl DerefMut for Pool {
 }
 
 impl Pool {
-    /// An empty pool.
     pub(crate) fn new(rules: Rules, bounds: Bounds) -> Self {
         Self {
             inner: pool::Pool::new(rules, bounds),

@@ -9,8 +9,8 @@ use crate::egress_doors::{Carrier, EgressShares};
 use mote_core::backend::Backend;
 use mote_core::elsewhere::Elsewhere;
 use mote_core::services::Services;
-use mote_core::spec::Egress;
 use mote_pool::admission::ProcessorMeter;
+use mote_spec::Egress;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 

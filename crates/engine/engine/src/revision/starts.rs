@@ -6,10 +6,10 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use mote_core::Fault;
 use mote_core::fault::{bytes_text, rounded_bytes_text};
-use mote_core::name::split;
 use mote_pool::autoscale::Known;
 use mote_pool::budget::{IdleInstance, Lack, Occupied, remaining_ns};
 use mote_pool::{Start, Why};
+use mote_spec::name::split;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -31,7 +31,6 @@ const START_NS_GUESS: u64 = 50_000_000;
 /// Why a start that was requested explicitly was not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WarmError {
-    /// The node has no room.
     #[error("{0}")]
     NodeFull(String),
     /// The namespace of the function is at a limit.

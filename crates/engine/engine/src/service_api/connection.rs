@@ -74,11 +74,9 @@ struct Door {
     /// Reads that are under way.
     reads: Semaphore,
     times: Times,
-    /// Open connections.
     open: AtomicUsize,
 }
 
-/// One open connection.
 struct Open(Arc<Door>);
 
 impl Drop for Open {

@@ -20,10 +20,11 @@ use std::sync::LazyLock;
 
 use mote_core::InvocationId;
 use mote_core::services::{AnswerFuture, Asked};
-use mote_core::spec::OWN_FRONT;
+use mote_spec::OWN_FRONT;
 
 pub use connection::serve;
-pub use mote_core::services::{SERVICES_PORT, URL_VARIABLE};
+pub use mote_core::services::URL_VARIABLE;
+pub use mote_spec::SERVICES_PORT;
 
 /// Keys the tokens of all instances, anew with each start of the node.
 static TOKENS: LazyLock<[RandomState; 2]> = LazyLock::new(Default::default);

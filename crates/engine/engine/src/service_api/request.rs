@@ -5,11 +5,12 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use hyper::header::{HeaderMap, HeaderName};
 use hyper::{Method, StatusCode};
-use mote_core::invocation::{is_set_by_node, put_header};
+use mote_core::invocation::put_header;
 use mote_core::publish::Message;
 use mote_core::services::{Asked, CALL_BODY_BYTES_MAX, Call, NOTICE_BODY_BYTES_MAX, Notice};
-use mote_core::spec::mqtt::Connection;
 use mote_core::state::{Condition, Operation};
+use mote_spec::fields::is_set_by_node;
+use mote_spec::mqtt::Connection;
 
 /// What `curl -d` calls every body. It says nothing about the body, so it does not become the
 /// content type of a message or of a state.
@@ -67,7 +68,6 @@ pub(crate) struct Parts<'a> {
     pub(crate) headers: &'a HeaderMap,
 }
 
-/// What a request with this body asks for.
 pub(crate) fn read(parts: &Parts<'_>, body: Bytes) -> Result<Asked, Refusal> {
     let path = parts.path.strip_prefix('/').unwrap_or(parts.path);
     let (service, rest) = path.split_once('/').unwrap_or((path, ""));

@@ -253,7 +253,6 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// One invocation in flight.
 pub(crate) struct InFlight<'a> {
     poll: &'a BusyPoll,
     thread: &'a Thread,

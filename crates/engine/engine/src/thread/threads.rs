@@ -127,7 +127,6 @@ impl Threads {
         Self { runtimes, inboxes, seats }
     }
 
-    /// All runtimes.
     pub(crate) fn runtimes(&self) -> &[Handle] {
         &self.runtimes
     }

@@ -17,12 +17,12 @@ use mote_core::backend::{
 };
 use mote_core::body::Body;
 use mote_core::invocation::Head;
-use mote_core::spec::{FunctionSpec, Runtime};
 use mote_core::wire::{self, FrameHeader, FrameKind, Invoke, Ready, ResultHead};
-use mote_core::{Fault, FunctionName, Invocation, InvocationId, Invoker, Reply, Trigger};
+use mote_core::{Fault, Invocation, InvocationId, Invoker, Reply, Trigger};
 use mote_engine::{Config, Engine, Interpreters, Revision, Route};
 use mote_pool::budget::Budget;
 use mote_process::clock;
+use mote_spec::{FunctionName, FunctionSpec, Runtime};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -233,7 +233,7 @@ impl Bench {
     pub(crate) fn on(first: tokio::runtime::Handle, further: &[tokio::runtime::Handle]) -> Self {
         let scripts = Arc::new(Scripts::default());
         let config = Config {
-            access_default: mote_core::spec::Access::Public,
+            access_default: mote_spec::Access::Public,
             closed_networks: Default::default(),
             secrets: mote_store::seal::Secrets::new(mote_store::seal::Keys::random()),
             instances_max_default: 1,

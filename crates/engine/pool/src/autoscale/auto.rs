@@ -22,8 +22,8 @@ use super::demand::Edge;
 use super::history::{History, WindowMax};
 use super::keep_alive::{IdleTimes, WarmPlan};
 use super::observation::{Observation, SECOND_NS};
+use super::proposal::{Bounds, MS_NS, Proposal};
 use super::staffing::{Load, Patience, servers_for};
-use super::{Bounds, MS_NS, Proposal};
 
 /// Allowed mean wait, as a share of the mean run time, and its bounds: a wait below a few
 /// milliseconds is the hand-over itself, and people notice one above a tenth of a second.

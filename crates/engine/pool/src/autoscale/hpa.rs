@@ -3,8 +3,8 @@
 use super::decision::Reason;
 use super::history::{History, WindowMax};
 use super::observation::Observation;
-use super::{MS_NS, Proposal};
-use mote_core::policy::HpaSettings;
+use super::proposal::{MS_NS, Proposal};
+use mote_spec::policy::HpaSettings;
 
 #[derive(Debug)]
 pub(super) struct Hpa {

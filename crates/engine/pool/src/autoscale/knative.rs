@@ -3,8 +3,8 @@
 use super::decision::Reason;
 use super::history::History;
 use super::observation::Observation;
-use super::{MS_NS, Proposal};
-use mote_core::policy::{KnativeMetric, KnativeSettings};
+use super::proposal::{MS_NS, Proposal};
+use mote_spec::policy::{KnativeMetric, KnativeSettings};
 
 #[derive(Debug)]
 pub(super) struct Knative {

@@ -5,8 +5,8 @@
 //! setting that cannot work at all is an error of the spec instead ([`FunctionSpec::check`]).
 
 use super::estimate::Estimate;
-use mote_core::policy::{KnativeMetric, Policy};
-use mote_core::spec::FunctionSpec;
+use mote_spec::FunctionSpec;
+use mote_spec::policy::{KnativeMetric, Policy};
 
 /// Work that runs this long makes other callers wait noticeably.
 const LONG_WORK_MS: u64 = 500;
@@ -23,7 +23,6 @@ pub struct Known {
     pub start: Estimate,
     /// Memory for instances on this node, in bytes.
     pub node_memory_bytes: Option<u64>,
-    /// Cores of this node.
     pub node_cores: Option<u32>,
 }
 
@@ -48,7 +47,7 @@ pub fn lint(spec: &FunctionSpec, policy: &Policy, known: &Known) -> Vec<Warning>
 
     if max == Some(1) && concurrency == Some(1) {
         let long = service_ms.is_some_and(|service_ms| service_ms >= LONG_WORK_MS);
-        if long || spec.limits.timeout_ms > mote_core::spec::TIMEOUT_MS_DEFAULT {
+        if long || spec.limits.timeout_ms > mote_spec::TIMEOUT_MS_DEFAULT {
             let text = "a single instance runs one call at a time, so every call waits for all \
                         earlier calls; raise scale.max or limits.concurrency";
             warn("scale.max", text.into());
@@ -197,8 +196,7 @@ fn lint_policy(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mote_core::FunctionName;
-    use mote_core::spec::Runtime;
+    use mote_spec::{FunctionName, Runtime};
 
     fn spec(change: impl FnOnce(&mut FunctionSpec)) -> FunctionSpec {
         let name = FunctionName::new("f").unwrap();

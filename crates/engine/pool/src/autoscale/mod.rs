@@ -20,13 +20,15 @@ mod knative;
 mod lint;
 mod observation;
 mod openfaas;
+mod proposal;
 mod staffing;
 mod target;
 #[cfg(test)]
 mod tests;
 
 use demand::Demand;
-use mote_core::policy::Policy;
+use mote_spec::policy::Policy;
+use proposal::MS_NS;
 
 pub use cost::{break_even_s, memory_cost_s};
 pub use decision::{Cut, Decision, Reason};
@@ -34,54 +36,12 @@ pub use estimate::Estimate;
 pub use keep_alive::{IdleTimes, WarmPlan};
 pub use lint::{Known, Warning, lint};
 pub use observation::Observation;
+pub use proposal::Bounds;
 pub use staffing::{Load, Patience, servers_for};
-
-/// Nanoseconds in a millisecond.
-const MS_NS: u64 = 1_000_000;
 
 /// While invocations wait, deciding more often than this gains nothing, because it is shorter than
 /// any start.
 pub const LOOK_MIN_NS: u64 = 5 * MS_NS;
-
-/// What the function's owner allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
-    /// Instances at least.
-    pub min: u32,
-    /// Instances at most.
-    pub max: u32,
-    /// An unused instance is kept at most this long, in nanoseconds.
-    pub idle_timeout_ns: u64,
-}
-
-impl Bounds {
-    /// The bounds that `policy` can keep.
-    fn checked(mut self, policy: &Policy) -> Self {
-        self.max = self.max.max(1);
-        if !policy.scales_to_zero() {
-            self.min = self.min.max(1);
-        }
-        self
-    }
-}
-
-/// A policy's proposal before the bounds.
-#[derive(Debug, Clone, Copy)]
-struct Proposal {
-    desired: u32,
-    reason: Reason,
-    look_ns: Option<u64>,
-}
-
-impl Proposal {
-    fn new(desired: u32, reason: Reason) -> Self {
-        Self { desired, reason, look_ns: None }
-    }
-
-    fn look_at(self, at_ns: u64) -> Self {
-        Self { look_ns: Some(at_ns), ..self }
-    }
-}
 
 #[derive(Debug)]
 enum Rule {

@@ -41,7 +41,6 @@ pub struct Observation {
     pub oldest_wait_ns: u64,
     /// Instances that take invocations.
     pub ready: u32,
-    /// Instances that are starting.
     pub starting: u32,
     /// Instances that take no more invocations and will exit.
     pub draining: u32,

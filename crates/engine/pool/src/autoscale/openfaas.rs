@@ -3,8 +3,8 @@
 use super::decision::Reason;
 use super::history::History;
 use super::observation::Observation;
-use super::{Bounds, MS_NS, Proposal};
-use mote_core::policy::OpenFaasSettings;
+use super::proposal::{Bounds, MS_NS, Proposal};
+use mote_spec::policy::OpenFaasSettings;
 
 #[derive(Debug)]
 pub(super) struct OpenFaas {

@@ -3,8 +3,8 @@
 use super::decision::Reason;
 use super::history::{History, WindowMax};
 use super::observation::Observation;
-use super::{Bounds, MS_NS, Proposal};
-use mote_core::policy::Policy;
+use super::proposal::{Bounds, MS_NS, Proposal};
+use mote_spec::policy::Policy;
 
 /// Pause between two looks of the rule while there is work or an instance.
 const LOOK_NS: u64 = 500 * MS_NS;

@@ -1,6 +1,6 @@
 //! The rules with scripted demand; whole runs with queues and instances are in `mote-lab`.
 
-use mote_core::policy::{HpaSettings, KnativeMetric, KnativeSettings, OpenFaasSettings};
+use mote_spec::policy::{HpaSettings, KnativeMetric, KnativeSettings, OpenFaasSettings};
 
 use super::*;
 

@@ -30,7 +30,6 @@ pub struct NewInstance<I> {
     pub instance: I,
     /// Invocations that it runs at once.
     pub concurrency: u32,
-    /// Whether it was started as a spare.
     pub spare: bool,
     /// When its start began, in nanoseconds; not later than now.
     pub since_ns: u64,
@@ -38,7 +37,6 @@ pub struct NewInstance<I> {
 
 /// What remains of an instance that has ended.
 pub struct Ended<R> {
-    /// Its number.
     pub number: u64,
     /// How it was being stopped; `None` if it ended by itself.
     pub stop: Option<Stop>,

@@ -25,6 +25,7 @@ mod orders;
 mod own;
 #[cfg(test)]
 mod own_tests;
+mod owner;
 mod pick;
 mod run_times;
 mod scaling;
@@ -36,7 +37,7 @@ mod worker;
 use std::collections::VecDeque;
 
 use mote_core::invocation::{CALLER_FIELD, Head, headers};
-use mote_core::policy::{Balance, Policy};
+use mote_spec::policy::{Balance, Policy};
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 use slab::Slab;
@@ -44,7 +45,7 @@ use slab::Slab;
 use crate::admission::{Admission, admit};
 use crate::autoscale::{Bounds, Decision, Known};
 use crate::balance::Candidate;
-use mote_core::spec::{
+use mote_spec::{
     CONCURRENCY_DEFAULT_CHAIN, CONCURRENCY_DEFAULT_EXEC, CONCURRENCY_DEFAULT_GO,
     CONCURRENCY_DEFAULT_NODE, CONCURRENCY_DEFAULT_SERVER, FunctionSpec, Runtime,
 };
@@ -202,12 +203,10 @@ pub struct Submitted {
 /// Why an invocation was not taken into the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// The pool was closed.
     Closed,
     /// The last start failed for this reason, there is no instance, and the pause before the next
     /// start has not ended.
     NotStarted(String),
-    /// The queue is full.
     QueueFull {
         /// See [`Submitted::asks`].
         asks: bool,
@@ -217,7 +216,6 @@ pub enum Refusal {
 /// An invocation that is given to an instance. The closure passed to [`Pool::dispatch`] converts it
 /// to the data that is kept while the invocation runs.
 pub struct Dispatched<'a, Q, I> {
-    /// The instance.
     pub instance: &'a mut I,
     /// The key of the instance's worker.
     pub worker: usize,
@@ -237,17 +235,11 @@ pub enum Withdrawn<Q> {
     /// It waited and has been taken out of the queue.
     Waiting(Q),
     /// An instance holds it.
-    Running {
-        /// The key of the worker.
-        worker: usize,
-        /// Its slot there.
-        slot: usize,
-    },
+    Running { worker: usize, slot: usize },
     /// It is in neither place.
     Unknown,
 }
 
-/// Instances that are starting.
 #[derive(Debug, Default)]
 struct Starting {
     serving: u32,
@@ -343,7 +335,6 @@ pub struct Pool<Q, R, I> {
 }
 
 impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
-    /// An empty pool.
     pub fn new(rules: Rules, bounds: Bounds) -> Self {
         Self {
             rules,
@@ -375,17 +366,14 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
 
     // Queries.
 
-    /// The worker with this key.
     pub fn worker(&self, key: usize) -> Option<&Worker<R, I>> {
         self.workers.get(key)
     }
 
-    /// The worker with this key.
     pub fn worker_mut(&mut self, key: usize) -> Option<&mut Worker<R, I>> {
         self.workers.get_mut(key)
     }
 
-    /// All workers, with their keys.
     pub fn workers(&self) -> impl ExactSizeIterator<Item = (usize, &Worker<R, I>)> {
         self.workers.iter()
     }

@@ -5,9 +5,7 @@ use super::Why;
 /// Starts that were ordered; see [`Pool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
-    /// The number of starts.
     pub count: u32,
-    /// The reason for the starts.
     pub why: Why,
     /// A caller waits for them, or the owner asked for them: idle instances of other functions may
     /// be stopped to make room.
@@ -17,7 +15,6 @@ pub struct Start {
 /// An instance that the autoscaler no longer needs and that is being stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopping {
-    /// Its number.
     pub number: u64,
     /// The reason that the autoscaler gave.
     pub why: Why,

@@ -6,24 +6,16 @@
 //! that are open or busy: one that rests for a caller is no help for others. Below, the pool adds what
 //! the autoscaler cannot know: which callers wait without an instance, and who gives way to them.
 
-use mote_core::policy::Balance;
+use mote_spec::policy::Balance;
 
 use super::orders::{Orders, Stopping};
+use super::owner::Owner;
 use super::{Dispatched, Instance, Pool, Queued, Running, StopReason, Waiting, Why, Worker};
 
 /// How long an invocation waits for an instance of its own, while there are as many as there may be,
 /// before a busy one gives way: it takes nothing more, and exits when it has ended what it runs. Each
 /// change of hands costs a start, so callers that share too few instances change less often than that.
 const GIVE_WAY_NS: u64 = 500_000_000;
-
-/// For whom alone an instance is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Owner {
-    /// A caller; without a name, all invocations whose caller has none.
-    Caller(Option<Box<[u8]>>),
-    /// The one invocation that it was given.
-    Call,
-}
 
 /// Waiting callers without an instance.
 #[derive(Debug, Clone, Copy, Default)]
@@ -32,12 +24,6 @@ pub(super) struct Unserved {
     pub(super) count: u32,
     /// When the first of their invocations arrived, if a busy instance may give way to it.
     oldest_ns: Option<u64>,
-}
-
-impl Owner {
-    fn is(&self, caller: Option<&[u8]>) -> bool {
-        matches!(self, Owner::Caller(owner) if owner.as_deref() == caller)
-    }
 }
 
 impl<R: Running, I: Instance> Worker<R, I> {

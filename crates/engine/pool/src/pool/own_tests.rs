@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mote_core::policy::Balance;
+use mote_spec::policy::Balance;
 use rand::RngExt;
 
 use super::tests::{Bench, Fake, Job, MS, SECOND, stopped};

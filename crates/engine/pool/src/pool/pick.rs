@@ -1,6 +1,6 @@
 //! Which worker takes an invocation.
 
-use mote_core::policy::Balance;
+use mote_spec::policy::Balance;
 use rand::Rng;
 
 use super::{Instance, Pool, Running, Waiting, Worker};

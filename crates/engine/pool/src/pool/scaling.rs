@@ -2,7 +2,7 @@
 //!
 //! The request path only adds to integers; an [`Observation`] is made when a decision is due.
 
-use mote_core::policy::Policy;
+use mote_spec::policy::Policy;
 
 use crate::autoscale::{Autoscaler, Bounds, Decision, Estimate, Known, LOOK_MIN_NS, Observation};
 
@@ -133,7 +133,6 @@ impl Scaling {
         self.demand_per_s
     }
 
-    /// The last decision.
     pub(super) fn decision(&self) -> Option<Decision> {
         self.decision
     }
@@ -205,7 +204,6 @@ impl Scaling {
         wanted
     }
 
-    /// Whether a decision is due.
     pub(super) fn is_due(&self, queued: usize, live: u32, now_ns: u64) -> bool {
         let waits = (self.asked || queued > 0) && now_ns >= self.next_ns(live);
         self.due || waits || self.look_ns.is_some_and(|at_ns| at_ns <= now_ns)

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::*;
 use crate::budget::Lack;
-use mote_core::name::FunctionName;
+use mote_spec::FunctionName;
 use rand::RngExt;
 
 pub(super) const MS: u64 = 1_000_000;
@@ -77,7 +77,6 @@ impl Instance for Fake {
     }
 }
 
-/// A pool and its clock.
 pub(super) struct Bench {
     pub(super) pool: Pool<Job, Job, Fake>,
     pub(super) now_ns: u64,

@@ -7,7 +7,6 @@ use crate::autoscale::Reason;
 pub struct Why {
     /// The word, for instance `first-invocation`.
     pub word: &'static str,
-    /// The sentence.
     pub text: &'static str,
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use slab::Slab;
 
-use super::own::Owner;
+use super::owner::Owner;
 use super::run_times::RunTimes;
 use super::{Instance, Running};
 use crate::admission::frames_max;
@@ -45,7 +45,6 @@ pub enum State {
     /// It takes no more invocations, because it is known to end by itself. It is replaced only after
     /// its process has ended, because the cause decides whether the next start is delayed.
     Ending {
-        /// Since when, in nanoseconds.
         since_ns: u64,
         /// How it is being stopped; `None` if no decision to stop it was made.
         stop: Option<Stop>,
@@ -242,12 +241,10 @@ impl<R> Calls<R> {
         self.slots.is_empty()
     }
 
-    /// The invocation in `slot`.
     pub fn get(&self, slot: usize) -> Option<&Call<R>> {
         self.slots.get(slot)
     }
 
-    /// The invocation in `slot`.
     pub fn get_mut(&mut self, slot: usize) -> Option<&mut Call<R>> {
         self.slots.get_mut(slot)
     }
@@ -286,7 +283,6 @@ pub struct Worker<R, I> {
     idle_since_ns: u64,
     /// Messages received from the instance so far.
     messages: u64,
-    /// Invocations that it was given.
     given: u64,
     served: u64,
     /// For whom alone it is, if it has served somebody and is not for all.
@@ -325,7 +321,6 @@ impl<R: Running, I: Instance> Worker<R, I> {
         self.number
     }
 
-    /// Its state.
     pub fn state(&self) -> &State {
         &self.state
     }
@@ -361,7 +356,6 @@ impl<R: Running, I: Instance> Worker<R, I> {
         self.idle_since_ns
     }
 
-    /// Invocations that it was given.
     pub fn given(&self) -> u64 {
         self.given
     }
@@ -391,7 +385,6 @@ impl<R: Running, I: Instance> Worker<R, I> {
         matches!(self.state, State::Ending { .. })
     }
 
-    /// Whether its processes are paused.
     pub fn is_paused(&self) -> bool {
         matches!(self.state, State::Paused | State::Spare)
     }

@@ -333,7 +333,6 @@ const REL: &str = "../../../../../../../../../..";
 
 macro_rules! attempts {
     ($($family:literal $name:ident $([$check:expr])? : $run:expr;)*) => {
-        /// All attempts.
         pub(crate) const ATTEMPTS: &[Attempt] = &[$(Attempt {
             family: $family,
             name: stringify!($name),

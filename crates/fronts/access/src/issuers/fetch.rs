@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::jwt::{DISCOVERY_PATH, KeySet, SET_BYTES_MAX};
 use bytes::Bytes;
 use mote_core::fault::error_chain;
-use mote_core::spec::TokenKeys;
 use mote_outgoing::{HeaderMap, HeaderValue, Method, Outgoing};
+use mote_spec::TokenKeys;
 
 use crate::issuers::issuer::Issuer;
 

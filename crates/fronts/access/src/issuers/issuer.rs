@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::jwt::KeySet;
 use arc_swap::ArcSwapOption;
-use mote_core::spec::TokenKeys;
+use mote_spec::TokenKeys;
 
 /// How long keys are used before they are fetched again, if the answer does not say.
 const FRESH: Duration = Duration::from_secs(15 * 60);

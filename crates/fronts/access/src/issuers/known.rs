@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::jwt::{Refused, TOKEN_BYTES_MAX};
-use mote_core::spec::{TokenKeys, TokenRules};
 use mote_outgoing::Outgoing;
+use mote_spec::{TokenKeys, TokenRules};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;

@@ -143,7 +143,6 @@ impl KeySet {
         Ok(Self(all))
     }
 
-    /// The keys.
     pub(crate) fn keys(&self) -> &[VerifyingKey] {
         &self.0
     }

@@ -1,6 +1,6 @@
 //! Whether the rules of a function can be obeyed.
 
-use mote_core::spec::{TokenKeys, TokenRules};
+use mote_spec::{TokenKeys, TokenRules};
 
 use crate::jwt::jwks::KeySet;
 

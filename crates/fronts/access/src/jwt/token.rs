@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use mote_core::spec::TokenRules;
+use mote_spec::TokenRules;
 use serde_json::{Map, Value};
 
 use crate::jwt::json;

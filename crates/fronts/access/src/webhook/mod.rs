@@ -8,7 +8,7 @@ pub use rules::check;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use mote_core::invocation::headers;
-use mote_core::spec::{HmacRules, SignatureEncoding, SignatureHash, WebhookRules, WebhookScheme};
+use mote_spec::{HmacRules, SignatureEncoding, SignatureHash, WebhookRules, WebhookScheme};
 use ring::hmac::{self, Algorithm};
 
 /// Signatures in one request at most: a service that replaces its secret sends two.

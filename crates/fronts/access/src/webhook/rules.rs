@@ -1,7 +1,7 @@
 //! Whether rules for signatures can be obeyed.
 
-use mote_core::invocation::is_set_by_node;
-use mote_core::spec::{HmacRules, WebhookRules, WebhookScheme, is_secret_name};
+use mote_spec::fields::is_set_by_node;
+use mote_spec::{HmacRules, WebhookRules, WebhookScheme, is_secret_name};
 
 /// Longest window of a signature: within it, whoever has seen a request can send it again.
 const WINDOW_MS_MAX: u64 = 3_600_000;

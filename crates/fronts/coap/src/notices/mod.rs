@@ -20,9 +20,9 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
-use mote_core::name::FunctionName;
 use mote_core::services::NOTICE_BODY_BYTES_MAX;
 use mote_core::shares::{Exceeded, Share, Shares, address_owner};
+use mote_spec::FunctionName;
 
 pub use metrics::NoticeMetrics;
 
@@ -42,7 +42,6 @@ const STATE_OVERHEAD_BYTES: usize = 256;
 /// What a GET for an observed resource asks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Resource {
-    /// The function.
     pub function: FunctionName,
     /// The first segment of the request: the function's name, or `NAME@TAG`.
     pub route: String,
@@ -68,7 +67,6 @@ pub struct State {
 /// Counters for people.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Observers now.
     pub observers: usize,
     /// States that were published for at least one observer.
     pub published: u64,
@@ -108,7 +106,6 @@ fn namespace_of(function: &FunctionName) -> Namespace {
 struct Table {
     entries: HashMap<u64, Entry>,
     ids: HashMap<Arc<Resource>, u64>,
-    /// Resources by function and path.
     paths: HashMap<FunctionName, HashMap<Vec<u8>, Vec<u64>>>,
     feeds: HashMap<u64, Told>,
     next: u64,
@@ -470,7 +467,6 @@ impl Feed {
         Poll::Ready(())
     }
 
-    /// The node's notices.
     pub fn notices(&self) -> &Notices {
         &self.notices
     }
@@ -492,7 +488,6 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The number of the resource.
     pub fn resource(&self) -> u64 {
         self.id
     }

@@ -1,6 +1,6 @@
 //! What the tests of this front share.
 
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 pub mod coap;
 #[path = "../../../http/tests/support/fake.rs"]

@@ -45,12 +45,7 @@ pub enum Destination {
 pub enum OpenError {
     /// The file cannot be opened.
     #[error("cannot open {path}: {error}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        error: io::Error,
-    },
+    File { path: PathBuf, error: io::Error },
     /// The journal does not run, or does not answer.
     #[error("cannot reach the journal of systemd at {JOURNAL}: {0}")]
     Journal(io::Error),
@@ -87,7 +82,6 @@ struct Waiting {
     /// Lines that found no room.
     lost: u64,
     is_closed: bool,
-    /// Whether the thread has ended.
     has_ended: bool,
 }
 

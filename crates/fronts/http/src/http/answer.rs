@@ -29,7 +29,6 @@ const FIELDS_KEPT_BYTES: usize = 1 << 10;
 pub(crate) enum After {
     /// Another request may follow.
     KeepAlive,
-    /// Close it.
     Close,
     /// Close it, although the client may still be sending.
     CloseUnread,
@@ -99,7 +98,6 @@ impl Drop for OutBuffer {
     }
 }
 
-/// Sends a function's answer.
 pub(crate) async fn send(
     writer: &mut Writer<'_>,
     config: &Config,

@@ -36,7 +36,6 @@ pub struct Chunked {
 /// The result of one step of the decoder.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ChunkEvent {
-    /// More bytes are needed.
     NeedMore,
     /// A piece of the body.
     Data(Bytes),

@@ -11,7 +11,7 @@ use flate2::write::GzEncoder;
 use mote_core::Reply;
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{Head, headers, put_header};
-use mote_core::spec::HttpRules;
+use mote_spec::HttpRules;
 
 /// Shorter answers fit into one packet of a network anyway.
 const BYTES_MIN: u64 = 1_024;

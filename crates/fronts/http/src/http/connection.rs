@@ -136,7 +136,6 @@ async fn drop_the_rest<I: Invoker>(
 
 /// The other end of a connection.
 struct Peer<'a> {
-    /// Its address.
     address: IpAddr,
     /// What it is trusted to say of its clients.
     via: Option<&'a Arc<Proxies>>,
@@ -146,7 +145,6 @@ struct Peer<'a> {
     seat: &'a Seat<IpAddr>,
 }
 
-/// Serves one request.
 async fn serve_one<I: Invoker>(
     input: &mut Input,
     reader: &mut Reader<'_>,

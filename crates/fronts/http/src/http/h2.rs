@@ -15,10 +15,11 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use mote_core::body::Body;
-use mote_core::invocation::{Head, headers, is_set_by_node};
+use mote_core::invocation::{Head, headers};
 use mote_core::seats::{Seat, Standing};
 use mote_core::shares::{Shares, address_owner};
 use mote_core::{Fault, Invocation, InvocationId, Invoker, RouteInfo, Trigger};
+use mote_spec::fields::is_set_by_node;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -214,7 +215,6 @@ struct Service<I> {
     activity: Arc<Activity>,
     streams: Shares<IpAddr>,
     gathering: Gathering<IpAddr>,
-    /// The client's address.
     address: IpAddr,
     access_log: Option<AccessLog>,
     via: Option<Arc<Proxies>>,

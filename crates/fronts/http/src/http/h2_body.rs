@@ -30,7 +30,6 @@ const REST_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Clone, Default)]
 pub(super) struct Unread(Option<Arc<Mutex<Rest>>>);
 
-/// The rest of a request's body.
 #[derive(Default)]
 enum Rest {
     /// Somebody may still read it.

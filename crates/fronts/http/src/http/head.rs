@@ -5,24 +5,22 @@
 //! form: header fields are copied into the invocation's own layout, framing fields are interpreted
 //! here and dropped. Pure, so that every rule is a row in a table test and the whole is fuzzed.
 
-use mote_core::invocation::{Head, HeadBuilder, is_set_by_node};
+use mote_core::invocation::{Head, HeadBuilder};
+use mote_spec::fields::is_set_by_node;
 
 use super::target::{self, TARGET_BYTES_MAX, Target};
 use crate::refusal::{Refusal, shown};
 
-/// Header fields at most.
 pub const FIELDS_MAX: usize = 100;
 /// Bytes of all header lines at most.
 pub const FIELDS_BYTES_MAX: usize = 32 << 10;
 /// Bytes of a whole head at most: method, target, version and fields.
 pub const HEAD_BYTES_MAX: usize = TARGET_BYTES_MAX + FIELDS_BYTES_MAX + 64;
-/// Longest method.
 const METHOD_BYTES_MAX: usize = 24;
 
 /// How the request's body is delimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
-    /// No body.
     None,
     /// This many bytes.
     Length(u64),
@@ -30,7 +28,6 @@ pub enum Framing {
     Chunked,
 }
 
-/// A parsed request head.
 #[derive(Debug)]
 pub struct RequestHead {
     /// First path segment: the function's name.

@@ -32,7 +32,6 @@ thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_BYTES].into_boxed_slice());
 }
 
-/// Why reading ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadEnd {
     /// The connection failed.

@@ -150,7 +150,6 @@ async fn send(
     Err(Refusal::of_fault(&Fault::BodyIncomplete, ""))
 }
 
-/// Reads more of a body.
 pub(crate) async fn more(
     input: &mut Input,
     reader: &mut Reader<'_>,

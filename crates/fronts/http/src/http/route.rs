@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use mote_core::invocation::{Head, headers};
 use mote_core::rollout::sticky_key;
-use mote_core::routing::{self, Among, Found};
-use mote_core::spec::{Access, Platform};
 use mote_core::{Fault, Invoker, RouteInfo};
+use mote_spec::routes::{self, Among, Found};
+use mote_spec::{Access, Platform};
 
 use super::fission;
 use super::front::WellKnown;
@@ -139,7 +139,7 @@ fn declared<I: Invoker>(
     let value = |wanted: &[u8]| field(wanted).map(|(_, value)| value);
     // A browser asks with OPTIONS whether it may send a request with another method.
     let wanted = value(b"access-control-request-method").filter(|_| head.method() == b"OPTIONS");
-    let asked = routing::Asked {
+    let asked = routes::Asked {
         among,
         host: value(b"host").unwrap_or_default(),
         first: name.as_bytes(),

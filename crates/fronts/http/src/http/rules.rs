@@ -7,7 +7,7 @@
 //! requests are refused.
 
 use mote_core::invocation::{Head, headers, put_header};
-use mote_core::spec::{Cors, HttpRules};
+use mote_spec::{Cors, HttpRules};
 
 use crate::added::Added;
 use crate::refusal::Refusal;

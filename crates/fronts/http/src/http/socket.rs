@@ -18,7 +18,6 @@ use super::logged::Logged;
 
 type Session = TlsStream<TcpStream>;
 
-/// A connection's socket.
 pub(crate) enum Socket {
     Plain(TcpStream),
     Tls(Box<(Mutex<Session>, TlsClient)>),

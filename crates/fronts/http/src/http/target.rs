@@ -7,7 +7,6 @@ use mote_core::path;
 
 use crate::refusal::Refusal;
 
-/// Longest target in bytes.
 pub const TARGET_BYTES_MAX: usize = 8_192;
 
 /// A target in normal form, split at the function's name.

@@ -23,7 +23,6 @@ const GOING_AWAY: [u8; 4] = [0x88, 0x02, 0x03, 0xe9];
 /// The opcode of a close frame.
 const CLOSE: u8 = 0x8;
 
-/// The bodies of the invocation.
 pub(super) struct Bodies {
     pub(super) from_function: Body,
     pub(super) to_function: Sender,

@@ -101,7 +101,6 @@ enum End {
     Closed(u16),
     /// The client broke the protocol or a limit; a close frame with this code tells it.
     Failed(u16),
-    /// The connection is gone.
     Gone,
 }
 

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use mote_core::FunctionName;
-use mote_core::name::DEFAULT_NAMESPACE;
 use mote_core::seats::{Seat, Seats};
 use mote_core::shares::{Exceeded, Share, Shares};
+use mote_spec::FunctionName;
+use mote_spec::name::DEFAULT_NAMESPACE;
 
 use crate::refusal::Refusal;
 

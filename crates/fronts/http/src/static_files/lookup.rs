@@ -10,8 +10,12 @@ use mote_core::invocation::Head;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, utf8_percent_encode};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 
-use crate::static_files::{WHOLE_BYTES_MAX, accepts, field, kinds};
+use super::coding::accepts;
+use super::field::field;
+use super::kinds;
 
+/// Longest file that is read at once, and sent with its head.
+const WHOLE_BYTES_MAX: u64 = 64 << 10;
 /// The file of a folder that stands for the folder.
 const INDEX: &str = "index.html";
 /// Codings of variants, the best one first, and the endings of their files.
@@ -30,7 +34,6 @@ pub(crate) struct Wanted {
     accept_encoding: Vec<u8>,
 }
 
-/// What was found.
 pub(crate) enum Found {
     File(File),
     /// The file for pages that are not there.
@@ -40,7 +43,6 @@ pub(crate) enum Found {
     Folder(String),
 }
 
-/// A file to send.
 pub(crate) struct File {
     pub(crate) open: fs::File,
     /// Its content, if it is short.
@@ -49,7 +51,6 @@ pub(crate) struct File {
     /// Its entity tag, with quotes.
     pub(crate) tag: String,
     pub(crate) kind: &'static str,
-    /// The coding of the variant.
     pub(crate) coding: Option<&'static str>,
     /// Whether other clients get another variant.
     pub(crate) has_variants: bool,

@@ -7,6 +7,7 @@
 
 mod coding;
 mod conditions;
+mod field;
 mod kinds;
 mod lookup;
 mod source;
@@ -15,16 +16,14 @@ use std::path::Path;
 
 use bytes::Bytes;
 use mote_core::body::Body;
-use mote_core::invocation::{Head, headers, put_header};
-use mote_core::spec::StaticFiles;
+use mote_core::invocation::{Head, put_header};
 use mote_core::{Phases, Reply};
+use mote_spec::StaticFiles;
 
 pub use coding::accepts;
 use conditions::{Part, Validity};
+use field::field;
 use lookup::{Found, Wanted};
-
-/// Longest file that is read at once, and sent with its head.
-const WHOLE_BYTES_MAX: u64 = 64 << 10;
 
 /// The answer to a request for a file, or `None` if no file is there, so that the function answers.
 /// `code` is the folder with the code of the function's revision, whose name stands for its content.
@@ -57,10 +56,6 @@ pub async fn answer(
 fn wants_page(head: &Head) -> bool {
     let accepted = field(head, b"accept").unwrap_or_default();
     accepted.split(|byte| *byte == b',').any(|one| one.trim_ascii().starts_with(b"text/html"))
-}
-
-fn field<'a>(head: &'a Head, wanted: &[u8]) -> Option<&'a [u8]> {
-    headers(head.headers()).find(|(name, _)| *name == wanted).map(|(_, value)| value)
 }
 
 /// Sends a browser to the same address with a `/` at its end, from which relative addresses in a page

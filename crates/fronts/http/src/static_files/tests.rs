@@ -1,5 +1,7 @@
 use std::os::unix::fs::symlink;
 
+use mote_core::invocation::headers;
+
 use super::*;
 
 /// A function's code with a folder of files, and a file that is not for others.

@@ -33,7 +33,6 @@ const PONG: u8 = 0xa;
 const FIN: u8 = 0x80;
 /// The flag of a record that more of its message follows.
 const MORE: u8 = 1;
-/// Bytes of the head of a record.
 const RECORD_HEAD_BYTES: usize = 8;
 /// Longest content of a control frame.
 const CONTROL_BYTES_MAX: usize = 125;

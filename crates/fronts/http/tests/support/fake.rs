@@ -1,7 +1,7 @@
 //! A small node for tests of the fronts: functions that echo, wait, stream or fail, and a record of
 //! the requests that they received.
 
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,8 +10,8 @@ use std::task::{Context, Poll};
 use bytes::{BufMut, Bytes, BytesMut};
 use mote_core::body::{Body, BodyError, BodySource};
 use mote_core::invocation::{headers, put_header};
-use mote_core::spec::CoapResource;
-use mote_core::{Fault, FunctionName, Invocation, Invoker, Phases, Reply, RouteInfo};
+use mote_core::{Fault, Invocation, Invoker, Phases, Reply, RouteInfo};
+use mote_spec::{CoapResource, FunctionName};
 use parking_lot::Mutex;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng, SeedableRng};

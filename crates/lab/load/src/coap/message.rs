@@ -123,7 +123,6 @@ pub(super) fn empty(kind: MessageType, mid: u16) -> [u8; 4] {
     [1 << 6 | (kind as u8) << 4, 0, high, low]
 }
 
-/// Type of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MessageType {
     Con = 0,

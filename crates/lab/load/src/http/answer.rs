@@ -13,7 +13,6 @@ pub(super) enum Progress {
     More,
     /// The answer is complete.
     Whole {
-        /// Its outcome.
         outcome: Outcome,
         /// Whether the connection cannot be used again.
         closes: bool,

@@ -15,11 +15,9 @@ use crate::{Failure, Outcome};
 pub(super) const INTEREST: EventFlags =
     EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 
-/// The progress of an operation.
 pub(super) enum OperationState {
     /// It waits for the socket.
     Waits,
-    /// It ended.
     Over(Outcome),
     /// The persistent connection was closed before any part of the answer arrived.
     Stale,

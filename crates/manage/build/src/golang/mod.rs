@@ -8,8 +8,7 @@ use std::path::Path;
 
 use crate::shims::Files;
 use mote_api::Problem;
-use mote_core::FunctionSpec;
-use mote_core::spec::{Platform, Runtime};
+use mote_spec::{FunctionSpec, Platform, Runtime};
 use sha2::{Digest, Sha256};
 
 use self::vendor::Vendor;
@@ -45,7 +44,6 @@ struct Provided {
 
 /// The folder of the worker's files, as [`crate::shims`] names it.
 const WORKER_FILES: &str = "go/worker";
-/// The folder of the provided files.
 const PROVIDED_FILES: &str = "go/provided";
 
 const HANDLER: &[(&str, &str)] = &[("handler.go", "handler/handler.go")];
@@ -119,7 +117,6 @@ fn adapter(spec: &FunctionSpec) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// The texts of the worker.
 fn worker(texts: &Files) -> impl Iterator<Item = (&'static str, &str)> {
     WORKER.into_iter().map(|name| (name, texts.text(&format!("{WORKER_FILES}/{name}"))))
 }
@@ -368,7 +365,7 @@ mod tests {
         fs::write(at("f_own.go"), "package own\n\nfunc Handle() {}\n").unwrap();
         let found: Vec<_> = sources(code.path()).map(|(name, _)| name).collect();
         assert_eq!(found, ["f_own.go"]);
-        let name = mote_core::FunctionName::new("f").unwrap();
+        let name = mote_spec::FunctionName::new("f").unwrap();
         let spec = FunctionSpec::with_defaults(name, Runtime::Go, "Handle");
         assert_eq!(package(&spec, code.path()).unwrap(), "own");
         // Without a Go file of its own there is no package, even if a link leads to one.

@@ -10,7 +10,6 @@ const ENTRIES_MAX: usize = 200_000;
 
 /// The vendor folder of a function.
 pub(crate) struct Vendor {
-    /// Its list, if it has one.
     list: Option<String>,
     has_go_mod: bool,
     /// The import paths of its packages, if it has no list.

@@ -8,8 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
-use mote_core::FunctionSpec;
-use mote_core::spec::Platform;
+use mote_spec::{FunctionSpec, Platform};
 
 use crate::packages::registries::{Place, places_in};
 
@@ -176,7 +175,7 @@ impl Inputs {
 /// The dependencies in the `pyproject.toml` of a Knative function, which has no other list. In a
 /// function of our own, that file may exist only for development tools.
 pub fn project_dependencies(spec: &FunctionSpec, code: &Path) -> Vec<String> {
-    if spec.compat != Some(Platform::Knative) || spec.runtime != mote_core::spec::Runtime::Python {
+    if spec.compat != Some(Platform::Knative) || spec.runtime != mote_spec::Runtime::Python {
         return Vec::new();
     }
     let file = code.join("pyproject.toml");

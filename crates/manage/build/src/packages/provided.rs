@@ -6,8 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use mote_core::FunctionSpec;
-use mote_core::spec::{Platform, Runtime};
+use mote_spec::{FunctionSpec, Platform, Runtime};
 
 /// Source files of one function that are searched.
 const FILES_MAX: usize = 64;
@@ -311,7 +310,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
-        let name = mote_core::FunctionName::new("f").unwrap();
+        let name = mote_spec::FunctionName::new("f").unwrap();
         let mut spec = FunctionSpec::with_defaults(name, runtime, "x");
         spec.compat = Some(compat);
         spec.template = template.map(str::to_owned);

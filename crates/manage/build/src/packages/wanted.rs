@@ -5,8 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::interpreters::Found;
-use mote_core::FunctionSpec;
-use mote_core::spec::{Platform, Runtime};
+use mote_spec::{FunctionSpec, Platform, Runtime};
 use sha2::{Digest, Sha256};
 
 use crate::packages::client::Client;
@@ -28,7 +27,6 @@ pub struct Wanted {
     pub key: String,
     /// What the installation sees of the function.
     pub inputs: Inputs,
-    /// Where they come from.
     pub registries: Arc<Registries>,
 }
 
@@ -172,7 +170,7 @@ mod tests {
     fn a_long_package_json_is_left_to_npm() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("package.json");
-        let name = mote_core::FunctionName::new("f").unwrap();
+        let name = mote_spec::FunctionName::new("f").unwrap();
         let spec = FunctionSpec::with_defaults(name, Runtime::Node, "app.mjs");
         // The file names no dependency; the rest of it is white space.
         let padded = |bytes: u64| format!("{{{}}}", " ".repeat(bytes as usize - 2));

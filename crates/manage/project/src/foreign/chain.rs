@@ -1,7 +1,7 @@
 //! A chain in one file: a workflow of the CNCF Serverless Workflow language.
 
-use mote_api::manifest::RuntimeName;
-use mote_api::toml_reader::Mistakes;
+use mote_spec::manifest::RuntimeName;
+use mote_spec::toml_reader::Mistakes;
 use serde_json::Value;
 
 use super::super::mistakes::mistake;

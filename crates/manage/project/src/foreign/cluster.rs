@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use mote_api::toml_reader::Mistakes;
+use mote_spec::toml_reader::Mistakes;
 use mote_store::source;
 use serde_json::{Value, json};
 

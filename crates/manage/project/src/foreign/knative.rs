@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use mote_api::manifest::{PlatformName, PolicyName, RuntimeName};
-use mote_api::toml_reader::Mistakes;
+use mote_spec::manifest::{PlatformName, PolicyName, RuntimeName};
+use mote_spec::toml_reader::Mistakes;
 use serde_json::Value;
 
 use super::{

@@ -1,8 +1,8 @@
 //! Kubeless: `Function` objects, whose code is inside.
 
-use mote_api::manifest::{PlatformName, RuntimeName};
-use mote_api::toml_reader::Mistakes;
 use mote_core::base64;
+use mote_spec::manifest::{PlatformName, RuntimeName};
+use mote_spec::toml_reader::Mistakes;
 use serde_json::Value;
 
 use super::super::contract;

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use mote_api::manifest::{PlatformName, RuntimeName};
-use mote_api::toml_reader::Mistakes;
+use mote_spec::manifest::{PlatformName, RuntimeName};
+use mote_spec::toml_reader::Mistakes;
 use mote_store::source;
 use serde_json::Value;
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use mote_api::manifest::{PlatformName, PolicyName, RuntimeName};
-use mote_api::toml_reader::Mistakes;
-use mote_core::spec::Platform;
+use mote_spec::Platform;
+use mote_spec::manifest::{PlatformName, PolicyName, RuntimeName};
+use mote_spec::toml_reader::Mistakes;
 use mote_store::source;
 use serde::Deserialize;
 use serde_json::Value;

@@ -43,7 +43,6 @@ pub struct Packages {
 }
 
 impl Packages {
-    /// Whether no package is asked for.
     pub fn is_empty(&self) -> bool {
         self.python.is_empty() && self.node.is_empty()
     }

@@ -7,11 +7,10 @@
 
 use std::mem;
 
-use mote_api::manifest::RouteManifest;
-use mote_api::toml_reader::Lined;
-use mote_core::FunctionName;
-use mote_core::spec::routes::RouteRule;
-use mote_routes::RouteTable;
+use mote_spec::FunctionName;
+use mote_spec::manifest::RouteManifest;
+use mote_spec::routes::{RouteRule, RouteTable};
+use mote_spec::toml_reader::Lined;
 use serde_json::Value;
 
 use super::{Described, Foreign, group, object_name, text};
@@ -21,7 +20,6 @@ use super::{Described, Foreign, group, object_name, text};
 pub struct Converted {
     /// The object, as messages show it.
     pub object: String,
-    /// The route.
     pub route: RouteManifest,
 }
 
@@ -95,7 +93,7 @@ pub(super) fn settle(found: &mut Foreign) {
                 continue;
             }
             rules.push(rule.clone());
-            let wrong = match mote_routes::check(&name, &rules) {
+            let wrong = match mote_spec::routes::check(&name, &rules) {
                 Err((_, wanted)) => Some(wanted.to_owned()),
                 Ok(()) => table
                     .add(&name, std::slice::from_ref(&rule))
@@ -104,7 +102,7 @@ pub(super) fn settle(found: &mut Foreign) {
             };
             if let Some(wrong) = wrong {
                 rules.pop();
-                let (object, shown) = (&one.object, mote_routes::text(&rule));
+                let (object, shown) = (&one.object, mote_spec::routes::text(&rule));
                 let instead = "use /NAME, or import it and write another path in mote.toml";
                 described.warn(format!("{object}: {shown} cannot be a route: {wrong}; {instead}"));
                 continue;

@@ -1,9 +1,9 @@
 //! Schedules of other platforms, as triggers of `mote.toml`.
 
-use mote_api::manifest::{MissedName, OverlapName, ScheduleManifest};
-use mote_api::toml_reader::Lined;
-use mote_core::spec::{EVERY_MS_MAX, EVERY_MS_MIN};
 use mote_schedule::times;
+use mote_spec::manifest::{MissedName, OverlapName, ScheduleManifest};
+use mote_spec::toml_reader::Lined;
+use mote_spec::{EVERY_MS_MAX, EVERY_MS_MIN};
 use serde_json::Value;
 
 use super::{Described, implied, quantity, text};
@@ -183,7 +183,7 @@ pub(super) fn openwhisk(
 
 #[cfg(test)]
 mod tests {
-    use mote_api::manifest::{FILE_NAME, Manifest};
+    use mote_spec::manifest::{FILE_NAME, Manifest};
 
     use super::*;
 

@@ -1,6 +1,6 @@
 use std::os::unix::fs::PermissionsExt;
 
-use mote_core::spec::Egress;
+use mote_spec::Egress;
 
 use super::*;
 
@@ -381,7 +381,7 @@ fn the_widest_manifest_is_a_valid_spec() {
 
 #[test]
 fn mqtt_triggers() {
-    use mote_core::spec::mqtt::{Acknowledge, MqttTrigger, MqttVersion};
+    use mote_spec::mqtt::{Acknowledge, MqttTrigger, MqttVersion};
     let manifest = |lines: &str| format!("version = 1\n[[trigger]]\nmqtt = \"s/+/t\"\n{lines}");
     let of = |lines: &str| read_files(&[("mote.toml", &manifest(lines)), ("a.py", HANDLE)]);
     let trigger = |lines: &str| of(lines).unwrap()[0].spec.mqtt[0].clone();

@@ -5,12 +5,12 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
 use mote_api::Problem;
-use mote_core::FunctionSpec;
-use mote_core::spec::{
-    ANY_HOST, Access, Egress, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT, Recipient,
-};
 use mote_engine::egress_doors::is_of_this_machine;
 use mote_outgoing::Reach;
+use mote_spec::{
+    ANY_HOST, Access, Egress, FunctionSpec, OPENFAAS_GATEWAY_PORT, OPENFAAS_GATEWAYS, OWN_FRONT,
+    Recipient,
+};
 
 /// How long a deploy waits for what a name leads to.
 const LOOK_UP_PATIENCE: Duration = Duration::from_secs(3);
@@ -84,7 +84,7 @@ pub fn check(reach: Reach, spec: &FunctionSpec) -> Result<(), Problem> {
     }
     let mut connections: Vec<_> = spec.mqtt.iter().map(|trigger| trigger.connection()).collect();
     connections.push(spec.publishing.connection.clone());
-    let is_plain = |one: &mote_core::spec::mqtt::Connection| {
+    let is_plain = |one: &mote_spec::mqtt::Connection| {
         one.broker.is_none() && one.username.is_none() && one.secret_names().next().is_none()
     };
     if !connections.iter().all(is_plain) {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mote_api::Problem;
-use mote_core::FunctionName;
 use mote_core::fault::bytes_text;
+use mote_spec::FunctionName;
 use mote_store::{Store, StoreError};
 use tokio::sync::OwnedMutexGuard;
 
@@ -111,8 +111,7 @@ mod tests {
     use super::*;
     use crate::namespaces::registry::Namespace;
     use mote_api::namespaces::Quotas;
-    use mote_core::FunctionSpec;
-    use mote_core::spec::Runtime;
+    use mote_spec::{FunctionSpec, Runtime};
     use mote_store::ArchiveLimits;
 
     fn stored(store: &Store, name: &str, bytes: usize) -> (FunctionName, PathBuf) {

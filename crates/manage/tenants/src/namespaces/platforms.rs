@@ -27,7 +27,6 @@ pub enum Api {
 /// A namespace as it is now: one that is deleted and made again is another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Space {
-    /// Its name.
     pub name: Arc<str>,
     /// When it was made, in milliseconds since 1970.
     pub created_at_ms: u64,

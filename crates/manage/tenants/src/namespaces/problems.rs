@@ -2,7 +2,7 @@
 //! so that nothing tells which of them exist.
 
 use mote_api::Problem;
-use mote_core::name::DEFAULT_NAMESPACE;
+use mote_spec::name::DEFAULT_NAMESPACE;
 
 fn shortened(text: &str) -> String {
     text.chars().take(64).flat_map(char::escape_debug).collect()
@@ -56,7 +56,6 @@ pub fn must_be_empty(name: &str, counts: &[(&str, &str, usize)]) -> Result<(), P
     Err(Problem::new(409, "M0427", text).with_hint(hint))
 }
 
-/// There is no such secret.
 pub fn no_such_secret(name: &str) -> Problem {
     Problem::new(404, "M0415", format!("no secret named {}", shortened(name)))
         .with_hint("list the secrets: mote secret list")

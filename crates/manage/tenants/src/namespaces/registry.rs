@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use mote_api::Problem;
 use mote_api::namespaces::Quotas;
-use mote_core::name::{DEFAULT_NAMESPACE, is_label};
+use mote_spec::name::{DEFAULT_NAMESPACE, is_label};
 use mote_store::{DocumentChange, Store, StoreError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,6 @@ const NAMESPACES_MAX: usize = 1_000;
 pub struct Namespace {
     /// When it was made, in milliseconds since 1970.
     pub created_at_ms: u64,
-    /// Its limits.
     #[serde(default)]
     pub quotas: Quotas,
     /// Whether what is in it is being removed. It stays closed until that is complete, also after a
@@ -122,7 +121,6 @@ impl Namespaces {
         self.all.load().contains_key(name)
     }
 
-    /// One of them.
     pub fn get(&self, name: &str) -> Result<Namespace, Problem> {
         self.all.load().get(name).cloned().ok_or_else(|| no_such_namespace(name))
     }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use mote_api::Problem;
-use mote_core::name::{of_kept, split};
+use mote_spec::name::{of_kept, split};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use crate::namespaces::problems::{no_such_key, no_such_namespace, no_such_secret};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mote_core::name::{DEFAULT_NAMESPACE, joined, kept, of_kept, split};
+use mote_spec::name::{DEFAULT_NAMESPACE, joined, kept, of_kept, split};
 
 /// What the holder of a token may reach.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,7 +27,6 @@ impl Scope {
         }
     }
 
-    /// Its namespace.
     pub fn namespace(&self) -> Option<&Arc<str>> {
         match self {
             Scope::All => None,

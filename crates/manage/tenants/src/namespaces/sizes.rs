@@ -8,7 +8,6 @@ use std::sync::Arc;
 use mote_store::disk_bytes;
 use parking_lot::Mutex;
 
-/// Sizes that are remembered.
 const SIZES_MAX: usize = 10_000;
 
 /// What is known about the disk.

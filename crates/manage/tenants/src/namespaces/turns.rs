@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mote_core::FunctionName;
+use mote_spec::FunctionName;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::timeout;

@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::namespaces::Scope;
 use arc_swap::ArcSwap;
-use mote_core::name::kept;
+use mote_spec::name::kept;
 use sha2::{Digest as _, Sha256};
 
 use crate::operators::guesses::Guesses;
@@ -43,7 +43,6 @@ pub enum Admission {
     OtherRole {
         /// The name of the token, in the same form.
         name: Arc<str>,
-        /// Its role.
         role: Role,
     },
     /// The token is missing or not valid.

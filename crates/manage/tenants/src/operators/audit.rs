@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use mote_api::Timestamp;
 use mote_api::operators::AuditEntry;
-use mote_core::name::of_kept;
+use mote_spec::name::of_kept;
 use parking_lot::Mutex;
 
 /// The file in the data folder. The one of a namespace has a dash and the name of the namespace
@@ -59,11 +59,9 @@ pub struct Act {
     pub who: String,
     /// The address of the sender, or the socket.
     pub from: String,
-    /// Its method.
     pub method: String,
     /// Its path, without the query.
     pub path: String,
-    /// The status of the answer.
     pub status: u16,
 }
 

@@ -24,7 +24,6 @@ impl Role {
     /// All roles, the least first.
     pub const ALL: [Role; 3] = [Role::Viewer, Role::Deployer, Role::Operator];
 
-    /// The word for it.
     pub fn as_str(self) -> &'static str {
         match self {
             Role::Viewer => "viewer",

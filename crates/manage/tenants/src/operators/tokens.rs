@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::namespaces::Scope;
 use mote_api::operators::{NewOperatorToken, OperatorToken, OperatorTokenRequest, OperatorTokens};
 use mote_api::{Problem, Timestamp};
-use mote_core::spec::is_secret_name;
+use mote_spec::is_secret_name;
 use mote_store::{DocumentChange, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -15,7 +15,6 @@ use crate::operators::role::Role;
 
 /// The collection of the store in which tokens are.
 const COLLECTION: &str = "operators";
-/// Most tokens.
 const TOKENS_MAX: usize = 1_000;
 /// The beginning of each token, by which people and scanners recognise it.
 const PREFIX: &str = "mote_op_";
@@ -35,7 +34,6 @@ struct Stored {
     expires_at_ms: Option<u64>,
 }
 
-/// Why the tokens are not changed.
 #[derive(Debug)]
 pub enum NotChanged {
     /// The client's wish cannot be fulfilled.

@@ -21,7 +21,7 @@ use mote_tenants::operators::{
     Act, Admission, Admitted, Begun, Role, TokenKey, bearer, is_act, reads_only,
 };
 
-use super::Refused;
+use super::refused::Refused;
 use crate::{Node, operators};
 
 /// Where a connection comes from.

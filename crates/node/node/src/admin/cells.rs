@@ -8,7 +8,7 @@ use axum::extract::State;
 use mote_api::Problem;
 use mote_api::cells::CellList;
 
-use super::Refused;
+use super::refused::Refused;
 use crate::Node;
 
 pub(super) async fn list(State(node): State<Arc<Node>>) -> Json<CellList> {

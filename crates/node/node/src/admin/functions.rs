@@ -18,15 +18,15 @@ use mote_api::types::{
 use mote_api::{Problem, Timestamp, paths};
 use mote_core::body::{Body, BodyError};
 use mote_core::invocation::{Head, headers};
-use mote_core::spec::ScaleOverride;
 use mote_core::{Fault, Invocation, InvocationId, Invoker, Trigger};
 use mote_engine::{InstanceStatus, PoolStatus, Revision};
 use mote_process::clock;
+use mote_spec::ScaleOverride;
 use serde::Deserialize;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::access::Seen;
-use super::{Refused, to_the_end};
+use super::refused::{Refused, to_the_end};
 use crate::functions::{self as node_functions, find};
 use crate::{Node, deploy as node_deploy, rollout, schedules};
 
@@ -161,8 +161,8 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
     }
 }
 
-fn rate(rate: mote_core::spec::Rate) -> mote_api::types::Rate {
-    let mote_core::spec::Rate { calls, period_ms, burst } = rate;
+fn rate(rate: mote_spec::Rate) -> mote_api::types::Rate {
+    let mote_spec::Rate { calls, period_ms, burst } = rate;
     mote_api::types::Rate { calls, period_ms, burst }
 }
 

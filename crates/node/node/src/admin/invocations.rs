@@ -17,7 +17,7 @@ use mote_tenants::namespaces::no_such_invocation;
 use serde::Deserialize;
 
 use super::access::Seen;
-use super::{Refused, shortened};
+use super::refused::{Refused, shortened};
 use crate::Node;
 
 /// Invocations of a list unless the query asks for another number, and at most.

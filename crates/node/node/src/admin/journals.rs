@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use mote_api::Problem;
 use mote_api::journals::JournalList;
 
-use super::{Refused, shortened, to_the_end};
+use super::refused::{Refused, shortened, to_the_end};
 use crate::{Node, schedules};
 
 pub(super) async fn list(State(node): State<Arc<Node>>) -> Json<JournalList> {

@@ -8,12 +8,12 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use mote_api::Problem;
 use mote_api::keys::{CallerKeyRequest, CallerKeys, NewCallerKey};
-use mote_core::name::of_kept;
+use mote_spec::name::of_kept;
 use mote_tenants::namespaces::no_such_namespace;
 use serde::de::DeserializeOwned;
 
 use super::access::{Made, Seen};
-use super::{Refused, to_the_end};
+use super::refused::{Refused, to_the_end};
 use crate::{Node, keys};
 
 pub(super) async fn list(

@@ -11,16 +11,16 @@ use mote_api::Problem;
 use mote_api::kv::{
     HEADER_EXPIRES, HEADER_VERSION, KvKey, KvListing, KvNamespace, KvNamespaces, KvWritten,
 };
-use mote_core::name;
 use mote_core::state::{
-    Begun, Condition, KEYS_MAX, Namespace, Operation, Outcome, QUOTA_BYTES_MAX, Quota, StateError,
-    Usage, VALUE_BYTES_MAX,
+    Begun, Condition, KEYS_MAX, Namespace, Operation, Outcome, Quota, StateError, Usage,
+    VALUE_BYTES_MAX,
 };
 use mote_process::clock;
+use mote_spec::{QUOTA_BYTES_MAX, name};
 use serde::Deserialize;
 
-use super::Refused;
 use super::access::Seen;
+use super::refused::Refused;
 use crate::Node;
 
 /// The prefix of shared namespaces; it is in no name of a function.

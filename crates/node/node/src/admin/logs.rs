@@ -14,7 +14,7 @@ use mote_api::{Problem, Timestamp};
 use mote_process::clock;
 use serde::Deserialize;
 
-use super::Refused;
+use super::refused::Refused;
 use crate::Node;
 use crate::functions::{find, log_lines};
 
@@ -68,7 +68,7 @@ pub(super) async fn read(
 
 /// Reads a time, or a duration before now, as milliseconds since 1970.
 fn since(text: &str) -> Result<u64, Problem> {
-    if let Ok(ms) = mote_api::quantity::parse_duration_ms(text) {
+    if let Ok(ms) = mote_spec::quantity::parse_duration_ms(text) {
         return Ok(clock::unix_ms().saturating_sub(ms));
     }
     Timestamp::parse(text).map(|time| time.unix_ms()).map_err(|_| {

@@ -12,10 +12,12 @@ mod keys;
 mod kv;
 mod logs;
 mod mqtt;
+mod mqtt_turns;
 mod namespaces;
 mod node_routes;
 mod openwhisk;
 mod operators;
+mod refused;
 mod rollout;
 mod scale;
 mod secrets;
@@ -26,8 +28,6 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use mote_api::{Problem, paths};
 use mote_core::shares::Shares;
 use mote_platforms::compat::connection::{Place, http1};
@@ -39,27 +39,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::Node;
-pub(crate) use mqtt::Turns as MqttUserTurns;
-
-/// An error as an HTTP answer.
-pub(crate) struct Refused(pub(crate) Problem);
-
-impl From<Problem> for Refused {
-    fn from(problem: Problem) -> Self {
-        Self(problem)
-    }
-}
-
-impl IntoResponse for Refused {
-    fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::BAD_REQUEST);
-        let fault = self.0.code.clone();
-        let body = serde_json::to_string(&self.0).unwrap_or_default();
-        let headers =
-            [("content-type", "application/problem+json".to_owned()), (paths::HEADER_FAULT, fault)];
-        (status, headers, body).into_response()
-    }
-}
+pub(crate) use mqtt_turns::MqttUserTurns;
+pub(crate) use refused::Refused;
 
 fn routes(node: Arc<Node>) -> Router {
     Routes::new(node.clone())
@@ -120,19 +101,6 @@ fn routes(node: Arc<Node>) -> Router {
         .route(paths::LIVEZ, get(|| async { "ok\n" }))
         .route(paths::READYZ, get(node_routes::readyz))
         .router()
-}
-
-/// Runs a change in a task of its own, so that a client that disconnects cannot leave it half done.
-async fn to_the_end<T: Send + 'static>(
-    work: impl Future<Output = Result<T, Problem>> + Send + 'static,
-) -> Result<T, Refused> {
-    let failed = |_| Problem::new(500, "M0599", "the node could not make the change; see its log");
-    Ok(tokio::spawn(work).await.map_err(failed)??)
-}
-
-/// A word of a client, as an error shows it.
-fn shortened(text: &str) -> String {
-    text.chars().take(64).flat_map(char::escape_debug).collect()
 }
 
 async fn no_such_route() -> Refused {

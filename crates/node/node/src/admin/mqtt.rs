@@ -12,9 +12,9 @@ use mote_api::Problem;
 use mote_api::mqtt::{MqttUser, MqttUserRequest, MqttUsers};
 use mote_process::companion::{OWN_PROGRAM, Role};
 use tokio::io::AsyncWriteExt as _;
-use tokio::sync::Semaphore;
 
-use super::{Refused, to_the_end};
+use super::mqtt_turns::REQUESTS_MAX;
+use super::refused::{Refused, to_the_end};
 use crate::Node;
 use crate::mqtt::BROKER_FOLDER;
 
@@ -22,22 +22,8 @@ use crate::mqtt::BROKER_FOLDER;
 const BODY_BYTES_MAX: usize = 256 << 10;
 /// What the program says when there is no such user.
 const UNKNOWN: i32 = 3;
-/// Requests about users at once: one runs the program, the others wait for their turn.
-const REQUESTS_MAX: usize = 64;
 /// How long the program may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Lets one request at a time run the program, which needs 19 MiB for a password.
-pub(crate) struct Turns {
-    places: Semaphore,
-    turn: tokio::sync::Mutex<()>,
-}
-
-impl Default for Turns {
-    fn default() -> Self {
-        Self { places: Semaphore::new(REQUESTS_MAX), turn: tokio::sync::Mutex::default() }
-    }
-}
 
 pub(super) async fn list(State(node): State<Arc<Node>>) -> Result<Json<MqttUsers>, Refused> {
     let text = run(&node, vec!["list".to_owned()], String::new()).await?;
@@ -127,7 +113,7 @@ async fn run(node: &Node, arguments: Vec<String>, input: String) -> Result<Strin
 }
 
 fn no_such_user(name: &str) -> Problem {
-    let text = format!("the broker has no user {}", super::shortened(name));
+    let text = format!("the broker has no user {}", super::refused::shortened(name));
     Problem::new(404, "M1209", text).with_hint("list them: mote mqtt users list")
 }
 

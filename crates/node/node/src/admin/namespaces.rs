@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::access::Seen;
-use super::{Refused, to_the_end};
+use super::refused::{Refused, to_the_end};
 use crate::{Node, namespaces};
 
 pub(super) async fn list(

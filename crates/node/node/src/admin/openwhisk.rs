@@ -8,7 +8,7 @@ use axum::extract::State;
 use mote_api::Problem;
 use mote_api::openwhisk::{WhiskManifest, WhiskResult};
 
-use super::{Refused, to_the_end};
+use super::refused::{Refused, to_the_end};
 use crate::Node;
 
 pub(super) async fn apply(

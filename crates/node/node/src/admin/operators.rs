@@ -14,7 +14,7 @@ use mote_tenants::operators::tokens;
 use serde::Deserialize;
 
 use super::access::{Made, Seen};
-use super::{Refused, to_the_end};
+use super::refused::{Refused, to_the_end};
 use crate::store_work::{blocking, internal, with_store};
 use crate::{Node, operators};
 

@@ -8,12 +8,12 @@ use axum::http::StatusCode;
 use bytes::Bytes;
 use mote_api::Problem;
 use mote_api::types::{DeployResult, RevisionList, TrafficRequest, TrafficResult};
-use mote_core::FunctionName;
 use mote_core::rollout::Traffic;
+use mote_spec::FunctionName;
 use serde::Deserialize;
 
 use super::functions::upload;
-use super::{Refused, to_the_end};
+use super::refused::{Refused, to_the_end};
 use crate::functions::find;
 use crate::{Node, deploy, rollout};
 

@@ -7,10 +7,10 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use mote_api::Problem;
 use mote_api::types::{ScaleBounds, ScaleRequest, ScaleResult};
-use mote_core::spec::{INSTANCES_MAX, ScaleOverride};
 use mote_engine::Revision;
+use mote_spec::{INSTANCES_MAX, ScaleOverride};
 
-use super::Refused;
+use super::refused::Refused;
 use crate::{Node, functions};
 
 pub(super) async fn scale(

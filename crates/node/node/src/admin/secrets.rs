@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use mote_api::types::{Secret, SecretList};
 
 use super::access::Seen;
-use super::{Refused, to_the_end};
+use super::refused::{Refused, to_the_end};
 use crate::{Node, secrets};
 
 pub(super) async fn list(

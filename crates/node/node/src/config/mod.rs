@@ -9,13 +9,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mote_api::quantity::parse_size;
 use mote_core::destination::ClosedNetworks;
 use mote_core::fault::bytes_text;
-use mote_core::spec::{Access, MEMORY_BYTES_MIN};
 use mote_http::access_log::{Destination, Format};
 use mote_http::http::Proxies;
 use mote_platforms::compat::Reach;
+use mote_spec::quantity::parse_size;
+use mote_spec::{Access, MEMORY_BYTES_MIN};
 use mote_store::seal::KeySource;
 
 pub use function_ports::FunctionPorts;
@@ -23,7 +23,6 @@ pub use function_ports::FunctionPorts;
 /// A checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Data folder.
     pub data: PathBuf,
     /// The keys that encrypt secrets, the one for new values first; empty for one in the data folder.
     pub secrets_key: Vec<KeySource>,
@@ -31,7 +30,6 @@ pub struct Config {
     pub http: Option<SocketAddr>,
     /// Address of the HTTP front over TLS; `None` switches it off.
     pub https: Option<SocketAddr>,
-    /// Folder with its certificates.
     pub certificates: PathBuf,
     /// File with the authorities that sign the certificates of clients; `None` asks no client for one.
     pub client_ca: Option<PathBuf>,
@@ -118,7 +116,6 @@ impl Config {
 pub struct PlatformApis {
     /// OpenFaaS' gateway.
     pub openfaas: Option<SocketAddr>,
-    /// tinyFaaS, with its fronts.
     pub tinyfaas: Option<TinyFaas>,
     /// Nuclio's dashboard.
     pub nuclio: Option<SocketAddr>,
@@ -136,7 +133,6 @@ impl PlatformApis {
 /// Addresses of tinyFaaS: its management API, and those of its fronts that are on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TinyFaas {
-    /// Its management API.
     pub management: SocketAddr,
     /// Its HTTP front; `None` switches it off.
     pub http: Option<SocketAddr>,
@@ -146,10 +142,8 @@ pub struct TinyFaas {
     pub grpc: Option<SocketAddr>,
 }
 
-/// The node's own MQTT broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnBroker {
-    /// Its address.
     pub listen: SocketAddr,
     /// Its address for TLS; `None` switches that off.
     pub tls: Option<SocketAddr>,
@@ -173,7 +167,6 @@ pub struct CellSettings {
 pub struct NatsServers {
     /// Their addresses: `nats://HOST:PORT` or `tls://HOST:PORT`.
     pub servers: Vec<String>,
-    /// The file with credentials.
     pub credentials: Option<PathBuf>,
     /// The file with certificates (PEM) of the authorities that sign the servers' certificates.
     pub authorities: Option<PathBuf>,
@@ -184,9 +177,7 @@ pub struct NatsServers {
 /// A part of the machine's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
-    /// A number of bytes.
     Bytes(u64),
-    /// A percentage of it.
     Percent(u64),
 }
 

@@ -8,16 +8,16 @@ use std::sync::Arc;
 use futures_util::future::Either;
 use mote_access::Guarded;
 use mote_core::invocation::{Head, Reply, RouteInfo};
-use mote_core::routing::{Asked, Found};
-use mote_core::spec::mqtt::Connection;
-use mote_core::spec::{
-    Access, AsyncRules, CertificateRules, CoapResource, HttpRules, Platform, Rates, TokenRules,
-    WebhookRules,
-};
-use mote_core::{Fault, FunctionName, Invocation, Invoker};
+use mote_core::{Fault, Invocation, Invoker};
 use mote_engine::Engine;
 use mote_journal::Deferring;
 use mote_platforms::tinyfaas::{GrpcFront, Method, TinyFaasFront};
+use mote_spec::mqtt::Connection;
+use mote_spec::routes::{Asked, Found};
+use mote_spec::{
+    Access, AsyncRules, CertificateRules, CoapResource, FunctionName, HttpRules, Platform, Rates,
+    TokenRules, WebhookRules,
+};
 
 /// The functions of a node, by the conventions of one front.
 #[derive(Clone)]
@@ -26,7 +26,6 @@ pub enum Calls {
     Own(Guarded<Deferring<Engine>>),
     /// One of them, which answers every request.
     One(Guarded<Deferring<Engine>>, FunctionName),
-    /// Those of tinyFaaS.
     TinyFaas(TinyFaasFront<Guarded<Engine>>),
     /// The method of tinyFaaS' gRPC service.
     TinyFaasGrpc(GrpcFront),
@@ -37,7 +36,6 @@ pub enum Calls {
 pub enum Route {
     /// By the node's own conventions.
     Own(<Guarded<Deferring<Engine>> as Invoker>::Route),
-    /// By those of tinyFaaS.
     TinyFaas(<TinyFaasFront<Guarded<Engine>> as Invoker>::Route),
     /// The one method.
     TinyFaasGrpc(Method),

@@ -29,7 +29,6 @@ pub fn on_thread(thread: &Handle, front: Served) -> Served {
     Box::pin(async move { ended.await.map_err(io::Error::other)? })
 }
 
-/// The HTTP front.
 pub fn http(
     listener: TcpListener,
     invoker: Calls,

@@ -14,24 +14,24 @@ use mote_coap::notices::Notices;
 use mote_core::accept::{Accept, AcceptError, Deferred};
 use mote_core::body::{Body, BodyError};
 use mote_core::chain::Chain;
-use mote_core::invocation::{Head, is_set_by_node};
+use mote_core::invocation::Head;
 use mote_core::publish::{Message, Publish, PublishError};
 use mote_core::services::{
     Answer, Asked, Begun, CALL_BODY_BYTES_MAX, Call, Caller, FUNCTIONS, NOTIFY, PUBLISH, RUNS,
     STATE, Services, Status, state_answer,
 };
-use mote_core::spec::Runtime;
 use mote_core::state::{self, KEYS_MAX, Namespace, Operation, Quota, State};
-use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger, name};
+use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger};
 use mote_engine::{Engine, Route};
 use mote_process::clock;
+use mote_spec::fields::is_set_by_node;
+use mote_spec::{Runtime, name};
 use mote_tenants::namespaces::Namespaces;
 
 use crate::services::publisher::Publisher;
 use crate::services::runs::Runs;
 use mote_engine::link::fields::for_each_field;
 
-/// The services of a node.
 pub struct NodeServices {
     engine: Engine,
     state: Arc<dyn State>,

@@ -15,11 +15,10 @@ use mote_core::body::Body;
 use mote_core::invocation::{Head, put_header};
 use mote_core::services::{Answer, Caller, Notice, Status};
 use mote_core::shares::Exceeded;
-use mote_core::{
-    Fault, FunctionName, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger,
-};
+use mote_core::{Fault, Invocation, InvocationId, Invoker as _, RouteInfo as _, Trigger};
 use mote_engine::Engine;
 use mote_process::clock;
+use mote_spec::FunctionName;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 

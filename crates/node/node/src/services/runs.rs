@@ -8,8 +8,8 @@ use mote_core::InvocationId;
 use mote_core::accept::AcceptError;
 use mote_core::invocation::{Head, headers};
 use mote_core::services::{Answer, Begun, Caller, Status, records_answer};
-use mote_core::spec::Runtime;
 use mote_journal::Journals;
+use mote_spec::Runtime;
 use parking_lot::Mutex;
 
 /// The field of a call that names the step that makes it.
@@ -68,7 +68,6 @@ impl Runs {
         keys
     }
 
-    /// The records of a run.
     pub(crate) fn records(&self, caller: Caller<'_>, after: String) -> Begun {
         if caller.spec.runtime != Runtime::Chain {
             return Begun::Done(denied());
@@ -84,7 +83,6 @@ impl Runs {
         }))
     }
 
-    /// Keeps a record of a run.
     pub(crate) fn record(&self, caller: Caller<'_>, key: String, value: Bytes) -> Begun {
         if caller.spec.runtime != Runtime::Chain {
             return Begun::Done(denied());

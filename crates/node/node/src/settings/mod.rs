@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use crate::UID_BASE_DEFAULT;
 use crate::config::{Config, OwnBroker, Share};
-use mote_api::quantity::parse_size;
-use mote_api::toml_reader::{Mistake, Mistakes, TomlReader};
-use mote_core::spec::mqtt::{Broker, LOCAL};
+use mote_spec::mqtt::{Broker, LOCAL};
+use mote_spec::quantity::parse_size;
+use mote_spec::toml_reader::{Mistake, Mistakes, TomlReader};
 
 mod access_log;
 mod acme;
@@ -30,7 +30,6 @@ mod table;
 
 pub use table::{SETTINGS, Setting};
 
-/// Name of the configuration file.
 pub const FILE_NAME: &str = "mote-node.toml";
 
 const HTTP_PORT_DEFAULT: u16 = 6683;
@@ -44,6 +43,7 @@ const THREADS_MAX: usize = 64;
 /// With the largest, the default of 10 s becomes about a quarter of an hour. An emulated processor
 /// is up to 50 times slower than the one that emulates it.
 const TIMEOUT_FACTORS: RangeInclusive<u64> = 1..=100;
+const NATS_REPLICAS_MAX: u8 = 5;
 /// Above the user ids that every system assigns itself, including `nobody`; the ids of the last
 /// instances stay below the greatest id.
 const UID_BASES: RangeInclusive<u64> = 65_536..=4_294_000_000;
@@ -57,7 +57,6 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// A configuration that was read and checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
-    /// The settings for the node.
     pub config: Config,
     /// Each setting's text and origin, in the order of [`SETTINGS`].
     pub origins: Vec<(&'static str, String, Origin)>,
@@ -66,11 +65,9 @@ pub struct Loaded {
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// A flag.
     Flag,
     /// An environment variable.
     Env(String),
-    /// A line of the file.
     File(PathBuf, usize),
     /// The default, because no source sets it.
     Default,
@@ -92,11 +89,9 @@ impl fmt::Display for Origin {
 pub struct Given {
     /// Flags by key.
     pub flags: Vec<(&'static str, String)>,
-    /// `--config`.
     pub config: Option<PathBuf>,
     /// Environment variables.
     pub env: Vec<(String, String)>,
-    /// Whether the user is root.
     pub is_root: bool,
 }
 
@@ -352,7 +347,7 @@ fn read_file(path: &Path, required: bool) -> Result<(Values, Vec<Mistake>), Mist
                 .integer(&top, key, TIMEOUT_FACTORS)
                 .map(|value| (value.value.to_string(), value.line)),
             "nats_replicas" => reader
-                .integer(&top, key, 1..=nats::REPLICAS_MAX.into())
+                .integer(&top, key, 1..=NATS_REPLICAS_MAX.into())
                 .map(|value| (value.value.to_string(), value.line)),
             "uid_base" => reader
                 .integer(&top, key, UID_BASES)
@@ -578,7 +573,6 @@ impl Check<'_> {
     }
 }
 
-/// The reference page.
 #[cfg(test)]
 fn reference() -> String {
     let mut page = String::from(

@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use crate::config::NatsServers;
 use crate::{WrongNatsAddress, nats_address};
 
-use super::Check;
+use super::{Check, NATS_REPLICAS_MAX};
 
-pub(super) const REPLICAS_MAX: u8 = 5;
 const WANTED: &str = "nats://HOST:PORT, tls://HOST:PORT, several with commas, or off";
 
 impl Check<'_> {
@@ -23,9 +22,9 @@ impl Check<'_> {
         let authorities = file("nats_ca", "the system's certificates");
         let given = self.given("nats_replicas");
         let replicas = given.as_deref().map_or(Ok(1), str::parse::<u8>);
-        let replicas = replicas.ok().filter(|replicas| (1..=REPLICAS_MAX).contains(replicas));
+        let replicas = replicas.ok().filter(|replicas| (1..=NATS_REPLICAS_MAX).contains(replicas));
         if replicas.is_none() {
-            let wanted = format!("a whole number from 1 to {REPLICAS_MAX}");
+            let wanted = format!("a whole number from 1 to {NATS_REPLICAS_MAX}");
             self.fault("nats_replicas", &wanted, None);
         }
         let replicas = replicas.unwrap_or(1);

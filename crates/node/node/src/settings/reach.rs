@@ -2,7 +2,7 @@
 
 use crate::Reach;
 use mote_core::destination::ClosedNetworks;
-use mote_core::spec::Access;
+use mote_spec::Access;
 
 use super::Check;
 

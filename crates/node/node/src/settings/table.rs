@@ -7,7 +7,6 @@ pub struct Setting {
     pub key: &'static str,
     /// Its default in words.
     pub default: &'static str,
-    /// Its description.
     pub text: &'static str,
 }
 

@@ -30,7 +30,6 @@ const CREDENTIALS_BYTES_MAX: usize = 2_048;
 /// The credentials that a platform's management API requires of its callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// Always the token.
     Token,
     /// No credentials: the address is loopback, and the platform's clients send none.
     Loopback,
@@ -48,7 +47,6 @@ impl Rule {
 pub struct Gate {
     /// The node that knows the tokens.
     pub node: Arc<dyn Managed>,
-    /// The rule that applies.
     pub rule: Rule,
     /// The API, if its clients can name namespaces. Tokens of a namespace cannot be used at others.
     pub api: Option<Api>,
@@ -58,7 +56,6 @@ pub struct Gate {
 pub struct Allowed {
     /// The token; `None` if none is needed.
     pub token: Option<Admitted>,
-    /// The part.
     pub part: Option<Part>,
 }
 
@@ -82,9 +79,7 @@ impl Allowed {
 pub enum Denied {
     /// The token with this name does not permit it, for the reason given.
     NotPermitted(Arc<str>, String),
-    /// The token is missing.
     NoToken,
-    /// The token is not valid.
     WrongToken,
     /// This address sent too many wrong tokens.
     TooManyTries,

@@ -53,7 +53,6 @@ pub trait Argument<S>: Sized {
     /// Whether the body must be in memory.
     const IS_WHOLE_BODY: bool = false;
 
-    /// Takes it from a request.
     fn take(call: &mut Call, state: &S) -> Result<Self, Refusal>;
 }
 

@@ -14,8 +14,9 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use mote_core::body::{Body, BodyError, BodySource};
-use mote_core::invocation::{Head, HeadBuilder, Reply, headers, is_set_by_node};
+use mote_core::invocation::{Head, HeadBuilder, Reply, headers};
 use mote_core::shares::Share;
+use mote_spec::fields::is_set_by_node;
 use tokio::time::Sleep;
 
 /// Most bytes that are read of a refused body, and the time limit for them.

@@ -37,7 +37,6 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long, and how many bytes of, what a client still sends after its answer are read and dropped.
 const DROP_PATIENCE: Duration = Duration::from_secs(2);
 const DROPPED_BYTES_MAX: usize = 16 << 20;
-/// Bytes that are dropped in one turn.
 const DROPPED_BYTES_PER_TURN: usize = mote_core::turn::TURN_BYTES_MAX;
 /// Most bytes that are read ahead on a connection; a longer head is refused. The library's own
 /// limit is 408 KiB, and a client that sends that much and stops would hold it on each of its
@@ -159,7 +158,6 @@ impl Deref for Place {
 pub enum Holder {
     /// See [`address_owner`].
     Address(IpAddr),
-    /// The name of a token.
     Token(Arc<str>),
 }
 
@@ -368,7 +366,6 @@ struct Patient<S> {
 }
 
 impl<S> Patient<S> {
-    /// Wraps this stream.
     fn new(stream: S, unread: Arc<AtomicBool>) -> Self {
         Self { stream, stalled: None, waits: false, unread, dropping: None, dropped: 0 }
     }

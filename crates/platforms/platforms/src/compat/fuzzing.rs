@@ -17,7 +17,6 @@ use crate::compat::{Queue, Stop};
 pub struct Api(Router);
 
 impl Api {
-    /// The API with these routes.
     pub fn of(routes: Router) -> Self {
         Self(routes)
     }

@@ -20,7 +20,6 @@ const BYTES_MAX: u64 = 256 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Runner {
-    /// The queue of calls.
     #[default]
     Call,
     /// OpenWhisk's API.

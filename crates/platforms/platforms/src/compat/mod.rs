@@ -38,7 +38,6 @@ pub use queue::Queue;
 
 /// The context of a platform's API. `N` is the set of traits that it uses.
 pub struct Context<N: ?Sized> {
-    /// The node behind it.
     pub node: Arc<N>,
     /// Calls that are accepted now and run later.
     pub queue: Queue,

@@ -12,12 +12,12 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use mote_api::Problem;
-use mote_api::manifest::FunctionManifest;
 use mote_api::types::LogLine;
+use mote_core::Fault;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Reply};
-use mote_core::spec::Platform;
-use mote_core::{Fault, FunctionName, FunctionSpec};
+use mote_spec::manifest::FunctionManifest;
+use mote_spec::{FunctionName, FunctionSpec, Platform};
 pub use mote_tenants::namespaces::{Api, Change as NamespaceChange, Namespaces, Scope, Space};
 pub use mote_tenants::operators::{Act, Admission, Role, TokenKey, reads_only};
 
@@ -34,7 +34,6 @@ pub trait Access: Send + Sync + 'static {
     /// The scope of a valid token of the node; credentials that are none are not counted as wrong.
     fn scope_of(&self, token: &str) -> Option<Scope>;
 
-    /// The namespaces of the node.
     fn namespaces(&self) -> Arc<Namespaces>;
 
     /// Records a request that has changed something, or was not permitted to.
@@ -46,11 +45,9 @@ pub trait Functions: Send + Sync + 'static {
     /// All functions, sorted by name.
     fn functions(&self) -> Vec<Function>;
 
-    /// One function.
     fn function(&self, name: &str) -> Option<Function>;
 }
 
-/// Changes of functions.
 pub trait Deploys: Send + Sync + 'static {
     /// Deploys a function; resolves when it is ready and receives its traffic. On failure it
     /// returns the reason, and the previous revision stays live. The deploy runs to its end even
@@ -70,7 +67,6 @@ pub trait Managed: Access + Deploys + Functions + Logs {}
 
 impl<N: Access + Deploys + Functions + Logs> Managed for N {}
 
-/// Calls of functions.
 pub trait Invocations: Send + Sync + 'static {
     /// Largest request body of a function in bytes; `None` if there is no such function. Called
     /// once per call, so it must be cheaper than [`Functions::function`].
@@ -96,7 +92,6 @@ pub trait Invocations: Send + Sync + 'static {
     fn random(&self) -> u128;
 }
 
-/// The logs of functions.
 pub trait Logs: Send + Sync + 'static {
     /// A function's log; `None` if there is no such function.
     fn logs(&self, name: &str, follow: bool) -> Option<Log>;
@@ -156,7 +151,6 @@ pub trait Documents: Send + Sync + 'static {
         collection: &'static str,
     ) -> BoxFuture<'static, Result<Collection, Problem>>;
 
-    /// One document.
     fn document(
         &self,
         collection: &'static str,
@@ -167,12 +161,10 @@ pub trait Documents: Send + Sync + 'static {
 /// Keys and documents of a collection.
 pub type Collection = Vec<(String, Vec<u8>)>;
 
-/// One change of a document.
 #[derive(Debug, Clone)]
 pub struct Change {
     /// Its collection; names of collections begin with the platform's name.
     pub collection: &'static str,
-    /// Its key in the collection.
     pub key: String,
     /// Its new content; `None` removes it.
     pub value: Option<Vec<u8>>,
@@ -181,7 +173,6 @@ pub struct Change {
 /// A function and its current state.
 #[derive(Debug, Clone)]
 pub struct Function {
-    /// Its description.
     pub spec: FunctionSpec,
     /// Its live revision.
     pub revision: u64,
@@ -189,7 +180,6 @@ pub struct Function {
     pub created_unix_ms: u64,
     /// The instances that it has, or should have.
     pub instances: u32,
-    /// Instances that are ready.
     pub ready: u32,
     /// Ids of its instances, as its log lines have them.
     pub instance_ids: Vec<String>,
@@ -203,7 +193,6 @@ pub struct Function {
     pub failure: Option<String>,
 }
 
-/// The log of a function.
 pub struct Log {
     /// The stored lines, oldest first.
     pub held: Vec<LogLine>,
@@ -211,14 +200,10 @@ pub struct Log {
     pub following: BoxStream<'static, LogLine>,
 }
 
-/// A function to deploy.
 #[derive(Debug)]
 pub struct Deploy {
-    /// Its name.
     pub name: FunctionName,
-    /// Where its code comes from.
     pub code: Code,
-    /// Its description.
     pub manifest: Manifest,
     /// Annotations of the client: kept with the revision and shown again, without any effect.
     pub annotations: BTreeMap<String, String>,
@@ -231,7 +216,6 @@ pub struct Deploy {
     pub replace: bool,
 }
 
-/// Where code comes from.
 #[derive(Debug)]
 pub enum Code {
     /// An uploaded zip archive, not trusted until it is unpacked. The function is the folder
@@ -259,14 +243,12 @@ pub enum Manifest {
     Document(Platform, Box<serde_json::Value>),
 }
 
-/// One call of a function.
 #[derive(Debug)]
 pub struct Call {
     /// The function, or `NAME@TAG`.
     pub function: String,
     /// Method, path below the function, query, fields.
     pub head: Head,
-    /// The body.
     pub body: Body,
     /// Time limit in milliseconds, if it is shorter than the function's own limit.
     pub timeout_ms: Option<u64>,

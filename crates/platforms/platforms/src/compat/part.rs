@@ -11,8 +11,8 @@ use axum::response::IntoResponse as _;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use mote_api::Problem;
-use mote_core::FunctionName;
-use mote_core::name::{joined, of_kept, split};
+use mote_spec::FunctionName;
+use mote_spec::name::{joined, of_kept, split};
 
 use crate::compat::node::{Api, Code, Deploy, Function, Log, Managed, Scope, Space};
 use crate::compat::routing::{Argument, Call, Refusal};
@@ -45,7 +45,6 @@ impl Part {
         Ok(Self { space, ..self.clone() })
     }
 
-    /// Whether the sender has a token.
     pub fn has_token(&self) -> bool {
         self.scope.is_some()
     }
@@ -104,7 +103,7 @@ impl Part {
 
     /// The name under which the node keeps a secret; no name of a secret has a slash.
     pub fn kept(&self, name: &str) -> Option<String> {
-        let kept = || mote_core::name::kept(name, self.namespace()).into_owned();
+        let kept = || mote_spec::name::kept(name, self.namespace()).into_owned();
         (!name.contains('/')).then(kept)
     }
 
@@ -136,12 +135,10 @@ impl Part {
         all
     }
 
-    /// One function.
     pub fn function(&self, name: &str) -> Option<Function> {
         self.node.function(&self.full(name)?)
     }
 
-    /// The log of a function.
     pub fn logs(&self, name: &str, follow: bool) -> Option<Log> {
         self.node.logs(&self.full(name)?, follow)
     }
@@ -159,7 +156,6 @@ impl Part {
         self.node.deploy(deploy)
     }
 
-    /// Removes a function.
     pub fn remove(&self, name: &str) -> BoxFuture<'static, Result<(), Problem>> {
         match self.full(name) {
             Some(full) => self.node.remove(&full),

@@ -30,22 +30,18 @@ const ATTEMPTS: u32 = 1;
 /// A call to run later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Later {
-    /// The function.
     pub function: String,
-    /// Its method.
     pub method: String,
     /// Path and query below the function.
     pub target: String,
     /// The address for the result: `http://…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<String>,
-    /// Fields of the callback.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub callback_fields: Vec<(String, String)>,
     /// Header block of the call (see [`Head`]).
     #[serde(skip)]
     pub fields: Bytes,
-    /// Its body.
     #[serde(skip)]
     pub body: Bytes,
 }
@@ -108,7 +104,6 @@ pub type Resumed = (Kept, Bytes);
 
 /// A body in memory, which counts until it is dropped.
 pub struct Received {
-    /// All of it.
     pub bytes: Bytes,
     _room: Share<IpAddr>,
 }

@@ -14,13 +14,11 @@ pub trait RefusalForm {
     /// Statuses of the node that this platform's clients know as 400.
     const AS_BAD_REQUEST: &'static [u16];
 
-    /// The answer.
     fn response(status: StatusCode, text: &str) -> Response;
 }
 
 /// A request that was refused. As a response it has the form `F`.
 pub struct Refused<F> {
-    /// The status of the answer.
     pub status: StatusCode,
     /// What was wrong, for the caller.
     pub text: String,
@@ -28,7 +26,6 @@ pub struct Refused<F> {
 }
 
 impl<F> Refused<F> {
-    /// A refusal with any status.
     pub fn new(status: StatusCode, text: impl Into<String>) -> Self {
         Self { status, text: text.into(), form: PhantomData }
     }

@@ -19,13 +19,11 @@ use futures_util::FutureExt as _;
 
 pub use crate::compat::arguments::{Argument, Call, Refusal};
 
-/// The future of an answer.
 type Answered = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 /// An asynchronous function that answers requests of an API with the state `S`, and whose arguments
 /// are `A`.
 pub trait Handler<A, S>: Send + Sync + 'static {
-    /// Whether it takes the whole body.
     const TAKES_WHOLE_BODY: bool;
 
     /// Calls it with the arguments that it takes.
@@ -243,7 +241,6 @@ pub struct Routes<S> {
 }
 
 impl<S: Clone + Send + Sync + 'static> Routes<S> {
-    /// No routes yet.
     pub fn new(state: S) -> Self {
         Self { router: Router::new(), state }
     }
@@ -264,7 +261,6 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         self
     }
 
-    /// The router with these routes.
     pub fn router(self) -> Router {
         self.router
     }

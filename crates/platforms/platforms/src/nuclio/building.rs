@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::compat::node::Space;
-use mote_core::name::split;
+use mote_spec::name::split;
 use serde_json::Value;
 
 /// Deploys under way at once, and those of one namespace.
@@ -32,7 +32,6 @@ pub(super) enum Busy {
     Node,
 }
 
-/// One deploy.
 #[derive(Debug, Clone)]
 pub(super) struct Build {
     /// The document of the request.

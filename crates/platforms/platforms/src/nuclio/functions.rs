@@ -11,9 +11,8 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use mote_api::types::LogLine;
-use mote_core::FunctionName;
-use mote_core::name::split;
-use mote_core::spec::Platform;
+use mote_spec::name::split;
+use mote_spec::{FunctionName, Platform};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -72,7 +71,6 @@ pub(super) fn managed_ones(part: &Part) -> Vec<Function> {
     all
 }
 
-/// One of these functions.
 fn managed(part: &Part, name: &str) -> Result<Function, Refused> {
     let function = part.function(name).ok_or_else(|| unknown(name))?;
     if part.has_token() || is_ours(&function) {
@@ -365,7 +363,7 @@ pub(super) async fn logs(
 ) -> Result<Response, Refused> {
     let since_ms = match query.since.as_deref().filter(|text| !text.is_empty()) {
         None => 0,
-        Some(text) => match mote_api::quantity::parse_duration_ms(text) {
+        Some(text) => match mote_spec::quantity::parse_duration_ms(text) {
             Ok(ms) => now_ms().saturating_sub(ms),
             Err(_) => return Err(Refused::bad("since: a duration such as 10m")),
         },

@@ -65,7 +65,7 @@ pub(super) async fn run(
 /// Seconds, or a duration with its unit.
 fn timeout_ms(text: &str) -> Option<u64> {
     let seconds = text.parse::<u64>().ok().and_then(|seconds| seconds.checked_mul(1_000));
-    seconds.or_else(|| mote_api::quantity::parse_duration_ms(text).ok()).filter(|ms| *ms > 0)
+    seconds.or_else(|| mote_spec::quantity::parse_duration_ms(text).ok()).filter(|ms| *ms > 0)
 }
 
 /// A fault with the status that Nuclio's processor gives it: 408 for an event that took too long,

@@ -40,7 +40,6 @@ pub trait Node: Managed + Documents + Invocations {}
 
 impl<N: Managed + Documents + Invocations> Node for N {}
 
-/// The context of this API.
 pub type Context = crate::compat::Context<dyn Node>;
 
 /// The state that the handlers share. They manage functions through the [`Part`] of a request only.
@@ -113,7 +112,6 @@ async fn addresses() -> Json<Value> {
     Json(json!({ "externalIPAddresses": { "addresses": [] } }))
 }
 
-/// A request that was refused.
 type Refused = crate::compat::refused::Refused<Form>;
 
 /// `{"error": …}`, as the dashboard answers.

@@ -9,7 +9,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use mote_core::FunctionName;
+use mote_spec::FunctionName;
 use serde_json::{Value, json};
 
 use super::functions::{Kept, managed_ones, project_of};

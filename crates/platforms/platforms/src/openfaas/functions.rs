@@ -8,8 +8,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use mote_core::FunctionName;
-use mote_core::spec::Platform;
+use mote_spec::{FunctionName, Platform};
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -7,7 +7,7 @@
 //! images with an `fprocess` are programs of this machine.
 
 use crate::compat::node::{Code, Function};
-use mote_core::FunctionName;
+use mote_spec::FunctionName;
 
 use super::types::Shown;
 
@@ -67,8 +67,7 @@ fn cut(text: &str) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use mote_core::FunctionSpec;
-    use mote_core::spec::Runtime;
+    use mote_spec::{FunctionSpec, Runtime};
 
     use super::*;
 

@@ -217,7 +217,7 @@ fn head(
 /// `X-Timeout`, which shortens the time limit of the function: `500ms`, `10s`, `1m`.
 fn timeout_ms(fields: &HeaderMap) -> Option<u64> {
     let text = fields.get("x-timeout")?.to_str().ok()?;
-    mote_api::quantity::parse_duration_ms(text).ok().filter(|ms| *ms > 0)
+    mote_spec::quantity::parse_duration_ms(text).ok().filter(|ms| *ms > 0)
 }
 
 fn refused(fault: &Fault, name: &str) -> Refused {

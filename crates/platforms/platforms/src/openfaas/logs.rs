@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use mote_api::Timestamp;
 use mote_api::types::LogLine;
-use mote_core::name::split;
+use mote_spec::name::split;
 use serde::Deserialize;
 use serde_json::json;
 

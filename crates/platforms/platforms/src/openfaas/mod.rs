@@ -39,7 +39,6 @@ pub trait Node: Managed + Invocations + Secrets {}
 
 impl<N: Managed + Invocations + Secrets> Node for N {}
 
-/// The context of this API.
 pub type Context = crate::compat::Context<dyn Node>;
 
 /// The state that the handlers share. They manage functions through the [`Part`] of a request only.
@@ -146,7 +145,6 @@ async fn namespace(Path(name): Path<String>, method: Method, part: Part) -> Resp
     Json(serde_json::json!({ "name": name, "labels": empty, "annotations": empty })).into_response()
 }
 
-/// A request that was refused.
 type Refused = crate::compat::refused::Refused<Form>;
 
 /// A line of text, as the gateway answers.

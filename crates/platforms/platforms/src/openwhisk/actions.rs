@@ -10,9 +10,9 @@ use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use mote_api::manifest::{FunctionManifest, PlatformName, RuntimeName};
-use mote_api::toml_reader::Lined;
-use mote_core::FunctionName;
+use mote_spec::FunctionName;
+use mote_spec::manifest::{FunctionManifest, PlatformName, RuntimeName};
+use mote_spec::toml_reader::Lined;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -39,7 +39,6 @@ pub(super) struct ActionChange {
     pub(super) publish: Option<bool>,
 }
 
-/// Flags of a request.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Flags {

@@ -174,7 +174,6 @@ impl Activations {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a record.
     pub(super) fn add(&self, id: Id, record: Value) {
         self.held().add(id.to_string(), record);
         self.came.notify_one();

@@ -10,8 +10,9 @@ use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use mote_core::Fault;
-use mote_core::invocation::{headers, is_set_by_node};
+use mote_core::invocation::headers;
 use mote_core::place::Place;
+use mote_spec::fields::is_set_by_node;
 
 use super::entities::What;
 use super::run::{self, Found};

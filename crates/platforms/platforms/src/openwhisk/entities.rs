@@ -17,7 +17,6 @@ use super::{NAMESPACE, Refused, system};
 const COLLECTION: &str = "openwhisk/entities";
 /// The collection of the code as it was sent, which is returned on request.
 const CODE: &str = "openwhisk/code";
-/// Longest name.
 const NAME_BYTES_MAX: usize = 256;
 
 /// Kinds of entities, named as in the paths.
@@ -64,7 +63,6 @@ pub(super) enum What {
     Package { binding: Option<String> },
 }
 
-/// One entity.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Entity {
     pub(super) version: u32,
@@ -158,7 +156,6 @@ impl Entity {
 
 type Key = (EntityKind, String);
 
-/// All entities.
 pub(super) struct Entities {
     all: RwLock<BTreeMap<Key, Entity>>,
     /// Only one change runs at a time, so that the store and the memory follow the same order.
@@ -198,7 +195,6 @@ impl Entities {
         self.read().get(&(kind, name.to_owned())).cloned()
     }
 
-    /// All entities of a kind, by name.
     pub(super) fn list(&self, kind: EntityKind) -> Vec<(String, Entity)> {
         let of = |((_, name), entity): (&Key, &Entity)| (name.clone(), entity.clone());
         self.read().iter().filter(|((one, _), _)| *one == kind).map(of).collect()
@@ -225,7 +221,6 @@ impl Entities {
         Ok(entity)
     }
 
-    /// Removes an entity.
     pub(super) async fn remove(
         &self,
         node: &dyn Documents,

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use crate::compat::node::Function;
 use mote_api::Problem;
 use mote_api::openwhisk::{WhiskEntity, WhiskManifest, WhiskResult};
-use mote_core::spec::Runtime;
+use mote_spec::Runtime;
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 

@@ -67,7 +67,6 @@ pub trait Node: Managed + Documents + Invocations {}
 
 impl<N: Managed + Documents + Invocations> Node for N {}
 
-/// The context of this API.
 pub type Context = crate::compat::Context<dyn Node>;
 
 /// The state that the handlers share.

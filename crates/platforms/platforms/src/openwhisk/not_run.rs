@@ -11,7 +11,6 @@ pub(super) enum NotRun {
     Missing,
     /// The parameters are larger than the limit.
     TooLarge,
-    /// The node has no room.
     NoRoom,
     /// The node stops.
     Stopping,

@@ -38,7 +38,6 @@ pub(super) struct Activation {
     pub(super) found: Found,
     /// An object, or the array that the previous action of a sequence returned.
     pub(super) payload: Value,
-    /// The activation that caused it.
     pub(super) cause: Option<Id>,
     /// The caller that was admitted to functions that require a key.
     pub(super) caller: Option<String>,
@@ -71,7 +70,6 @@ impl Ended {
         self.record["response"]["statusCode"].as_u64().unwrap_or(3)
     }
 
-    /// The answer's status.
     pub(super) fn status(&self) -> StatusCode {
         match self.code() {
             0 => StatusCode::OK,
@@ -136,7 +134,6 @@ pub(super) fn find(whisk: &Whisk, space: Option<&Space>, name: &str) -> Result<F
     Ok(Found { space, name, entity, parameters })
 }
 
-/// A new id.
 pub(super) fn new_id(whisk: &Whisk) -> Id {
     Id(InvocationId::new(entities::unix_ms(), whisk.context.node.random()).0)
 }

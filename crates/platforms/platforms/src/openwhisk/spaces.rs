@@ -15,7 +15,6 @@ use super::entities::{self, Entity, What, check_name};
 use super::not_run::NotRun;
 use super::{PARAMETERS_BYTES_MAX, Refused, Whisk};
 
-/// Key of the annotation.
 const KEY: &str = "openwhisk";
 
 /// What the annotation has.

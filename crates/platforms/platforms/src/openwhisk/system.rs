@@ -4,7 +4,6 @@
 
 use serde_json::{Map, Value, json};
 
-/// The namespace of these packages.
 pub(super) const NAMESPACE: &str = "whisk.system";
 /// All actions, as package and name.
 const ACTIONS: [&str; 10] = [

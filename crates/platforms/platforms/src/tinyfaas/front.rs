@@ -9,8 +9,8 @@ use crate::compat::queue::{Later, Queue};
 use bytes::Bytes;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Phases, Reply, RouteInfo, headers, put_header};
-use mote_core::spec::{Access, CoapResource, HttpRules, Rates, TokenRules};
-use mote_core::{Fault, FaultClass, FunctionName, Invocation, Invoker};
+use mote_core::{Fault, FaultClass, Invocation, Invoker};
+use mote_spec::{Access, CoapResource, FunctionName, HttpRules, Rates, TokenRules};
 
 /// The field that asks for an answer before the function has run.
 const ASYNC_FIELD: &[u8] = b"x-tinyfaas-async";

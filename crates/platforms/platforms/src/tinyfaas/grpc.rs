@@ -16,10 +16,11 @@ use crate::compat::queue::{Later, Queue};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use mote_core::body::{Body, BodyError, BodySource};
-use mote_core::invocation::{Head, Phases, Reply, RouteInfo, headers, is_set_by_node, put_header};
+use mote_core::invocation::{Head, Phases, Reply, RouteInfo, headers, put_header};
 use mote_core::shares::{Share, Shares, address_owner};
-use mote_core::spec::CoapResource;
-use mote_core::{Fault, FunctionName, Invocation, Invoker};
+use mote_core::{Fault, Invocation, Invoker};
+use mote_spec::fields::is_set_by_node;
+use mote_spec::{CoapResource, FunctionName};
 
 /// The service and the path of its method below it.
 const SERVICE: &str = "openfogstack.tinyfaas.tinyfaas.TinyFaaS";

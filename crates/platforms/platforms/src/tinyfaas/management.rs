@@ -15,15 +15,14 @@ use axum::body::Bytes;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use mote_api::Problem;
-use mote_api::manifest::{FunctionManifest, PlatformName, RuntimeName};
-use mote_api::toml_reader::Lined;
-use mote_core::FunctionName;
-use mote_core::spec::TIMEOUT_MS_MAX;
+use mote_spec::manifest::{FunctionManifest, PlatformName, RuntimeName};
+use mote_spec::toml_reader::Lined;
+use mote_spec::{FunctionName, TIMEOUT_MS_MAX};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
-use super::{Context, Ports};
+use super::context::{Context, Ports};
 
 /// Largest upload: JSON with the archive in base64.
 const UPLOAD_BYTES_MAX: usize = 64 << 20;

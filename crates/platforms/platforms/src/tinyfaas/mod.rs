@@ -4,33 +4,20 @@
 //! call and answer tinyFaaS' form, and gRPC over a [`GrpcFront`]. This module must not know the
 //! engine, the store, other platforms or the configuration. Start reading at `front.rs`.
 
+mod context;
 mod front;
 mod grpc;
 mod management;
 
 use crate::compat::Bound;
 use crate::compat::access::{Gate, Rule};
-use crate::compat::node::Managed;
 use crate::compat::routing::{Routes, any, limited};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 
+pub use context::{Context, Ports};
 pub use front::{Route, TinyFaasFront};
 pub use grpc::{GrpcFront, Method};
-
-/// The context of the management API.
-pub type Context = crate::compat::Context<dyn Managed>;
-
-/// Ports of the fronts that are on, for the answer to an upload.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Ports {
-    /// HTTP.
-    pub http: Option<u16>,
-    /// CoAP.
-    pub coap: Option<u16>,
-    /// gRPC.
-    pub grpc: Option<u16>,
-}
 
 /// Serves the management API until the node stops.
 pub async fn serve(bound: Bound, context: Context, ports: Ports) {

@@ -8,7 +8,6 @@ use bytes::{Buf as _, Bytes};
 #[error("a frame that cannot be read")]
 pub struct Malformed;
 
-/// Writes fields.
 #[derive(Debug, Default)]
 pub(crate) struct Writer(pub(crate) Vec<u8>);
 
@@ -59,7 +58,6 @@ impl Writer {
     }
 }
 
-/// Reads fields.
 #[derive(Debug)]
 pub(crate) struct Reader(pub(crate) Bytes);
 

@@ -34,9 +34,7 @@ pub struct Settings {
 /// A message that is to be stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Publishing {
-    /// Its subject.
     pub subject: String,
-    /// Its body.
     pub body: Bytes,
 }
 
@@ -47,24 +45,20 @@ pub struct Stored {
     pub sequence: u64,
     /// When the server stored it, in milliseconds since 1970.
     pub time_unix_ms: u64,
-    /// Its subject.
     pub subject: String,
     /// Header fields.
     pub headers: Vec<(String, String)>,
-    /// Its body.
     pub body: Bytes,
 }
 
 /// Which messages of a stream are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageOf {
-    /// The stream.
     pub stream: String,
     /// Only messages of these subjects, which may have wildcards; `None` for all.
     pub subjects: Option<String>,
     /// The first place.
     pub from: u64,
-    /// Messages at most.
     pub most: u32,
 }
 
@@ -75,12 +69,7 @@ pub enum Request {
     Begin(Settings),
     /// Makes a stream for [`Request::Append`] unless it exists. It keeps the last message of each
     /// subject.
-    EnsureLog {
-        /// Its name.
-        name: String,
-        /// The subjects that it keeps.
-        subjects: String,
-    },
+    EnsureLog { name: String, subjects: String },
     /// Stores messages in this order, all of them or none, if the stream has this last place. Those
     /// without a body are forgotten after some seconds.
     Append {
@@ -92,23 +81,15 @@ pub enum Request {
     /// Reads messages in the order of their places.
     Read(PageOf),
     /// Reads the last message of a subject.
-    Last {
-        /// The stream.
-        stream: String,
-        /// The subject.
-        subject: String,
-    },
+    Last { stream: String, subject: String },
     /// Asks whether the servers answer.
     Check,
     /// An operation on the state of functions.
     State {
-        /// The namespace.
         namespace: Namespace,
-        /// What is done.
         operation: Operation,
         /// What the namespace may hold.
         quota: Quota,
-        /// The time.
         now_unix_ms: u64,
     },
     /// What each namespace of the state holds.
@@ -120,11 +101,9 @@ pub enum Request {
 /// An answer of `mote-nats`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// It is done.
     Done,
     /// Messages of a stream.
     Page {
-        /// The messages.
         messages: Vec<Stored>,
         /// The last place of the stream when they were read, 0 if it never held a message. There is
         /// nothing more to read if the last message has this place, or if there is no message.
@@ -138,16 +117,13 @@ pub enum Reply {
     State(Result<Outcome, StateError>),
     /// What namespaces hold.
     Usage(Vec<Usage>),
-    /// It was not done.
     Failed(NatsError),
 }
 
 /// A server that answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerStatus {
-    /// Its address.
     pub address: String,
-    /// Its version.
     pub version: String,
     /// Streams of its account.
     pub streams: u64,
@@ -221,7 +197,6 @@ fn frame(number: u64, kind: u8, write: impl FnOnce(&mut Writer)) -> Vec<u8> {
 }
 
 impl Request {
-    /// The bytes of its frame.
     pub fn frame(&self, number: u64) -> Vec<u8> {
         match self {
             Request::Begin(settings) => frame(number, 0, |writer| {
@@ -316,7 +291,6 @@ impl Request {
 }
 
 impl Reply {
-    /// The bytes of its frame.
     pub fn frame(&self, number: u64) -> Vec<u8> {
         match self {
             Reply::Done => frame(number, 0, |_| {}),

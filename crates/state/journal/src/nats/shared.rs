@@ -32,7 +32,6 @@ pub(crate) struct Traffic {
 }
 
 impl Shared {
-    /// The next frame to send.
     pub(crate) fn next_frame(&self) -> Option<Vec<u8>> {
         let mut traffic = self.traffic.lock();
         loop {

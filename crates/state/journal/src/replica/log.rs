@@ -24,7 +24,6 @@ impl Message {
 pub struct Kept {
     /// Its place. Places grow by one with each message and are never used again.
     pub place: u64,
-    /// Its subject.
     pub subject: String,
     /// Its body; empty if there is no such row any more.
     pub body: Bytes,

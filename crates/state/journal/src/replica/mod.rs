@@ -5,13 +5,14 @@
 //! time owns a log: each append names the last place that its node knows, and taking the log
 //! (`taking`) moves that place, so a former owner cannot append any more.
 
+mod epoch;
 mod log;
 mod publisher;
 mod rows;
+mod state;
 mod taking;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use std::time::Instant;
@@ -21,32 +22,10 @@ use mote_store::StoreError;
 use mote_store::commit::{Answer, CommitError, Committer, Follower, Steps};
 use parking_lot::Mutex;
 use rusqlite::Connection;
-use serde::{Deserialize, Serialize};
 
 pub use log::{Kept, Log, LogError, Message, Page};
 use publisher::{Batch, Publisher};
-
-/// Messages and bytes that the log has not confirmed, above which no further accepted invocation
-/// begins.
-const BEHIND_MESSAGES: usize = 4_096;
-const BEHIND_BYTES: usize = 16 << 20;
-
-/// The subject of the message by which a node takes a log.
-pub(crate) const EPOCH: &str = "e";
-
-/// Says who took a log.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Epoch {
-    /// The form of the log; a node refuses one that it does not know.
-    pub(crate) format: u32,
-    /// The node.
-    pub(crate) node: String,
-    /// When, in milliseconds since 1970.
-    pub(crate) at_ms: u64,
-    /// Whether the rows of the node's file were still missing.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) filling: bool,
-}
+pub use state::ReplicaState;
 
 /// Where the rows of a journal are kept.
 pub struct Replication {
@@ -62,91 +41,7 @@ pub(crate) struct Replica {
     pub(crate) state: Arc<ReplicaState>,
     /// Why the journal is not open yet.
     pub(crate) closed: Mutex<AcceptError>,
-    /// When it was opened.
     pub(crate) opened: OnceLock<Instant>,
-}
-
-/// What the other parts of the node learn about the log.
-pub struct ReplicaState {
-    /// The log has not answered for some seconds.
-    away: AtomicBool,
-    /// Why, in words.
-    reason: Mutex<String>,
-    /// Who owns the log now, if that is another node.
-    taken: OnceLock<String>,
-    /// What the log has not confirmed.
-    messages: AtomicUsize,
-    bytes: AtomicUsize,
-    /// Runs when the log can be reached again, and when it has caught up.
-    changed: Box<dyn Fn() + Send + Sync>,
-}
-
-impl ReplicaState {
-    pub(crate) fn new(changed: impl Fn() + Send + Sync + 'static) -> Self {
-        Self {
-            away: AtomicBool::new(false),
-            reason: Mutex::default(),
-            taken: OnceLock::new(),
-            messages: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
-            changed: Box::new(changed),
-        }
-    }
-
-    /// Why nothing new is accepted, if that is so.
-    pub(crate) fn refusal(&self) -> Option<StoreError> {
-        if let Some(taken) = self.taken.get() {
-            return Some(StoreError::TakenOver(taken.clone()));
-        }
-        self.is_away().then(|| StoreError::Away(self.reason.lock().clone()))
-    }
-
-    /// Whether accepted invocations may begin. They may not while the log is away, because another
-    /// node may have taken it over; those that run go on.
-    pub(crate) fn may_run(&self) -> bool {
-        !self.is_away() && !self.is_taken() && !self.is_behind()
-    }
-
-    fn is_away(&self) -> bool {
-        self.away.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn is_taken(&self) -> bool {
-        self.taken.get().is_some()
-    }
-
-    /// Messages that the log has not confirmed.
-    pub(crate) fn unconfirmed(&self) -> usize {
-        self.messages.load(Ordering::Acquire)
-    }
-
-    fn is_behind(&self) -> bool {
-        self.messages.load(Ordering::Acquire) > BEHIND_MESSAGES
-            || self.bytes.load(Ordering::Acquire) > BEHIND_BYTES
-    }
-
-    fn set_away(&self, reason: &str) {
-        *self.reason.lock() = reason.to_owned();
-        self.away.store(true, Ordering::Release);
-    }
-
-    fn set_here(&self) -> bool {
-        self.away.swap(false, Ordering::AcqRel)
-    }
-
-    fn add(&self, messages: usize, bytes: usize) {
-        self.messages.fetch_add(messages, Ordering::AcqRel);
-        self.bytes.fetch_add(bytes, Ordering::AcqRel);
-    }
-
-    fn confirmed(&self, messages: usize, bytes: usize) {
-        let was_behind = self.is_behind();
-        self.messages.fetch_sub(messages, Ordering::AcqRel);
-        self.bytes.fetch_sub(bytes, Ordering::AcqRel);
-        if was_behind && !self.is_behind() {
-            (self.changed)();
-        }
-    }
 }
 
 /// Opens a file whose rows are kept in a log: takes the log, and makes the file equal to it. Blocks.

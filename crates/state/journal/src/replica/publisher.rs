@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use mote_store::StoreError;
 use mote_store::commit::{Answer, CommitError};
 
+use super::epoch::{EPOCH, Epoch};
 use super::log::{Log, LogError, Message};
 use super::rows::RowMessages;
-use super::{EPOCH, Epoch, ReplicaState};
+use super::state::ReplicaState;
 
 /// Messages and bytes of one append. A server takes 1,000 messages at once.
 const APPEND_MESSAGES: usize = 900;

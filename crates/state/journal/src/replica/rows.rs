@@ -422,7 +422,6 @@ impl<'a> Restoring<'a> {
     }
 }
 
-/// The values of a row.
 fn values(bytes: &[u8]) -> Option<Vec<Value>> {
     let (&count, mut rest) = bytes.split_first()?;
     let mut values = Vec::with_capacity(count.into());

@@ -3,9 +3,9 @@
 use mote_store::StoreError;
 use rusqlite::Connection;
 
+use super::epoch::{EPOCH, Epoch};
 use super::log::{Kept, Log, LogError, Message};
 use super::rows::{self, NoRow, Restoring};
-use super::{EPOCH, Epoch};
 use crate::records::unix_ms;
 
 /// The form of the log that this version writes.

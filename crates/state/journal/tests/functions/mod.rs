@@ -10,11 +10,9 @@ use futures_util::future::BoxFuture;
 use mote_core::accept::{Accept as _, Callback, Deferred};
 use mote_core::body::Body;
 use mote_core::invocation::Head;
-use mote_core::spec::CoapResource;
-use mote_core::{
-    Fault, FunctionName, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger,
-};
+use mote_core::{Fault, Invocation, InvocationId, Invoker, Phases, Reply, RouteInfo, Trigger};
 use mote_journal::{Journal, State};
+use mote_spec::{CoapResource, FunctionName};
 
 pub(crate) type Answer = Result<(u16, &'static str), Fault>;
 pub(crate) type Run = dyn Fn(String, Invocation) -> BoxFuture<'static, Answer> + Send + Sync;

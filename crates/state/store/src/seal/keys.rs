@@ -23,15 +23,12 @@ pub const KEY_BYTES_MAX: usize = 4096;
 const FORMAT: u8 = 1;
 /// Bytes that tell keys apart.
 const ID_BYTES: usize = 8;
-/// `O_NONBLOCK`.
 const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
 /// What an encrypted value is longer than its text: format, key, nonce and tag.
 pub(crate) const OVERHEAD_BYTES: usize = 1 + ID_BYTES + NONCE_LEN + 16;
 
-/// Where a key is read from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeySource {
-    /// A file.
     File(PathBuf),
     /// A credential that systemd gives to the service, by its name (systemd.exec(5), "Credentials").
     Credential(String),

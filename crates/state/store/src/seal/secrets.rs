@@ -16,7 +16,6 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// No secrets yet.
     pub fn new(keys: Keys) -> Self {
         Self { keys, sealed: Mutex::default() }
     }

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 
 use mote_core::state::{Entry, Namespace};
 
-/// Bytes of one generation.
 const GENERATION_BYTES: usize = 2 << 20;
 /// What an entry costs beside its key and value, about.
 const ENTRY_BYTES: usize = 128;

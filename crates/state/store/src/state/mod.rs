@@ -29,7 +29,6 @@ use crate::state::cache::Cache;
 /// Operations that wait while the file is opened, at most.
 const OPENING_MAX: usize = 4_096;
 
-/// State in one file.
 #[derive(Clone)]
 pub struct FileState(Arc<Shared>);
 

@@ -80,7 +80,6 @@ fn namespace_of(text: &str) -> Option<Namespace> {
     }
 }
 
-/// Applies an operation.
 pub(crate) fn apply(
     connection: &Connection,
     namespace: &Namespace,
@@ -234,7 +233,7 @@ impl Change<'_> {
         most: u64,
     ) -> rusqlite::Result<Option<StateError>> {
         let (Namespace::Function(name) | Namespace::Shared(name)) = self.namespace;
-        let Some(namespace) = mote_core::name::split(name).1 else { return Ok(None) };
+        let Some(namespace) = mote_spec::name::split(name).1 else { return Ok(None) };
         let old = self.held.as_ref().map_or(0, |held| held.bytes);
         let sql = "SELECT coalesce(sum(bytes), 0) FROM namespaces
                    WHERE substr(name, -length(?1)) = ?1";

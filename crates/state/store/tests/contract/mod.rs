@@ -1,7 +1,7 @@
 //! What every implementation of the state must do, with the time as an argument. Each
 //! implementation has a test file that includes this one and says how it is opened.
 
-#![allow(dead_code, missing_docs, unreachable_pub, reason = "it is included by test files")]
+#![allow(dead_code, unreachable_pub, reason = "it is included by test files")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

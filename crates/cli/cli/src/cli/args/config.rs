@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
 
-use super::NodeFlags;
+use super::node_flags::NodeFlags;
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct Config {

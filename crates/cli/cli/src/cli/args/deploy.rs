@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, ValueEnum};
-use mote_api::manifest::{self, AccessName};
+use mote_spec::manifest::{self, AccessName};
 
 #[derive(Debug, ClapArgs)]
 pub(in crate::cli) struct Deploy {

@@ -36,7 +36,7 @@ impl Setup {
         let duration = |flag: &str, text: &Option<String>, default: Duration| match text {
             None => Ok(default),
             Some(text) if text == "0" => Ok(Duration::ZERO),
-            Some(text) => mote_api::quantity::parse_duration_ms(text)
+            Some(text) => mote_spec::quantity::parse_duration_ms(text)
                 .map(Duration::from_millis)
                 .map_err(|error| {
                     wrong(flag, &error).with_hint("durations are written 10s (ms, s, m, h)")

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use mote_api::quantity::{duration_text, parse_duration_ms, parse_size, size_text};
-use mote_core::policy::Policy;
 use mote_lab::experiments::{EXPERIMENTS, experiment};
 use mote_lab::families::{FAMILIES, family};
 use mote_lab::{Arrivals, Distribution, FunctionModel, NodeModel, Scenario, StartModel, trace};
+use mote_spec::policy::Policy;
+use mote_spec::quantity::{duration_text, parse_duration_ms, parse_size, size_text};
 
 use super::super::args::Simulate;
 use super::super::failure::Failure;
@@ -96,7 +96,7 @@ fn policy(text: &str) -> Result<Policy, Failure> {
         _ => {
             let failure = Failure::new("M0802", format!("no policy named {}", shown(text)));
             let names = POLICIES.map(|(name, _)| name.split(':').next().unwrap_or(name));
-            return Err(match mote_api::nearest(name, names) {
+            return Err(match mote_spec::nearest(name, names) {
                 Some(near) => failure.with_hint(format!("did you mean `{near}`?")),
                 None => failure.with_hint("all of them: mote simulate --list"),
             });
@@ -230,7 +230,7 @@ fn choice(text: &str) -> Result<Choice, Failure> {
     }
     let failure =
         Failure::new("M0801", format!("no family, experiment or trace named {}", shown(text)));
-    Err(match mote_api::nearest(text, FAMILIES.into_iter().chain(EXPERIMENTS)) {
+    Err(match mote_spec::nearest(text, FAMILIES.into_iter().chain(EXPERIMENTS)) {
         Some(near) => failure.with_hint(format!("did you mean `{near}`?")),
         None => failure.with_hint("all of them: mote simulate --list"),
     })

@@ -10,7 +10,7 @@ use ring::signature::{
 use serde_json::json;
 
 use super::*;
-use mote_core::spec::TokenKeys;
+use mote_spec::TokenKeys;
 
 const NOW: u64 = 1_800_000_000;
 

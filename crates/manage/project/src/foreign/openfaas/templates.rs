@@ -6,8 +6,8 @@
 
 use std::path::Path;
 
-use mote_api::manifest::{PlatformName, RuntimeName};
-use mote_core::spec::TEMPLATE_GO_CLASSIC;
+use mote_spec::TEMPLATE_GO_CLASSIC;
+use mote_spec::manifest::{PlatformName, RuntimeName};
 
 use super::super::super::contract;
 use super::super::super::probe::Folder;

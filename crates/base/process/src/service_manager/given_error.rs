@@ -1,0 +1,53 @@
+//! Why what the service manager has handed over cannot be used.
+
+use std::os::fd::RawFd;
+
+/// Most descriptors that are looked at; a node takes one of each kind.
+pub(super) const FDS_MAX: RawFd = 64;
+/// The names of sockets, for messages.
+const NAMES: &str = "http, https, coap, coap-tcp, coap-dtls, coap-tls and management";
+
+/// Why what the service manager has handed over cannot be used. Another start would fail in the same
+/// way.
+#[derive(Debug, thiserror::Error)]
+pub enum GivenError {
+    /// The number of descriptors is not a number, or too large.
+    #[error("LISTEN_FDS is \"{0}\"; it must be a number of sockets, {max} at most", max = FDS_MAX)]
+    Count(String),
+    /// A descriptor is not open.
+    #[error("LISTEN_FDS names descriptor {0}, which is not open")]
+    Closed(RawFd),
+    /// A socket has a name that the node does not know.
+    #[error(
+        "the service manager gives a socket with the name \"{name}\" (descriptor {fd}); the names are {known}: set FileDescriptorName= in its .socket unit",
+        known = NAMES
+    )]
+    Name { fd: RawFd, name: String },
+    /// Two sockets have the same name.
+    #[error(
+        "the service manager gives two sockets with the name \"{0}\"; the node serves one: remove a Listen line or a .socket unit"
+    )]
+    Twice(&'static str),
+    /// A socket has the wrong type.
+    #[error("the service manager's socket \"{name}\" (descriptor {fd}) is not {wanted}")]
+    Kind {
+        name: &'static str,
+        fd: RawFd,
+        /// What it should be, and how a .socket unit says so.
+        wanted: &'static str,
+    },
+    /// Other machines reach a socket, and the configuration does not allow it.
+    #[error(
+        "the service manager's socket \"{name}\" listens on {address}, which other machines can reach: set lan = true in the configuration, or a loopback address in the .socket unit"
+    )]
+    Reach { name: &'static str, address: std::net::SocketAddr },
+    /// The address for notifications cannot be used.
+    #[error("NOTIFY_SOCKET is \"{0}\"; it must be the path of a Unix socket, or a name after @")]
+    NotifySocket(String),
+    /// The time of the watchdog is not a number.
+    #[error("WATCHDOG_USEC is \"{0}\"; it must be a number of microseconds")]
+    Watchdog(String),
+    /// The process already has threads.
+    #[error("the environment cannot be changed: {0}")]
+    Threads(String),
+}

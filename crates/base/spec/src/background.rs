@@ -1,0 +1,152 @@
+//! `[async]` of a manifest: how the accepted invocations of a function are run. `mote_core::retry`
+//! decides by these rules.
+
+use serde::{Deserialize, Serialize};
+
+use crate::mqtt::check_topic;
+use crate::name::NAME_BYTES_MAX;
+
+/// What stands for the name of the function in the topic of a recipient.
+pub const FUNCTION_PART: &str = "{function}";
+
+/// Attempts if the manifest sets no number: one, and two more after failures.
+pub const ATTEMPTS_DEFAULT: u32 = 3;
+/// Most attempts that a manifest may ask for.
+pub const ATTEMPTS_MAX: u32 = 100;
+/// The pause before the second attempt.
+pub const BACKOFF_MS_DEFAULT: u64 = 1_000;
+/// The longest pause between two attempts.
+pub const BACKOFF_MS_MAX_DEFAULT: u64 = 300_000;
+/// An invocation that has waited longer than this becomes a dead letter instead of being tried
+/// again: sensor values and notifications are worthless by then.
+pub const AGE_MS_MAX_DEFAULT: u64 = 6 * 3_600_000;
+
+/// A failure after which an invocation may be tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RetryOn {
+    /// The function raised an error, ended, or could not start.
+    Error,
+    /// The deadline of the invocation passed.
+    Timeout,
+    /// The function answered with a status from 500 to 599.
+    Status,
+}
+
+impl RetryOn {
+    /// All of them, which is the default.
+    pub const ALL: [RetryOn; 3] = [RetryOn::Error, RetryOn::Timeout, RetryOn::Status];
+
+    /// The word used in manifests.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RetryOn::Error => "error",
+            RetryOn::Timeout => "timeout",
+            RetryOn::Status => "status",
+        }
+    }
+}
+
+/// What receives the result of an invocation that has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recipient {
+    /// Another function of the node.
+    Function(String),
+    /// A POST to this address, under the node's rule for such requests.
+    Url(String),
+    /// A topic of the function's MQTT broker.
+    Topic(Topic),
+}
+
+/// A topic that receives results.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Topic {
+    /// The topic; `{function}` stands for the name of the function.
+    pub topic: String,
+    /// The quality of service: 0, 1 or 2.
+    pub qos: u8,
+    /// Whether the broker keeps the message for later subscribers.
+    pub retain: bool,
+}
+
+impl Topic {
+    /// The topic for the results of this function, which may be `NAME@TAG`.
+    pub fn of(&self, function: &str) -> String {
+        let name = function.split('@').next().unwrap_or(function);
+        self.topic.replace(FUNCTION_PART, name)
+    }
+}
+
+impl Recipient {
+    /// Why nothing could ever be sent there.
+    pub fn mistake(&self) -> Option<String> {
+        match self {
+            Recipient::Function(name) => {
+                let (name, tag) = name.split_once('@').unwrap_or((name, "live"));
+                let ok = crate::name::is_label(name) && crate::name::is_label(tag);
+                (!ok).then(|| format!("{name:?} is not the name of a function"))
+            }
+            Recipient::Url(_) => None,
+            Recipient::Topic(topic) if topic.qos > 2 => Some("qos: 0, 1 or 2".to_owned()),
+            Recipient::Topic(topic) => {
+                // The longest name of a function; names are topics by themselves.
+                let longest = topic.topic.replace(FUNCTION_PART, &"f".repeat(NAME_BYTES_MAX));
+                let problem = check_topic(&longest).err()?;
+                Some(format!("topic: {problem}"))
+            }
+        }
+    }
+}
+
+/// How the accepted invocations of a function are run: `[async]` of its manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AsyncRules {
+    /// Attempts in total; `None` if the manifest sets no number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
+    /// The pause before the second attempt in milliseconds. It doubles with each attempt.
+    pub backoff_ms: u64,
+    /// The longest pause in milliseconds.
+    pub backoff_ms_max: u64,
+    /// The failures after which it is tried again.
+    pub retry: Vec<RetryOn>,
+    /// Milliseconds after its acceptance, or after the time for which it was accepted, from which
+    /// on it is not tried again.
+    pub age_ms_max: u64,
+    /// Accepted invocations that run at once; `None` means half of what the function's instances
+    /// can run at once, so that callers who wait find room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<u32>,
+    /// What receives the answer of an invocation that succeeded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_success: Option<Recipient>,
+    /// What receives the request of an invocation that failed for good.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_failure: Option<Recipient>,
+}
+
+impl AsyncRules {
+    /// The first mistake of the recipients: its setting, and what is wrong.
+    pub fn mistake(&self) -> Option<(&'static str, String)> {
+        let all = [("async.on_success", &self.on_success), ("async.on_failure", &self.on_failure)];
+        all.into_iter().find_map(|(key, one)| Some((key, one.as_ref()?.mistake()?)))
+    }
+}
+
+impl Default for AsyncRules {
+    fn default() -> Self {
+        Self {
+            attempts: None,
+            backoff_ms: BACKOFF_MS_DEFAULT,
+            backoff_ms_max: BACKOFF_MS_MAX_DEFAULT,
+            retry: RetryOn::ALL.to_vec(),
+            age_ms_max: AGE_MS_MAX_DEFAULT,
+            concurrency: None,
+            on_success: None,
+            on_failure: None,
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Destinations that a function may connect to.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::addresses::is_link_local;
+
+/// The protocol in which a destination is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// Connections.
+    #[default]
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
+impl Transport {
+    /// Whether it is TCP, which manifests and stored specs leave out.
+    pub fn is_tcp(&self) -> bool {
+        *self == Transport::Tcp
+    }
+}
+
+/// One destination that a function may reach: `host:port` or `udp://host:port`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Egress {
+    /// The protocol.
+    pub transport: Transport,
+    /// Host name or address as written in the manifest, or [`ANY_HOST`], which is for TCP alone.
+    pub host: String,
+    /// The port. With [`ANY_HOST`], 0 stands for all of [`USUAL_PORTS`].
+    pub port: u16,
+}
+
+impl Egress {
+    /// A destination over TCP.
+    pub fn tcp(host: impl Into<String>, port: u16) -> Self {
+        Self { transport: Transport::Tcp, host: host.into(), port }
+    }
+
+    /// The address at which code inside a sandbox finds this destination, if the manifest names it
+    /// by an address: the address itself. An address that stands for no single host has none.
+    pub fn literal(&self) -> Option<IpAddr> {
+        let address = match self.host.as_str() {
+            "localhost" => Ipv4Addr::LOCALHOST.into(),
+            host => host.parse::<IpAddr>().ok()?.to_canonical(),
+        };
+        let names_no_host = address.is_unspecified()
+            || address.is_multicast()
+            // It means another host on each link. One of IPv4 leads to the node, which refuses it.
+            || (address.is_ipv6() && is_link_local(address))
+            || address == IpAddr::V4(Ipv4Addr::BROADCAST);
+        (!names_no_host).then_some(address)
+    }
+}
+
+/// As manifests write it.
+impl fmt::Display for Egress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.transport == Transport::Udp {
+            f.write_str("udp://")?;
+        }
+        match (self.host.as_str(), self.port) {
+            (ANY_HOST, 0) => f.write_str(ANY_HOST),
+            (host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            (host, port) => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+/// The host that stands for every host.
+pub const ANY_HOST: &str = "*";
+
+/// The ports that `net = ["*"]` opens: those of the services that functions usually call. A sandbox
+/// has a listener for each, so opening all ports is not possible.
+pub const USUAL_PORTS: [u16; 28] = [
+    22, 25, 80, 389, 443, 465, 587, 636, 993, 1433, 1521, 1883, 3000, 3306, 4222, 5000, 5432, 5672,
+    6379, 8000, 8080, 8086, 8443, 8883, 9000, 9092, 9200, 27017,
+];

@@ -1,0 +1,23 @@
+//! The state of a function that its node keeps: the namespaces that it may use, and their size.
+
+/// Bytes of keys and values of one namespace, unless the manifest sets them.
+pub const QUOTA_BYTES_DEFAULT: u64 = 16 << 20;
+/// Largest quota that a manifest may set.
+pub const QUOTA_BYTES_MAX: u64 = 1 << 30;
+/// Most shared namespaces of one function.
+pub const SHARED_MAX: usize = 16;
+
+/// The state that a function keeps in its node, beside its own namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateRules {
+    /// Names of shared namespaces that it may use.
+    pub shared: Vec<String>,
+    /// Bytes that a namespace may hold when this function writes to it.
+    pub quota_bytes: u64,
+}
+
+impl Default for StateRules {
+    fn default() -> Self {
+        Self { shared: Vec::new(), quota_bytes: QUOTA_BYTES_DEFAULT }
+    }
+}

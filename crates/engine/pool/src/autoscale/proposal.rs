@@ -1,0 +1,48 @@
+//! What a rule proposes, and the bounds that a proposal is held to.
+
+use mote_spec::policy::Policy;
+
+use super::decision::Reason;
+
+/// Nanoseconds in a millisecond.
+pub(super) const MS_NS: u64 = 1_000_000;
+
+/// What the function's owner allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Instances at least.
+    pub min: u32,
+    /// Instances at most.
+    pub max: u32,
+    /// An unused instance is kept at most this long, in nanoseconds.
+    pub idle_timeout_ns: u64,
+}
+
+impl Bounds {
+    /// The bounds that `policy` can keep.
+    pub(super) fn checked(mut self, policy: &Policy) -> Self {
+        self.max = self.max.max(1);
+        if !policy.scales_to_zero() {
+            self.min = self.min.max(1);
+        }
+        self
+    }
+}
+
+/// A policy's proposal before the bounds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Proposal {
+    pub(super) desired: u32,
+    pub(super) reason: Reason,
+    pub(super) look_ns: Option<u64>,
+}
+
+impl Proposal {
+    pub(super) fn new(desired: u32, reason: Reason) -> Self {
+        Self { desired, reason, look_ns: None }
+    }
+
+    pub(super) fn look_at(self, at_ns: u64) -> Self {
+        Self { look_ns: Some(at_ns), ..self }
+    }
+}
