@@ -82,7 +82,7 @@ programs_of() {
 # build TARGET…: compiles the program for these targets. The targets are either $DYNAMIC or static ones. The packages have stripped programs; the symbols are
 # taken out of them below.
 build() {
-  local cargo_home=${CARGO_HOME:-$HOME/.cargo} toolchain separator=$'\x1f'
+  local cargo_home=${CARGO_HOME:-$HOME/.cargo} separator=$'\x1f'
   export CARGO_TARGET_DIR=$PWD/target/dist-build CARGO_PROFILE_RELEASE_STRIP=none CARGO_INCREMENTAL=0
   # The compiler's allocator takes large pages and gives none back, which costs memory and saves time.
   export MALLOC_CONF=${MALLOC_CONF-thp:always,metadata_thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1}
@@ -91,17 +91,10 @@ build() {
     return
   fi
   CARGO_TARGET_DIR=$CARGO_TARGET_DIR/dynamic
-  # The standard library without its reader of debug information, as in the static programs.
-  toolchain=$(scripts/static.sh --toolchain)
-  export RUSTC=$toolchain/bin/rustc RUSTC_BOOTSTRAP=1
-  export CARGO_ENCODED_RUSTFLAGS=--remap-path-prefix=$cargo_home=/cargo$separator--remap-path-prefix=$toolchain=/rustup$separator--remap-path-prefix=$PWD=/mote
+  export CARGO_ENCODED_RUSTFLAGS=--remap-path-prefix=$cargo_home=/cargo$separator--remap-path-prefix=$PWD=/mote
   export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/mote"
   unset RUSTFLAGS
-  local std=("-Zbuild-std=std,panic_unwind" "-Zbuild-std-features=panic-unwind")
-  local crates
-  crates=$(scripts/static.sh --crates)
-  local sources=(--config "source.crates-io.replace-with='prepared'" --config "source.prepared.directory='$crates'")
-  "$toolchain/bin/cargo" build --bins --locked "${sources[@]}" --release --target $DYNAMIC "${std[@]}" -p mote
+  cargo build --bins --locked --release --target $DYNAMIC -p mote
 }
 # build_all: the programs that use the C library are compiled next to the static ones.
 build_all() {

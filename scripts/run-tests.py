@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Runs the test programs of the Cargo workspace, several at once: `run-tests.py [--lanes N] [NAME…]`.
 
-Builds all test programs first. With names, only the programs with these names run, for example
+Builds all test programs first. The end-to-end tests are one program, whose modules run like programs
+of their own. With names, only the programs and modules with these names run, for example
 `run-tests.py faults`. Each program prints to a file, which is shown whole when the program has
 ended, so the output of two programs never mixes. Programs that measure time run after the others,
-each alone. Last come the examples in the documentation.
+each alone.
 
 Most end-to-end tests wait for a node rather than for a processor, so two lanes on two processors
 take little more than half of the time. The script exits with 1 if any program failed, and lists
@@ -15,6 +16,7 @@ import argparse
 import concurrent.futures
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -42,13 +44,17 @@ LONG = [
 ]
 
 
+# The program whose modules run separately.
+MODULES = "e2e"
+
+
 class Program(NamedTuple):
-    """A test program: the crate's folder, its target's name, and the executable."""
+    """A test program or a module of one: the crate's folder, its source, its name, and the command."""
 
     folder: Path
     source: str
     name: str
-    executable: Path
+    command: list[str]
 
 
 def programs(names: list[str]) -> list[Program]:
@@ -63,9 +69,25 @@ def programs(names: list[str]) -> list[Program]:
         folder = Path(message["manifest_path"]).parent
         target = message["target"]
         source = os.path.relpath(target["src_path"], folder)
-        if not names or target["name"] in names:
-            found.append(Program(folder, source, target["name"], Path(message["executable"])))
-    return found
+        executable = message["executable"]
+        if target["name"] == MODULES:
+            found += modules(folder, executable)
+        else:
+            found.append(Program(folder, source, target["name"], [executable]))
+    return [program for program in found if not names or program.name in names]
+
+
+def modules(folder: Path, executable: str) -> list[Program]:
+    """The modules of the end-to-end tests."""
+    command = [executable, "--list", "--format", "terse"]
+    listed = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, check=True, text=True).stdout
+    tests: dict[str, list[str]] = {}
+    for test in re.findall(r"^(.*): test$", listed, re.MULTILINE):
+        tests.setdefault(test.partition("::")[0], []).append(test)
+    return [
+        Program(folder, f"tests/{name}.rs", name, [executable, "--exact", *of_module])
+        for name, of_module in tests.items()
+    ]
 
 
 class Runner:
@@ -108,6 +130,7 @@ def begins(program: Program) -> tuple[int, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lanes", type=int, default=2, help="programs at a time (default: 2)")
+    parser.add_argument("--list", action="store_true", help="print name, folder and command of each, and run none")
     parser.add_argument("names", nargs="*", help="names of test programs; none: all")
     arguments = parser.parse_args()
     root = Path(__file__).resolve().parent.parent
@@ -116,11 +139,15 @@ def main() -> None:
     found = programs(arguments.names)
     if missing := set(arguments.names) - {program.name for program in found}:
         sys.exit(f"no test program is named {', '.join(sorted(missing))}")
+    if arguments.list:
+        for program in found:
+            print(program.name, program.folder, *program.command)
+        return
     runner = Runner()
 
     def run(program: Program) -> None:
         title = f"{program.folder.name} {program.source}"
-        runner.run(title, [str(program.executable)], program.folder)
+        runner.run(title, program.command, program.folder)
 
     shared = sorted((p for p in found if p.name not in ALONE), key=begins)
     with concurrent.futures.ThreadPoolExecutor(arguments.lanes) as lanes:
@@ -128,9 +155,6 @@ def main() -> None:
     for program in found:
         if program.name in ALONE:
             run(program)
-    if not arguments.names:
-        # Of the whole workspace, because a single crate would be compiled with other features.
-        runner.run("documentation", ["cargo", "test", "--quiet", "--workspace", "--doc"], root)
 
     slowest = sorted(runner.times, reverse=True)[:12]
     print("\nslowest: " + ", ".join(f"{title} {took:.0f} s" for took, title in slowest))

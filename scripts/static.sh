@@ -5,15 +5,11 @@
 # Usage: scripts/static.sh [--profile NAME] [--check] [TARGET…]
 #        scripts/static.sh --test-programs TARGET ARGUMENT…
 #        scripts/static.sh --prepare
-#        scripts/static.sh --toolchain
-#        scripts/static.sh --crates
 #   --profile NAME   the profile of cargo; the default is release
 #   --check          compile without linking, which shows in minutes what does not fit a target
 #   --test-programs  builds the test programs that the arguments of cargo name, with the profile of
 #                    tests, and prints cargo's messages about them (JSON)
 #   --prepare        installs what builds need, and builds nothing
-#   --toolchain      the same, and prints the folder of the compiler with the sources of its library
-#   --crates         the same, and prints the folder with the sources of all crates
 #   TARGET           as Rust names it; the default is all of them (scripts/static.sh --list)
 #
 # zig is the C compiler and the linker for all targets (packages ziglang and cargo-zigbuild of PyPI).
@@ -43,11 +39,9 @@ while [ $# -gt 0 ]; do
       break
       ;;
     --prepare) verb=prepare ;;
-    --toolchain) verb=toolchain ;;
-    --crates) verb=crates ;;
     --list) printf '%s\n' "${TARGETS[@]}" && exit 0 ;;
     --zig) echo "$ZIG" && exit 0 ;;
-    -*) sed -n '5,19s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+    -*) sed -n '5,15s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
     *) targets+=("$1") ;;
   esac
   shift
@@ -116,57 +110,7 @@ if [ ! -e "$sysroot/lib/rustlib/src/rust/library/Cargo.lock" ] &&
   fi
 fi
 
-# --- The sources of the crates ------------------------------------------------------------------
-
-# The crates are taken from a folder in which two things differ, both only in what Cargo is told.
-# A library that is a shared object as well (cdylib) is linked as one in each build, with everything
-# that it uses, and everything below it is compiled twice for that. Nothing loads these, so none is
-# one there. And three crates ask tokio and rustls for what the programs do not need: a scheduler for
-# several threads, a clock for tests, and messages that nobody reads. There they do not ask for it.
-of_std=$toolchain/lib/rustlib/src/rust/library
-crates=$cache/crates-$(cat Cargo.lock "$of_std/Cargo.lock" scripts/static.sh | sha256sum | cut -c 1-16)
-if [ ! -e "$crates/complete" ]; then
-  rm -rf "$cache"/crates-*
-  RUSTC_BOOTSTRAP=1 cargo vendor --quiet --locked --versioned-dirs --sync "$of_std/Cargo.toml" "$crates" >/dev/null
-  python3 -B - "$crates" <<'PYTHON'
-import json, pathlib, sys
-
-# A line of the manifest of a crate, and what stands there instead.
-FEATURES = {
-    "mqtt5": (
-        'features = ["full"]',
-        'features = ["fs", "io-util", "macros", "net", "rt", "signal", "sync", "time"]',
-    ),
-    "tryhard": ('    "test-util",', ""),
-    "ureq": ('    "logging",', ""),
-}
-changed = set()
-for manifest in pathlib.Path(sys.argv[1]).glob("*/Cargo.toml"):
-    text = manifest.read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line.strip() != '"cdylib",']
-    name = manifest.parent.name.rpartition("-")[0]
-    asked, instead = FEATURES.get(name, ("", ""))
-    if asked and asked in lines:
-        lines[lines.index(asked)] = instead
-        changed.add(name)
-    if lines == text.splitlines():
-        continue
-    manifest.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    sums = manifest.with_name(".cargo-checksum.json")
-    known = json.loads(sums.read_text())
-    del known["files"]["Cargo.toml"]
-    sums.write_text(json.dumps(known))
-if unknown := FEATURES.keys() - changed:
-    sys.exit(f"static: {', '.join(sorted(unknown))}: the features in Cargo.toml are not those that scripts/static.sh replaces")
-PYTHON
-  touch "$crates/complete"
-fi
-
-case $verb in
-  prepare) exit 0 ;;
-  toolchain) echo "$toolchain" && exit 0 ;;
-  crates) echo "$crates" && exit 0 ;;
-esac
+[ $verb != prepare ] || exit 0
 
 # --- The programs -------------------------------------------------------------------------------
 
@@ -193,6 +137,5 @@ fi
 # One run of cargo for all targets: what runs on this machine (build scripts, derives) is compiled
 # once, and while one target is linked, which uses one core for minutes, another is compiled.
 mapfile -t of_targets < <(printf -- '--target\n%s\n' "${targets[@]}")
-sources=(--config "source.crates-io.replace-with='prepared'" --config "source.prepared.directory='$crates'")
-"$venv/bin/cargo-zigbuild" $verb --bins --locked "${sources[@]}" --profile "$profile" "${of_targets[@]}" \
+"$venv/bin/cargo-zigbuild" $verb --bins --locked --profile "$profile" "${of_targets[@]}" \
   -Zbuild-std=std,panic_unwind -Zbuild-std-features=panic-unwind -p mote

@@ -27,14 +27,14 @@ for built in map(json.loads, filter(lambda line: line.startswith("{"), sys.stdin
 folder=$(mktemp -d "${TMPDIR:-/tmp}/mote-as-user.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 chmod 755 "$folder"
-mkdir "$folder/sandbox" "$folder/nodes"
+mkdir "$folder/sandbox"
 bin=${MOTE_BIN:-target/debug/mote}
 cp "$bin" "$folder/mote"
 export MOTE_BIN=$folder/mote
 mapfile -t built < <(binaries sandbox "${sandbox[@]}")
 cp "${built[@]}" "$folder/sandbox/"
-mapfile -t built < <(binaries tests "${nodes[@]}")
-cp "${built[@]}" "$folder/nodes/"
+mapfile -t built < <(binaries tests e2e)
+cp "${built[@]}" "$folder/e2e"
 if ! scripts/as-user.sh "$folder/look" test -r "$PWD/tests/Cargo.toml"; then
   echo "SKIPPED: tests as an ordinary user: $PWD cannot be read by others, and has the fixtures"
   exit 0
@@ -42,10 +42,12 @@ fi
 
 failed=()
 for mode in "" --delegate; do
-  for test in "$folder"/sandbox/* "$folder"/nodes/*; do
+  for test in "$folder"/sandbox/* "${nodes[@]}"; do
+    command=("$test")
+    [ -x "$test" ] || command=("$folder/e2e" "$test::")
     printf '\n-- as an ordinary user%s: %s\n' "${mode:+, delegated cgroups}" "${test##*/}"
     # shellcheck disable=SC2086 # no word for no mode
-    scripts/as-user.sh $mode "$folder/user$mode" "$test" || failed+=("${test##*/}$mode")
+    scripts/as-user.sh $mode "$folder/user$mode" "${command[@]}" || failed+=("${test##*/}$mode")
   done
 done
 [ ${#failed[@]} -eq 0 ] || { printf 'FAILED: %s\n' "${failed[*]}"; exit 1; }

@@ -39,7 +39,7 @@ HELM=$helm/helm KUBECTL=$(echo "$PWD"/.cache/kubernetes-*/kubectl) \
   cargo test --profile "$profile" -p mote-cluster
 # Resources on kine with SQLite, the store of K3s.
 scripts/cluster.sh build kine
-APISERVER_STORE=kine cargo test --profile "$profile" -p mote-tests --test cluster an_applied_function
+APISERVER_STORE=kine cargo test --profile "$profile" -p mote-tests --test e2e cluster::an_applied_function
 scripts/image.sh
 python3 -B tests/kubernetes/cell.py --bin "$bin" --escape "$escape"
 python3 -B tests/kubernetes/cluster.py --bin "$bin" "$@"

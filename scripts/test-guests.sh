@@ -224,16 +224,19 @@ run_guest() {
 test_programs() {
   local folder=$1 kind name file
   shift
-  mkdir -p "$folder"
-  local arguments=(-p mote-sandbox -p mote-tests)
-  for kind in "${TESTS_SANDBOX[@]}" "${TESTS_NODE[@]}"; do arguments+=(--test "$kind"); done
+  mkdir -p "$folder/.programs"
+  local arguments=(-p mote-sandbox -p mote-tests --test e2e)
+  for kind in "${TESTS_SANDBOX[@]}"; do arguments+=(--test "$kind"); done
   "$@" "${arguments[@]}" 2>"$work/cargo" | built test >"$work/built" || { tail -n 20 "$work/cargo" >&2; return 1; }
-  for kind in "${TESTS_SANDBOX[@]}" "${TESTS_NODE[@]}"; do
-    while read -r name file; do
-      [ "$name" != "$kind" ] || cp "$file" "$folder/$name"
-    done <"$work/built"
+  while read -r name file; do cp "$file" "$folder/.programs/$name"; done <"$work/built"
+  strip "$folder"/.programs/* 2>/dev/null || true # those of another processor stay as they are
+  # A guest runs the files of the folder, which are one for each subject.
+  for kind in "${TESTS_SANDBOX[@]}"; do mv "$folder/.programs/$kind" "$folder/$kind"; done
+  for kind in "${TESTS_NODE[@]}"; do
+    # shellcheck disable=SC2016 # the guest's shell expands this
+    printf '#!/bin/sh\nexec "${0%%/*}/.programs/e2e" %s:: "$@"\n' "$kind" >"$folder/$kind"
+    chmod 755 "$folder/$kind"
   done
-  strip "$folder"/* 2>/dev/null || true # those of another processor stay as they are
 }
 # built KIND: the names and the files of the test programs of this kind (test, lib) in cargo's messages.
 built() {

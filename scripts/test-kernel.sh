@@ -41,17 +41,10 @@ export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/mote-kernel.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-cargo build --workspace --bins --tests --message-format=json >"$work/cargo" 2>"$work/cargo.err" || { tail -n 20 "$work/cargo.err" >&2; exit 1; }
-python3 -B -c '
-import json, os, sys
-crates, names = sys.argv[1].split(), sys.argv[2].split()
-for built in map(json.loads, filter(lambda line: line.startswith("{"), sys.stdin)):
-    if built.get("executable") and built["target"]["kind"] == ["test"]:
-        folder, name = os.path.dirname(built["manifest_path"]), built["target"]["name"]
-        if os.path.basename(folder) in crates and (not names or name in names):
-            print(name, folder, built["executable"])
-' "$CRATES" "$names" <"$work/cargo" >"$work/tests"
-[ -s "$work/tests" ] || { echo "test-kernel: no test program has one of these names: $names" >&2; exit 2; }
+cargo build --workspace --bins --tests >"$work/cargo" 2>&1 || { tail -n 20 "$work/cargo" >&2; exit 1; }
+# shellcheck disable=SC2086 # names
+scripts/run-tests.py --list $names | grep -E "^[^ ]+ [^ ]*/(${CRATES// /|}) " >"$work/tests" ||
+  { echo "test-kernel: no test program has one of these names: $names" >&2; exit 2; }
 [ -n "$names" ] || scripts/cluster.sh build kube-apiserver kubectl >"$work/cluster" 2>&1 || tail -n 3 "$work/cluster" >&2
 # The tests find tools and registries as they do on this machine.
 export -p | grep -vE '^declare -x (TMPDIR|PWD|OLDPWD|SHLVL)' >"$work/environment"

@@ -26,12 +26,12 @@ PROFILE=quick scripts/build-version.sh 0.1.1 "$target/other-version"
 suite "fuzz" env FUZZ_SECONDS=60 scripts/fuzz.sh
 suite "attack battery" cargo test -p mote-sandbox --test escape
 [ ${#failed[@]} -eq 0 ] || printf '\nFAILED so far: %s\n' "${failed[*]}"
-suite "rollout" cargo test -p mote-tests --test rollout -- --nocapture
-suite "neighbours" cargo test -p mote-tests --test neighbours -- --nocapture
-suite "hostile workers" cargo test -p mote-tests --test hostile_workers -- --nocapture
-suite "MQTT" cargo test -p mote-tests --test mqtt_loss -- --nocapture
-suite "death of workers" cargo test -p mote-tests --test worker_death -- --nocapture
-suite "accepted invocations under kills" cargo test -p mote-tests --test invocations -- --nocapture nothing_that
-suite "restarts between two versions" env MOTE_OTHER_BIN="$target/other-version/mote" cargo test -p mote-tests --test service_manager -- --nocapture
-suite "power cuts" cargo test -p mote-tests --test power_cut -- --nocapture
+suite "rollout" cargo test -p mote-tests --test e2e -- --nocapture rollout::
+suite "neighbours" cargo test -p mote-tests --test e2e -- --nocapture neighbours::
+suite "hostile workers" cargo test -p mote-tests --test e2e -- --nocapture hostile_workers::
+suite "MQTT" cargo test -p mote-tests --test e2e -- --nocapture mqtt_loss::
+suite "death of workers" cargo test -p mote-tests --test e2e -- --nocapture worker_death::
+suite "accepted invocations under kills" cargo test -p mote-tests --test e2e -- --nocapture invocations::nothing_that
+suite "restarts between two versions" env MOTE_OTHER_BIN="$target/other-version/mote" cargo test -p mote-tests --test e2e -- --nocapture service_manager::
+suite "power cuts" cargo test -p mote-tests --test e2e -- --nocapture power_cut::
 [ ${#failed[@]} -eq 0 ]

@@ -9,4 +9,4 @@ target=$PWD/target
 target=${CARGO_TARGET_DIR:-$target}
 cargo build --profile quick -p mote
 export MOTE_BIN=$target/quick/mote MOTE_LONG=1
-exec cargo test -p mote-tests --test scale_to_zero -- --nocapture
+exec cargo test -p mote-tests --test e2e -- --nocapture scale_to_zero::

@@ -72,8 +72,9 @@ case ${kind#*-} in
   user) prefix=("$repository/scripts/as-user.sh" /var/tmp/user) ;;
   delegated) prefix=("$repository/scripts/as-user.sh" --delegate /var/tmp/delegated) ;;
 esac
-while read -r name folder program <&3; do
-  cd "$folder" && run_test "$kind: $name" "${prefix[@]}" "$program" </dev/null
+while read -r name folder command <&3; do
+  # shellcheck disable=SC2086 # words
+  cd "$folder" && run_test "$kind: $name" "${prefix[@]}" $command </dev/null
 done 3<"$work/tests"
 echo "end of job $kind"
 halt -f -p

@@ -100,6 +100,28 @@ fn bans_of_the_root_hold_in_each_crate() {
     }
 }
 
+/// No example in a comment is code that rustdoc would compile and run: building these costs minutes
+/// for each run of the tests, and a test can show the same.
+#[test]
+fn comments_hold_no_code_that_nothing_compiles() {
+    let mut files = Vec::new();
+    crates().iter().for_each(|folder| sources(&folder.join("src"), &mut files));
+    for file in files {
+        let mut is_open = false;
+        for (at, line) in read(&file).lines().enumerate() {
+            let line = line.trim_start();
+            let Some(comment) = line.strip_prefix("///").or(line.strip_prefix("//!")) else {
+                is_open = false;
+                continue;
+            };
+            let Some(language) = comment.trim_start().strip_prefix("```") else { continue };
+            let place = format!("{}:{}", file.display(), at + 1);
+            assert!(is_open || language == "text", "{place}: write ```text, or a test");
+            is_open = !is_open;
+        }
+    }
+}
+
 /// A pause in a test is in a loop that ends when the awaited condition holds. Otherwise the test
 /// measures what happens in the meantime and says so in the line above.
 #[test]

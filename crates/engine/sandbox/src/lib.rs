@@ -3,7 +3,8 @@
 //! A single-threaded process, the zygote ([`Zygote`]), forked before the daemon has threads, clones
 //! one child per instance; the child composes its namespaces, root, cgroups, user, capabilities,
 //! landlock rules and system call filter, and becomes pid 1 of the sandbox. The daemon's side is
-//! [`ProcessBackend`]. This crate knows nothing of functions, routes or HTTP: it is asked for
+//! [`ProcessBackend`]. `main` forks the zygote first, before it reads settings or starts a thread. This
+//! crate knows nothing of functions, routes or HTTP: it is asked for
 //! instances through [`mote_core::backend::Backend`].
 //!
 //! Needs Linux 5.12 or newer (mount_setattr). Start reading at `child`, the list of steps;
@@ -24,15 +25,6 @@
 //! - `installation.rs`: packages
 //! - `report.rs`: the lines of `mote doctor`
 //! - `sys.rs`: system calls
-//!
-//! ```no_run
-//! # fn main() -> std::io::Result<()> {
-//! // First thing in a main that is not async, before any thread exists:
-//! let zygote = mote_sandbox::Zygote::fork()?;
-//! // Then configuration, runtime, and inside it:
-//! let backend = mote_sandbox::ProcessBackend::new(zygote, mote_sandbox::SandboxConfig::default());
-//! # drop(backend); Ok(()) }
-//! ```
 
 #![allow(unsafe_code, reason = "namespaces, seccomp and descriptors are system calls")]
 

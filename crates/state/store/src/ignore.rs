@@ -1,8 +1,10 @@
 //! The files that a deploy leaves out: those of a fixed list, then those in `.moteignore` or,
 //! without it, in `.gitignore`, and files of secrets that neither of them mentions.
 //!
-//! The rules are the common part of git's: comments, `!`, `/` at the start or end, `*`, `?` and
-//! `**`. Only the file at the top of the folder is read.
+//! The rules are git's, read by the crate `ignore`. Only the file at the top of the folder is read.
+
+use ignore::Match;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 /// Names that are never part of a function.
 const ALWAYS: [&str; 11] = [
@@ -31,24 +33,25 @@ pub(crate) enum Verdict {
     Secret,
 }
 
-struct Rule {
-    /// Components, which are matched against the end of a path unless the rule is anchored.
-    parts: Vec<String>,
-    anchored: bool,
-    only_dirs: bool,
-    keeps: bool,
+pub(crate) struct Ignore {
+    rules: Gitignore,
 }
 
-#[derive(Default)]
-pub(crate) struct Ignore {
-    rules: Vec<Rule>,
+impl Default for Ignore {
+    fn default() -> Self {
+        Self { rules: Gitignore::empty() }
+    }
 }
 
 impl Ignore {
-    /// Reads the rules; `text` is the content of `.moteignore` or `.gitignore`.
-    pub(crate) fn parse(text: &str) -> Self {
-        let rules = text.lines().filter_map(rule).collect();
-        Self { rules }
+    /// Reads the rules; `text` is the content of `.moteignore` or `.gitignore`. A rule that cannot be
+    /// read is an error with its line, because the file that it names could be a secret.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let mut rules = GitignoreBuilder::new("");
+        for (at, line) in text.lines().enumerate() {
+            rules.add_line(None, line).map_err(|error| format!("line {}: {error}", at + 1))?;
+        }
+        Ok(Self { rules: rules.build().map_err(|error| error.to_string())? })
     }
 
     /// The decision about the entry at `path` (components joined by `/`). The last rule that
@@ -58,11 +61,11 @@ impl Ignore {
         if ALWAYS.contains(&name) || name.ends_with(".pyc") {
             return Verdict::LeftOut;
         }
-        match self.rules.iter().rev().find(|rule| rule.matches(path, is_dir)) {
-            Some(rule) if rule.keeps => Verdict::Packed,
-            Some(_) => Verdict::LeftOut,
-            None if !is_dir && holds_secrets(name) => Verdict::Secret,
-            None => Verdict::Packed,
+        match self.rules.matched(path, is_dir) {
+            Match::Whitelist(_) => Verdict::Packed,
+            Match::Ignore(_) => Verdict::LeftOut,
+            Match::None if !is_dir && holds_secrets(name) => Verdict::Secret,
+            Match::None => Verdict::Packed,
         }
     }
 }
@@ -73,82 +76,14 @@ fn holds_secrets(name: &str) -> bool {
     name == ".env" || (name.starts_with(".env.") && name != ".env.example")
 }
 
-fn rule(line: &str) -> Option<Rule> {
-    let line = line.trim_end();
-    let (keeps, line) = match line.strip_prefix('!') {
-        Some(rest) => (true, rest),
-        None => (false, line),
-    };
-    if line.is_empty() || line.starts_with('#') {
-        return None;
-    }
-    let (only_dirs, line) = match line.strip_suffix('/') {
-        Some(rest) => (true, rest),
-        None => (false, line),
-    };
-    let anchored = line.contains('/');
-    let parts: Vec<String> =
-        line.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect();
-    (!parts.is_empty()).then_some(Rule { parts, anchored, only_dirs, keeps })
-}
-
-impl Rule {
-    fn matches(&self, path: &str, is_dir: bool) -> bool {
-        if self.only_dirs && !is_dir {
-            return false;
-        }
-        let names: Vec<&str> = path.split('/').collect();
-        if self.anchored {
-            parts_match(&self.parts, &names)
-        } else {
-            names.last().is_some_and(|name| glob(self.parts[0].as_bytes(), name.as_bytes()))
-        }
-    }
-}
-
-fn parts_match(parts: &[String], names: &[&str]) -> bool {
-    match (parts.split_first(), names.split_first()) {
-        (None, None) => true,
-        (Some((part, rest)), _) if part == "**" => {
-            (0..=names.len()).any(|skipped| parts_match(rest, &names[skipped..]))
-        }
-        (Some((part, parts)), Some((name, names))) => {
-            glob(part.as_bytes(), name.as_bytes()) && parts_match(parts, names)
-        }
-        _ => false,
-    }
-}
-
-/// Matches `*` and `?` within one name. It is linear, because it remembers one place to continue
-/// from.
-fn glob(pattern: &[u8], name: &[u8]) -> bool {
-    let (mut p, mut n) = (0, 0);
-    let mut back: Option<(usize, usize)> = None;
-    while n < name.len() {
-        if p < pattern.len() && pattern[p] == b'*' {
-            back = Some((p + 1, n));
-            p += 1;
-        } else if p < pattern.len() && (pattern[p] == b'?' || pattern[p] == name[n]) {
-            p += 1;
-            n += 1;
-        } else if let Some((after_star, tried)) = back {
-            p = after_star;
-            n = tried + 1;
-            back = Some((after_star, n));
-        } else {
-            return false;
-        }
-    }
-    pattern[p..].iter().all(|byte| *byte == b'*')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn rules() {
-        let ignore = Ignore::parse("# comment\n*.log\n!keep.log\n/build\nlogs/\na/**/z\n");
+        let text = "# comment\n*.log\n!keep.log\n/build\nlogs/\na/**/z\nv[0-9]\n\\!x\nc/*\r\n";
+        let ignore = Ignore::parse(text).unwrap();
         for (path, is_dir, out) in [
             ("x.log", false, true),
             ("d/x.log", false, true),
@@ -160,6 +95,11 @@ mod tests {
             ("a/z", false, true),
             ("a/b/c/z", false, true),
             ("b/z", false, false),
+            ("v1", false, true),
+            ("va", false, false),
+            ("!x", false, true),
+            ("c/d", true, true),
+            ("d/c/d", true, false),
             ("main.py", false, false),
             (".git", true, true),
             ("d/__pycache__", true, true),
@@ -173,7 +113,8 @@ mod tests {
     #[test]
     fn files_of_secrets_are_left_out_unless_a_rule_says_otherwise() {
         let check = |rules: &str, path: &str, is_dir: bool, expected: Verdict| {
-            assert_eq!(Ignore::parse(rules).verdict(path, is_dir), expected, "{rules:?}, {path}");
+            let ignore = Ignore::parse(rules).unwrap();
+            assert_eq!(ignore.verdict(path, is_dir), expected, "{rules:?}, {path}");
         };
         for path in [".env", ".env.local", "d/.env", "d/.env.production"] {
             check("", path, false, Verdict::Secret);
@@ -188,9 +129,14 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_that_cannot_be_read_is_refused_with_its_line() {
+        let error = Ignore::parse("*.log\n[b-a]\n").err().unwrap();
+        assert!(error.starts_with("line 2: "), "{error}");
+    }
+
+    #[test]
     fn a_hostile_pattern_is_not_slow() {
-        let pattern = "*a".repeat(200);
-        let name = "a".repeat(199) + "b";
-        assert!(!glob(pattern.as_bytes(), name.as_bytes()));
+        let ignore = Ignore::parse(&"*a".repeat(200)).unwrap();
+        assert_eq!(ignore.verdict(&("a".repeat(199) + "b"), false), Verdict::Packed);
     }
 }

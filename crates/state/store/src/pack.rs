@@ -236,7 +236,10 @@ fn find_ignore(root: &Path) -> Result<Option<(&'static str, Ignore)>, PackError>
     for name in [".moteignore", ".gitignore"] {
         let path = root.join(name);
         match source::bytes(&path, root, source::TEXT_BYTES_MAX) {
-            Ok(text) => return Ok(Some((name, Ignore::parse(&String::from_utf8_lossy(&text))))),
+            Ok(text) => {
+                let rules = Ignore::parse(&String::from_utf8_lossy(&text));
+                return Ok(Some((name, rules.map_err(|reason| refused("", name, &reason))?)));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 return Err(refused("", name, &error.to_string()));
