@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn the_first_node_is_a_wave_of_its_own() {
         let of = |count, parallel| waves(count, parallel).collect::<Vec<_>>();
-        assert_eq!(of(0, 4), vec![]);
+        assert!(of(0, 4).is_empty());
         assert_eq!(of(2, 4), [0..1, 1..2]);
         assert_eq!(of(6, 4), [0..1, 1..5, 5..6]);
         assert_eq!(of(3, 0), [0..1, 1..2, 2..3]);
@@ -136,9 +136,12 @@ mod tests {
     async fn a_wave_runs_at_the_same_time_and_no_wider() {
         // Each node of a wave waits for the others of its wave, so a narrower one would never end.
         let barrier = Arc::new(tokio::sync::Barrier::new(3));
-        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let now = Arc::new(AtomicUsize::new(0));
+        let most = Arc::new(AtomicUsize::new(0));
         let change = |at: usize| {
-            let (barrier, now, most) = (barrier.clone(), now.clone(), most.clone());
+            let barrier = barrier.clone();
+            let now = now.clone();
+            let most = most.clone();
             async move {
                 most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 if at > 0 {
@@ -172,7 +175,8 @@ mod tests {
             let _ = both.await;
         };
         let outcomes = run(4, 2, change, report, interrupt).await;
-        let (done, interrupted) = (Outcome::Done(()), Outcome::Interrupted);
+        let done = Outcome::Done(());
+        let interrupted = Outcome::Interrupted;
         assert_eq!(outcomes, [done.clone(), done, interrupted, Outcome::NotBegun]);
     }
 }
