@@ -148,7 +148,8 @@ impl Invocations for Obeys {
         async move {
             let body = call.body.collect(BODY_BYTES_MAX).await;
             let body = body.map_err(|_| Fault::BodyTooLarge { limit_bytes: BODY_BYTES_MAX })?;
-            let (headers, phases) = (Bytes::new(), Phases::default());
+            let headers = Bytes::new();
+            let phases = Phases::default();
             Ok(Reply { status: 200, headers, body: Body::Whole(body), phases })
         }
         .boxed()

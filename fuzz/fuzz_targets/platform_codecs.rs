@@ -29,7 +29,8 @@ fn texts(data: &[u8]) {
     let letters = |text: &[u8]| -> Vec<u8> {
         text.iter().copied().filter(|b| *b != b'=' && !b.is_ascii_whitespace()).collect()
     };
-    let (written, again) = (letters(data), letters(base64::encode(&bytes).as_bytes()));
+    let written = letters(data);
+    let again = letters(base64::encode(&bytes).as_bytes());
     assert_eq!(written.len(), again.len());
     let whole = bytes.len() / 3 * 4;
     assert_eq!(written[..whole], again[..whole]);

@@ -45,7 +45,9 @@ impl Authority {
             skip(test, "openssl makes no certificates here");
             return None;
         }
-        let (port, management, dns) = (free_port(), free_port(), free_port());
+        let port = free_port();
+        let management = free_port();
+        let dns = free_port();
         let config = json!({ "pebble": {
             "listenAddress": format!("127.0.0.1:{port}"),
             "managementListenAddress": format!("127.0.0.1:{management}"),

@@ -258,7 +258,8 @@ impl Cluster {
     /// Starts a cell with this name, for example one that was lost.
     pub fn start_cell(&mut self, name: String) -> &Cell {
         let key = self.dir.path().join("cell.key");
-        let (listen, cell) = (free_port(), free_port());
+        let listen = free_port();
+        let cell = free_port();
         let address = format!("127.0.0.1:{cell}");
         let key = key.to_str().expect("UTF-8");
         let mut flags = vec!["--cell", &address, "--cell-key", key];

@@ -71,7 +71,8 @@ impl Wire {
                 return None;
             }
             let payload: Vec<u8> = self.input.drain(..9 + length).skip(9).collect();
-            let (kind, flags) = (head[3], head[4]);
+            let kind = head[3];
+            let flags = head[4];
             match kind {
                 SETTINGS | PING if flags & FLAG_1 == 0 => {
                     let answer = if kind == PING { &payload[..] } else { &[] };

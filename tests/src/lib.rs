@@ -205,7 +205,8 @@ impl Node {
         env: Vec<(String, String)>,
         err: Stdio,
     ) -> Self {
-        let (http, coap) = (free_address(), free_address());
+        let http = free_address();
+        let coap = free_address();
         let out = std::fs::File::create(dir.path().join("up.out")).expect("log file");
         // What other machines reach is reached at loopback, too.
         let is_open = flags.contains(&"--lan");

@@ -28,7 +28,9 @@ fn parse(line: &str) -> Option<LogLine> {
 /// `2026-01-31T12:00:00.000001Z` in microseconds since 1970.
 fn unix_us_of(text: &str) -> Option<u64> {
     let number = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let year = number(0, 4)?;
+    let month = number(5, 7)?;
+    let day = number(8, 10)?;
     let seconds = (number(11, 13)? * 60 + number(14, 16)?) * 60 + number(17, 19)?;
     let fraction = text.get(20..)?.strip_suffix('Z')?;
     let micros: u64 = format!("{fraction:0<6}").get(..6)?.parse().ok()?;

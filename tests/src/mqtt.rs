@@ -187,7 +187,8 @@ impl Subscriber {
             .spawn()
             .expect("mosquitto_sub");
         let lines = Arc::new(Mutex::new(Vec::new()));
-        let (output, into) = (child.stdout.take().expect("piped"), lines.clone());
+        let output = child.stdout.take().expect("piped");
+        let into = lines.clone();
         let subscribed = Arc::new(AtomicBool::new(false));
         let is_subscribed = subscribed.clone();
         std::thread::spawn(move || {

@@ -39,7 +39,8 @@ impl Far {
     pub fn new(number: u8) -> Option<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let id = format!("{}x{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        let (name, cable) = (format!("mote-far-{id}"), format!("mf{id}"));
+        let name = format!("mote-far-{id}");
+        let cable = format!("mf{id}");
         let far = Self {
             near: Ipv4Addr::new(198, 19, number, 1),
             far: Ipv4Addr::new(198, 19, number, 2),

@@ -111,7 +111,8 @@ impl Release {
 
 /// Makes a pair of keys of minisign: the public one and the secret one.
 pub fn keys(folder: &Path, name: &str) -> (PathBuf, PathBuf) {
-    let (public, secret) = (folder.join(format!("{name}.pub")), folder.join(format!("{name}.key")));
+    let public = folder.join(format!("{name}.pub"));
+    let secret = folder.join(format!("{name}.key"));
     run(Command::new("minisign").args(["-G", "-W", "-p"]).arg(&public).arg("-s").arg(&secret));
     (public, secret)
 }

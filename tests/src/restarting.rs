@@ -410,7 +410,9 @@ impl Coap {
         loop {
             while caller.goes_on() && self.open.len() < Self::REQUESTS {
                 self.next = self.next.wrapping_add(1);
-                let (body, begun, pause) = (caller.body(), Instant::now(), Self::ACK_TIMEOUT);
+                let body = caller.body();
+                let begun = Instant::now();
+                let pause = Self::ACK_TIMEOUT;
                 let _ = self.socket.send(&Self::datagram(self.next, &body));
                 self.open.insert(self.next, Sent { body, begun, due: Some(begun + pause), pause });
             }

@@ -57,7 +57,8 @@ pub fn closed(http: SocketAddr, path: &str, steps: &[(Duration, u32)], rate: f64
     let most = steps.iter().map(|(_, callers)| *callers).max().unwrap_or(0);
     let pause = if rate > 0.0 { Duration::from_secs_f64(1.0 / rate) } else { Duration::ZERO };
     let calls = Mutex::new(Vec::new());
-    let (begin, unix_us) = (Instant::now(), unix_us());
+    let begin = Instant::now();
+    let unix_us = unix_us();
     // The next time at which this caller may call, at or after `from`; `None` after its last step.
     let turn = |caller: u32, from: Duration| {
         let mut end = Duration::ZERO;
@@ -69,7 +70,8 @@ pub fn closed(http: SocketAddr, path: &str, steps: &[(Duration, u32)], rate: f64
     };
     std::thread::scope(|scope| {
         for caller in 0..most {
-            let (calls, turn) = (&calls, &turn);
+            let calls = &calls;
+            let turn = &turn;
             scope.spawn(move || {
                 let mut connection = Connection::open(http);
                 let mut mine = Vec::new();
@@ -93,8 +95,10 @@ pub fn closed(http: SocketAddr, path: &str, steps: &[(Duration, u32)], rate: f64
 
 /// Open load: calls at given times, whatever the answers are, over at most `connections` at once.
 pub fn open(http: SocketAddr, path: &str, times: &[Duration], connections: usize) -> Load {
-    let (next, calls) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let (begin, unix_us) = (Instant::now(), unix_us());
+    let next = AtomicUsize::new(0);
+    let calls = Mutex::new(Vec::new());
+    let begin = Instant::now();
+    let unix_us = unix_us();
     std::thread::scope(|scope| {
         for _ in 0..connections {
             scope.spawn(|| {
@@ -103,7 +107,8 @@ pub fn open(http: SocketAddr, path: &str, times: &[Duration], connections: usize
                 while let Some(intended) = times.get(next.fetch_add(1, Ordering::Relaxed)) {
                     pace_until(begin + *intended);
                     let (status, text) = one(&mut connection, http, path);
-                    let (intended, ended) = (*intended, begin.elapsed());
+                    let intended = *intended;
+                    let ended = begin.elapsed();
                     mine.push(Call { intended, ended, status, text });
                 }
                 calls.lock().expect("no caller panicked").extend(mine);

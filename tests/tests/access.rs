@@ -153,7 +153,8 @@ fn coap_options(function: &str, key: Option<&str>, more: &[(u8, &[u8])]) -> Vec<
         all.push((15, format!("mote-key={key}").into_bytes()));
     }
     all.extend(more.iter().map(|(number, value)| (*number, value.to_vec())));
-    let (mut out, mut last) = (Vec::new(), 0);
+    let mut out = Vec::new();
+    let mut last = 0;
     for (number, value) in all {
         let delta = number - last;
         last = number;
@@ -377,7 +378,8 @@ fn grpc(at: SocketAddr, function: &str, key: Option<&str>, field: &str) -> u16 {
 #[test]
 fn openwhisk_asks_for_keys() {
     let (node, keys) = start(&["--openwhisk", ":0"]);
-    let (at, auth) = (node.platform("openwhisk"), basic_auth("guest", &node.token()));
+    let at = node.platform("openwhisk");
+    let auth = basic_auth("guest", &node.token());
     let send = |method: &str, path: &str, key: Option<&str>, body: &Value| {
         let mut headers =
             vec![("authorization", auth.as_str()), ("content-type", "application/json")];

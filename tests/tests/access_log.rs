@@ -103,7 +103,9 @@ fn json_names_function_caller_and_invocation() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "ranran");
     let all = wait_for_objects(&logged.path(), 3);
     assert_eq!(all.len(), 3, "{all:?}");
-    let (refused, called, second) = (&all[0], &all[1], &all[2]);
+    let refused = &all[0];
+    let called = &all[1];
+    let second = &all[2];
     assert_eq!((&refused["status"], &refused["target"]), (&401.into(), &"/orders/7?a=b".into()));
     assert!(refused.get("caller").is_none() && refused["function"] == "keyed", "{refused}");
     assert_eq!(called["client"], "2001:db8::17");

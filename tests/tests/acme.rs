@@ -107,7 +107,8 @@ fn forward(listener: TcpListener, to: SocketAddr) {
 fn http_is_tried_if_handshakes_do_not_reach_the_node() {
     let test = "http_is_tried_if_handshakes_do_not_reach_the_node";
     let https = free_address().to_string();
-    let (listener, closed) = (TcpListener::bind("127.0.0.1:0").expect("a port"), free_address());
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let closed = free_address();
     let port = listener.local_addr().expect("bound").port();
     let Some(authority) = Authority::start(test, port, closed.port(), 30) else { return };
     let node = start(&authority.flags("a.example", "default"), &https);

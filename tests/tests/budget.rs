@@ -183,7 +183,8 @@ fn whatever_dies_is_taken_off_the_ledger() {
     let stop = Arc::new(AtomicBool::new(false));
     let callers: Vec<_> = (0..6)
         .map(|at| {
-            let (stop, http) = (stop.clone(), node.http);
+            let stop = stop.clone();
+            let http = node.http;
             let path = format!("/{}", names[at % names.len()]);
             std::thread::spawn(move || {
                 let mut answers = BTreeMap::<u16, u64>::new();
@@ -348,7 +349,8 @@ fn a_thousandth_idle_function_costs_as_little_as_the_first() {
     // an answer that names many.
     (0..10).for_each(deploy);
     settle();
-    let (before, tasks) = (resident(node.pid()), threads(node.pid()));
+    let before = resident(node.pid());
+    let tasks = threads(node.pid());
     (10..10 + FUNCTIONS).for_each(deploy);
     settle();
     let each = resident(node.pid()).saturating_sub(before) / FUNCTIONS;
@@ -364,7 +366,8 @@ fn a_thousandth_idle_function_costs_as_little_as_the_first() {
         let fields: Vec<_> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
         fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime")
     };
-    let (since, at) = (std::time::Instant::now(), ticks(node.pid()));
+    let since = std::time::Instant::now();
+    let at = ticks(node.pid());
     while since.elapsed() < Duration::from_secs(2) {
         std::thread::park_timeout(Duration::from_millis(100));
     }
@@ -417,7 +420,9 @@ fn top_shows_what_happens() {
     let stop = Arc::new(AtomicBool::new(false));
     let count = Arc::new(AtomicU64::new(0));
     let caller = {
-        let (stop, count, http) = (stop.clone(), count.clone(), node.http);
+        let stop = stop.clone();
+        let count = count.clone();
+        let http = node.http;
         std::thread::spawn(move || {
             let mut connection = Connection::open(http);
             while !stop.load(Ordering::Relaxed) {

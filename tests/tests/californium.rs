@@ -282,7 +282,8 @@ fn californium_calls_functions_with_certificates() {
         let of_node = bench.node.dir.path().join("data/certificates/self-signed.crt");
         std::fs::copy(of_node, path("node.pem")).expect("copied");
         let at = format!("coaps://localhost:{}", bench.node.platform("coaps").port());
-        let (trusted, own) = (path("node.pem"), path("pump.pem"));
+        let trusted = path("node.pem");
+        let own = path("pump.pem");
         if asks {
             let proved = format!("{at}/proved");
             bench.check(&["certified", &proved, "pump-3", &trusted, &own], &EXCHANGES);

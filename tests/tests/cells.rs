@@ -127,7 +127,8 @@ impl Cell {
 
     /// Keeps an instance of it busy, from the time when this returns.
     fn occupy(&self, seconds: f64) -> JoinHandle<Answer> {
-        let (http, path) = (self.node.http, format!("/f?s={seconds}&on={}", self.name));
+        let http = self.node.http;
+        let path = format!("/f?s={seconds}&on={}", self.name);
         let before = self.running();
         let call = std::thread::spawn(move || Connection::open(http).call("GET", &path, &[], b""));
         wait_for("the call to run", || (self.running() > before).then_some(()));
@@ -192,7 +193,8 @@ fn an_invocation_that_waits_leaves_when_another_cell_has_room() {
     for cell in [&a, &b] {
         cell.deploy(ALONE, WHO);
     }
-    let (busy, other) = (a.occupy(5.0), b.occupy(1.0));
+    let busy = a.occupy(5.0);
+    let other = b.occupy(1.0);
     let begun = Instant::now();
     assert_eq!(a.who(), "b", "it waited for the other one's instance");
     let waited = begun.elapsed();
@@ -232,7 +234,8 @@ fn an_invocation_leaves_at_most_once() {
         cell.deploy(ALONE, WHO);
         assert_eq!(cell.who(), cell.name);
     }
-    let (busy, other) = (a.occupy(1.5), b.occupy(3.0));
+    let busy = a.occupy(1.5);
+    let other = b.occupy(3.0);
     assert_eq!(b.who(), "c", "b forwards what its own callers send");
     let out = b.metric("mote_spilled_out_total");
     // Fills a's queue: nothing of it may reach c, although c has room all the time.
@@ -401,10 +404,13 @@ struct Callers {
 
 impl Callers {
     fn start(count: usize, doors: Vec<Door>, method: &'static str, path: &str) -> Self {
-        let (stop, good) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let stop = Arc::<AtomicBool>::default();
+        let good = Arc::<AtomicU64>::default();
         let threads = (0..count).map(|_| {
-            let (stop, good) = (stop.clone(), good.clone());
-            let (doors, path) = (doors.clone(), path.to_owned());
+            let stop = stop.clone();
+            let good = good.clone();
+            let doors = doors.clone();
+            let path = path.to_owned();
             std::thread::spawn(move || {
                 let mut bad = Vec::new();
                 while !stop.load(Ordering::Relaxed) {

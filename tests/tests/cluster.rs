@@ -278,7 +278,8 @@ fn schedules_run_on_one_cell_and_bounds_hold_for_the_cluster() {
         let shares = cluster.kubectl(&["get", "function", "hello", "-o", path]);
         let shares: serde_json::Value = serde_json::from_str(&shares).expect("JSON");
         let of = |index: usize| shares[cluster.cells[index].name.as_str()].clone();
-        let (a, b) = (of(0), of(1));
+        let a = of(0);
+        let b = of(1);
         let min = a["min"].as_u64()? + b["min"].as_u64()?;
         (min == 1 && a["max"] == 2 && b["max"] == 2).then_some(())
     });
@@ -355,7 +356,9 @@ fn nothing_is_lost_and_nothing_older_answers_while_everything_else_changes() {
         cluster.mote(&["deploy", &folder])
     };
     assert!(deploy(&cluster, 1).status.success());
-    let (stop, newest, count) = (AtomicBool::new(false), AtomicU64::new(1), AtomicU64::new(0));
+    let stop = AtomicBool::new(false);
+    let newest = AtomicU64::new(1);
+    let count = AtomicU64::new(0);
     let rounds = if mote_tests::is_long() { 20 } else { 3 };
     let mut took = Vec::new();
     std::thread::scope(|scope| {
@@ -452,7 +455,8 @@ fn metrics_count_functions_cells_and_requests_and_nothing_polls() {
     wait_for("renewals", || {
         controller().get(renewals).is_some_and(|count| *count >= 2.0).then_some(())
     });
-    let (before, before_agent) = (controller(), requests(agent()));
+    let before = controller();
+    let before_agent = requests(agent());
     wait_for("more renewals", || (controller()[renewals] >= before[renewals] + 2.0).then_some(()));
     let mut after = controller();
     after.insert(renewals.to_owned(), before[renewals]);

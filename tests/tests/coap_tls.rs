@@ -127,7 +127,8 @@ fn a_certificate_says_who_calls() {
     let Some(bench) = Bench::start(test) else { return };
     for client in secure_coap_clients() {
         let with = |name: &str| {
-            let (certificate, key) = (format!("{name}.crt"), format!("{name}.key"));
+            let certificate = format!("{name}.crt");
+            let key = format!("{name}.key");
             bench.call(client, "/proved", &["-c", &certificate, "-j", &key])
         };
         assert_eq!(with("pump"), "GET pump-3 0");

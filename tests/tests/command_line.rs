@@ -289,7 +289,8 @@ fn an_exception_has_no_line_that_looks_like_one_of_ours() {
 #[test]
 fn a_node_whose_ports_are_in_use_names_all_of_them() {
     let node = Node::start();
-    let (http, coap) = (node.http.to_string(), node.coap.to_string());
+    let http = node.http.to_string();
+    let coap = node.coap.to_string();
     let dir = tempfile::tempdir().expect("temp folder");
     let output = Command::new(mote_binary())
         .args(["up", "--http", &http, "--coap", &coap, "--data"])

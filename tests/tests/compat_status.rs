@@ -170,7 +170,8 @@ impl Scene {
 
     /// Occupies a function's only place for as long as the test runs.
     fn fill(&self, name: &str) {
-        let (front, path) = (self.node.http, format!("/{name}"));
+        let front = self.node.http;
+        let path = format!("/{name}");
         std::thread::spawn(move || {
             let _ = mote_tests::Connection::open(front).try_call("POST", &path, &[], b"");
         });

@@ -260,7 +260,8 @@ fn each_time_of_a_schedule_is_accepted_once_whoever_is_lost() {
     let found = times(&cluster.cells[at].node, &names);
     let mut total = 0;
     for (name, times) in &found {
-        let (first, last) = (times[0], times[times.len() - 1]);
+        let first = times[0];
+        let last = times[times.len() - 1];
         let expected: Vec<u64> = (first..=last).step_by(1_000).collect();
         assert_eq!(*times, expected, "{name}: each second once, from the first to the last");
         total += times.len();

@@ -258,7 +258,8 @@ fn last_words_of_an_instance_arrive() {
 fn a_destination_takes_64_connections_of_an_instance() {
     let open = Arc::new(AtomicUsize::new(0));
     let most = Arc::new(AtomicUsize::new(0));
-    let (now, peak) = (open.clone(), most.clone());
+    let now = open.clone();
+    let peak = most.clone();
     let (port, served) = outside(70, move |mut stream| {
         peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         let mut byte = [0];
@@ -661,7 +662,8 @@ fn addresses_that_are_no_hosts_are_refused_at_the_deploy() {
 /// A program that others wrote, inside a function, speaks CoAP with a device.
 #[test]
 fn coap_clients_inside_functions_reach_a_device() {
-    let (node, device) = (Node::start(), Node::start());
+    let node = Node::start();
+    let device = Node::start();
     let lamp = "state = 'off'
 def handle(event, ctx):
     global state

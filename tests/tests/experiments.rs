@@ -169,7 +169,8 @@ fn scale_workload_bursty() {
     seen.print("scale-workload-bursty");
     seen.all_answered("bursty");
     let half_s = half.as_secs_f64();
-    let (mut quiet, mut busy) = (0.0, 0.0);
+    let mut quiet = 0.0;
+    let mut busy = 0.0;
     for round in 0..rounds {
         let from = 2.0 * half_s * round as f64;
         let (low, high) =
@@ -263,7 +264,8 @@ fn low_concurrency_high_rate() {
 fn dropped_demand() {
     let _alone = alone();
     let node = Node::start();
-    let (ramp, end) = (seconds(1.5, 30.0).as_secs_f64(), seconds(3.5, 90.0).as_secs_f64());
+    let ramp = seconds(1.5, 30.0).as_secs_f64();
+    let end = seconds(3.5, 90.0).as_secs_f64();
     // From 0 to 100 per second, then 100: the time of the n-th call.
     let time = |n: f64| {
         let in_ramp = 50.0 * ramp;
@@ -277,7 +279,8 @@ fn dropped_demand() {
         let load = open(node.http, &format!("/{name}"), &times, 48);
         let seen = Seen::new(&node, name, load);
         seen.print(&format!("dropped-demand, {name}"));
-        let (answered, refused) = (seen.load.count(200), seen.load.count(429));
+        let answered = seen.load.count(200);
+        let refused = seen.load.count(429);
         assert_eq!(answered + refused, times.len(), "refused cleanly or answered");
         // One instance answers 12 per second, a rate for which the rule never asks for a second
         // one.
@@ -328,7 +331,8 @@ fn hpa(name: &str, callers: &[u32], short_s: f64, directions: &[(f64, f64)]) {
         seen.mean(from, from + 0.1 * end)
     };
     for (fewer, more) in directions {
-        let (low, high) = (around(*fewer), around(*more));
+        let low = around(*fewer);
+        let high = around(*more);
         println!("  {low:.1} instances at {:.0} %, {high:.1} at {:.0} %", fewer * 1e2, more * 1e2);
         assert!(low < high, "{name}: {low} at {fewer}, {high} at {more}");
     }

@@ -15,7 +15,8 @@ fn deploy_example(node: &Node, name: &str) {
 fn every_example_answers_over_http() {
     let node = Node::start();
     for runtime in ["python", "node", "shell", "server"] {
-        let (hello, echo) = (format!("hello-{runtime}"), format!("echo-{runtime}"));
+        let hello = format!("hello-{runtime}");
+        let echo = format!("echo-{runtime}");
         deploy_example(&node, &hello);
         deploy_example(&node, &echo);
         let answer = node.get(&format!("/{hello}"));

@@ -221,14 +221,18 @@ fn random_workers_hurt_themselves_only() {
         assert_eq!(node.post("/other", b"warm").text(), "warm");
     }
     let before = status_bytes(&node, "VmRSS");
-    let (http, over, current) = (node.http, AtomicBool::new(false), AtomicU64::new(0));
+    let http = node.http;
+    let over = AtomicBool::new(false);
+    let current = AtomicU64::new(0);
     let mut fine = 0;
     let (calls, slowest) = std::thread::scope(|scope| {
         let neighbour = scope.spawn(|| {
             let mut connection = Connection::open(http);
-            let (mut calls, mut slowest) = (0, (Duration::ZERO, 0));
+            let mut calls = 0;
+            let mut slowest = (Duration::ZERO, 0);
             while !over.load(Ordering::SeqCst) {
-                let (since, seed) = (Instant::now(), current.load(Ordering::SeqCst));
+                let since = Instant::now();
+                let seed = current.load(Ordering::SeqCst);
                 let answer = connection.try_call("POST", "/other", &[], b"here");
                 let answer = answer.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
                 assert_eq!((answer.status, answer.text()), (200, "here".into()), "seed {seed}");

@@ -234,12 +234,10 @@ fn browsers_are_answered_without_the_function() {
         assert_eq!((answer.status, answer.header(origin)), (status, Some(APP)), "{path}");
     }
     // A function that fails.
-    let (broken, manifest) = (
-        "def handle(event, ctx):\n    raise ValueError\n",
-        rules
-            .replace("mode = \"key\"", "mode = \"public\"")
-            .replace("headers = [\"x-device\"]\n", ""),
-    );
+    let broken = "def handle(event, ctx):\n    raise ValueError\n";
+    let manifest = rules
+        .replace("mode = \"key\"", "mode = \"public\"")
+        .replace("headers = [\"x-device\"]\n", "");
     let manifest = format!("version = 1\n{manifest}");
     node.deploy_ok("broken", &[("app.py", broken), ("mote.toml", &manifest)]);
     for (version, at) in &fronts[..2] {
@@ -362,7 +360,8 @@ fn calls_at_once_are_limited() {
     let node = Node::start();
     deploy_holding(&node, "calls_at_once = 3\ncaller_calls_at_once = 2\n[access]\nmode = \"key\"");
     let key = |name: &str| node.ok(&["key", "create", name]).trim().to_owned();
-    let (one, two) = (key("one"), key("two"));
+    let one = key("one");
+    let two = key("two");
     let call = |key: &str| node.call("GET", "/hold", &[("x-api-key", key)], b"");
     let answered =
         |key: &str| node.call("GET", "/hold/quick", &[("x-api-key", key)], b"").status == 200;
@@ -515,7 +514,8 @@ fn no_place_is_lost_when_clients_disconnect() {
     let node = Node::start();
     deploy_holding(&node, &format!("calls_at_once = {PLACES}\ncaller_calls_at_once = {PLACES}"));
     let client = |seed: u64| {
-        let (mut random, mut refused) = (seed, 0);
+        let mut random = seed;
+        let mut refused = 0;
         for _ in 0..CALLS {
             let path = ["/hold/quick", "/hold/pieces", "/hold/silence", "/hold/hold"]
                 [next(&mut random) as usize % 4];
@@ -586,7 +586,8 @@ fn serve_page(page: String, listener: TcpListener) -> mpsc::Receiver<String> {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut reader = BufReader::new(stream.expect("a connection"));
-            let (mut head, mut length) = (String::new(), 0);
+            let mut head = String::new();
+            let mut length = 0;
             while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).unwrap_or(0) > 0 {
                 let line = head.lines().last().unwrap_or_default().to_ascii_lowercase();
                 if let Some(value) = line.strip_prefix("content-length:") {
@@ -618,7 +619,8 @@ fn a_browser_obeys_the_rules() {
     }
     let node = Node::start();
     let listen = || TcpListener::bind("127.0.0.1:0").expect("a port");
-    let (permitted, other) = (listen(), listen());
+    let permitted = listen();
+    let other = listen();
     let origin = format!("http://{}", permitted.local_addr().expect("an address"));
     let cors = |lines: &str| format!("[http.cors]\norigins = [\"{origin}\"]\n{lines}\n");
     deploy(

@@ -115,7 +115,8 @@ fn callbacks_and_uploads_over_tls() {
     };
     let zip = Command::new("python3").args(["-c", ZIP, "main.zip"]).current_dir(&folder).status();
     assert!(zip.is_ok_and(|status| status.success()));
-    let (good, own) = (Server::start(folder.path(), "good"), Server::start(folder.path(), "own"));
+    let good = Server::start(folder.path(), "good");
+    let own = Server::start(folder.path(), "own");
     let roots = text(folder.path().join("ca.pem"));
     let off = ["--tinyfaas-http", "off", "--tinyfaas-coap", "off", "--tinyfaas-grpc", "off"];
     let on = [["--openfaas", ":0", "--tinyfaas", ":0"].as_slice(), &off].concat();

@@ -156,7 +156,8 @@ fn an_independent_scanner_finds_nothing_weak() {
 #[test]
 fn each_host_gets_its_certificate_and_changed_ones_are_read_under_load() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (here, fresh) = (folder.path().join("here"), folder.path().join("fresh"));
+    let here = folder.path().join("here");
+    let fresh = folder.path().join("fresh");
     let names = ["a.example", "b.example"];
     if !certificates(&here, &names) || !certificates(&fresh, &names) {
         let name = "each_host_gets_its_certificate_and_changed_ones_are_read_under_load";

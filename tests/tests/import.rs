@@ -209,7 +209,8 @@ fn functions_of_a_cluster_become_projects() {
 #[test]
 fn an_import_writes_nothing_outside_of_the_project() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (project, outside) = (dir.path().join("project"), dir.path().join("outside"));
+    let project = dir.path().join("project");
+    let outside = dir.path().join("outside");
     for folder in [&project, &outside] {
         std::fs::create_dir(folder).expect("a folder");
     }

@@ -257,7 +257,8 @@ fn invocations_wait_for_their_time_and_can_be_cancelled() {
         wait_for("it runs", || (show(&node, &id)["state"] == "running").then_some(()));
         let cancels: Vec<_> = (0..4)
             .map(|_| {
-                let (http, path) = (node.http, format!("/_invocations/{id}"));
+                let http = node.http;
+                let path = format!("/_invocations/{id}");
                 std::thread::spawn(move || {
                     Connection::open(http).call("DELETE", &path, &[], b"").status
                 })
@@ -431,7 +432,9 @@ impl Senders {
         let next = Arc::new(AtomicUsize::new(0));
         let threads = (0..count)
             .map(|_| {
-                let (accepted, next, address) = (accepted.clone(), next.clone(), address.clone());
+                let accepted = accepted.clone();
+                let next = next.clone();
+                let address = address.clone();
                 std::thread::spawn(move || {
                     loop {
                         let number = next.fetch_add(1, Ordering::SeqCst);

@@ -70,7 +70,8 @@ impl Provider {
     fn start(at: SocketAddr, keys: String) -> Self {
         let listener = TcpListener::bind(at).expect("a port");
         let keys = Arc::new(Mutex::new(keys));
-        let (fetched, ends) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+        let fetched = Arc::<AtomicUsize>::default();
+        let ends = Arc::<AtomicBool>::default();
         let of_thread = (keys.clone(), fetched.clone(), ends.clone());
         let thread = std::thread::spawn(move || {
             let (keys, fetched, ends) = of_thread;
@@ -89,7 +90,8 @@ impl Provider {
     /// Answers one request; returns whether it was for the keys.
     fn serve(mut stream: TcpStream, at: SocketAddr, keys: &str) -> bool {
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        let (mut head, mut byte) = (Vec::new(), [0]);
+        let mut head = Vec::new();
+        let mut byte = [0];
         while !head.ends_with(b"\r\n\r\n") && stream.read_exact(&mut byte).is_ok() {
             head.push(byte[0]);
         }
@@ -310,7 +312,8 @@ fn a_provider_that_comes_late_is_found() {
 #[test]
 fn keys_in_a_file_need_no_provider() {
     let Some(mut signer) = Signer::start("keys_in_a_file_need_no_provider") else { return };
-    let (keys, others) = (signer.keys("a"), signer.keys("b"));
+    let keys = signer.keys("a");
+    let others = signer.keys("b");
     let node = Node::start();
     let manifest = manifest("https://login.example", "keys = \"jwks.json\"\n");
     let files = [("app.py", TELLS), ("mote.toml", manifest.as_str()), ("jwks.json", keys.as_str())];
@@ -353,7 +356,8 @@ fn doctor_says_whose_tokens_open_a_function() {
     let Some(mut signer) = Signer::start("doctor_says_whose_tokens_open_a_function") else {
         return;
     };
-    let (at, gone) = (free_address(), free_address());
+    let at = free_address();
+    let gone = free_address();
     let provider = Provider::start(at, signer.keys("a"));
     let node = Node::start_with(&[&MACHINE[..], &["--lan"]].concat());
     deploy(&node, "shut", &manifest(&issuer(at), ""));

@@ -398,7 +398,8 @@ fn no_acknowledged_increment_is_lost_when_the_node_is_killed() {
                 std::thread::spawn(move || {
                     let fast = if client % 2 == 0 { "" } else { "&fast=1" };
                     let path = format!("/loop/increment?key=c{client}{fast}");
-                    let (mut sent, mut highest) = (0, 0);
+                    let mut sent = 0;
+                    let mut highest = 0;
                     let mut connection = Connection::open(http);
                     while !killed.load(Ordering::SeqCst) {
                         sent += 1;

@@ -39,7 +39,8 @@ fn a_certificate_is_trusted_by_fingerprint_or_authority() {
     let admin = free_address().to_string();
     let node = Node::start_with(&["--admin", &admin, "--https", "127.0.0.1:0"]);
     node.deploy_ok("hello", &[("app.py", HELLO)]);
-    let (token, print) = (node.token(), fingerprint(&node));
+    let token = node.token();
+    let print = fingerprint(&node);
     let address = format!("https://{admin}");
     let list = ["--node", address.as_str(), "list", "-o", "name"];
     let base = ("MOTE_TOKEN", token.as_str());
@@ -119,7 +120,8 @@ fn login_keeps_a_token_that_the_node_accepts_and_logout_forgets_it() {
     let node = Node::start_with(&["--admin", &admin, "--https", "127.0.0.1:0"]);
     node.deploy_ok("hello", &[("app.py", HELLO)]);
     let made = node.ok(&["token", "create", "me", "--role", "viewer"]);
-    let (token, print) = (made.trim(), fingerprint(&node));
+    let token = made.trim();
+    let print = fingerprint(&node);
     let address = format!("https://{admin}");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("new/nodes.toml");
@@ -196,7 +198,8 @@ fn login_keeps_a_token_that_the_node_accepts_and_logout_forgets_it() {
     assert!(mote(&names, &[("MOTE_NODES", shown)]).status.success());
 
     // What a variable says about the certificate is kept.
-    let (path, told) = (given.to_str().unwrap(), ("MOTE_FINGERPRINT", print.as_str()));
+    let path = given.to_str().unwrap();
+    let told = ("MOTE_FINGERPRINT", print.as_str());
     let by_variable = ["login", &address, "--name", "told", "--token-file", path];
     printed(&mote(&by_variable, &[("MOTE_NODES", shown), told]));
     let list = ["--node", "told", "list", "-o", "name"];
@@ -218,14 +221,16 @@ fn other_machines_manage_a_node_over_tls_only() {
     let Some(far) = Far::new(210 + (std::process::id() % 20) as u8) else {
         return skip("management from another machine", "cannot make a network namespace");
     };
-    let (admin, openfaas) = (free_address().port(), free_address().port());
+    let admin = free_address().port();
+    let openfaas = free_address().port();
     let at = |host: std::net::Ipv4Addr, port: u16| format!("{host}:{port}");
     let open = at(std::net::Ipv4Addr::UNSPECIFIED, admin);
     let gateway = at(std::net::Ipv4Addr::UNSPECIFIED, openfaas);
     let node = Node::start_with(&["--lan", "--admin", &open, "--openfaas", &gateway]);
     node.deploy_ok("hello", &[("app.py", HELLO)]);
     assert!(node.announcement.contains(&format!("https://{open}")), "{}", node.announcement);
-    let (token, print) = (node.token(), fingerprint(&node));
+    let token = node.token();
+    let print = fingerprint(&node);
     let variables = [("MOTE_TOKEN", token.as_str()), ("MOTE_FINGERPRINT", print.as_str())];
     let there = at(far.near, admin);
     let list = |scheme: &str| {

@@ -264,7 +264,8 @@ impl Http2 {
             let Some(head) = self.read.get(..9) else { return Ok(()) };
             let length =
                 usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
-            let (kind, flags) = (head[3], head[4]);
+            let kind = head[3];
+            let flags = head[4];
             let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
             if self.read.len() < 9 + length {
                 return Ok(());
@@ -327,7 +328,8 @@ fn never_ends_a_message(attack: &Attack) -> std::io::Result<()> {
         )?;
         attack.count(1);
     }
-    let (piece, mut sent) = (vec![0; 16 << 10], 0);
+    let piece = vec![0; 16 << 10];
+    let mut sent = 0;
     while !attack.is_over() && sent < 400 << 20 {
         let mut went = false;
         for stream in &streams {
@@ -430,7 +432,8 @@ fn many_attacks_at_once_leave_the_node_small() {
         }
         let until = Instant::now() + ATTACK;
         let mut connection = Connection::open(attack.http);
-        let (mut calls, mut failed) = (0, Vec::new());
+        let mut calls = 0;
+        let mut failed = Vec::new();
         let mut growth = Vec::new();
         while Instant::now() < until {
             match connection.try_call("POST", "/honest", &[], b"here") {

@@ -489,7 +489,9 @@ fn tls_with_a_client_certificate() {
     deploy(&node, "safe", ECHO, &trigger(&format!("ca = {{ secret = \"ca\" }}\n{client}")));
     wait_for_state(&node, "safe", "subscribed");
     let tls = |name: &str| certificates.path().join(name).display().to_string();
-    let (ca, cert, key) = (tls("ca.pem"), tls("client.pem"), tls("client.key"));
+    let ca = tls("ca.pem");
+    let cert = tls("client.pem");
+    let key = tls("client.key");
     let tls = ["--cafile", &ca, "--cert", &cert, "--key", &key];
     let answers = Subscriber::start(broker.port, &[&["-t", "out"], &tls[..]].concat());
     broker.publish_with(&[&["-t", "in", "-q", "1", "-m", "hello"], &tls[..]].concat(), &[]);
@@ -546,7 +548,8 @@ def handle(event, ctx):
     }
     deploy(&node, "later", &code, &all);
     wait_for_state(&node, "later", "subscribed");
-    let (first, second) = (numbers(0..100), numbers(100..200));
+    let first = numbers(0..100);
+    let second = numbers(100..200);
     for version in ["3.1.1", "5"] {
         broker.publish(&format!("in/{version}"), 2, &first);
     }

@@ -95,7 +95,8 @@ def handle(event, ctx):
     let mut distinct = BTreeSet::new();
     let mut read = 0;
     let began = Instant::now();
-    let (mut failed, mut last) = (0, Instant::now());
+    let mut failed = 0;
+    let mut last = Instant::now();
     while distinct.len() < total {
         for line in effects.all().drain(read..) {
             let mut words = line.split(' ').map(str::to_owned);

@@ -62,7 +62,8 @@ impl Bench {
         let own = ["--mqtt", "127.0.0.1:0", "--mqtt-tls", "127.0.0.1:0"];
         let folder = files.path("certificates");
         let node = Node::start_with(&[&own[..], &["--certificates", &folder], flags].concat());
-        let (port, plain) = (node.platform("mqtts").port(), node.platform("mqtt").port());
+        let port = node.platform("mqtts").port();
+        let plain = node.platform("mqtt").port();
         Some(Self { files, node, port, plain })
     }
 
@@ -170,7 +171,8 @@ fn functions_are_called_by_messages_over_tls() {
 
     // Each port speaks what it says, and a client that trusts somebody else does not connect.
     let message = ["-t", "in/x", "-m", "x"];
-    let (own, wrong) = (bench.files.path("other.crt"), bench.files.path("plant.crt"));
+    let own = bench.files.path("other.crt");
+    let wrong = bench.files.path("plant.crt");
     for (port, trusted) in
         [(bench.port, None), (bench.plain, Some(&own)), (bench.port, Some(&wrong))]
     {
@@ -196,7 +198,8 @@ fn users_are_the_same_with_and_without_tls() {
     let wrong = ["-u", "thermo", "-P", "wrong", "-t", "sensors/a/temp", "-m", "x"];
     assert!(!bench.publish(&wrong).status.success());
     let watch = ["-u", "watch", "-P", "w", "-t", "sensors/#", "-q", "1"];
-    let (plain, encrypted) = (Subscriber::start(bench.plain, &watch), bench.subscribe(&watch));
+    let plain = Subscriber::start(bench.plain, &watch);
+    let encrypted = bench.subscribe(&watch);
     let other = bench.publish(&with(&["-t", "other", "-m", "no"]));
     let text = String::from_utf8_lossy(&other.stderr).to_lowercase();
     assert!(!other.status.success() || text.contains("not authorized"), "{other:?}");
@@ -382,7 +385,8 @@ fn a_certificate_stands_for_the_user_that_it_names() {
         "--client-ca",
         &clients,
     ]);
-    let (port, plain) = (node.platform("mqtts").port(), node.platform("mqtt").port());
+    let port = node.platform("mqtts").port();
+    let plain = node.platform("mqtt").port();
     let bench = Bench { files, node, port, plain };
     // The test waits for the last one.
     for name in ["fan-2", "pump-4.plant.example", "pump-5", "pump-3"] {
@@ -390,7 +394,8 @@ fn a_certificate_stands_for_the_user_that_it_names() {
     }
     let shown = |name: &str, more: &[&str]| {
         let file = |ending| bench.files.path(&format!("{name}.{ending}"));
-        let (certificate, key) = (file("crt"), file("key"));
+        let certificate = file("crt");
+        let key = file("key");
         let args = ["--cert", &certificate, "--key", &key, "-V", "5", "-q", "1", "-m", "x"];
         let output = bench.publish(&[&args[..], more].concat());
         let said = String::from_utf8_lossy(&output.stderr).to_lowercase();
@@ -496,7 +501,8 @@ fn paho_finds_everything_over_tls() {
         return skip(test, "paho-mqtt is not installed");
     }
     let Some(bench) = Bench::start(test, &[]) else { return };
-    let (port, trusted) = (bench.port.to_string(), bench.files.path("other.crt"));
+    let port = bench.port.to_string();
+    let trusted = bench.files.path("other.crt");
     let output = Command::new(python).args(["-c", PAHO, &port, &trusted]).output();
     let output = output.expect("python");
     let text = String::from_utf8_lossy(&output.stderr);
@@ -520,9 +526,11 @@ fn wrong_settings_are_named() {
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).expect("a folder");
     let empty = empty.to_str().expect("UTF-8");
-    let (one, taken) = (free_address().to_string(), free_address());
+    let one = free_address().to_string();
+    let taken = free_address();
     let holder = std::net::TcpListener::bind(taken).expect("a free port");
-    let (in_use, taken) = (format!("port {} is already in use", taken.port()), taken.to_string());
+    let in_use = format!("port {} is already in use", taken.port());
+    let taken = taken.to_string();
     for (flags, expected) in [
         (&["--mqtt-tls", "on"][..], "mqtt_tls: needs mqtt = \"on\" or an address"),
         (&["--mqtt", &one, "--mqtt-tls", &one], "mqtt_tls: not the address of mqtt"),

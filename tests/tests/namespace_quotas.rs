@@ -55,7 +55,8 @@ fn instances_share_the_processors_of_their_namespace() {
 fn files_of_a_namespace_have_a_limit() {
     let (node, _) = start(&[]);
     node.ok(&["namespace", "update", "plant", "--disk", "200KiB"]);
-    let (first, second) = (code_of(90_000, "first "), code_of(90_000, "second"));
+    let first = code_of(90_000, "first ");
+    let second = code_of(90_000, "second");
     deploy_ok(&node, "plant", "one", &[("app.py", &first)]);
     let used = describe(&node, "disk_bytes");
     assert!((90_000..110_000).contains(&used), "{used}");

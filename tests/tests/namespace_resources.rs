@@ -171,7 +171,8 @@ fn options(mut bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
         bytes = rest;
         taken.to_vec()
     };
-    let (mut number, mut all) = (0, Vec::new());
+    let mut number = 0;
+    let mut all = Vec::new();
     while let [first] = take(1)[..]
         && first != 0xff
     {
@@ -340,7 +341,8 @@ fn builds_of_namespaces_take_turns() {
     let order = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for name in names {
-            let (node, order) = (&node, &order);
+            let node = &node;
+            let order = &order;
             scope.spawn(move || {
                 node.deploy_ok(name, &[("function.go", &go(name))]);
                 order.lock().expect("a list").push(name);

@@ -18,7 +18,8 @@ fn a_busy_namespace_leaves_others_their_share() {
         let one = node.json(&["namespace", "describe", namespace, "-o", "json"]);
         one["instances"].as_u64().expect("a number")
     };
-    let (is_over, failed) = (std::sync::atomic::AtomicBool::new(false), AtomicUsize::new(0));
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let failed = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..64 {
             scope.spawn(|| {

@@ -202,7 +202,8 @@ fn every_route_asks_for_the_scope_of_a_token() {
                 let upper = method.to_uppercase();
                 for (role, token) in &scoped {
                     let answer = manage(admin, &upper, &target, token, b"");
-                    let (status, text) = (answer.status, answer.text());
+                    let status = answer.status;
+                    let text = answer.text();
                     let shown = format!("{kind} {upper} {target} as {role}: {status} {text}");
                     match expected(method, path, role, is_own) {
                         Expected::Role => {
@@ -489,7 +490,8 @@ fn a_namespace_that_comes_again_has_nothing_of_the_former_one() {
         assert_eq!(answer.status, 202, "{}", answer.text());
         answer.json()["id"].as_str().expect("an id").to_owned()
     };
-    let (first, kept) = (later("/asker.plant?own=1"), later("/asker.orchard?own=1"));
+    let first = later("/asker.plant?own=1");
+    let kept = later("/asker.orchard?own=1");
     assert_eq!(later("/asker.plant?own=1"), first, "the key is known");
     node.mote_with_input(&["secret", "set", "db", "--namespace", "plant"], b"value");
     let key = node.ok(&["key", "create", "dev", "--namespace", "plant"]).trim().to_owned();

@@ -79,7 +79,8 @@ fn connection_of(node: &Node) -> Option<u32> {
 #[test]
 fn functions_of_two_nodes_share_their_state() {
     let Some(server) = Server::start("") else { return };
-    let (a, b) = (node(&server), node(&server));
+    let a = node(&server);
+    let b = node(&server);
     a.deploy_ok("py", &[("mote.toml", MANIFEST), ("app.py", PYTHON)]);
     b.deploy_ok("js", &[("mote.toml", MANIFEST), ("index.mjs", NODE)]);
     for round in 1..=10 {
@@ -116,15 +117,19 @@ fn functions_of_two_nodes_share_their_state() {
 fn no_acknowledged_increment_is_lost_when_nodes_end() {
     let Some(mut server) = Server::start("") else { return };
     let files = [("mote.toml", MANIFEST), ("app.py", PYTHON)];
-    let (mut a, b) = (node(&server), node(&server));
+    let mut a = node(&server);
+    let b = node(&server);
     a.deploy_ok("py", &files);
     b.deploy_ok("py", &files);
-    let (acknowledged, tried) = (AtomicU64::new(0), AtomicU64::new(0));
+    let acknowledged = AtomicU64::new(0);
+    let tried = AtomicU64::new(0);
     for round in 0..4 {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for node in [&a, &b] {
-                let (stop, acknowledged, tried) = (&stop, &acknowledged, &tried);
+                let stop = &stop;
+                let acknowledged = &acknowledged;
+                let tried = &tried;
                 let address = node.http;
                 scope.spawn(move || {
                     let mut connection = None;

@@ -350,7 +350,9 @@ impl Senders {
         let accepted = Arc::new(Mutex::new(HashMap::new()));
         let next = Arc::new(AtomicUsize::new(0));
         let thread = |_| {
-            let (accepted, next, address) = (accepted.clone(), next.clone(), address.clone());
+            let accepted = accepted.clone();
+            let next = next.clone();
+            let address = address.clone();
             std::thread::spawn(move || {
                 loop {
                     let number = next.fetch_add(1, Ordering::SeqCst);

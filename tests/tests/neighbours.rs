@@ -48,7 +48,8 @@ fn call_victim(http: SocketAddr, length: Duration) -> (Vec<Duration>, Vec<String
     let callers: Vec<_> = (0..CONNECTIONS)
         .map(|first| {
             std::thread::spawn(move || {
-                let (mut times, mut failures) = (Vec::new(), Vec::new());
+                let mut times = Vec::new();
+                let mut failures = Vec::new();
                 let mut connection = Connection::open(http);
                 for turn in (first..).step_by(CONNECTIONS as usize) {
                     let intended = start + interval * turn;
@@ -69,7 +70,8 @@ fn call_victim(http: SocketAddr, length: Duration) -> (Vec<Duration>, Vec<String
             })
         })
         .collect();
-    let (mut times, mut failures) = (Vec::new(), Vec::new());
+    let mut times = Vec::new();
+    let mut failures = Vec::new();
     for caller in callers {
         let (more_times, more_failures) = caller.join().unwrap();
         times.extend(more_times);
@@ -177,7 +179,8 @@ fn measure(node: &Node, aggressors: &[(&str, &str)]) -> Vec<f64> {
                 assert!(OWN_FAULTS.contains(status) && own, "{name} got {status} {code}");
             }
             wait_until_gone(node, name);
-            let (before, after) = (p99(&alone), p99(&disturbed));
+            let before = p99(&alone);
+            let after = p99(&disturbed);
             let ratio = after.as_secs_f64() / before.as_secs_f64();
             println!(
                 "round {round} {name:7} p99 {:.2} ms alone, {:.2} ms beside, ratio {ratio:.2}; \
@@ -230,7 +233,8 @@ fn greedy_functions_do_not_slow_their_neighbours() {
     }
     assert_eq!(node.get("/victim").text(), "hello");
 
-    let (pid, processes) = (node.pid(), cgroup_processes(node.pid()));
+    let pid = node.pid();
+    let processes = cgroup_processes(node.pid());
     assert!(!processes.is_empty(), "the victim runs in a group of its own");
     assert!(node.stop().success());
     wait_for("the last process to go", || {

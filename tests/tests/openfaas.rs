@@ -403,7 +403,8 @@ fn callback_server_at(host: &str) -> (SocketAddr, mpsc::Receiver<(String, String
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut reader = BufReader::new(stream.expect("a connection"));
-            let (mut head, mut length) = (String::new(), 0);
+            let mut head = String::new();
+            let mut length = 0;
             loop {
                 let mut line = String::new();
                 if reader.read_line(&mut line).expect("a line") <= 2 {

@@ -118,10 +118,8 @@ fn roles_hold_for_the_apis_of_other_platforms() {
     let admin = free_address().to_string();
     let node = Node::start_with(&[&on[..], &[&admin]].concat());
     node.deploy_ok("hello", &[("app.py", HELLO)]);
-    let (reader, shipper) = (
-        token(&node, "reader", &["--role", "viewer"]),
-        token(&node, "shipper", &["--role", "deployer"]),
-    );
+    let reader = token(&node, "reader", &["--role", "viewer"]);
+    let shipper = token(&node, "shipper", &["--role", "deployer"]);
     let openfaas = node.platform("openfaas");
     let faas = |method: &str, token: &str, body: &[u8]| {
         let credentials = basic_auth("admin", token);

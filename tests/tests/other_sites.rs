@@ -71,7 +71,8 @@ impl Site {
         );
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let (page, sender) = (page.clone(), sender.clone());
+                let page = page.clone();
+                let sender = sender.clone();
                 let stream = stream.expect("a connection");
                 std::thread::spawn(move || serve(stream, node, &page, &sender));
             }
@@ -130,7 +131,8 @@ fn serve(mut stream: TcpStream, node: Option<SocketAddr>, page: &str, reports: &
         let mut behind = TcpStream::connect(node).expect("the node");
         behind.write_all(&request).expect("sent");
         stream.set_read_timeout(None).expect("a socket");
-        let (mut near, mut far) = (stream.try_clone().unwrap(), behind.try_clone().unwrap());
+        let mut near = stream.try_clone().unwrap();
+        let mut far = behind.try_clone().unwrap();
         std::thread::spawn(move || {
             let _ = std::io::copy(&mut near, &mut far);
             let _ = far.shutdown(std::net::Shutdown::Write);

@@ -513,7 +513,8 @@ fn openwhisk_throttles_each_namespace() {
         client.ok("PUT", &format!("{NAMESPACES}/_/actions/hello"), &action(ACTION));
         client
     };
-    let (plant, orchard) = (client("plant"), client("orchard"));
+    let plant = client("plant");
+    let orchard = client("orchard");
     let invoke = format!("{NAMESPACES}/_/actions/hello?blocking=true&result=true");
     let refused = (0..130).any(|_| plant.send("POST", &invoke, &json!({})).status == 429);
     assert!(refused, "130 invocations in a row");

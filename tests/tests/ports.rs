@@ -165,7 +165,8 @@ fn a_port_that_cannot_be_had_refuses_the_deploy_and_changes_nothing() {
     let free = free_port();
     let permit = format!("1-{},{}-65535", free - 1, free + 1);
     let node = Node::start_with(&["--function-ports", &permit]);
-    let (first, second) = (free_port(), free_port());
+    let first = free_port();
+    let second = free_port();
     deploy(&node, "first", first);
     deploy(&node, "second", second);
 
@@ -221,7 +222,8 @@ fn a_node_gives_functions_only_the_ports_of_its_setting() {
 #[test]
 fn a_port_follows_the_live_revision() {
     let node = Node::start_with(&PERMIT);
-    let (old, new) = (free_port(), free_port());
+    let old = free_port();
+    let new = free_port();
     deploy(&node, "shop", old);
     let mut kept = Connection::open(at(old));
     let mut call = |path: &str| kept.call("GET", path, &[("host", "localhost")], b"");
@@ -256,7 +258,8 @@ fn a_port_follows_the_live_revision() {
 #[test]
 fn a_port_is_open_again_after_a_restart_or_the_node_says_why_not() {
     let node = Node::start_with(&PERMIT);
-    let (mine, lost) = (free_port(), free_port());
+    let mine = free_port();
+    let lost = free_port();
     deploy(&node, "mine", mine);
     deploy(&node, "lost", lost);
     let node = node.crash_and_restart();

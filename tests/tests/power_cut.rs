@@ -86,12 +86,15 @@ fn nothing_that_was_accepted_is_lost_at_a_power_cut() {
     assert!(run("sync", &[]));
 
     let accepted: Arc<Mutex<HashMap<usize, String>>> = Arc::default();
-    let (next, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let next = Arc::new(AtomicUsize::new(0));
+    let stop = Arc::new(AtomicBool::new(false));
     // The clients run ahead of each cut by some invocations and then wait for the next.
     let limit = Arc::new(AtomicUsize::new(0));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
-            let (accepted, next, stop) = (accepted.clone(), next.clone(), stop.clone());
+            let accepted = accepted.clone();
+            let next = next.clone();
+            let stop = stop.clone();
             let limit = limit.clone();
             let address = node.http;
             std::thread::spawn(move || {
@@ -119,7 +122,8 @@ fn nothing_that_was_accepted_is_lost_at_a_power_cut() {
 
     let name = node.dir.path().file_name().expect("a name").to_owned();
     let count = || accepted.lock().expect("not poisoned").len();
-    let (mut checked, mut lost_controls) = (0, 0);
+    let mut checked = 0;
+    let mut lost_controls = 0;
     for cut in 0..cuts {
         let goal = count() + 50 + 37 * (cut % 7);
         limit.store(goal + 100, Ordering::SeqCst);

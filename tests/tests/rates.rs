@@ -202,7 +202,8 @@ fn tokens_come_back() {
     let node = Node::start();
     let limits = manifest("rate = \"20/s\"\nburst = 1");
     node.deploy_ok("meter", &[("app.py", CODE), ("mote.toml", &limits)]);
-    let (mut accepted, mut refused) = (0, 0);
+    let mut accepted = 0;
+    let mut refused = 0;
     while accepted < 10 || refused == 0 {
         match node.get("/meter").status {
             200 => accepted += 1,

@@ -159,7 +159,8 @@ fn lost_databases_are_said_and_the_node_goes_on() {
                 damage(&data.join(name));
             }
         });
-        let (log, doctor) = (node.log(), node.doctor(&[]));
+        let log = node.log();
+        let doctor = node.doctor(&[]);
         for name in ["journal.db", "state.db"] {
             assert!(log.contains(&format!("{name} {expected}")), "{log}");
             assert!(doctor.contains(name), "{doctor}");

@@ -245,7 +245,8 @@ fn callers_never_notice_a_switch() {
     let mut rollout = Rollout { node: Node::start(), operations: Vec::new(), newest: 0 };
     rollout.deploy();
     let mut load = Load::default();
-    let (http, coap) = (rollout.node.http, rollout.node.coap);
+    let http = rollout.node.http;
+    let coap = rollout.node.coap;
     for _ in 0..8 {
         load.http1(http, "/f", RATE / 20);
     }
@@ -262,7 +263,8 @@ fn callers_never_notice_a_switch() {
         }
     }
     let swapped = started.elapsed();
-    let (old, new) = (node_before(&rollout.operations), rollout.live());
+    let old = node_before(&rollout.operations);
+    let new = rollout.live();
     rollout.operate(&[old, new], |node| {
         node.ok(&["traffic", "f", &format!("{old}=75"), &format!("{new}=25")]);
     });

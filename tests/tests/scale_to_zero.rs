@@ -200,20 +200,25 @@ impl Aim {
 
 /// Calls until there were enough calls and stops, or the time is over.
 fn run(node: &Node, kind: &Kind, name: &str) -> (Seen, Overlaps) {
-    let (path, http) = (format!("/{name}"), node.http);
-    let (calls_min, overlaps_min) = (kind.calls / kind.functions, kind.overlaps / kind.functions);
+    let path = format!("/{name}");
+    let http = node.http;
+    let calls_min = kind.calls / kind.functions;
+    let overlaps_min = kind.overlaps / kind.functions;
     let follower = node.follow(name);
     wait_for("the follower", || follower.lines.try_recv().ok());
-    let (begin, end) = (Barrier::new(CALLERS as usize), Barrier::new(CALLERS as usize));
+    let begin = Barrier::new(CALLERS as usize);
+    let end = Barrier::new(CALLERS as usize);
     let each = AtomicU32::new(0);
-    let (mut seen, mut overlaps) = (Seen::default(), Overlaps::default());
+    let mut seen = Seen::default();
+    let mut overlaps = Overlaps::default();
     let mut aim = Aim { offset_us: 0, random: u64::from(node.pid()) };
     let since = Instant::now();
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..CALLERS)
             .map(|_| {
                 scope.spawn(|| {
-                    let (mut seen, mut connection) = (Seen::default(), Connection::open(http));
+                    let mut seen = Seen::default();
+                    let mut connection = Connection::open(http);
                     loop {
                         begin.wait();
                         let calls = each.load(Ordering::Acquire);
@@ -288,12 +293,14 @@ fn no_call_is_lost_to_a_stop() {
         ]
     };
     let node = Node::start();
-    let (mut calls, mut met) = (0, 0);
+    let mut calls = 0;
+    let mut met = 0;
     for kind in &kinds {
         let names: Vec<_> = (1..=kind.functions).map(|n| format!("{}-{n}", kind.name)).collect();
         names.iter().for_each(|name| deploy(&node, kind.name, name));
         let since = Instant::now();
-        let (mut seen, mut overlaps) = (Seen::default(), Overlaps::default());
+        let mut seen = Seen::default();
+        let mut overlaps = Overlaps::default();
         std::thread::scope(|scope| {
             let runs: Vec<_> =
                 names.iter().map(|name| scope.spawn(|| run(&node, kind, name))).collect();

@@ -44,12 +44,15 @@ fn call_until(
     callers: u32,
     instances: usize,
 ) -> (Duration, Arc<Tally>) {
-    let (stop, tally) = (Arc::new(AtomicBool::new(false)), Arc::new(Tally::default()));
+    let stop = Arc::new(AtomicBool::new(false));
+    let tally = Arc::new(Tally::default());
     let (seen, answers) = mpsc::channel();
     let since = Instant::now();
     let callers: Vec<_> = (0..callers)
         .map(|_| {
-            let (stop, tally, seen) = (stop.clone(), tally.clone(), seen.clone());
+            let stop = stop.clone();
+            let tally = tally.clone();
+            let seen = seen.clone();
             std::thread::spawn(move || {
                 let mut connection = Connection::open(http);
                 while !stop.load(Ordering::Relaxed) {
@@ -189,7 +192,8 @@ fn no_request_is_lost_at_idle_stops() {
         .iter()
         .enumerate()
         .map(|(at, name)| {
-            let (http, path) = (node.http, format!("/{name}"));
+            let http = node.http;
+            let path = format!("/{name}");
             std::thread::spawn(move || {
                 let mut connection = Connection::open(http);
                 let mut state = at as u64 + 1;

@@ -78,7 +78,9 @@ fn now_s() -> u64 {
 fn due(report: &Value) -> u64 {
     let text = report["due"].as_str().unwrap();
     let number = |range: std::ops::Range<usize>| text.get(range).unwrap().parse::<u64>().unwrap();
-    let (year, month, day) = (number(0..4), number(5..7), number(8..10));
+    let year = number(0..4);
+    let month = number(5..7);
+    let day = number(8..10);
     // Years begin in March here, so that a leap day is the last day of its year.
     let year = year - u64::from(month < 3);
     let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * ((month + 9) % 12) + 2) / 5;
@@ -92,7 +94,8 @@ fn schedules(node: &Node) -> Vec<Value> {
 
 #[test]
 fn a_function_runs_by_its_schedules_until_it_is_removed() {
-    let (node, reports) = (Node::start(), Reports::listen());
+    let node = Node::start();
+    let reports = Reports::listen();
     let one = "[[trigger]]\nevery = \"1s\"\nmethod = \"PUT\"\npath = \"/tidy?deep=1\"\nbody = \"b\"\n\
         headers = { X-A = \"1\" }\n[[trigger]]\ncron = \"0 3 * * *\"\ntimezone = \"Europe/Berlin\"\n";
     reports.deploy(&node, "f", one);
@@ -187,7 +190,8 @@ fn between(runs: &BTreeMap<String, BTreeSet<u64>>, name: &str, from: u64, to: u6
 
 #[test]
 fn a_restart_makes_up_for_what_the_manifest_says() {
-    let (node, reports) = (Node::start(), Reports::listen());
+    let node = Node::start();
+    let reports = Reports::listen();
     let policies = ["skip", "run-once", "run-all"];
     for missed in policies {
         let trigger = format!("[[trigger]]\nevery = \"1s\"\nmissed = \"{missed}\"\n");
@@ -235,7 +239,8 @@ fn a_restart_makes_up_for_what_the_manifest_says() {
 
 #[test]
 fn kill_9_neither_loses_nor_repeats_a_time() {
-    let (mut node, reports) = (Node::start(), Reports::listen());
+    let mut node = Node::start();
+    let reports = Reports::listen();
     reports.deploy(
         &node,
         "f",
@@ -321,7 +326,8 @@ fn every_due_time_while_the_node_runs_runs_exactly_once() {
         "0-59 * * * * *",
     ];
     const WANTED: usize = 2_000;
-    let (mut node, reports) = (Node::start(), Reports::listen());
+    let mut node = Node::start();
+    let reports = Reports::listen();
     let mut schedules = Vec::new();
     for zone in ZONES {
         for (number, expression) in EXPRESSIONS.iter().enumerate() {

@@ -73,7 +73,8 @@ fn given_sockets_replace_those_of_the_settings() {
     manager.wait_told("READY=1");
     manager.deploy("echo", ECHO);
     let log = manager.log();
-    let (http, coap) = (manager.http, manager.coap);
+    let http = manager.http;
+    let coap = manager.coap;
     for line in [
         format!("http   http://{http}\n"),
         format!("coap   coap://{coap}\n"),
@@ -291,7 +292,8 @@ fn the_activator_of_systemd_starts_the_node() {
         return skip("activation", "systemd-socket-activate is not installed");
     }
     let dir = tempfile::tempdir().expect("temp folder");
-    let (http, management) = (free_address(), dir.path().join("management"));
+    let http = free_address();
+    let management = dir.path().join("management");
     let log = dir.path().join("log");
     let open = || std::fs::File::create(&log).expect("a file");
     let mut node = Command::new("systemd-socket-activate")

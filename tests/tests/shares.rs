@@ -141,7 +141,8 @@ fn connections_of_many_addresses_keep_nobody_out() {
     let bearer = format!("Bearer {}", node.token());
     let http = SocketAddr::from((far.near, node.http.port()));
     let admin = SocketAddr::from((far.near, admin));
-    let (caller, operator) = ([("x-api-key", key)], [("authorization", bearer.as_str())]);
+    let caller = [("x-api-key", key)];
+    let operator = [("authorization", bearer.as_str())];
     far.run(|| {
         let mut kept = Connection::open(http);
         let mut managing = Connection::open(admin);

@@ -147,7 +147,8 @@ fn tests_do_not_sleep_instead_of_waiting() {
                 line.ends_with("loop {") || line.starts_with("while ") || line.starts_with("for ")
             });
             let measures = above.last().is_some_and(|line| line.trim().starts_with("// Measured"));
-            let (shown, number) = (file.display(), at + 1);
+            let shown = file.display();
+            let number = at + 1;
             assert!(
                 in_loop || measures,
                 "{shown}:{number}: a pause that waits for nothing: {line}"
@@ -158,7 +159,8 @@ fn tests_do_not_sleep_instead_of_waiting() {
 
 #[test]
 fn the_readme_and_the_summary_name_every_guide() {
-    let (readme, summary) = (read(root().join("README.md")), read(root().join("docs/SUMMARY.md")));
+    let readme = read(root().join("README.md"));
+    let summary = read(root().join("docs/SUMMARY.md"));
     for entry in std::fs::read_dir(root().join("docs/guides")).expect("the guides") {
         let name = entry.expect("a guide").file_name().to_string_lossy().into_owned();
         assert!(readme.contains(&format!("docs/guides/{name}")), "README.md lacks {name}");

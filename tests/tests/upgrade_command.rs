@@ -531,7 +531,8 @@ fn an_installation_that_others_can_change_is_refused() {
         return skip("owners", "only root can give files to others");
     }
     let installed = Installed::new(&[]);
-    let (dir, prefix) = (installed.dir.path(), &installed.prefix);
+    let dir = installed.dir.path();
+    let prefix = &installed.prefix;
     let archive = Release::new(NEW).pack(dir, |_| {});
     let words = ["--yes", "--unsigned", archive.to_str().expect("UTF-8")];
     let scripts = dir.join("mote-0.1.0");

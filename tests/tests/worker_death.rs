@@ -53,7 +53,8 @@ fn killed(
     headers: Headers,
     kills: u32,
 ) -> (Answer, Duration) {
-    let (http, path) = (node.http, format!("/{function}"));
+    let http = node.http;
+    let path = format!("/{function}");
     // An answer can be complete before the node no longer counts its invocation as running. The kill
     // would then come before the call.
     wait_for("the call before to end", || (running(node, function) == 0).then_some(()));
@@ -119,7 +120,10 @@ fn a_killed_worker_fails_only_what_may_not_run_twice() {
         ("DELETE", &[], 200),
         ("POST", &key, 200),
     ];
-    let (mut failed, mut again, mut cold, mut replaced) = (0, 0, Vec::new(), Vec::new());
+    let mut failed = 0;
+    let mut again = 0;
+    let mut cold = Vec::new();
+    let mut replaced = Vec::new();
     for round in 0..rounds {
         let (method, headers, expected) = kinds[round % kinds.len()];
         let (answer, took) = killed(&node, "f", method, headers, 1);
@@ -135,7 +139,8 @@ fn a_killed_worker_fails_only_what_may_not_run_twice() {
         // No call waited, so nothing was started until now.
         cold.push(cold_start(&node));
     }
-    let (cold, replaced) = (median(&mut cold), median(&mut replaced));
+    let cold = median(&mut cold);
+    let replaced = median(&mut replaced);
     println!(
         "{rounds} workers killed, {failed} calls failed, {again} ran again; from the kill to work \
          in the replacement {replaced:?}, cold start {cold:?}: {:.2}",
@@ -207,7 +212,9 @@ fn no_more_calls_fail_than_the_worker_held() {
     let manifest = "version = 1\n[limits]\nconcurrency = 3\n[scale]\nmax = 2\nmin = 2\n";
     node.deploy_ok("f", &[("app.mjs", &code), ("mote.toml", manifest)]);
     let rounds = if is_long() { 100 } else { 5 };
-    let (mut failed, mut most, mut hit) = (0, 0, 0);
+    let mut failed = 0;
+    let mut most = 0;
+    let mut hit = 0;
     for round in 0..rounds {
         // The worker that was killed last must be gone, and the node must know it. While a worker
         // dies, the node may give it calls, which would be lost in addition to those of the next
@@ -295,7 +302,8 @@ fn requests_that_kill_their_worker_cost_others_little() {
     let code = "import os\ndef handle(event, ctx):\n    if event.path == '/kill':\n        os.kill(os.getpid(), 9)\n    return 'fine'\n";
     node.deploy_ok("f", &[("app.py", code), ("mote.toml", ALONE)]);
     let rounds = if is_long() { 100 } else { 5 };
-    let (mut killed, mut served) = (0, 0);
+    let mut killed = 0;
+    let mut served = 0;
     for _ in 0..rounds {
         // Each call kills a worker, and then the worker that runs the call again.
         for _ in 0..2 {

@@ -19,7 +19,8 @@ fn main() -> ExitCode {
         let word = words.next().expect("usage: mote-callers HTTP COAP");
         word.parse().unwrap_or_else(|error| panic!("{word}: {error}"))
     };
-    let (http, coap) = (address(), address());
+    let http = address();
+    let coap = address();
     let callers = Callers::of_every_kind(http, coap);
     for line in std::io::stdin().lock().lines() {
         let more: usize = line.expect("a line").trim().parse().expect("a number");
@@ -28,7 +29,9 @@ fn main() -> ExitCode {
         println!("{}", callers.answered());
     }
     let (tallies, accepted) = callers.stop();
-    let (mut answered, mut repeated, mut lost) = (0, 0, 0);
+    let mut answered = 0;
+    let mut repeated = 0;
+    let mut lost = 0;
     for (kind, tally) in &tallies {
         tally.lost.iter().take(5).for_each(|why| println!("  {kind}: lost: {why}"));
         answered += tally.answered;

@@ -8,7 +8,8 @@ pub(crate) struct Tables {
 
 impl Tables {
     pub(crate) fn new() -> Self {
-        let (mut power, mut logarithm) = ([0_u8; 510], [0_usize; 256]);
+        let mut power = [0_u8; 510];
+        let mut logarithm = [0_usize; 256];
         let mut x = 1_u8;
         for exponent in 0..255 {
             (power[exponent], power[exponent + 255]) = (x, x);

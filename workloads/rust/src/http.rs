@@ -48,7 +48,9 @@ pub(crate) fn serve(name: &str, port: u16, threads: u16) -> io::Result<()> {
     println!("{}", listener.local_addr()?.port());
     let turns = Arc::new(Turns { free: Mutex::new(threads), changed: Condvar::new() });
     for client in listener.incoming() {
-        let (client, turns, name) = (client?, turns.clone(), name.to_owned());
+        let client = client?;
+        let turns = turns.clone();
+        let name = name.to_owned();
         std::thread::spawn(move || {
             let _ = talk(client, &name, &turns);
         });
@@ -99,7 +101,8 @@ fn query(target: &str) -> Params {
 }
 
 fn decoded(text: &str) -> String {
-    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
         let hex = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
         match (first, after.get(..2).and_then(hex)) {

@@ -49,7 +49,8 @@ impl Random {
 
     /// As `random.random()`: at least 0, below 1.
     pub(crate) fn unit(&mut self) -> f64 {
-        let (a, b) = (self.word() >> 5, self.word() >> 6);
+        let a = self.word() >> 5;
+        let b = self.word() >> 6;
         (f64::from(a) * 67_108_864.0 + f64::from(b)) / 9_007_199_254_740_992.0
     }
 }

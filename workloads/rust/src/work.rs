@@ -87,7 +87,8 @@ fn linpack(params: &Params) -> Result<Value, Failure> {
 fn matmul(params: &Params) -> Result<Value, Failure> {
     let n = number(params, "number")?;
     let mut random = fresh()?;
-    let (a, b) = (Square::from_fn(n, || random.unit()), Square::from_fn(n, || random.unit()));
+    let a = Square::from_fn(n, || random.unit());
+    let b = Square::from_fn(n, || random.unit());
     let start = Instant::now();
     let product = a.product(&b);
     let latency = since(start);
@@ -122,7 +123,8 @@ fn aes(params: &Params) -> Result<Value, Failure> {
 
 /// The same text as the Chameleon template's, by a string builder: a different engine.
 fn table(params: &Params) -> Result<Value, Failure> {
-    let (rows, columns) = (number(params, "num_of_rows")?, number(params, "num_of_cols")?);
+    let rows = number(params, "num_of_rows")?;
+    let columns = number(params, "num_of_cols")?;
     let start = Instant::now();
     let mut page = String::from("<table xmlns=\"http://www.w3.org/1999/xhtml\">\n");
     for _ in 0..rows {
@@ -183,8 +185,11 @@ fn gzip(params: &Params) -> Result<Value, Failure> {
 }
 
 fn random_disk(params: &Params) -> Result<Value, Failure> {
-    let (size, block) = (number(params, "file_size")? * MEBIBYTE, number(params, "byte_size")?);
-    let (folder, count, piece) = (Folder::new()?, size / block, random_bytes(block)?);
+    let size = number(params, "file_size")? * MEBIBYTE;
+    let block = number(params, "byte_size")?;
+    let folder = Folder::new()?;
+    let count = size / block;
+    let piece = random_bytes(block)?;
     let path = folder.path("file");
     let mut places = Random::new(11);
     let mut place = |below: usize| SeekFrom::Start((places.unit() * below as f64) as u64);
@@ -198,7 +203,9 @@ fn random_disk(params: &Params) -> Result<Value, Failure> {
     let write = since(start);
     let have = file.metadata()?.len() as usize;
     let start = Instant::now();
-    let (mut file, mut read, mut buffer) = (File::open(&path)?, 0, vec![0; block]);
+    let mut file = File::open(&path)?;
+    let mut read = 0;
+    let mut buffer = vec![0; block];
     for _ in 0..count {
         file.seek(place(have.saturating_sub(block).max(1)))?;
         file.read_exact(&mut buffer)?;
@@ -210,7 +217,8 @@ fn random_disk(params: &Params) -> Result<Value, Failure> {
 }
 
 fn sequential_disk(params: &Params) -> Result<Value, Failure> {
-    let (size, block) = (number(params, "file_size")? * MEBIBYTE, number(params, "byte_size")?);
+    let size = number(params, "file_size")? * MEBIBYTE;
+    let block = number(params, "byte_size")?;
     let folder = Folder::new()?;
     let path = folder.path("file");
     let start = Instant::now();
@@ -222,7 +230,9 @@ fn sequential_disk(params: &Params) -> Result<Value, Failure> {
     let crc = crc32fast::hash(&data);
     drop(data);
     let start = Instant::now();
-    let (mut file, mut buffer, mut read) = (File::open(&path)?, vec![0; block], 0);
+    let mut file = File::open(&path)?;
+    let mut buffer = vec![0; block];
+    let mut read = 0;
     let mut found = crc32fast::Hasher::new();
     loop {
         match file.read(&mut buffer)? {

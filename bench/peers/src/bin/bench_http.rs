@@ -140,7 +140,8 @@ fn parse_head(head: &[u8]) -> Option<(usize, bool)> {
     if !lines.next()?.starts_with("HTTP/1.1 200 ") {
         return None;
     }
-    let (mut length, mut closes) = (None, false);
+    let mut length = None;
+    let mut closes = false;
     for line in lines.take_while(|line| !line.is_empty()) {
         let (name, value) = line.split_once(':')?;
         let value = value.trim();

@@ -8,7 +8,8 @@ use tokio::net::{TcpListener, TcpStream};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> std::io::Result<()> {
     let mut args = std::env::args().skip(1).filter_map(|text| text.parse::<u16>().ok());
-    let (port, upstream) = (args.next().unwrap_or(7001), args.next().unwrap_or(7000));
+    let port = args.next().unwrap_or(7001);
+    let upstream = args.next().unwrap_or(7000);
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     loop {
         let (mut client, _) = listener.accept().await?;

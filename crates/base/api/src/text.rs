@@ -24,7 +24,8 @@ pub fn is_bidirectional_control(c: char) -> bool {
 /// `first`. A longer word, such as a path, has a line of its own.
 pub fn wrapped(first: &str, text: &str) -> String {
     let indent = " ".repeat(first.len());
-    let (mut all, mut line) = (String::new(), first.to_owned());
+    let mut all = String::new();
+    let mut line = first.to_owned();
     for word in text.split(' ') {
         if line.len() > indent.len() && line.chars().count() + 1 + word.chars().count() > COLUMNS {
             all += line.trim_end();

@@ -84,7 +84,8 @@ mod tests {
         let mut chain = None;
         let mut depth = 0;
         let error = loop {
-            let (from, to) = (format!("f{depth}"), format!("f{}", depth + 1));
+            let from = format!("f{depth}");
+            let to = format!("f{}", depth + 1);
             match Chain::extend(&name(&from), chain.as_ref(), &name(&to)) {
                 Ok(longer) => (chain, depth) = (Some(longer), depth + 1),
                 Err(error) => break error,

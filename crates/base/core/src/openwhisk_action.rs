@@ -225,7 +225,8 @@ fn put_parameters(args: &mut Map<String, Value>, text: &[u8]) {
     for pair in text.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()) {
         let mut halves = pair.splitn(2, |byte| *byte == b'=');
         let mut half = || decoded(halves.next().unwrap_or(b""));
-        let (name, value) = (half(), half());
+        let name = half();
+        let value = half();
         args.insert(name, value.into());
     }
 }

@@ -79,7 +79,8 @@ impl Message {
         if content.len() < REQUEST_FIXED_BYTES {
             return None;
         }
-        let (qos, retain) = (content.get_u8(), content.get_u8() != 0);
+        let qos = content.get_u8();
+        let retain = content.get_u8() != 0;
         let lengths: [u16; 5] = std::array::from_fn(|_| content.get_u16_le());
         content.advance(4);
         if lengths.iter().map(|length| usize::from(*length)).sum::<usize>() > content.len() {
@@ -111,7 +112,8 @@ impl Message {
         }
         let some = |text: String| (!text.is_empty()).then_some(text);
         let message = Self::new(String::new(), Connection::default(), topic, Bytes::new());
-        let (content_type, response_topic) = (some(kind), some(response));
+        let content_type = some(kind);
+        let response_topic = some(response);
         Ok(Self { qos, content_type, response_topic, user: properties, ..message })
     }
 

@@ -263,7 +263,8 @@ impl Traffic {
 
     /// The traffic after a change to `split`.
     pub fn moved(&self, split: Split) -> Self {
-        let (from, to) = (self.split.main(), split.main());
+        let from = self.split.main();
+        let to = split.main();
         let mut before = self.before.clone();
         if from != to {
             before.retain(|revision| *revision != from && *revision != to);

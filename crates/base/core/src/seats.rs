@@ -291,7 +291,8 @@ impl<K> State<K> {
     /// Adds a seat at the end of its owner's list.
     fn list(&mut self, seat: u32) {
         let entry = self.entry(seat);
-        let (owner, standing) = (entry.owner, entry.standing);
+        let owner = entry.owner;
+        let standing = entry.standing;
         let last = self.owner_of(owner).idle[standing as usize].last;
         let entry = self.entry(seat);
         (entry.is_listed, entry.before, entry.after) = (true, last, NONE);
@@ -599,7 +600,8 @@ impl<K: Eq + Hash + Clone> Seat<K> {
         }
         let number = state.owner(owner);
         let entry = state.entry(self.number);
-        let (before, was_listed) = (entry.owner, entry.is_listed);
+        let before = entry.owner;
+        let was_listed = entry.is_listed;
         state.unlist(self.number);
         state.entry(self.number).owner = number;
         state.leave(before);
@@ -631,7 +633,9 @@ impl<K: Eq + Hash + Clone> Seat<K> {
         standing: Standing,
     ) -> Result<Option<Arc<Signal>>, Exceeded> {
         let entry = state.entry(self.number);
-        let (was_listed, before, owner) = (entry.is_listed, entry.standing, entry.owner);
+        let was_listed = entry.is_listed;
+        let before = entry.standing;
+        let owner = entry.owner;
         if before >= standing {
             return Ok(None);
         }

@@ -20,7 +20,8 @@ fn ended(seats: &[Seat<Name>]) -> Vec<usize> {
 #[test]
 fn a_newcomer_gets_the_oldest_seat_of_the_owner_with_the_most() {
     let seats = Seats::new(8, 8);
-    let (two, five) = (take(&seats, 2, 2), take(&seats, 5, 6));
+    let two = take(&seats, 2, 2);
+    let five = take(&seats, 5, 6);
     let mut others = Vec::new();
     for left in (3..=5).rev() {
         others.extend(take(&seats, 10 + left as Name, 1));

@@ -111,7 +111,8 @@ impl<K: Eq + Hash + Clone> Resource<K> {
         let own = found.unwrap_or(0);
         let sharers = held.each.len() + usize::from(found.is_none());
         held.is_shared |= self.is_even && sharers > 1;
-        let (mut share_max, mut total_max) = (self.share_max, self.total_max);
+        let mut share_max = self.share_max;
+        let mut total_max = self.total_max;
         if held.is_shared {
             (share_max, total_max) = (even_share(total_max, held.total, sharers), usize::MAX);
         }

@@ -119,7 +119,8 @@ pub struct ScheduledCall {
 
 impl Default for ScheduledCall {
     fn default() -> Self {
-        let (method, path) = ("POST".to_owned(), "/".to_owned());
+        let method = "POST".to_owned();
+        let path = "/".to_owned();
         Self { method, path, headers: BTreeMap::new(), body: String::new() }
     }
 }

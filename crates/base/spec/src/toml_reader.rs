@@ -120,7 +120,8 @@ impl<'a> TomlReader<'a> {
     fn bare_word(&self, line: usize) -> Option<(&'a str, &'a str)> {
         let text = self.source.lines().nth(line.checked_sub(1)?)?;
         let (key, word) = text.split_once('=')?;
-        let (key, word) = (key.trim(), word.trim());
+        let key = key.trim();
+        let word = word.trim();
         let plain = |c: char| c.is_alphanumeric() || "-_./:".contains(c);
         let is_bare = word.starts_with(|c: char| c.is_alphabetic() || c == '/' || c == '.')
             && word.chars().all(plain)

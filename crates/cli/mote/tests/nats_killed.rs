@@ -41,15 +41,15 @@ async fn no_acknowledged_increment_is_lost_when_processes_are_killed() {
     let Some(mut server) = Server::start("") else { return };
     let nodes = [Node::of(&server), Node::of(&server)];
     nodes[0].put("n", "0", Condition::None).await.unwrap();
-    let (stop, acknowledged, tried) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicU64::new(0)),
-        Arc::new(AtomicU64::new(0)),
-    );
+    let stop = Arc::new(AtomicBool::new(false));
+    let acknowledged = Arc::new(AtomicU64::new(0));
+    let tried = Arc::new(AtomicU64::new(0));
     let mut adding = Vec::new();
     for worker in 0..4 {
-        let (node, stop) = (nodes[worker % 2].clone(), stop.clone());
-        let (acknowledged, tried) = (acknowledged.clone(), tried.clone());
+        let node = nodes[worker % 2].clone();
+        let stop = stop.clone();
+        let acknowledged = acknowledged.clone();
+        let tried = tried.clone();
         adding.push(tokio::spawn(async move {
             while !stop.load(Ordering::Relaxed) {
                 tried.fetch_add(1, Ordering::Relaxed);

@@ -11,7 +11,8 @@ use server::{NOW_MS, Node, Server};
 #[tokio::test]
 async fn a_change_of_one_node_is_seen_by_the_others_at_once() {
     let Some(server) = Server::start("") else { return };
-    let (a, b) = (Node::of(&server), Node::of(&server));
+    let a = Node::of(&server);
+    let b = Node::of(&server);
     for round in 0..50 {
         let key = format!("k{}", round % 7);
         let version = a.put(&key, &round.to_string(), Condition::None).await.unwrap();
@@ -123,7 +124,8 @@ async fn two_nodes_together_keep_a_quota() {
 #[tokio::test]
 async fn an_entry_ends_for_every_node_at_once() {
     let Some(server) = Server::start("") else { return };
-    let (a, b) = (Node::of(&server), Node::of(&server));
+    let a = Node::of(&server);
+    let b = Node::of(&server);
     let put = Operation::Put {
         key: "k".into(),
         value: "v".into(),
@@ -152,7 +154,8 @@ async fn an_entry_ends_for_every_node_at_once() {
 #[tokio::test]
 async fn keys_of_any_bytes_are_kept_apart() {
     let Some(server) = Server::start("") else { return };
-    let (a, b) = (Node::of(&server), Node::of(&server));
+    let a = Node::of(&server);
+    let b = Node::of(&server);
     let long = "ü".repeat(256);
     let mut keys = vec!["a", "a.b", "a*", ">", "a b", "%61", "\r\n", "\u{1f600}", "A", &long];
     for key in &keys {

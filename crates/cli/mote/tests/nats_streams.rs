@@ -99,7 +99,8 @@ async fn what_is_wrong_with_the_server_is_said_in_time() {
     let gone = connect(to(format!("nats://127.0.0.1:{port}"), None));
     let unknown = connect(to("nats://no-such-host.invalid:4222".into(), None));
     let (gone, unknown) = tokio::join!(gone.check(), unknown.check());
-    let (gone, unknown) = (text(gone), text(unknown));
+    let gone = text(gone);
+    let unknown = text(unknown);
     assert!(gone.contains(&format!("127.0.0.1:{port}")) && gone.contains("refused"), "{gone}");
     assert!(unknown.contains("no-such-host.invalid:4222 does not answer"), "{unknown}");
 

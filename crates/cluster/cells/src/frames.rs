@@ -344,7 +344,9 @@ pub(crate) fn read_invoke(frame: &Frame, now_ns: u64) -> Result<Invoked, Malform
     let count = reader.u8()?;
     let names: Result<Vec<_>, _> = (0..count).map(|_| reader.function()).collect();
     let chain = chain(&names?, &key.function)?;
-    let (method, path, query) = (reader.u8()?, reader.u16()?, reader.u16()?);
+    let method = reader.u8()?;
+    let path = reader.u16()?;
+    let query = reader.u16()?;
     let fields = reader.u32()? as usize;
     let length = reader.u64()?;
     let method = reader.take(method.into())?;
@@ -445,8 +447,10 @@ pub(crate) fn read_result(frame: &Frame) -> Result<Answer, Malformed> {
     if !(100..=599).contains(&status) {
         return Err(Malformed("not a status"));
     }
-    let (init_ns, to_worker_ns) = (reader.u64()?, reader.u64()?);
-    let (run_ns, from_worker_ns) = (reader.u64()?, reader.u64()?);
+    let init_ns = reader.u64()?;
+    let to_worker_ns = reader.u64()?;
+    let run_ns = reader.u64()?;
+    let from_worker_ns = reader.u64()?;
     let fields = reader.u32()? as usize;
     let length = reader.u64()?;
     let headers = own(reader.fields(fields)?);
@@ -517,7 +521,9 @@ pub(crate) fn put_fault(out: &mut Vec<u8>, stream: u32, fault: &Fault) {
 
 pub(crate) fn read_fault(payload: Bytes) -> Result<Fault, Malformed> {
     let mut reader = Reader(payload);
-    let (kind, attempt, number) = (reader.u8()?, reader.u8()?, reader.u64()?);
+    let kind = reader.u8()?;
+    let attempt = reader.u8()?;
+    let number = reader.u64()?;
     let message = String::from_utf8_lossy(&reader.0).into_owned();
     Ok(match kind {
         1 => Fault::NoSuchFunction,

@@ -244,7 +244,9 @@ impl Link {
                 break;
             }
         }
-        let (id, begins_at, before) = (state.next, state.queued, state.out.len());
+        let id = state.next;
+        let begins_at = state.queued;
+        let before = state.out.len();
         let stream = Stream { window: WINDOW_BYTES, begins_at, ..Stream::default() };
         state.insert(id, stream);
         invoke(&mut state.out, id);

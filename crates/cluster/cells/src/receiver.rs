@@ -58,7 +58,9 @@ pub(crate) async fn accept(shared: Arc<Shared>, listener: TcpListener) {
         };
         let address = from.ip().to_canonical();
         let Ok(stranger) = strangers.take(address, 1) else { continue };
-        let (shared, cells, failed) = (shared.clone(), cells.clone(), failed.clone());
+        let shared = shared.clone();
+        let cells = cells.clone();
+        let failed = failed.clone();
         tokio::spawn(async move {
             let greeted = tokio::time::timeout(HANDSHAKE_TIMEOUT, greet(&shared, tcp)).await;
             let (io, input, name) = match greeted {
@@ -141,7 +143,9 @@ async fn serve(shared: &Arc<Shared>, io: TlsStream<TcpStream>, input: BytesMut, 
             again.notify_one();
             return Ok(());
         }
-        let (shared, of_link, again) = (shared.clone(), link.clone(), again.clone());
+        let shared = shared.clone();
+        let of_link = link.clone();
+        let again = again.clone();
         let task = tokio::spawn(run(shared, of_link, again, frame.stream, invoked));
         link.runs(frame.stream, task.abort_handle());
         Ok(())

@@ -272,7 +272,8 @@ impl Claim {
 
     /// Sends a body in a task of its own, because it may last longer than the wait for the answer.
     fn pump(&self, stream: &Open, body: Body) {
-        let (link, id) = (stream.link.clone(), stream.id);
+        let link = stream.link.clone();
+        let id = stream.id;
         self.shared.runtime.spawn(async move { link.pump(id, body).await });
     }
 
@@ -346,7 +347,8 @@ impl Claim {
                             Arriving::body(stream.link.clone(), id, Side::Caller, length, self)
                         }
                     };
-                    let (status, headers) = (answer.status, answer.headers);
+                    let status = answer.status;
+                    let headers = answer.headers;
                     return Sent::Answered(Ok(Reply { status, headers, body, phases }));
                 }
             }

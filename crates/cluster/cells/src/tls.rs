@@ -74,7 +74,8 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     async fn shake(one: &[u8], other: &[u8]) -> (bool, bool) {
-        let (one, other) = (CellKey::new(one).unwrap(), CellKey::new(other).unwrap());
+        let one = CellKey::new(one).unwrap();
+        let other = CellKey::new(other).unwrap();
         let (near, far) = tokio::io::duplex(64 << 10);
         let client = async {
             let mut stream = one.connector().connect(no_name(), near).await?;
@@ -99,7 +100,8 @@ mod tests {
 
     #[tokio::test]
     async fn both_sides_need_the_same_key() {
-        let (a, b) = ([7; 32], [8; 32]);
+        let a = [7; 32];
+        let b = [8; 32];
         assert_eq!(shake(&a, &a).await, (true, true));
         assert_eq!(shake(&a, &b).await, (false, false));
     }

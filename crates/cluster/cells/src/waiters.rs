@@ -88,7 +88,8 @@ mod tests {
             content: 0,
         };
         let waiters = Waiters::default();
-        let (mut first, mut second) = (waiters.wait(&key("f")), waiters.wait(&key("f")));
+        let mut first = waiters.wait(&key("f"));
+        let mut second = waiters.wait(&key("f"));
         let other = waiters.wait(&key("g"));
         let is_ready = |future: &mut Later<()>| {
             let waker = std::task::Waker::noop();

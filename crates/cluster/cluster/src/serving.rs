@@ -51,7 +51,8 @@ impl Port {
             let (stream, peer, place) = self.next().await;
             let routes = routes.clone();
             tokio::spawn(async move {
-                let (ended, never) = (place.ended(), std::future::pending());
+                let ended = place.ended();
+                let never = std::future::pending();
                 tokio::select! {
                     // The client went away; nobody needs to know why.
                     _ = http1(stream, peer, Some(place), routes, never) => {}

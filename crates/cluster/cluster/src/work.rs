@@ -79,7 +79,8 @@ impl Work {
             *failures += 1;
             pause
         };
-        let (work, name) = (self.clone(), name.to_owned());
+        let work = self.clone();
+        let name = name.to_owned();
         tokio::spawn(async move {
             tokio::time::sleep(pause).await;
             work.add(&name);

@@ -86,7 +86,8 @@ fn helm(values: &[(&str, &str)]) -> String {
             other => other.to_string(),
         })
     };
-    let (mut all, mut out) = (chart["crds/crds.yaml"].clone() + "\n---\n", false);
+    let mut all = chart["crds/crds.yaml"].clone() + "\n---\n";
+    let mut out = false;
     for line in chart["templates/objects.yaml"].lines() {
         if let Some(condition) = line.strip_prefix("{{- if ") {
             let condition = condition.strip_suffix(" }}").unwrap();

@@ -74,7 +74,8 @@ mod tests {
 
     #[test]
     fn the_authority_suggests_a_window_and_certificates_differ_in_it() {
-        let (start, end) = ("1970-01-13T00:00:00Z", "1970-01-14T00:00:00Z"); // 1,036,800 s
+        let start = "1970-01-13T00:00:00Z";
+        let end = "1970-01-14T00:00:00Z"; // 1,036,800 s
         let window = window(start, end, 5);
         let all: Vec<_> =
             (0..50u8).map(|n| until(&present(&[n; 32]), Some(&window), 1_000_000)).collect();

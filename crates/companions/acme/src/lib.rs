@@ -143,7 +143,8 @@ async fn look(
         let text = format!("{FAILURES_PER_HOUR} orders failed within an hour, so the node waits");
         return Err(Failure::Refused(text));
     }
-    let (mut known, mut replaced) = (None, None);
+    let mut known = None;
+    let mut replaced = None;
     if let Some(present) = &present {
         // If the authority cannot be asked, the certificate itself tells when it is due.
         known = authority.account(given, folder, record).await.ok();
@@ -162,7 +163,8 @@ async fn look(
         replaced = replaced.map(CertificateIdentifier::into_owned);
     }
     let cannot_write = |error: io::Error| {
-        let (folder, uid) = (given.folder.display(), given.uid);
+        let folder = given.folder.display();
+        let uid = given.uid;
         let hint = match error.kind() {
             io::ErrorKind::PermissionDenied => {
                 format!("; its files must belong to user {uid}: chown -R {uid}:{uid} {folder}")
@@ -196,7 +198,8 @@ async fn look(
         cannot_write(error)
     })?;
     record.failures.clear();
-    let (names, time) = (given.names.join(", "), words(left_s));
+    let names = given.names.join(", ");
+    let time = words(left_s);
     tracing::info!("received a new certificate for {names}; it expires in {time}");
     match due::until(&certificate, None, now_s()) {
         (0, _) => {

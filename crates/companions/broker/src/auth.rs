@@ -490,7 +490,8 @@ impl Rules {
         if self.is_blocked(from) {
             return Some(false);
         }
-        let (copy, asked) = (password.to_vec(), hash.clone());
+        let copy = password.to_vec();
+        let asked = hash.clone();
         let right = tokio::task::spawn_blocking(move || verify(&copy, &asked)).await;
         if known && right.unwrap_or(false) {
             let still = self.users.read().users.get(name).is_some_and(|user| user.password == hash);
@@ -735,7 +736,8 @@ impl BrokerEventHandler for Rules {
         self.kept.compared();
         let before = counting::allocated();
         if Shares::count(before) && event.user_id.as_deref() != Some(NODE_USER) {
-            let (user, bytes) = (event.user_id, event.payload.len() + event.topic.len());
+            let user = event.user_id;
+            let bytes = event.payload.len() + event.topic.len();
             self.shares.published(user.clone(), bytes, Instant::now());
             // The library tells the size of the payload alone, and each receiver has a copy of the
             // rest. This task begins after the library has passed the message on.
@@ -857,7 +859,8 @@ mod tests {
     #[test]
     fn the_log_names_a_user_now_and_then() {
         let rules = Rules::new(Anonymous::All, "", [0; 32]);
-        let (bob, start) = (Arc::from("bob"), Instant::now());
+        let bob = Arc::from("bob");
+        let start = Instant::now();
         for (seconds, expected) in [(0, true), (1, false), (59, false), (60, true), (61, false)] {
             let now = start + Duration::from_secs(seconds);
             assert_eq!(rules.may_name(&bob, now), expected, "after {seconds} s");
@@ -885,7 +888,8 @@ mod tests {
         }
         rules.known.lock().insert(address(250));
         let turn = |last| {
-            let (checks, owner) = (rules.checks.clone(), address(last));
+            let checks = rules.checks.clone();
+            let owner = address(last);
             let level = rules.level(owner);
             Box::pin(async move { checks.turn(level, owner).await })
         };
@@ -893,7 +897,8 @@ mod tests {
         let Poll::Ready(Some(first)) = pin!(turn(1)).poll(&mut cx) else { panic!("it is free") };
         let mut guesses: Vec<_> = (1..=200).flat_map(|last| [turn(last), turn(last)]).collect();
         assert!(guesses.iter_mut().all(|guess| guess.as_mut().poll(&mut cx).is_pending()));
-        let (mut device, mut known) = (turn(240), turn(250));
+        let mut device = turn(240);
+        let mut known = turn(250);
         assert!(device.as_mut().poll(&mut cx).is_pending());
         assert!(known.as_mut().poll(&mut cx).is_pending());
         drop(first);

@@ -216,7 +216,9 @@ pub(crate) async fn accept_plain(
         };
         let Ok(seat) = service.seats.take(owner(from)) else { continue };
         let _ = stream.set_nodelay(true);
-        let (service, open, stop) = (service.clone(), open.clone(), ending.subscribe());
+        let service = service.clone();
+        let open = open.clone();
+        let stop = ending.subscribe();
         let mut to_end = ending.subscribe();
         tokio::spawn(async move {
             let is_old = tokio::select! {
@@ -252,7 +254,8 @@ impl Front {
     ) -> io::Result<Self> {
         let (stop, to_stop) = oneshot::channel();
         let (ended, stopped) = oneshot::channel();
-        let (messages, listener) = (Handle::current(), listener.into_std()?);
+        let messages = Handle::current();
+        let listener = listener.into_std()?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("tls".to_owned()).spawn(move || {
             // The sockets of the connections belong to this runtime, so it lasts as long as they do.
@@ -300,8 +303,12 @@ async fn accept(
             }
         };
         let Ok(seat) = service.seats.take(owner(from)) else { continue };
-        let (acceptor, service, messages) = (acceptor.clone(), service.clone(), messages.clone());
-        let (ending, open, seat) = (ending.clone(), open.clone(), Arc::new(seat));
+        let acceptor = acceptor.clone();
+        let service = service.clone();
+        let messages = messages.clone();
+        let ending = ending.clone();
+        let open = open.clone();
+        let seat = Arc::new(seat);
         handshakes.spawn(async move {
             let _ = stream.set_nodelay(true);
             let handshake = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));

@@ -240,12 +240,14 @@ async fn serve(
         tls_parts = Some((listener, server, service.clone()));
     }
     let closed = listen_to_node(received, rules.clone())?;
-    let (storage, stop) = (broker.storage(), broker.shutdown_handle());
+    let storage = broker.storage();
+    let stop = broker.shutdown_handle();
     let mut ready = broker.ready_receiver();
     // A Ctrl-C is for the node, which ends the broker after its own clients.
     let _interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let (looking, own_folder) = (rules.clone(), folder.clone());
+    let looking = rules.clone();
+    let own_folder = folder.clone();
     let watching = tokio::spawn(async move {
         let mut times = tokio::time::interval(LOOK_EVERY);
         times.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -261,7 +263,8 @@ async fn serve(
             }
         }
     });
-    let (keeping, router) = (rules.clone(), broker.router());
+    let keeping = rules.clone();
+    let router = broker.router();
     let stopping = tokio::spawn(async move {
         // Before that, the library does not know the sessions of clients, nor what it keeps.
         let is_ready = ready.wait_for(|ready| *ready).await.is_ok();

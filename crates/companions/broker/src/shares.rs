@@ -76,7 +76,8 @@ mod tests {
 
     #[test]
     fn a_user_waits_after_its_share_and_others_do_not() {
-        let (shares, now) = (Shares::default(), Instant::now());
+        let shares = Shares::default();
+        let now = Instant::now();
         let between = MUCH_BYTES + 1;
         let bob = Some("bob");
         assert!(!shares.waits(bob, between, now));

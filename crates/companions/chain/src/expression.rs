@@ -197,7 +197,10 @@ pub fn parse(json: &[u8]) -> Option<Val> {
 /// [`DIGITS_MAX`]. The parser, and much of jq, needs a part of the stack for each level, and the time
 /// for a number grows with the square of its digits.
 fn is_hostile(json: &[u8]) -> bool {
-    let (mut depth, mut in_text, mut escaped, mut digits) = (0_usize, false, false, 0_usize);
+    let mut depth = 0_usize;
+    let mut in_text = false;
+    let mut escaped = false;
+    let mut digits = 0_usize;
     for byte in json {
         digits = if !in_text && byte.is_ascii_digit() { digits + 1 } else { 0 };
         if digits > DIGITS_MAX {

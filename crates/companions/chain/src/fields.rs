@@ -40,7 +40,8 @@ impl<'a> Fields<'a> {
 
     /// The value of a key that must be there.
     pub(crate) fn required(&mut self, key: &str) -> Result<&'a Node, Mistake> {
-        let (line, what) = (self.line, self.what.clone());
+        let line = self.line;
+        let what = self.what.clone();
         self.take(key).ok_or_else(|| Mistake::new(line, format!("{what} needs {key:?}")))
     }
 

@@ -83,7 +83,8 @@ pub struct Error {
 impl Error {
     /// An error of a kind that the language defines.
     pub fn new(kind: &str, status: i64, title: &str, detail: impl Into<String>) -> Self {
-        let (kind, title) = (format!("{ERRORS}{kind}"), title.to_owned());
+        let kind = format!("{ERRORS}{kind}");
+        let title = title.to_owned();
         Self { kind, status, title, detail: detail.into(), instance: String::new() }
     }
 

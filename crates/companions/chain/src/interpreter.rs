@@ -602,7 +602,8 @@ impl<H: Host> Run<'_, H> {
     ) -> Result<Val, Stop> {
         let branch = |number: usize| {
             let task = &branches[number];
-            let (scope, input) = (scope.branch(), input.clone());
+            let scope = scope.branch();
+            let input = input.clone();
             let place = place.below(
                 &format!("/fork/branches/{number}/{}", task.name),
                 &format!("/{}", task.name),

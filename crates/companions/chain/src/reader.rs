@@ -276,7 +276,8 @@ impl Reader {
                 Some(node) => variable(node),
                 None => Ok(default.to_owned()),
             };
-            let (each, at) = (name_of("each", "item")?, name_of("at", "index")?);
+            let each = name_of("each", "item")?;
+            let at = name_of("at", "index")?;
             let list = condition(loops.required("in")?, variables)?;
             loops.end()?;
             let inner = names.with(&[&each, &at]);
@@ -481,7 +482,8 @@ impl Reader {
             Some(node) => condition(node, &inner.variables).map(Some),
             None => Ok(None),
         };
-        let (when, except_when) = (condition_of("when")?, condition_of("exceptWhen")?);
+        let when = condition_of("when")?;
+        let except_when = condition_of("exceptWhen")?;
         let retry = match fields.take("retry") {
             Some(node) => {
                 let node = Common::resolve(&self.common.retries, "retries", node)?.clone();
@@ -503,12 +505,15 @@ impl Reader {
             Some(node) => condition(node, &names.variables).map(Some),
             None => Ok(None),
         };
-        let (when, except_when) = (condition_of("when")?, condition_of("exceptWhen")?);
+        let when = condition_of("when")?;
+        let except_when = condition_of("exceptWhen")?;
         let pause = match fields.take("delay") {
             Some(node) => Some(delay(node, names)?),
             None => None,
         };
-        let (mut count, mut within, mut attempt) = (None, None, None);
+        let mut count = None;
+        let mut within = None;
+        let mut attempt = None;
         if let Some(node) = fields.take("limit") {
             let mut limit = Fields::of(node, "retry.limit")?;
             if let Some(node) = limit.take("duration") {

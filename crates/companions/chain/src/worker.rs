@@ -584,7 +584,8 @@ impl Page {
         let mut at = 16;
         let mut records = Vec::new();
         for _ in 0..count {
-            let (key, value) = (number(at)?, number(at + 4)?);
+            let key = number(at)?;
+            let value = number(at + 4)?;
             let begins = at + 8;
             let text = std::str::from_utf8(content.get(begins..begins + key)?).ok()?;
             let from = begins + key;

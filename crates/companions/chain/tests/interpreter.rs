@@ -45,7 +45,9 @@ impl Host for Node {
             }
             "echo" => async move { Ok(json(body)) }.boxed_local(),
             "request" => {
-                let (method, path, query) = (call.method, call.path, call.query);
+                let method = call.method;
+                let path = call.path;
+                let query = call.query;
                 let seen = json!({"method": method, "path": path, "query": query, "body": body});
                 async move { Ok(json(seen)) }.boxed_local()
             }

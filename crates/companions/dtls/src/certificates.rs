@@ -130,8 +130,10 @@ mod tests {
 
     #[test]
     fn an_address_begins_a_burst_and_then_one_in_each_pause() {
-        let (mut pace, now) = (Paces::default().begun, Instant::now());
-        let (one, other) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+        let mut pace = Paces::default().begun;
+        let now = Instant::now();
+        let one = "192.0.2.1".parse().unwrap();
+        let other = "192.0.2.2".parse().unwrap();
         let mut begins = |ip, after: Duration| {
             (0..2 * BURST).filter(|_| pace.allows(ip, now + after)).count() as u32
         };
@@ -148,7 +150,8 @@ mod tests {
 
     #[test]
     fn accepted_handshakes_do_not_count_up_to_a_limit() {
-        let (mut paces, now) = (Paces::default(), Instant::now());
+        let mut paces = Paces::default();
+        let now = Instant::now();
         let ip = "192.0.2.1".parse().unwrap();
         for _ in 0..ACCEPTED_BURST {
             assert!(paces.may_begin(ip, now));
@@ -174,7 +177,8 @@ mod tests {
 
     #[test]
     fn addresses_that_are_counted_are_bounded() {
-        let (mut pace, now) = (Paces::default().begun, Instant::now());
+        let mut pace = Paces::default().begun;
+        let now = Instant::now();
         let address = |number: usize| IpAddr::from((number as u32 + (9 << 24)).to_be_bytes());
         for number in 0..COUNTED_MAX {
             assert!(pace.allows(address(number), now));

@@ -69,9 +69,12 @@ pub(crate) fn pieces<'a>(
     flight: Flight,
     keepable: &mut usize,
 ) -> Option<Vec<&'a [u8]>> {
-    let (mut pieces, mut kept) = (Vec::new(), 0);
+    let mut pieces = Vec::new();
+    let mut kept = 0;
     // The records of the next piece: where they begin, their bytes, and their number.
-    let (mut next, mut bytes, mut records) = (datagram, 0, 0);
+    let mut next = datagram;
+    let mut bytes = 0;
+    let mut records = 0;
     let mut rest = datagram;
     while let Some((head, after)) = rest.split_at_checked(RECORD_BYTES) {
         let length = usize::from(u16::from_be_bytes([head[11], head[12]]));
@@ -106,7 +109,8 @@ pub(crate) fn pieces<'a>(
 
 fn verdict(head: &[u8], record: &[u8], stage: Stage, flight: Flight) -> Verdict {
     let epoch = [head[3], head[4]];
-    let (is_plain, is_encrypted) = (epoch == [0, 0], epoch == [0, 1]);
+    let is_plain = epoch == [0, 0];
+    let is_encrypted = epoch == [0, 1];
     match (head[0], stage) {
         (HANDSHAKE, Stage::Handshake | Stage::End) if is_plain => match message(record, flight) {
             Some(Parts::Whole) => Verdict::Passes,
@@ -136,7 +140,9 @@ enum Parts {
 fn message(record: &[u8], flight: Flight) -> Option<Parts> {
     let (head, body) = record.split_at_checked(MESSAGE_BYTES)?;
     let number = |at: usize| u32::from_be_bytes([0, head[at], head[at + 1], head[at + 2]]);
-    let (length, offset, part) = (number(1), number(6), number(9));
+    let length = number(1);
+    let offset = number(6);
+    let part = number(9);
     let is_expected = u16::from_be_bytes([head[4], head[5]]) <= flight.last_number();
     if body.is_empty() || !is_expected || part as usize != body.len() {
         return None;
@@ -251,7 +257,8 @@ mod tests {
     #[test]
     fn what_the_library_keeps_is_bounded() {
         let whole = message(2, 3, 0, b"key");
-        let (change, last) = (record(CHANGE_CIPHER, 0, &[1]), record(HANDSHAKE, 1, &[0; 40]));
+        let change = record(CHANGE_CIPHER, 0, &[1]);
+        let last = record(HANDSHAKE, 1, &[0; 40]);
         let data = record(DATA, 1, &[0; 40]);
         let flight = [&whole[..], &change, &last].concat();
         let mut keepable = 5;

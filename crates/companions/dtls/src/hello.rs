@@ -219,7 +219,8 @@ mod tests {
     #[test]
     fn a_cookie_is_for_one_address_one_hello_and_a_short_time() {
         let cookies = Cookies::new([7; 32]);
-        let (here, there) = ("192.0.2.1:5".parse().unwrap(), "192.0.2.1:6".parse().unwrap());
+        let here = "192.0.2.1:5".parse().unwrap();
+        let there = "192.0.2.1:6".parse().unwrap();
         let first = hello(0, b"", 1);
         let first = Hello::parse(&first).unwrap();
         let at = Duration::from_secs(90);
@@ -243,7 +244,8 @@ mod tests {
 
     #[test]
     fn a_hello_is_the_same_without_its_cookie() {
-        let (first, second) = (hello(0, b"", 1), hello(1, &[9; 32], 1));
+        let first = hello(0, b"", 1);
+        let second = hello(1, &[9; 32], 1);
         assert_eq!(Hello::parse(&second).unwrap().without_cookie(), first);
     }
 

@@ -288,7 +288,8 @@ impl Sessions {
 
     fn continue_handshake(&mut self, peer: SocketAddr, bytes: &[u8], now: Now) {
         let Some(mut handshake) = self.handshakes.remove(&peer) else { return };
-        let (stage, flight) = (Stage::Handshake, handshake.flight);
+        let stage = Stage::Handshake;
+        let flight = handshake.flight;
         let Some(pieces) = pieces(bytes, stage, flight, &mut handshake.keepable) else {
             self.handshakes.insert(peer, handshake);
             return;
@@ -322,7 +323,8 @@ impl Sessions {
                     (Flight::Certificate, _, Some(_)) => Proof::Certificate { counts: false },
                     (Flight::Certificate, _, None) => Proof::Nothing,
                 };
-                let (began, used) = (now.instant, now.instant);
+                let began = now.instant;
+                let used = now.instant;
                 let is_confirmed = !out.to_node.is_empty();
                 let session = Session {
                     dtls,
@@ -360,7 +362,8 @@ impl Sessions {
 
     /// Opens a session and tells the node, or ends it at once; returns whether it is open.
     fn open(&mut self, peer: SocketAddr, mut session: Session, certificate: &[u8]) -> bool {
-        let (number, now) = (session.number, session.used);
+        let number = session.number;
+        let now = session.used;
         let mut former = self.sessions.remove(&peer);
         if let Some(unproved) = former.take_if(|former| !former.is_proved()) {
             former = self.finish(peer, unproved, now);
@@ -595,7 +598,8 @@ fn take_output(
 ) -> (After, Option<Vec<u8>>) {
     // The library panics if a certificate does not fit.
     let mut buffer = [0; MESSAGE_MAX as usize];
-    let (mut after, mut certificate) = (After::Continues, None);
+    let mut after = After::Continues;
+    let mut certificate = None;
     loop {
         match dtls.poll_output(&mut buffer) {
             Output::Packet(bytes) => out.to_clients.push((peer, bytes.to_vec())),

@@ -54,7 +54,8 @@ fn clients_without_a_key_need_the_certificate_of_the_node() {
 fn a_client_shows_its_certificate_and_the_node_decides() {
     let (mut all, now) = sessions();
     set_certificate(&mut all, true, false, now);
-    let (ours, theirs) = (certificate("ours"), certificate("theirs"));
+    let ours = certificate("ours");
+    let theirs = certificate("theirs");
     let mut one = Client::without_key(1, ours.clone(), now);
     let mut two = Client::without_key(2, theirs.clone(), now);
     one.exchange(&mut all, now);

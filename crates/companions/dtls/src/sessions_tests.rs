@@ -57,7 +57,8 @@ impl Client {
 
     /// What the client wants to send.
     fn sends(&mut self) -> Vec<Vec<u8>> {
-        let (mut buffer, mut all) = ([0; 4_096], Vec::new());
+        let mut buffer = [0; 4_096];
+        let mut all = Vec::new();
         loop {
             match self.dtls.poll_output(&mut buffer) {
                 Output::Packet(bytes) => all.push(bytes.to_vec()),

@@ -187,9 +187,11 @@ impl Index {
         quota: Quota,
     ) -> Result<Reserved, StateError> {
         let old = self.held.get(key).filter(|held| !held.is_removed);
-        let (is_new, old) = (old.is_none(), old.map_or(0, |held| held.bytes));
+        let is_new = old.is_none();
+        let old = old.map_or(0, |held| held.bytes);
         let more = bytes.saturating_sub(old);
-        let (keys, held) = (self.keys + self.pending_keys, self.bytes + self.pending_bytes);
+        let keys = self.keys + self.pending_keys;
+        let held = self.bytes + self.pending_bytes;
         if is_new && keys + 1 > quota.keys {
             let text = format!("the namespace holds {} keys, its most", quota.keys);
             return Err(StateError::Full(text));
@@ -290,7 +292,8 @@ mod tests {
 
     #[test]
     fn what_is_newer_than_a_new_look_is_kept() {
-        let (mut old, mut new) = (Index::default(), Index::default());
+        let mut old = Index::default();
+        let mut new = Index::default();
         old.learn("gone", held(2, 1, 0));
         old.learn("new", held(9, 1, 0));
         new.learn("a", held(5, 1, 0));

@@ -27,7 +27,8 @@ pub(crate) async fn ensure(
     let refused = |error: api::ApiError| error.of_stream(name);
     api::ensure_stream(connection, name, &config, until).await.map_err(refused)?;
     // An older server passes over what it does not know.
-    let (asked, nothing) = (format!("STREAM.INFO.{name}"), serde_json::json!({}));
+    let asked = format!("STREAM.INFO.{name}");
+    let nothing = serde_json::json!({});
     let info = api::call(connection, &asked, &nothing, until).await.map_err(refused)?;
     if info["config"]["allow_atomic"] != true || info["config"]["allow_msg_ttl"] != true {
         let text = "the NATS server is too old to keep a journal; it needs version 2.12";

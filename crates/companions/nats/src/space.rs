@@ -229,7 +229,8 @@ impl Space {
                 () = self.again.notified() => return Err("it is to be read again".to_owned()),
                 _ = look.tick() => {
                     let gone = self.index.lock().take_removed(unix_ms(), REMOVED_PER_LOOK);
-                    let (connection, stream) = (connection.clone(), self.stream.clone());
+                    let connection = connection.clone();
+                    let stream = self.stream.clone();
                     tokio::spawn(async move {
                         let until = Instant::now() + PATIENCE;
                         // What stays is removed by another node, or after a new reading.

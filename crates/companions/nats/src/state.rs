@@ -103,7 +103,8 @@ fn decide(operation: &Operation, held: &Held, is_sure: bool, now_ms: u64) -> Ste
             };
             let kept = if held.lives(now_ms) { held.expires_ms } else { 0 };
             let expires_ms = ttl_ms.map_or(kept, |ttl_ms| now_ms.saturating_add(ttl_ms));
-            let (value, expected) = (Bytes::from(sum.to_string()), Some(held.sequence));
+            let value = Bytes::from(sum.to_string());
+            let expected = Some(held.sequence);
             Step::Write { value, expires_ms, expected }
         }
         Operation::Delete { condition, .. } => {
@@ -248,7 +249,8 @@ impl States {
     ) -> Result<Outcome, StateError> {
         let connection = &self.0.connection;
         space.opened(connection, until).await.map_err(of_nats)?;
-        let (mut looked, mut made_room) = (None, false);
+        let mut looked = None;
+        let mut made_room = false;
         while Instant::now() < until {
             let (held, is_sure) = match looked.take() {
                 Some(held) => (held, true),
@@ -335,8 +337,10 @@ impl States {
         if write.expires_ms > 0 {
             headers.insert(EXPIRES, write.expires_ms.to_string());
         }
-        let (key, value) = (write.key, write.value);
-        let (body, expected) = (value.clone(), write.expected);
+        let key = write.key;
+        let value = write.value;
+        let body = value.clone();
+        let expected = write.expected;
         let message = Message { key, headers, body, expected, expected_last: None };
         let stored = if room.reserved.is_strict {
             let Ok(_turn) = timeout_at(until, space.strict.lock()).await else {
@@ -387,7 +391,8 @@ impl States {
         let subject = space.subject(key);
         let mut is_again = false;
         loop {
-            let (headers, body) = (Some(headers.clone()), body.clone());
+            let headers = Some(headers.clone());
+            let body = body.clone();
             let stored = api::store(connection, subject.clone(), headers, body, until).await;
             match stored {
                 Ok(sequence) => return Ok(sequence),
@@ -433,7 +438,8 @@ impl States {
         if gone.is_empty() {
             return;
         }
-        let (connection, stream) = (self.0.connection.clone(), space.stream.clone());
+        let connection = self.0.connection.clone();
+        let stream = space.stream.clone();
         tokio::spawn(async move {
             for some in gone.chunks(AT_ONCE) {
                 let until = Instant::now() + crate::connection::PATIENCE;
@@ -460,7 +466,9 @@ impl States {
             0 => LIST_MAX,
             limit => limit.min(LIST_MAX),
         } as usize;
-        let (mut found, mut bytes, mut more) = (Vec::new(), 0, false);
+        let mut found = Vec::new();
+        let mut bytes = 0;
+        let mut more = false;
         for (key, held) in space.index.lock().list(prefix, after, now_ms) {
             bytes += if values { held.bytes as usize } else { key.len() };
             if found.len() == limit || (bytes > LIST_BYTES_MAX && !found.is_empty()) {

@@ -69,7 +69,8 @@ async fn fetch(
     while let Some(message) = fetched.try_next().await? {
         let info = message.info()?;
         let time_ms = info.published.unix_timestamp_nanos() / 1_000_000;
-        let (sequence, time_unix_ms) = (info.stream_sequence, u64::try_from(time_ms)?);
+        let sequence = info.stream_sequence;
+        let time_unix_ms = u64::try_from(time_ms)?;
         messages.push(Stored {
             sequence,
             time_unix_ms,
@@ -177,7 +178,8 @@ async fn last_of_leader(
         mote_core::base64::decode(text.as_bytes())
             .ok_or_else(|| connection.unreachable("an answer that cannot be read"))
     };
-    let (headers, body) = (decoded("hdrs")?, decoded("data")?);
+    let headers = decoded("hdrs")?;
+    let body = decoded("data")?;
     Ok(Some(Stored {
         sequence: message["seq"].as_u64().unwrap_or(0),
         time_unix_ms: message["time"].as_str().map_or(0, unix_ms),

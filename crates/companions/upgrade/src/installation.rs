@@ -169,7 +169,8 @@ fn other_member(meta: &std::fs::Metadata, own: u32) -> Option<String> {
         return None;
     }
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    let (users, groups) = (read("/etc/passwd"), read("/etc/group"));
+    let users = read("/etc/passwd");
+    let groups = read("/etc/group");
     member_of(meta.gid(), own, &users, &groups)
 }
 

@@ -8,7 +8,8 @@ use crate::release::Release;
 /// Checks processor, kernel and C library.
 pub(crate) fn check(release: &Release) -> Result<(), Failure> {
     let uname = rustix::system::uname();
-    let (machine, kernel) = (uname.machine().to_string_lossy(), uname.release().to_string_lossy());
+    let machine = uname.machine().to_string_lossy();
+    let kernel = uname.release().to_string_lossy();
     // A processor of 64 bits also runs a system of 32 bits, for which this program was built then.
     let is_32_bit = cfg!(target_arch = "arm") && matches!(&*machine, "aarch64" | "armv8l");
     let machine = if is_32_bit { "armv7l".into() } else { machine };

@@ -182,7 +182,9 @@ fn scan(file: &mut File, open: &mut Open) -> Result<Found, Failure> {
         if keeps && entry.size() > TEXT_BYTES_MAX {
             return Err(hostile(&format!("{path:?}"), "is too long"));
         }
-        let (mut sum, mut text, mut bytes) = (Sha256::new(), Vec::new(), 0);
+        let mut sum = Sha256::new();
+        let mut text = Vec::new();
+        let mut bytes = 0;
         loop {
             let count = entry.read(&mut buffer).map_err(damaged)?;
             let Some(part) = buffer.get(..count).filter(|part| !part.is_empty()) else { break };

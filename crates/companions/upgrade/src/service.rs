@@ -170,7 +170,8 @@ impl Service {
                 Some(other) => format!("mote {other} answers"),
                 None => "nothing answers".to_owned(),
             };
-            let (socket, seconds) = (self.socket.display(), self.ready_within.as_secs());
+            let socket = self.socket.display();
+            let seconds = self.ready_within.as_secs();
             Err(format!("after {seconds} s, {other} on {socket}"))
         })
     }

@@ -194,7 +194,8 @@ impl Transaction {
 
     /// Keeps the replaced version as the former one, and ends the upgrade.
     pub(crate) fn finish(&self, installation: &Installation) -> Result<(), Failure> {
-        let (replaced, former) = (self.folder.join(FORMER), installation.state.join(FORMER));
+        let replaced = self.folder.join(FORMER);
+        let former = installation.state.join(FORMER);
         if replaced.exists() {
             remove(&former)?;
             std::fs::rename(&replaced, &former).map_err(|error| Failure::file(&former, &error))?;

@@ -160,7 +160,8 @@ fn install(
     installation: &Installation,
     args: &Args,
 ) -> Result<(), Failure> {
-    let (from, to) = (&installation.receipt.version, release.version.to_string());
+    let from = &installation.receipt.version;
+    let to = release.version.to_string();
     check_version(release, from, args)?;
     installation.check_space(release)?;
     let service = service_of(installation, args)?;
@@ -230,7 +231,8 @@ fn try_programs(tree: &Path, version: &str, has_settings: bool) -> Result<(), Fa
 /// Runs a program. Blocks until it ends, or ends it after `patience` (`ErrorKind::TimedOut`).
 fn output_within(command: &mut Command, patience: Duration) -> std::io::Result<Output> {
     // Files, because a pipe can be full before the program ends.
-    let (out, err) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    let out = tempfile::tempfile()?;
+    let err = tempfile::tempfile()?;
     command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
     let mut child = command.spawn()?;
     let until = Instant::now() + patience;

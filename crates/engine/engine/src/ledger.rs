@@ -179,7 +179,8 @@ impl Ledger {
                     return Err(self.exceeds(wish, namespace, exceeded, now_ns));
                 }
                 let taken = books.taken(now_ns);
-                let (all, wanted) = (self.budget.memory_bytes, wish.memory_bytes);
+                let all = self.budget.memory_bytes;
+                let wanted = wish.memory_bytes;
                 let shares =
                     books.tenants.shares(all, taken.memory_bytes, namespace, wanted, now_ns);
                 if shares.as_ref().is_some_and(|shares| !shares.is_within) {

@@ -45,7 +45,8 @@ async fn a_new_revision_begins_with_what_was_learnt() {
         }
     })
     .await;
-    let (learnt, second) = (first.known(), bench.publish(|_| ()));
+    let learnt = first.known();
+    let second = bench.publish(|_| ());
     assert_eq!((second.known().service, second.known().start), (learnt.service, learnt.start));
 }
 
@@ -289,7 +290,8 @@ async fn request_bodies_wait_for_the_workers_credit() {
     let source = Counted { left: 100, taken: taken.clone() };
     let body = Body::Stream { source: Box::new(source), length: None };
     let invocation = bench.invocation("POST", body, 10_000);
-    let (engine, route) = (bench.engine.clone(), Route::to(revision));
+    let engine = bench.engine.clone();
+    let route = Route::to(revision);
     let call = tokio::spawn(async move { text(engine.invoke(&route, invocation).await?).await });
     patient(async {
         while taken.load(Ordering::SeqCst) < 5 {

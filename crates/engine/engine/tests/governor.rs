@@ -50,7 +50,8 @@ async fn a_namespace_that_takes_most_of_a_core_gives_way_to_others() {
         bench.script(echo);
         bench.publish(|spec| spec.name = FunctionName::new(name).unwrap())
     };
-    let (busy, neighbour) = (publish("busy.a"), publish("neighbour.a"));
+    let busy = publish("busy.a");
+    let neighbour = publish("neighbour.a");
     let processor = bench.scripts.processor.clone();
     let mut background = processor.background.subscribe();
     // A caller that never pauses, and whose calls are short.

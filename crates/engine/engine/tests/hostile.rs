@@ -137,7 +137,8 @@ async fn credit_is_never_more_than_the_window() {
     let taken = Arc::new(AtomicUsize::new(0));
     let source = Box::new(Endless(taken.clone()));
     let invocation = bench.invocation("POST", Body::Stream { source, length: None }, 60_000);
-    let (engine, route) = (bench.engine.clone(), Route::to(revision.clone()));
+    let engine = bench.engine.clone();
+    let route = Route::to(revision.clone());
     let call = tokio::spawn(async move { engine.invoke(&route, invocation).await.map(drop) });
     patient(told.recv()).await.unwrap();
     for _ in 0..10_000 {
@@ -232,7 +233,8 @@ async fn assert_lines_come_in_turns(bench: &Bench, count: u64) {
     let revision = bench.publish(|_| ());
     patient(revision.warm()).await.unwrap();
     let newest = || revision.log.tail(1).last().map_or(0, |line| line.sequence);
-    let (mut before, mut most) = (newest(), 0);
+    let mut before = newest();
+    let mut most = 0;
     patient(async {
         while before < count {
             tokio::task::yield_now().await;

@@ -72,7 +72,8 @@ impl Evictable for Sleepers {
 #[test]
 fn what_was_reserved_comes_back() {
     let ledger = ledger(128, 8);
-    let (mut a, b) = (ledger.reserve(&wish(64)).unwrap(), ledger.reserve(&wish(64)).unwrap());
+    let mut a = ledger.reserve(&wish(64)).unwrap();
+    let b = ledger.reserve(&wish(64)).unwrap();
     assert!(has_room(&mut a));
     let refused = ledger.reserve(&wish(1)).err().unwrap();
     assert_eq!(refused, Refusal { lack: Lack::Memory, room_in_ns: None, exceeded: None });

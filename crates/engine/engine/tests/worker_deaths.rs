@@ -88,8 +88,10 @@ async fn a_worker_that_says_that_it_ends_and_stays_is_killed() {
 #[tokio::test]
 async fn nobody_is_given_to_a_worker_that_has_closed_its_connection() {
     let bench = Bench::new();
-    let (closed, exits) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (close, exit) = (closed.clone(), exits.clone());
+    let closed = Arc::new(Notify::new());
+    let exits = Arc::new(Notify::new());
+    let close = closed.clone();
+    let exit = exits.clone();
     bench.script(move |mut worker| async move {
         worker.begin(1).await;
         let (stream, body) = worker.invoke().await.unwrap();

@@ -243,7 +243,8 @@ mod tests {
 
     #[test]
     fn neighbours_are_those_who_were_called_of_late() {
-        let (one, two) = (callee(1, 0), callee(2, 0));
+        let one = callee(1, 0);
+        let two = callee(2, 0);
         let mut callees = Callees::default();
         callees.called(one, SECOND);
         callees.called(one, 2 * SECOND);
@@ -261,7 +262,9 @@ mod tests {
 
     #[test]
     fn strangers_are_of_another_namespace() {
-        let (one, two, foreign) = (callee(1, 7), callee(2, 7), callee(3, 8));
+        let one = callee(1, 7);
+        let two = callee(2, 7);
+        let foreign = callee(3, 8);
         let mut callees = Callees::default();
         callees.called(one, SECOND);
         callees.called(two, 2 * SECOND);

@@ -59,7 +59,8 @@ impl ProgramKind {
 /// The sort would otherwise contain this some hundred times.
 #[inline(never)]
 fn most_wanted_first(kinds: &[ProgramKind], at: usize, other: usize) -> Ordering {
-    let (a, b) = (&kinds[at], &kinds[other]);
+    let a = &kinds[at];
+    let b = &kinds[other];
     b.peak.total_cmp(&a.peak).then(b.functions.cmp(&a.functions)).then(at.cmp(&other))
 }
 

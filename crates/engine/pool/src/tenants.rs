@@ -116,7 +116,8 @@ impl Tenants {
 
     /// Why a further instance would be too many.
     pub fn exceeded(&self, namespace: &str, wanted: Held) -> Option<Exceeded> {
-        let (held, limit) = (self.held(namespace), *self.limits.get(namespace)?);
+        let held = self.held(namespace);
+        let limit = *self.limits.get(namespace)?;
         (!held.has_room(limit, wanted)).then_some(Exceeded { held, limit, wanted })
     }
 
@@ -271,7 +272,8 @@ mod tests {
         let mut tenants = Tenants::default();
         let limit = Held { instances: 3, memory_bytes: 100, cpu_millis: *ALL_CPU_MILLIS };
         tenants.limit("a", limit);
-        let (half, whole) = (Some(*ALL_CPU_MILLIS as u32 / 2), None);
+        let half = Some(*ALL_CPU_MILLIS as u32 / 2);
+        let whole = None;
         assert_eq!(tenants.exceeded("a", Held::one(100, whole)), None);
         tenants.take("a", Held::one(10, half));
         assert_eq!(tenants.exceeded("a", Held::one(90, half)), None);

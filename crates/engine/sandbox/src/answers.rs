@@ -44,7 +44,8 @@ pub(crate) async fn await_prepared(
     status: &AsyncFd<OwnedFd>,
     label: &str,
 ) -> Result<Child, StartError> {
-    let (mut pidfd, mut mounts) = (None, None);
+    let mut pidfd = None;
+    let mut mounts = None;
     loop {
         match next_step(status, label).await? {
             (Answer::Cloned { pid }, fds) => pidfd = fds.into_iter().next().map(|fd| (pid, fd)),

@@ -524,7 +524,9 @@ fn create_own(home: &Path, base: &Path) -> io::Result<()> {
 fn own_directory(mounts: &str, own: &str, controller: Option<&str>) -> Option<PathBuf> {
     let path = own.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':');
-        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let _ = parts.next()?;
+        let controllers = parts.next()?;
+        let path = parts.next()?;
         let matches = match controller {
             Some(name) => controllers.split(',').any(|one| one == name),
             None => controllers.is_empty(),
@@ -535,9 +537,12 @@ fn own_directory(mounts: &str, own: &str, controller: Option<&str>) -> Option<Pa
         // id parent major:minor root mountpoint options - type source super-options
         let (left, right) = line.split_once(" - ")?;
         let mut left = left.split(' ').skip(3);
-        let (root, mount_point) = (left.next()?, left.next()?);
+        let root = left.next()?;
+        let mount_point = left.next()?;
         let mut right = right.split(' ');
-        let (kind, _, options) = (right.next()?, right.next()?, right.next()?);
+        let kind = right.next()?;
+        let _ = right.next()?;
+        let options = right.next()?;
         let matches = match controller {
             Some(name) => kind == "cgroup" && options.split(',').any(|one| one == name),
             None => kind == "cgroup2",

@@ -265,7 +265,8 @@ fn place_descriptors(
         Ok(sys::check(libc::c_long::from(high))? as RawFd)
     };
     let place = || -> io::Result<Vec<OwnedFd>> {
-        let (null, output) = (aside(null)?, aside(output)?);
+        let null = aside(null)?;
+        let output = aside(output)?;
         let channel = aside(channel)?;
         // SAFETY: the socket is ours; what was its number is closed or overwritten below.
         status.0 = aside(unsafe { OwnedFd::from_raw_fd(status.0) })?;

@@ -100,7 +100,8 @@ impl ProcessBackend {
         let packages = request.packages_dir.clone();
         let (label, limits, timeout) =
             (request.label.clone(), request.limits.clone(), request.timeout);
-        let (bytes_max, free_min) = (request.packages_bytes_max, request.free_bytes_min);
+        let bytes_max = request.packages_bytes_max;
+        let free_min = request.free_bytes_min;
         let outward = (request.listen.clone(), bytes_max);
         let started = self
             .launch_build(&label, &limits, outward, |base, ids| compose(base, request, ids))
@@ -116,7 +117,8 @@ impl ProcessBackend {
             serve(started.egress).await;
             std::future::pending::<()>().await
         };
-        let (mut timed_out, mut too_large) = (false, false);
+        let mut timed_out = false;
+        let mut too_large = false;
         let exit = tokio::select! {
             exit = run => Some(exit),
             () = tokio::time::sleep(timeout) => {

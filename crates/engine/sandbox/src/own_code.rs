@@ -26,7 +26,8 @@ const PIECE_BYTES: usize = 64 << 10;
 /// function needs room for what it writes.
 pub(crate) fn measure(code: &Path, tmp_bytes: u64) -> io::Result<()> {
     let too_large = || io::Error::from_raw_os_error(libc::EFBIG);
-    let (mut bytes, mut entries) = (tmp_bytes / 2, ENTRIES_MAX);
+    let mut bytes = tmp_bytes / 2;
+    let mut entries = ENTRIES_MAX;
     let mut folders = vec![(code.to_owned(), 0)];
     while let Some((folder, depth)) = folders.pop() {
         for entry in fs::read_dir(folder)? {
@@ -52,7 +53,8 @@ pub(crate) fn copy(from: &Path, to: BorrowedFd<'_>, owner: Option<(u32, u32)>) -
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let name = sys::cstring(entry.file_name().as_encoded_bytes())?;
-        let (path, meta) = (entry.path(), entry.metadata()?);
+        let path = entry.path();
+        let meta = entry.metadata()?;
         let kind = meta.file_type();
         if kind.is_symlink() {
             let target = fs::read_link(&path)?;

@@ -385,7 +385,8 @@ impl Run {
     /// Reads an action's lines. A line belongs to the log once another line has followed it.
     fn pump_action(&mut self, outbox: &mut Vec<u8>, over: bool) -> bool {
         let Some(action) = &mut self.action else { return true };
-        let (body, stream) = (&mut self.body, self.stream);
+        let body = &mut self.body;
+        let stream = self.stream;
         let mut buffer = [0; CHUNK_BYTES_MAX];
         drain(&mut self.stdout, &mut buffer, over, |bytes| {
             body.extend_from_slice(bytes);
@@ -505,7 +506,8 @@ fn parse_head(text: &[u8]) -> (Option<u16>, Vec<u8>) {
             let number = std::str::from_utf8(number.trim_ascii()).unwrap_or("");
             status = number.parse().ok().filter(|number| (200..=599).contains(number)).or(status);
         } else if let Some(colon) = line.iter().position(|byte| *byte == b':') {
-            let (name, value) = (line[..colon].trim_ascii(), line[colon + 1..].trim_ascii());
+            let name = line[..colon].trim_ascii();
+            let value = line[colon + 1..].trim_ascii();
             if !name.is_empty() && !line.contains(&0) {
                 fields.extend(name.to_ascii_lowercase());
                 fields.push(b'\n');

@@ -152,7 +152,8 @@ fn listening_in(table: &str) -> impl Iterator<Item = u16> {
     const LISTEN: &str = "0A";
     table.lines().filter_map(|line| {
         let mut words = line.split_whitespace().skip(1);
-        let (local, state) = (words.next()?, words.nth(1)?);
+        let local = words.next()?;
+        let state = words.nth(1)?;
         let (_, port) = local.rsplit_once(':')?;
         (state == LISTEN).then(|| u16::from_str_radix(port, 16).ok())?
     })

@@ -52,7 +52,9 @@ fn ids(base: u64) -> Range<u64> {
 /// `NAME:FIRST:COUNT`, see subuid(5).
 fn range(line: &str) -> Option<(&str, Range<u64>)> {
     let mut parts = line.trim().split(':');
-    let (owner, first, count) = (parts.next()?, parts.next()?, parts.next()?);
+    let owner = parts.next()?;
+    let first = parts.next()?;
+    let count = parts.next()?;
     let first = u64::from(first.parse::<u32>().ok()?);
     let count = u64::from(count.parse::<u32>().ok()?);
     (count > 0 && !owner.starts_with('#')).then(|| (owner, first..first + count))

@@ -100,7 +100,8 @@ fn process_with(argument: &str) -> i32 {
 
 /// The port in `listening PORT`, read from a neighbour's output.
 async fn listening_port(output: &std::os::fd::OwnedFd) -> u16 {
-    let (mut text, mut buffer) = (String::new(), [0u8; 256]);
+    let mut text = String::new();
+    let mut buffer = [0u8; 256];
     let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while !text.ends_with('\n') {
         assert!(std::time::Instant::now() < end, "the neighbour says nothing: {text}");
@@ -339,7 +340,8 @@ fn main() {
     let tried = full.len() - skipped.len();
     println!("all: {tried} tried / {} blocked", tried - succeeded.len());
     let waited = assigned.iter().filter(|(name, _)| counts(&name.as_str()));
-    let (tried, blocked) = (waited.clone().count(), waited.filter(|(_, worked)| !**worked).count());
+    let tried = waited.clone().count();
+    let blocked = waited.filter(|(_, worked)| !**worked).count();
     println!("in a program that waited: {tried} tried / {blocked} blocked");
     assert!(succeeded.is_empty(), "attempts that got out: {succeeded:?}");
     let worked = writable.iter().filter(|(name, worked)| **worked && counts(&name.as_str()));

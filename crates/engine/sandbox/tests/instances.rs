@@ -338,7 +338,9 @@ impl Engine {
 
     /// Collects one answer: status, headers and body, or the error. Gives credit as it reads.
     fn answer(&mut self, stream: u32) -> Result<(u16, String, Vec<u8>), WorkerError> {
-        let (mut status, mut fields, mut body) = (0, String::new(), Vec::new());
+        let mut status = 0;
+        let mut fields = String::new();
+        let mut body = Vec::new();
         loop {
             let (header, payload) = self.next();
             assert!(header.stream == stream || header.kind == FrameKind::Log, "{header:?}");
@@ -421,8 +423,11 @@ esac
 
     // A streamed body larger than every buffer on the way, sent as credit allows.
     engine.invoke(5, "/echo", b"start", false);
-    let (mut window, mut sent, mut got) = (wire::WINDOW_BYTES, 0, 0);
-    let (total, chunk) = (2_000_000u32, vec![7; 32 << 10]);
+    let mut window = wire::WINDOW_BYTES;
+    let mut sent = 0;
+    let mut got = 0;
+    let total = 2_000_000u32;
+    let chunk = vec![7; 32 << 10];
     loop {
         while sent < total && window as usize >= chunk.len() {
             engine.send(FrameKind::Body, 0, 5, &chunk);
@@ -659,7 +664,9 @@ async fn waiting(backend: &ProcessBackend) {
     }
     let script = "echo up >&3; read go <&3; cat /function/name; ls /packages; \
                   touch /function/x 2>/dev/null && echo writable; id -u; $go";
-    let (one, two, packages) = (Folder::new("one"), Folder::new("two"), Folder::new("put"));
+    let one = Folder::new("one");
+    let two = Folder::new("two");
+    let packages = Folder::new("put");
     one.write("name", "first\n");
     two.write("name", "second\n");
     packages.write("a-package", "");
@@ -731,7 +738,8 @@ async fn nothing_is_left(backend: &ProcessBackend) {
     let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
     let counts = || (count("/proc/self/fd"), mounts(), instance_groups());
     // The remains of the tests before this one disappear within moments.
-    let (mut before, mut equal) = (counts(), 0);
+    let mut before = counts();
+    let mut equal = 0;
     while equal < 25 {
         tokio::time::sleep(Duration::from_millis(20)).await;
         let now = counts();
@@ -987,7 +995,8 @@ async fn start_times(backend: &ProcessBackend) {
         }
     };
     for (name, argv) in cases {
-        let (mut executed, mut ended) = (Vec::new(), Vec::new());
+        let mut executed = Vec::new();
+        let mut ended = Vec::new();
         for instance in 0..30 {
             settled().await;
             let begun = Instant::now();
@@ -1010,7 +1019,8 @@ async fn start_times(backend: &ProcessBackend) {
     let mut engine = Engine::new(started.channel);
     engine.load(8);
     let begun = Instant::now();
-    let (mut sent, mut done) = (0, 0);
+    let mut sent = 0;
+    let mut done = 0;
     while done < 2000 {
         while sent < 2000 && sent - done < 8 {
             engine.invoke(sent + 1, "/", b"", true);

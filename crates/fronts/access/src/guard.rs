@@ -123,7 +123,9 @@ impl Guard {
     /// call it. The head was admitted with [`Access::KeyIfSent`], so a caller that it names is the one
     /// of a key. A token is verified for this function; the name in it proves nothing elsewhere.
     pub fn proves(&self, head: &Head, route: &RouteInfo<'_>) -> bool {
-        let (ring, now_unix_ms, name) = (self.0.ring.load(), unix_ms(), route.name.as_str());
+        let ring = self.0.ring.load();
+        let now_unix_ms = unix_ms();
+        let name = route.name.as_str();
         // The key that named the caller is gone from the head; one of the others may open it, too.
         let opens = |access| {
             let mut others = presented(head.headers(), access);
@@ -273,7 +275,8 @@ impl Guard {
         if access == Access::Basic && pages::is_of_another_origin(head.headers()) {
             return Err(Fault::OtherSite);
         }
-        let (ring, now_unix_ms) = (self.0.ring.load(), unix_ms());
+        let ring = self.0.ring.load();
+        let now_unix_ms = unix_ms();
         // A client that has proved its key when it connected need not send it.
         let proved = head.psk().and_then(|identity| ring.find_psk(identity, now_unix_ms));
         if let Some(key) = proved
@@ -283,7 +286,9 @@ impl Guard {
             return Ok(());
         }
         // A request may have several keys, of which one must open the function.
-        let (mut sent, mut has_other, mut found) = (0, proved.is_some(), None);
+        let mut sent = 0;
+        let mut has_other = proved.is_some();
+        let mut found = None;
         for one in presented(head.headers(), access) {
             sent += 1;
             if found.is_none()
@@ -578,7 +583,8 @@ mod tests {
 
     fn rules(keys: TokenKeys) -> Arc<TokenRules> {
         let claims = [("role".to_owned(), "x".into())].into();
-        let (issuer, audience) = ("https://a".to_owned(), "b".to_owned());
+        let issuer = "https://a".to_owned();
+        let audience = "b".to_owned();
         Arc::new(TokenRules { issuer, audience, keys, claims })
     }
 
@@ -618,7 +624,8 @@ mod tests {
     #[test]
     fn wrong_tokens_are_guesses_and_right_ones_always_work() {
         let [set, token, _] = made();
-        let (guard, rules) = (Guard::default(), rules(TokenKeys::Set(set.to_owned())));
+        let guard = Guard::default();
+        let rules = rules(TokenKeys::Set(set.to_owned()));
         let from = Some(IpAddr::from([192, 0, 2, 1]));
         let send = |token: &str| {
             let mut head = head(&[("authorization", &format!("Bearer {token}"))]);
@@ -645,7 +652,8 @@ mod tests {
         let bare = format!("Bearer {without_role}");
         let password = mote_core::base64::encode(format!("one:{one}").as_bytes());
         let password = format!("Basic {password}");
-        let (token, key) = (("authorization", bearer.as_str()), ("x-api-key", all.as_str()));
+        let token = ("authorization", bearer.as_str());
+        let key = ("x-api-key", all.as_str());
         let password = ("authorization", password.as_str());
         assert!(proves(Access::Jwt, &[token]) && proves(Access::Jwt, &[key, token]));
         // The key has the name of the token's subject.

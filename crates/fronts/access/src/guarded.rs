@@ -60,7 +60,8 @@ impl<I: Invoker> Invoker for Guarded<I> {
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
         let info = route.info();
-        let (access, name) = (info.access, info.name.as_str());
+        let access = info.access;
+        let name = info.name.as_str();
         match info.certificates {
             Some(rules) if access == Access::Mtls => {
                 self.guard.admit_certified(rules, name, head, from)
@@ -91,7 +92,8 @@ impl<I: Invoker> Invoker for Guarded<I> {
         from: Option<IpAddr>,
     ) -> Result<(), Fault> {
         let info = route.info();
-        let (access, name) = (info.access, info.name.as_str());
+        let access = info.access;
+        let name = info.name.as_str();
         if info.is_confined {
             return self.guard.count_within(access, info.rates, name, head, from);
         }

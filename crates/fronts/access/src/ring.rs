@@ -245,7 +245,8 @@ mod tests {
 
     #[test]
     fn new_keys_differ_and_are_found() {
-        let (one, other) = (NewKey::random().expect("random"), NewKey::random().expect("random"));
+        let one = NewKey::random().expect("random");
+        let other = NewKey::random().expect("random");
         assert_ne!(one.text, other.text);
         assert_eq!((one.text.len(), &one.text[..5]), (48, "mote_"));
         assert!(one.text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b)));

@@ -364,7 +364,8 @@ mod tests {
             }
             Ok(datagrams.len())
         };
-        let (mut full, mut read) = (0, 0);
+        let mut full = 0;
+        let mut read = 0;
         let mut buffer = [0; 16];
         while let Err(error) = outbox.flush_with(send) {
             assert_eq!(error.kind(), ErrorKind::WouldBlock);

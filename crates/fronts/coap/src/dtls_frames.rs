@@ -192,7 +192,8 @@ impl<'a> Message<'a> {
                     return Ok(Self::Certificate { own: None, ends_sessions });
                 }
                 let asks_clients = rest.byte()? != 0;
-                let (certificate, key) = (rest.part()?.to_vec(), rest.part()?.to_vec());
+                let certificate = rest.part()?.to_vec();
+                let key = rest.part()?.to_vec();
                 let own = Some(ServerCertificate { certificate, key, asks_clients });
                 Ok(Self::Certificate { own, ends_sessions })
             }
@@ -311,7 +312,8 @@ impl<'a> Rest<'a> {
 
     /// The number of a session and the address of its client.
     fn opened_head(&mut self) -> Result<(u32, SocketAddr), Malformed> {
-        let (session, port) = (self.u32()?, self.u16()?);
+        let session = self.u32()?;
+        let port = self.u16()?;
         let ip = Ipv6Addr::from(self.array::<16>()?);
         // A client over IPv4 has its IPv4 address.
         Ok((session, SocketAddr::new(IpAddr::V6(ip).to_canonical(), port)))

@@ -31,7 +31,8 @@ pub(crate) struct Recipient {
 impl Recipient {
     /// One that is known by its message only so far.
     pub(crate) fn of(peer: SocketAddr, code: u8, token: Token, limit: Option<usize>) -> Self {
-        let (path, query) = (Vec::new(), Vec::new());
+        let path = Vec::new();
+        let query = Vec::new();
         Self { peer, code, token, path, query, discriminator: 0, block2: None, limit }
     }
 

@@ -247,7 +247,8 @@ pub(crate) async fn run<I: Invoker>(
     work: Work<I::Route>,
     answer_bytes_max: u64,
 ) -> Finished {
-    let (timeout_ms, deadline_ns) = (work.route.info().timeout_ms, work.invocation.deadline_ns);
+    let timeout_ms = work.route.info().timeout_ms;
+    let deadline_ns = work.invocation.deadline_ns;
     let id = work.invocation.id;
     let reply = invoker.invoke(&work.route, work.invocation).await?;
     let body = match reply.body {

@@ -259,7 +259,8 @@ impl Exchanges {
             return;
         };
         let entry = &mut self.entries[at as usize];
-        let (more, owned) = (state.bytes(), entry.owner);
+        let more = state.bytes();
+        let owned = entry.owner;
         let less = std::mem::replace(&mut entry.state, state).bytes();
         self.bytes = self.bytes + more - less;
         let owned = &mut self.owned[owned as usize];
@@ -284,7 +285,8 @@ impl Exchanges {
         let owned = self.place_of(owner);
         let bytes = state.bytes();
         let until_ns = now_ns + LIFETIME_NS;
-        let (all, own) = (ALONE, ALONE);
+        let all = ALONE;
+        let own = ALONE;
         let entry = Entry { key, print, hash, until_ns, state, owner: owned, all, own };
         let at = self.entries.insert(entry) as u32;
         self.bytes += bytes;

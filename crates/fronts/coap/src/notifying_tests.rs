@@ -111,7 +111,8 @@ impl Bench {
     }
 
     fn finish(&mut self, id: usize, status: u16, headers: &str, body: &str) {
-        let (headers, body) = (Bytes::from(headers.to_owned()), Bytes::from(body.to_owned()));
+        let headers = Bytes::from(headers.to_owned());
+        let body = Bytes::from(body.to_owned());
         self.server.finish(id, Ok((status, headers, body)), self.now);
     }
 

@@ -119,7 +119,8 @@ impl Observers {
             self.remove(at);
         }
         to.discriminator = 0;
-        let (resource, has_newer) = (watch.resource(), watch.has_newer());
+        let resource = watch.resource();
+        let has_newer = watch.has_newer();
         let at = self.all.insert(Observer {
             to,
             watch,

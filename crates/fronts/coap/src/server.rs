@@ -290,7 +290,8 @@ impl<I: Invoker> Server<I> {
         }
         let owner = Owner::of(peer, limit.is_none());
         let noted = Some(self.exchanges.begin(key, owner, absent, now_ns));
-        let (kind, mid) = (header.kind, header.mid);
+        let kind = header.kind;
+        let mid = header.mid;
         let to = Recipient::of(peer, header.code.1, Token::new(header.token), limit);
         self.proceed(noted, (kind, mid), to, request, now_ns);
     }
@@ -573,7 +574,8 @@ impl<I: Invoker> Server<I> {
             Err(_) if to.is_safe() && to.limit.is_some() => self.challenge(to.peer, now_ns),
             Err(smallest) => smallest,
         };
-        let (peer, token) = (to.peer, to.token.as_bytes());
+        let peer = to.peer;
+        let token = to.token.as_bytes();
         match (kind, acked, noted) {
             (MessageType::Con, false, Some(noted)) => {
                 let datagram =
@@ -593,7 +595,8 @@ impl<I: Invoker> Server<I> {
     /// Sends a message that needs no acknowledgement; returns its id.
     pub(crate) fn unconfirmed(&mut self, to: &Recipient, response: &Response) -> u16 {
         let mid = self.fresh_mid();
-        let (frame, token) = (self.frame, to.token.as_bytes());
+        let frame = self.frame;
+        let token = to.token.as_bytes();
         self.out.write(to.peer, |out| match frame {
             Frame::Stream { .. } => stream::encode(response, out, token),
             _ => response.encode(out, MessageType::Non, mid, token),
@@ -610,7 +613,8 @@ impl<I: Invoker> Server<I> {
         (attempts, pause_ns): (u32, u64),
         now_ns: u64,
     ) -> u16 {
-        let (mid, peer) = (self.fresh_mid(), to.peer);
+        let mid = self.fresh_mid();
+        let peer = to.peer;
         let token = to.token.as_bytes();
         let datagram =
             self.out.write(peer, |out| response.encode(out, MessageType::Con, mid, token));
@@ -651,7 +655,9 @@ impl<I: Invoker> Server<I> {
         mut response: Response,
         now_ns: u64,
     ) -> Result<Response, Response> {
-        let (frame, token, limit) = (self.frame, to.token.as_bytes(), to.limit);
+        let frame = self.frame;
+        let token = to.token.as_bytes();
+        let limit = to.limit;
         if response.code.0 > 2 {
             response.payload.truncate(DIAGNOSTIC_BYTES_MAX);
         }
@@ -729,7 +735,9 @@ impl<I: Invoker> Server<I> {
                 Some(_) if due > now_ns => break,
                 Some(exchange) => {
                     exchange.acked = true;
-                    let (noted, peer, mid) = (exchange.noted, exchange.to.peer, exchange.mid);
+                    let noted = exchange.noted;
+                    let peer = exchange.to.peer;
+                    let mid = exchange.mid;
                     // Only requests from a proven source are acknowledged separately.
                     if let Some(noted) = noted {
                         self.exchanges.acked(noted, (peer, mid), Owner::proven(peer), now_ns);

@@ -146,7 +146,8 @@ pub enum Signal {
 
 /// Reads a message of class 7.
 pub fn signal(message: &StreamMessage<'_>) -> Result<Signal, Broken> {
-    let (mut message_bytes_max, mut blocks) = (None, false);
+    let mut message_bytes_max = None;
+    let mut blocks = false;
     let known: &[u16] = match message.code.1 {
         1 | 4 => &[2, 4],
         2 | 3 | 5 => &[2],

@@ -94,12 +94,14 @@ pub async fn serve_stream<I: Invoker>(
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let places = Arc::new(Semaphore::new(streams.connections_max + LEAVING_MAX));
-    let (all, each) = (streams.connections_max, streams.connections_per_address_max);
+    let all = streams.connections_max;
+    let each = streams.connections_per_address_max;
     // Callers without a proof leave an eighth to others.
     let seats: Seats<IpAddr> = Seats::with_reserve(all, each, all / 8);
     let bytes = Shares::new(streams.bytes_max / UNIT_BYTES, streams.bytes_max / UNIT_BYTES / 2);
     // The number of requests is bounded by what is read, so no share of these is needed below it.
-    let (running_max, answers_bytes_max) = (4 * RUNNING_MAX, ANSWERS_BYTES_MAX);
+    let running_max = 4 * RUNNING_MAX;
+    let answers_bytes_max = ANSWERS_BYTES_MAX;
     let config = Config { running_max, answers_bytes_max, ..config };
     let mut connections = JoinSet::new();
     let stopping = stop.clone();
@@ -125,8 +127,11 @@ pub async fn serve_stream<I: Invoker>(
         // If all connections are in use, a further one is closed.
         let Ok(seat) = seats.take(address_owner(peer.ip())) else { continue };
         let _ = socket.set_nodelay(true);
-        let (config, streams, bytes) = (config.clone(), streams.clone(), bytes.clone());
-        let (invoker, stop) = (invoker.clone(), stopping.clone());
+        let config = config.clone();
+        let streams = streams.clone();
+        let bytes = bytes.clone();
+        let invoker = invoker.clone();
+        let stop = stopping.clone();
         let seat = Arc::new(seat);
         let ended = seat.ended();
         let serving = async move {

@@ -44,7 +44,9 @@ fn oracle(bytes: &[u8]) -> Verdict {
     if bytes.len() < 4 || bytes[0] >> 6 != 1 {
         return Verdict::Silence;
     }
-    let (kind, class, detail) = (bytes[0] >> 4 & 3, bytes[1] >> 5, bytes[1] & 31);
+    let kind = bytes[0] >> 4 & 3;
+    let class = bytes[1] >> 5;
+    let detail = bytes[1] & 31;
     if kind >= ACK {
         return Verdict::Silence;
     }
@@ -202,9 +204,13 @@ fn an_unproven_source_is_sent_little() {
     let mut random = Random::new(seed);
     // For each message id: the number of datagrams sent with it and the length of the last. For
     // each token: its id and length.
-    let (mut by_mid, mut by_token) = (HashMap::new(), HashMap::new());
+    let mut by_mid = HashMap::new();
+    let mut by_token = HashMap::new();
     let mut got_of: HashMap<u16, u32> = HashMap::new();
-    let (mut sent, mut got, mut most, mut echo) = (0u32, 0u32, 0.0f64, None);
+    let mut sent = 0u32;
+    let mut got = 0u32;
+    let mut most = 0.0f64;
+    let mut echo = None;
     let mut receive =
         |by_mid: &HashMap<u16, (u32, usize)>, by_token: &HashMap<Vec<u8>, (u16, usize)>, sent| {
             let mut buffer = [0; 4_096];
@@ -308,7 +314,8 @@ fn a_repeated_request_runs_once_whatever_others_send() {
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         Client { socket, mid: 0 }
     };
-    let (mine, others) = (connected(), connected());
+    let mine = connected();
+    let others = connected();
     let post = Message::request(CON, POST, 1, "echo/mine");
     assert_eq!(mine.call(&post).code, code(2, 4));
     for mid in 0..1_000 {

@@ -216,7 +216,8 @@ fn libcoap_client_through_a_bad_network() {
     for _ in 0..5 {
         assert!(client.text("post", "echo", &["-e", "x"]).ends_with("\n\nx"));
     }
-    let (steps, dropped) = (client.steps, relay.dropped.load(Ordering::SeqCst));
+    let steps = client.steps;
+    let dropped = relay.dropped.load(Ordering::SeqCst);
     let swapped = relay.swapped.load(Ordering::SeqCst);
     println!(
         "{name}: {steps} tried / {steps} as expected; seed {seed}, {dropped} datagrams dropped, {swapped} swapped"

@@ -43,7 +43,8 @@ impl Fronts {
         let invoker = fake.clone();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let (udp, tcp) = (socket.local_addr().unwrap(), listener.local_addr().unwrap());
+        let udp = socket.local_addr().unwrap();
+        let tcp = listener.local_addr().unwrap();
         socket.set_nonblocking(true).unwrap();
         listener.set_nonblocking(true).unwrap();
         let config = Config { notices: Some(notices.clone()), ..Config::default() };
@@ -149,7 +150,8 @@ fn aiocoap(uri: &str) -> Option<Observer> {
 /// Observers of every kind see every state in order, a state of many blocks too, and the end.
 fn all_see_all(scheme: &str, address: SocketAddr, fronts: &Fronts) {
     let uri = format!("{scheme}://{address}/number");
-    let (libcoap, aiocoap) = (libcoap(&uri), aiocoap(&uri));
+    let libcoap = libcoap(&uri);
+    let aiocoap = aiocoap(&uri);
     let all: Vec<&Observer> = libcoap.iter().chain(&aiocoap).collect();
     if all.is_empty() {
         return;
@@ -211,7 +213,8 @@ fn observers_behind_a_bad_network_end_with_the_last_state() {
         std::thread::sleep(Duration::from_millis(10));
     }
     for observer in &all {
-        let (mut before, mut seen) = (0, 0);
+        let mut before = 0;
+        let mut seen = 0;
         while before < LAST {
             let line = observer.lines.recv_timeout(PATIENCE);
             let line = line.unwrap_or_else(|_| panic!("{}: nothing after {before}", observer.name));

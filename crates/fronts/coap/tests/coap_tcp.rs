@@ -280,7 +280,9 @@ fn bodies_and_answers_in_blocks() {
         [(vec![], 100), (vec![(2, &[0x20, 0][..]), (4, &b""[..])], 15), (vec![(2, &large[1..])], 1)]
     {
         let mut peer = node.greeted(&options);
-        let (mut body, mut number, mut count) = (Vec::<u8>::new(), 0, 0);
+        let mut body = Vec::<u8>::new();
+        let mut number = 0;
+        let mut count = 0;
         loop {
             let mut get = request(GET, 1, &format!("big?n={}", 100 << 10));
             if number > 0 {
@@ -364,7 +366,8 @@ fn an_address_at_its_limit_keeps_its_newest_connections() {
     let streams =
         StreamConfig { connections_max: 8, connections_per_address_max: 2, ..Default::default() };
     let node = Node::start(streams);
-    let (mut first, mut second) = (node.greeted(&[]), node.greeted(&[]));
+    let mut first = node.greeted(&[]);
+    let mut second = node.greeted(&[]);
     assert_eq!(second.call(&request(GET, 1, "number")).text(), "7");
     let mut third = node.greeted(&[]);
     assert_eq!(third.call(&request(GET, 1, "number")).text(), "7");

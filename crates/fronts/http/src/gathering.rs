@@ -252,7 +252,8 @@ mod tests {
         };
         let held: Vec<_> = (0..BODIES_PER_OWNER_MAX).map(|_| begin("a", 100)).collect();
         assert!(held.iter().all(|(_, refused)| !refused));
-        let (mut oldest, newest) = (held, begin("a", 100));
+        let mut oldest = held;
+        let newest = begin("a", 100);
         assert!(!newest.1);
         let polled = poll(&mut oldest[0].0);
         assert!(matches!(polled, Poll::Ready(Err(NotGathered::Crowded))), "one body too many");

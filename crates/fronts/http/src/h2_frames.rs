@@ -113,7 +113,8 @@ impl FrameMeter {
     /// `now_ns` is called only if the credit is used up.
     pub fn received(&mut self, bytes: &[u8], now_ns: impl Fn() -> u64) -> Result<u32, Flood> {
         let Self { received, credit, refilled_ns, .. } = self;
-        let (mut frames, mut flood) = (0, false);
+        let mut frames = 0;
+        let mut flood = false;
         received.pass(bytes, |kind, length| {
             frames += 1;
             match kind {

@@ -321,7 +321,8 @@ fn a_field_with_an_underscore_does_not_pass_for_one_with_a_dash() {
 #[test]
 fn no_split_of_the_bytes_changes_the_answer() {
     let server = Server::start(Config::default());
-    let (mut tried, mut wrong) = (0, Vec::new());
+    let mut tried = 0;
+    let mut wrong = Vec::new();
     let mut of_row = std::collections::HashMap::new();
     for case in &cases() {
         // Two of each row, and more of the chunked ones, because cuts affect their states. Row 20
@@ -355,7 +356,8 @@ fn an_address_at_its_limit_keeps_its_newest_connections() {
         assert_eq!(client.call(get).status, 200);
     }
     // A connection without a request ends before one that was used, and the older of two such first.
-    let (mut silent, mut newest) = (server.client(), server.client());
+    let mut silent = server.client();
+    let mut newest = server.client();
     assert_eq!(newest.call(get).status, 200);
     assert!(silent.is_over());
     assert!(kept[0].is_over());
@@ -399,7 +401,8 @@ fn fronts_share_the_connections_of_one_address() {
     let mut config =
         Config { connections_max: 8, connections_per_address_max: 4, ..Config::default() };
     config.bounds = Some(Bounds::new(&config));
-    let (mut first, mut second) = (Server::start(config.clone()), Server::start(config));
+    let mut first = Server::start(config.clone());
+    let mut second = Server::start(config);
     let get = "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n";
     let servers = [&first, &second, &first, &second];
     let mut kept: Vec<Client> = servers.iter().map(|server| server.client()).collect();

@@ -482,7 +482,8 @@ fn answers_that_nobody_takes_are_bounded() {
     let server = Server::start(Config::default());
     runtime().block_on(async {
         let mut sender = windowed(&server, 0).await;
-        let (mut statuses, mut kept_open) = (Vec::new(), Vec::new());
+        let mut statuses = Vec::new();
+        let mut kept_open = Vec::new();
         for _ in 0..60 {
             let (answer, _) = sender.send_request(to("/big?n=262144"), true).unwrap();
             let answer = answer.await.unwrap();
@@ -628,7 +629,8 @@ fn a_stop_answers_the_streams_that_cross_its_goaway() {
     raw.headers(1, true, &GET);
     raw.frame(6, 1, 0, &ping);
     raw.headers(3, true, &GET);
-    let (mut answered, mut last) = (Vec::new(), Vec::new());
+    let mut answered = Vec::new();
+    let mut last = Vec::new();
     while let Some((kind, stream, payload)) = raw.next(&[1, GOAWAY]) {
         match kind {
             GOAWAY => last = payload[..4].to_vec(),

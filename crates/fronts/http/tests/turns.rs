@@ -62,7 +62,8 @@ impl Invoker for Ticks {
 fn flood(bytes: Vec<u8>) -> Ticks {
     let invoker = Ticks::default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (front, ticks) = (invoker.clone(), invoker.ticks.clone());
+    let front = invoker.clone();
+    let ticks = invoker.ticks.clone();
     runtime.block_on(async move {
         let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
         let address: SocketAddr = listener.local_addr().unwrap();
@@ -119,7 +120,8 @@ fn a_body_in_tiny_chunks_lets_others_run() {
     let chunks = 300_000;
     let head = "POST /now HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     let seen = flood([head, &"1\r\nx\r\n".repeat(chunks), "0\r\n\r\n"].concat().into_bytes());
-    let (from, to) = (seen.at_route.lock()[0], seen.at_end.lock()[0]);
+    let from = seen.at_route.lock()[0];
+    let to = seen.at_end.lock()[0];
     let turns = (to - from) as usize;
     // Up to 64 chunks are one piece, and the runtime may poll one of two ready tasks twice in a row.
     assert!(

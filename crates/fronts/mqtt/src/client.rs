@@ -551,7 +551,8 @@ impl<I: Invoker> Client<I> {
     }
 
     fn begin(&mut self, message: Publish, run: u64) {
-        let (invoker, host) = (self.invoker.clone(), self.host.clone());
+        let invoker = self.invoker.clone();
+        let host = self.host.clone();
         let settings = self.settings.clone();
         self.runs.push(Box::pin(run::run(invoker, host, settings, message, run)));
     }
@@ -559,7 +560,8 @@ impl<I: Invoker> Client<I> {
     fn ended(&mut self, ended: Ended) {
         let Ended { message, run, outcome } = ended;
         self.leave(&message);
-        let (id, qos) = (message.id, message.qos);
+        let id = message.id;
+        let qos = message.qos;
         match outcome {
             Outcome::Done(reply) => {
                 self.shared.count(|counts| counts.done += 1);

@@ -137,7 +137,8 @@ impl<I: Invoker> Triggers<I> {
         let client_id = format!("mote{}", &text[..19]);
         let function = function.clone();
         let connection = trigger.connection();
-        let (trigger, topics) = (trigger.clone(), topics.to_vec());
+        let trigger = trigger.clone();
+        let topics = topics.to_vec();
         Arc::new(Settings { function, trigger, address, connection, client_id, topics })
     }
 

@@ -92,7 +92,8 @@ impl LocalBroker {
         let ports = Arc::new(Mutex::new(None));
         let (stopping, stopped) = watch::channel(false);
         let password = settings.password.clone();
-        let (listen, listen_tls) = (settings.listen, settings.tls.as_ref().map(|tls| tls.listen));
+        let listen = settings.listen;
+        let listen_tls = settings.tls.as_ref().map(|tls| tls.listen);
         let (sender, deleted) = mpsc::unbounded_channel();
         let broker = Broker { settings, ports: ports.clone(), deleted };
         let task = runtime.spawn(supervision::keep(broker, stopped));
@@ -109,7 +110,8 @@ impl LocalBroker {
     pub fn local(&self) -> Option<Local> {
         let Ports { own, divides_kept, .. } = (*self.ports.lock())?;
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), own);
-        let (username, password) = (USER.to_owned(), self.password.clone());
+        let username = USER.to_owned();
+        let password = self.password.clone();
         Some(Local { address, username, password, divides_kept })
     }
 

@@ -166,7 +166,8 @@ impl Publish for Publisher {
         let Some(question) = self.question(&message) else {
             return Box::pin(ended(self.begin(message, deadline)));
         };
-        let (publisher, asked) = (self.clone(), self.begin(question, deadline));
+        let publisher = self.clone();
+        let asked = self.begin(question, deadline);
         Box::pin(async move {
             match ended(asked).await {
                 Ok(()) => ended(publisher.begin(message, deadline)).await,
@@ -410,8 +411,10 @@ impl Link {
 
     /// One connection, from its beginning to its end.
     async fn connection(&mut self) -> End {
-        let (host, connection) = (self.inner.host.clone(), self.connection.clone());
-        let (client_id, is_fresh) = (self.client_id.clone(), self.is_fresh);
+        let host = self.inner.host.clone();
+        let connection = self.connection.clone();
+        let client_id = self.client_id.clone();
+        let is_fresh = self.is_fresh;
         let mut result = None;
         let connecting = async {
             result = Some(connect(&*host, &connection, &client_id, is_fresh).await);
@@ -436,7 +439,8 @@ impl Link {
         let keep_alive =
             Duration::from_secs(ack.keep_alive_s.unwrap_or(KEEP_ALIVE_S).max(1).into());
         let (mut reader, mut writer) = tokio::io::split(stream);
-        let (mut wrote, mut used) = (Instant::now(), Instant::now());
+        let mut wrote = Instant::now();
+        let mut used = Instant::now();
         let mut pinged: Option<Instant> = None;
         self.problem = None;
         let mut is_stopping = *self.stopping.borrow();

@@ -133,7 +133,8 @@ async fn once<I: Invoker>(
         chain: None,
     };
     let reply = invoker.invoke(&route, invocation).await?;
-    let (status, fields) = (reply.status, reply.headers);
+    let status = reply.status;
+    let fields = reply.headers;
     let answer_limit = || Fault::AnswerTooLarge { limit_bytes: ANSWER_BYTES_MAX };
     let body = reply.body.collect(ANSWER_BYTES_MAX).await.map_err(|_| answer_limit())?;
     if message::after_status(status) != Next::Acknowledge {
@@ -147,7 +148,8 @@ async fn once<I: Invoker>(
 
 async fn stored(host: &dyn Host, settings: &Settings, message: &Publish) -> Outcome {
     let by_topic = settings.trigger.order == MqttOrder::Topic;
-    let (function, body) = (settings.function.as_str(), message.payload.clone());
+    let function = settings.function.as_str();
+    let body = message.payload.clone();
     let deferred = Deferred {
         key: message::idempotency_key(message).map(str::to_owned),
         order: by_topic.then(|| message.topic.clone()),

@@ -68,7 +68,8 @@ impl ClientAuthorities {
 
     /// What another process has read from a file of this name.
     pub(crate) fn of_text(name: &str, text: &[u8]) -> Result<Self, Unusable> {
-        let (file, provider) = (PathBuf::from(name), Arc::new(ring::default_provider()));
+        let file = PathBuf::from(name);
+        let provider = Arc::new(ring::default_provider());
         let read = RwLock::new(parse(&file, Stamp::default(), text, &provider)?);
         Ok(Self { file, provider, read, told: Mutex::default() })
     }
@@ -216,7 +217,8 @@ fn is_of_no_authority(certificate: &CertificateDer<'_>, provider: &CryptoProvide
     };
     let known = provider.signature_verification_algorithms.all;
     let usage = KeyUsage::client_auth();
-    let (anchors, now) = ([anchor], UnixTime::now());
+    let anchors = [anchor];
+    let now = UnixTime::now();
     let as_client = client.verify_for_usage(known, &anchors, &[], now, usage, None, None);
     // What is wrong with its time is found before what it may sign.
     !matches!(
@@ -293,7 +295,8 @@ fn is_plain(name: &str) -> bool {
 /// The last common name of a subject, the content of a `Name` in DER: sets of one attribute each,
 /// which are an identifier and a text (RFC 5280, 4.1.2.4). `None` if the last one has another form.
 fn common_name(subject: &[u8]) -> Option<String> {
-    let (mut rest, mut found) = (subject, None);
+    let mut rest = subject;
+    let mut found = None;
     while let Some((set, after)) = element(rest, 0x31) {
         rest = after;
         let mut attributes = set;
@@ -350,7 +353,8 @@ mod tests {
         let all = ["pump 3 (south)", "pump.example", "spiffe://plant/pump"];
         assert_eq!(names_of(Some(all[0]), &others), all);
         assert_eq!(names_of(None, &others), all[1..]);
-        let (long, longer) = ("x".repeat(256), "x".repeat(257));
+        let long = "x".repeat(256);
+        let longer = "x".repeat(257);
         for bad in ["", " a", "a\nmote-caller: b", "Süd", "a\u{202e}b", &longer] {
             assert_eq!(names_of(Some(bad), &[]), Vec::<String>::new(), "{bad}");
         }

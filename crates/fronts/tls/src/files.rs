@@ -62,7 +62,8 @@ pub(crate) fn find(
     named.sort_unstable_by(|a, b| is_own(&a.0).cmp(&is_own(&b.0)).then_with(|| a.cmp(b)));
     let others = named.partition_point(|pair| !is_own(&pair.0));
     named.splice(others..others, ordered);
-    let (mut pairs, mut faults) = (Vec::new(), Vec::new());
+    let mut pairs = Vec::new();
+    let mut faults = Vec::new();
     for (chain, key) in named {
         let stamp = |file: &Path| match acme.and_then(|acme| acme.open_own(file)) {
             Some(opened) => {

@@ -431,7 +431,8 @@ mod tests {
     #[test]
     fn changed_files_are_read_and_bad_ones_leave_what_was_there() {
         let folder = tempfile::tempdir().unwrap();
-        let (here, there) = (folder.path().join("here"), folder.path().join("there"));
+        let here = folder.path().join("here");
+        let there = folder.path().join("there");
         let certificates = own(&here, &["a.example"]);
         let other = own(&there, &["z.example"]);
         for ending in ["key", "crt"] {

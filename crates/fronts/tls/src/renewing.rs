@@ -17,7 +17,8 @@ pub async fn keep_renewed(
     certificates: Arc<Certificates>,
     clients: Option<Arc<ClientAuthorities>>,
 ) {
-    let (mut told, mut told_of_clients) = (String::new(), String::new());
+    let mut told = String::new();
+    let mut told_of_clients = String::new();
     loop {
         tokio::time::sleep(LOOK).await;
         if let Some(clients) = clients.clone()

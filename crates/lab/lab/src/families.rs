@@ -89,7 +89,8 @@ pub fn heavy_tail(count: usize, seed: u64, start: Distribution) -> Vec<FunctionM
             let rate = (log_normal(&mut random, 0.51, 4.08) / 3_600.0).min(RATE_MAX);
             let service_s = log_normal(&mut random, -0.38, 2.36).clamp(0.005, 30.0);
             let timer = uniform(&mut random) < 1.0 / 6.0;
-            let (period, first) = (uniform(&mut random), uniform(&mut random));
+            let period = uniform(&mut random);
+            let first = uniform(&mut random);
             let arrivals = if timer {
                 let period_s = PERIODS_S[(period * PERIODS_S.len() as f64) as usize];
                 Arrivals::Regular { period_s, first_s: first * period_s }

@@ -127,7 +127,8 @@ fn draw_block<'a>(area: &Area<'a>, comparison: &Comparison) -> Result<(), PlotEr
             .map(|(_, value)| value)
             .fold(1.0, f64::max);
         for (column, run) in comparison.runs.iter().enumerate() {
-            let (column, row_y) = (column as u32, row_at as u32 * PANEL_HEIGHT);
+            let column = column as u32;
+            let row_y = row_at as u32 * PANEL_HEIGHT;
             let x = column * PANEL_WIDTH;
             if row_at == 0 {
                 let style = (FONT, 15).into_font().color(&INK);

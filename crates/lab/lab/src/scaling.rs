@@ -53,7 +53,8 @@ impl Simulation<'_> {
                 Ok(()) => self.begin_start(function, start),
                 Err((lack, retry_after_ns)) => {
                     self.tally.starts_refused += 1;
-                    let (count, version) = (start.count - started, self.version);
+                    let count = start.count - started;
+                    let version = self.version;
                     let now_ns = self.now_ns;
                     let pool = &mut self.functions[function].pool;
                     let room_in_ns = Some(retry_after_ns);

@@ -260,7 +260,8 @@ impl<'a> Simulation<'a> {
     ) -> T {
         let Self { functions, agenda, tally, node, cores_wanted, now_ns, end_ns, .. } = self;
         let Function { pool, model, start_random, .. } = &mut functions[function];
-        let (now_ns, end_ns) = (*now_ns, *end_ns);
+        let now_ns = *now_ns;
+        let end_ns = *end_ns;
         let work = &model.work;
         let mut begin = |dispatched: Dispatched<'_, Waiting, Instance>| {
             let Dispatched { instance, worker, serial, waiting, .. } = dispatched;
@@ -285,7 +286,8 @@ impl<'a> Simulation<'a> {
             *cores_wanted += work.cpu_share;
             tally.waits.record(began_ns - waiting.arrived_ns);
             tally.cold += u64::from(waiting.arrived_ns < instance.ready_ns);
-            let (function, worker) = (function as u32, worker as u32);
+            let function = function as u32;
+            let worker = worker as u32;
             agenda.at(began_ns + lasts_ns, Event::Done { function, worker, serial });
             Running { arrived_ns: waiting.arrived_ns, began_ns, client: waiting.client, cores }
         };

@@ -52,7 +52,8 @@ impl Limit {
     fn parse(text: &str) -> Result<Self, LimitError> {
         let shown = || text.chars().take(64).flat_map(char::escape_debug).collect::<String>();
         let at = text.find(['<', '>']).ok_or_else(|| LimitError::Form(shown()))?;
-        let (name, rest) = (text[..at].trim(), &text[at + 1..]);
+        let name = text[..at].trim();
+        let rest = &text[at + 1..];
         let includes_equal = rest.starts_with('=');
         let bound = rest.trim_start_matches('=').trim();
         let mut measure = match name {

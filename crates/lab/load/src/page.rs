@@ -77,7 +77,8 @@ fn draw<'a>(
     let above = |value: fn(&(f64, f64)) -> f64| {
         points.iter().map(value).fold(0.0, f64::max).max(1e-3) * 1.05
     };
-    let (width, height) = (above(|point| point.0), above(|point| point.1));
+    let width = above(|point| point.0);
+    let height = above(|point| point.1);
     let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)

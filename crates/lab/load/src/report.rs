@@ -131,7 +131,8 @@ impl Summary {
     fn of(histogram: &Histogram<u64>, failed: u64) -> Self {
         let [p50_ms, p90_ms, p95_ms, p99_ms, p999_ms] =
             PERCENTILES.map(|(_, share)| percentile(histogram, failed, share).map(ms));
-        let (mean_ms, max_ms) = (histogram.mean() / 1e6, ms(histogram.max()));
+        let mean_ms = histogram.mean() / 1e6;
+        let max_ms = ms(histogram.max());
         Self { mean_ms, p50_ms, p90_ms, p95_ms, p99_ms, p999_ms, max_ms }
     }
 
@@ -173,7 +174,8 @@ pub struct Second {
 impl From<&SecondTally> for Second {
     fn from(tally: &SecondTally) -> Self {
         let mean_ms = tally.latency_sum as f64 / 1e6 / tally.answered.max(1) as f64;
-        let (answered, failed) = (tally.answered, tally.failed);
+        let answered = tally.answered;
+        let failed = tally.failed;
         Self { answered, failed, mean_ms, max_ms: ms(tally.latency_max) }
     }
 }
@@ -188,7 +190,8 @@ impl Report {
         mote: &str,
         at: &str,
     ) -> Self {
-        let (answered, failed) = (tally.answered(), tally.failed());
+        let answered = tally.answered();
+        let failed = tally.failed();
         let offered = answered + failed;
         let elapsed_s = tally.span() as f64 / 1e9;
         let seconds: Vec<Second> = tally.seconds.iter().map(Second::from).collect();

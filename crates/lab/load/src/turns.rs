@@ -123,7 +123,8 @@ pub fn take_turns(
     live: &Live,
 ) -> io::Result<Turns> {
     let mut turns = Turns::default();
-    let (began, mark) = (wires[0].now(), wires[0].mark());
+    let began = wires[0].now();
+    let mark = wires[0].mark();
     for number in 0..plan.warmup_pairs + plan.pairs {
         let mut pair = [Side::default(); 2];
         for place in 0..2 {

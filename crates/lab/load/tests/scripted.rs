@@ -218,7 +218,8 @@ fn turns_count_what_fails_and_end_what_hangs() {
     };
     let silent: Script = |_, _| None;
     let turns = take_turns([picky, silent], 6);
-    let (picky, silent) = (turns.whole(0), turns.whole(1));
+    let picky = turns.whole(0);
+    let silent = turns.whole(1);
     assert!(picky.failed > picky.answered && picky.answered > 1_000, "{picky:?}");
     assert_eq!((silent.answered, silent.failed), (0, 6 * 4), "each client once per turn");
     assert!(turns.ratios().is_empty());

@@ -163,7 +163,8 @@ mod tests {
         fs::write(folder.path().join("bad.json"), "{}").expect("written");
         std::os::unix::fs::symlink("/dev/zero", folder.path().join("zero.json")).expect("a link");
         let keys = keys.map(|keys| Lined { value: keys.to_owned(), line: 6 });
-        let (issuer, audience) = ("https://login.example".to_owned(), "a".to_owned());
+        let issuer = "https://login.example".to_owned();
+        let audience = "a".to_owned();
         let tokens = TokensManifest { line: 2, issuer, audience, keys, claims: Default::default() };
         let access = Some(AccessName::Jwt);
         let function = FunctionManifest { access, tokens: Some(tokens), ..Default::default() };

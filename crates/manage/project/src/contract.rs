@@ -430,7 +430,8 @@ fn arguments(source: &str, value: &str) -> Option<Vec<String>> {
 /// that is destructured, as in `({ a, b })`, is called `_`.
 fn names(list: &str) -> Vec<String> {
     let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
-    let (mut flat, mut depth) = (String::new(), 0_usize);
+    let mut flat = String::new();
+    let mut depth = 0_usize;
     for c in list.chars() {
         match c {
             '{' | '[' => {

@@ -58,7 +58,8 @@ fn takes_bytes(list: &str) -> bool {
 pub(super) fn check_open_faas(folder: &Folder, spec: &FunctionSpec) -> Result<(), Mistakes> {
     let Some(list) = parameters(folder, &spec.entry) else { return Ok(()) };
     let classic = spec.answered_by() == Runtime::Exec;
-    let (name, entry) = (spec.name.as_str(), &spec.entry);
+    let name = spec.name.as_str();
+    let entry = &spec.entry;
     let list = escaped(list.trim());
     let (text, hint) = match (classic, takes_bytes(&list)) {
         (true, false) => (

@@ -41,7 +41,8 @@ pub(crate) fn rules(
         cache_s: files.cache_s,
     });
     let compress = function.http_rules.compress;
-    let (headers, node_port) = (rules.headers, rules.node_port);
+    let headers = rules.headers;
+    let node_port = rules.node_port;
     let rules = HttpRules { headers, node_port, routes, cors, compress, files };
     Ok((rules != HttpRules::default()).then(|| Box::new(rules)))
 }

@@ -195,7 +195,8 @@ fn names_gateway(text: &str, host: &str, is_value: bool) -> bool {
     let before = |c: char| matches!(c, '"' | '\'' | '`' | '/' | '@');
     let after = |c: char| matches!(c, '"' | '\'' | '`' | '/' | ':');
     text.match_indices(host).any(|(at, _)| {
-        let (left, right) = (&text[..at], &text[at + host.len()..]);
+        let left = &text[..at];
+        let right = &text[at + host.len()..];
         left.chars().next_back().map_or(is_value, before)
             && right.chars().next().map_or(is_value, after)
     })

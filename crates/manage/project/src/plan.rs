@@ -481,7 +481,8 @@ fn apply_contract(spec: &mut FunctionSpec, function: &FunctionManifest) -> Resul
     if let Some(name) = &function.compat {
         let compat = compat(name.value);
         if !compat.is_offered(spec.runtime) {
-            let (word, runtime) = (compat.as_str(), spec.runtime.as_str());
+            let word = compat.as_str();
+            let runtime = spec.runtime.as_str();
             let text = format!("compat \"{word}\" is not supported yet for runtime {runtime}");
             return Err(in_manifest("M0305", name.line, &text));
         }

@@ -23,7 +23,8 @@ pub fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
         let name = from.file_name().ok_or(std::io::ErrorKind::InvalidInput)?;
         return fs::copy(from, to.join(name)).map(|_| ());
     }
-    let (mut left, mut entries) = (vec![(from.to_owned(), to.to_owned())], 0);
+    let mut left = vec![(from.to_owned(), to.to_owned())];
+    let mut entries = 0;
     while let Some((from, to)) = left.pop() {
         fs::create_dir_all(&to)?;
         for entry in fs::read_dir(from)? {
@@ -33,7 +34,8 @@ pub fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
                 let text = format!("more than {COPIED_ENTRIES_MAX} files and folders");
                 return Err(std::io::Error::other(text));
             }
-            let (source, target) = (entry.path(), to.join(entry.file_name()));
+            let source = entry.path();
+            let target = to.join(entry.file_name());
             let kind = entry.file_type()?;
             if kind.is_dir() {
                 left.push((source, target));

@@ -106,7 +106,8 @@ fn check_found(own: &str, found: &Program, check_machine: bool) -> Result<(), Mi
     if let (Some(machine), true) = (found.machine, check_machine)
         && !probe::runs_here(machine)
     {
-        let (theirs, here) = (probe::machine_name(machine), std::env::consts::ARCH);
+        let theirs = probe::machine_name(machine);
+        let here = std::env::consts::ARCH;
         let here_shown = if here == "x86_64" { "x86-64" } else { here };
         return Err(mistake(
             "M0120",

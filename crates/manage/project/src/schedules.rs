@@ -108,7 +108,8 @@ mod tests {
     #[test]
     fn defaults_are_those_of_the_reference() {
         let all = read("cron = \" @hourly \"\n[[trigger]]\nevery = \"90s\"").unwrap();
-        let (expression, timezone) = ("@hourly".to_owned(), "UTC".to_owned());
+        let expression = "@hourly".to_owned();
+        let timezone = "UTC".to_owned();
         assert_eq!(*all[0], Schedule::new(When::Cron { expression, timezone }));
         assert_eq!(*all[1], Schedule::new(When::Every { ms: 90_000 }));
         let Schedule { missed, jitter_ms, overlap, call, .. } = &*all[1];

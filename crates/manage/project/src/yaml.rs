@@ -15,7 +15,8 @@ pub(crate) fn check_depth(source: &str) -> Result<(), String> {
 /// A bound of the nesting: brackets that are open, and the dashes and question marks that begin a
 /// line. Brackets in texts count too, so this may be larger than the nesting.
 fn depth(source: &str) -> usize {
-    let (mut open, mut deepest) = (0_usize, 0);
+    let mut open = 0_usize;
+    let mut deepest = 0;
     for line in source.lines() {
         let marks = line.split(' ').take_while(|word| matches!(*word, "" | "-" | "?"));
         deepest = deepest.max(open + marks.filter(|word| !word.is_empty()).count());

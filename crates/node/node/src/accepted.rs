@@ -45,7 +45,8 @@ pub(crate) fn journals(
     let (Some(own), Some(nats)) = (config.journal_name.clone(), nats.cloned()) else {
         return Journals::new(Journal::new(path, outgoing), None);
     };
-    let (runtime, folder) = (management.clone(), store.root().join(OTHERS));
+    let runtime = management.clone();
+    let folder = store.root().join(OTHERS);
     let named = mote_journal::nats_log::named(nats, runtime, own, folder, title(config));
     let journal = Journal::replicated(path, outgoing, (named.replication)(&named.own));
     Journals::new(journal, Some(named))

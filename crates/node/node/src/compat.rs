@@ -166,12 +166,14 @@ impl Listeners {
         fronts: Fronts<'_>,
         stop: watch::Receiver<bool>,
     ) -> Result<std::thread::JoinHandle<()>> {
-        let (engine, guard) = (node.data_path.engine.clone(), node.callers.guard.clone());
+        let engine = node.data_path.engine.clone();
+        let guard = node.callers.guard.clone();
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build()
             .context("cannot start a runtime for other platforms")?;
-        let (journal, outgoing) = (Arc::new(node.accepted.journals.clone()), node.outgoing.clone());
+        let journal = Arc::new(node.accepted.journals.clone());
+        let outgoing = node.outgoing.clone();
         let front = Arc::new(PlatformNode { node, management, gathering: Default::default() });
         let queue = Queue::new(front.clone(), journal, outgoing);
         let resumed = queue.resumed().await;
@@ -392,12 +394,14 @@ impl Deploys for PlatformNode {
     }
 
     fn remove(&self, name: &str) -> BoxFuture<'static, Result<(), Problem>> {
-        let (node, name) = (self.node.clone(), name.to_owned());
+        let node = self.node.clone();
+        let name = name.to_owned();
         self.to_the_end(async move { functions::remove(&node, &name).await })
     }
 
     fn scale(&self, name: &str, instances: u32) -> BoxFuture<'static, Result<(), Problem>> {
-        let (node, name) = (self.node.clone(), name.to_owned());
+        let node = self.node.clone();
+        let name = name.to_owned();
         self.to_the_end(async move {
             let namespace = split(&name).1;
             let _change = namespace.map(|name| node.tenants.namespaces.change(name)).transpose()?;
@@ -438,7 +442,8 @@ impl Invocations for PlatformNode {
         let route =
             self.node.data_path.engine.route(function, || None).ok_or(Fault::NoSuchFunction)?;
         let info = route.info();
-        let (guard, name) = (&self.node.callers.guard, info.name.as_str());
+        let guard = &self.node.callers.guard;
+        let name = info.name.as_str();
         guard.admit(info.access, info.tokens, name, head, Some(from))?;
         if info.is_confined {
             return guard.count_within(info.access, info.rates, name, head, Some(from));
@@ -452,7 +457,8 @@ impl Invocations for PlatformNode {
     }
 
     fn invoke_as(&self, id: u128, call: Call) -> BoxFuture<'static, Result<Reply, Fault>> {
-        let (node, gathering) = (self.node.clone(), self.gathering.clone());
+        let node = self.node.clone();
+        let gathering = self.gathering.clone();
         async move {
             let Some(route) = node.data_path.engine.route(&call.function, || None) else {
                 return Err(Fault::NoSuchFunction);
@@ -569,7 +575,8 @@ impl Secrets for PlatformNode {
         value: String,
         replace: bool,
     ) -> BoxFuture<'static, Result<(), Problem>> {
-        let (node, name) = (self.node.clone(), name.to_owned());
+        let node = self.node.clone();
+        let name = name.to_owned();
         self.to_the_end(async move {
             secrets::put(
                 &node.opened.store,
@@ -585,7 +592,8 @@ impl Secrets for PlatformNode {
     }
 
     fn remove_secret(&self, name: &str) -> BoxFuture<'static, Result<(), Problem>> {
-        let (node, name) = (self.node.clone(), name.to_owned());
+        let node = self.node.clone();
+        let name = name.to_owned();
         self.to_the_end(async move {
             secrets::remove(&node.opened.store, &node.data_path.engine, name).await
         })

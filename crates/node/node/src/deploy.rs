@@ -104,7 +104,8 @@ pub(crate) async fn deploy(
     match &ended {
         Ok(_) if options.dry_run => {}
         Ok(result) => {
-            let (revision, held_back) = (result.revision, result.held_back);
+            let revision = result.revision;
+            let held_back = result.held_back;
             tracing::info!(function = %name.escape_debug(), revision, held_back, "deployed");
         }
         Err(problem) => {
@@ -280,7 +281,8 @@ async fn is_known(
 /// Warns that a deploy replaces a function that came from another platform, which is seldom
 /// intended.
 fn replaces(live: &Revision, spec: &FunctionSpec, options: &Options) -> Option<String> {
-    let (before, now) = (live.spec.origin.as_ref()?, spec.origin.as_ref()?);
+    let before = live.spec.origin.as_ref()?;
+    let now = spec.origin.as_ref()?;
     if before == now || options.held_back() {
         return None;
     }
@@ -378,7 +380,8 @@ async fn spec(name: &FunctionName, staged: &StagedCode) -> Result<FunctionSpec, 
 
 /// The spec that the files of an upload imply, if a client other than `mote` has sent them.
 async fn read_upload(name: &FunctionName, folder: &Path) -> Result<FunctionSpec, Problem> {
-    let (name, folder) = (name.clone(), folder.to_owned());
+    let name = name.clone();
+    let folder = folder.to_owned();
     let read = tokio::task::spawn_blocking(move || spec_of(&name, &folder)).await;
     read.unwrap_or_else(|_| Err(Problem::new(500, "M0599", "the upload could not be read")))
 }
@@ -433,7 +436,8 @@ async fn start(
     steps: &mut Steps,
     place: Option<Place>,
 ) -> Result<(Arc<Revision>, u64), Problem> {
-    let (store, stored_spec) = (node.opened.store.clone(), spec.clone());
+    let store = node.opened.store.clone();
+    let stored_spec = spec.clone();
     let hash = staged.hash.clone();
     let key = packages.map(|packages| packages.key.clone());
     let add = move || match place {

@@ -84,7 +84,8 @@ fn of_platform(platform: &str, address: &str) -> Check {
 
 /// Compares the memory that instances may use with the memory of the machine.
 fn budget(node: &Node) -> Check {
-    let (budget, machine) = (node.budget(), mote_process::memory::machine_bytes());
+    let budget = node.budget();
+    let machine = mote_process::memory::machine_bytes();
     let over = budget.memory_bytes > machine;
     let text = |bytes| mote_spec::quantity::size_text(bytes);
     Check {

@@ -44,7 +44,8 @@ pub(crate) async fn remove(node: &Node, name: &str) -> Result<(), Problem> {
 /// The same for whoever has the turn of the function.
 pub(crate) async fn remove_in_turn(node: &Node, revision: &Revision) -> Result<(), Problem> {
     let name = revision.spec.name.as_str();
-    let (store, function) = (node.opened.store.clone(), revision.spec.name.clone());
+    let store = node.opened.store.clone();
+    let function = revision.spec.name.clone();
     blocking(move || store.remove(&function))
         .await
         .map_err(|_| {
@@ -68,7 +69,8 @@ pub(crate) async fn set_bounds(
     revision: &Arc<Revision>,
     bounds: ScaleOverride,
 ) -> Result<(), Problem> {
-    let (store, function) = (store.clone(), revision.spec.name.clone());
+    let store = store.clone();
+    let function = revision.spec.name.clone();
     let kept = (bounds != ScaleOverride::default()).then_some(bounds);
     blocking(move || store.set_scale(&function, kept.as_ref()))
         .await

@@ -75,7 +75,8 @@ pub(crate) async fn build(
         Lookup::Ready(stored) => return Ok(Installed::new(key, stored, "from cache".into())),
         Lookup::Build(staging) => staging,
     };
-    let (own, code) = (spec.clone(), staged.path.to_path_buf());
+    let own = spec.clone();
+    let code = staged.path.to_path_buf();
     let generated =
         blocking(move || Ok((mote_build::golang::generate(&own, &code, staging.path())?, staging)));
     let (target, staging) = generated

@@ -137,7 +137,8 @@ pub(crate) async fn rotate(
         return Err(not_a_time("grace_ms"));
     }
     let NewKey { text, hash } = new_key()?;
-    let (now_ms, wanted) = (clock::unix_ms(), name.clone());
+    let now_ms = clock::unix_ms();
+    let wanted = name.clone();
     let until_ms = now_ms + wish.grace_ms;
     let new =
         changed(store, callers, move |store| store.rotate_key(&wanted, hash, now_ms, until_ms))

@@ -70,7 +70,8 @@ pub(super) async fn start_broker(
         let changes = handover.changes();
         LocalTls { listen, message: Box::new(move || handover.message()), changes }
     });
-    let (changes, of_node) = (namespaces.listed(), namespaces.clone());
+    let changes = namespaces.listed();
+    let of_node = namespaces.clone();
     let names = Box::new(move || of_node.all().keys().cloned().collect::<Vec<_>>());
     let mut random = [0; 20];
     std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut random)?;

@@ -30,7 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) async fn open(store: &Arc<Store>, config: &Config) -> Result<Arc<Namespaces>> {
-    let (store, namespaces) = (store.clone(), Arc::new(Namespaces::default()));
+    let store = store.clone();
+    let namespaces = Arc::new(Namespaces::default());
     let loaded = namespaces.clone();
     let read = blocking(move || loaded.load(&store)).await;
     read.context("cannot read the store")??;
@@ -72,8 +73,10 @@ fn shares(config: &Config) -> Option<&'static str> {
 /// All namespaces, and what they use.
 pub(crate) async fn list(node: &Node) -> Result<Vec<Shown>, Problem> {
     let usage = usage(&node.data_path.state).await?;
-    let (live, ledger) = (node.data_path.engine.list(), node.data_path.engine.ledger());
-    let (all, counted) = (node.tenants.namespaces.all(), node.tenants.namespaces.clone());
+    let live = node.data_path.engine.list();
+    let ledger = node.data_path.engine.ledger();
+    let all = node.tenants.namespaces.all();
+    let counted = node.tenants.namespaces.clone();
     let disk =
         with_store(&node.opened.store, move |store| counted.disk_bytes_of_all(store)).await?;
     let shown = all.iter().map(|(name, one)| {
@@ -342,7 +345,8 @@ async fn changed<T: Send + 'static>(
     namespaces: &Arc<Namespaces>,
     work: impl FnOnce(&Namespaces, &Store) -> Result<T, Wrong> + Send + 'static,
 ) -> Result<T, Problem> {
-    let (store, namespaces) = (store.clone(), namespaces.clone());
+    let store = store.clone();
+    let namespaces = namespaces.clone();
     let done = blocking(move || work(&namespaces, &store)).await;
     done.map_err(|error| internal(&error))?.map_err(|error| match error {
         Wrong::Problem(problem) => problem,

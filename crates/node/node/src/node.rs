@@ -76,7 +76,8 @@ impl Node {
 
     /// The addresses at which clients on this machine reach a function.
     pub(crate) fn urls(&self, spec: &mote_spec::FunctionSpec) -> Urls {
-        let (name, access) = (&spec.name, self.config.access_of(spec.access));
+        let name = &spec.name;
+        let access = self.config.access_of(spec.access);
         // No option of CoAP can carry a token or a signature.
         let is_open = !matches!(access, Access::Jwt | Access::Webhook);
         // The default port of the scheme is left out.

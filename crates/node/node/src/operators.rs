@@ -29,7 +29,8 @@ pub(crate) struct Tenants {
 
 /// Loads the tokens from the store.
 pub(super) async fn bring_back(store: &Arc<Store>, operators: &Arc<Operators>) -> Result<()> {
-    let (store, operators) = (store.clone(), operators.clone());
+    let store = store.clone();
+    let operators = operators.clone();
     let read = blocking(move || tokens::bring_back(&store, &operators)).await;
     Ok(read.context("cannot read the store")??)
 }
@@ -41,7 +42,8 @@ pub(super) async fn changed<T: Send + 'static>(
     work: impl FnOnce(&Store, &Operators) -> Result<T, NotChanged> + Send + 'static,
 ) -> Result<T, Problem> {
     let _turn = tenants.token_turn.lock().await;
-    let (store, operators) = (store.clone(), tenants.operators.clone());
+    let store = store.clone();
+    let operators = tenants.operators.clone();
     let done =
         blocking(move || work(&store, &operators)).await.map_err(|error| internal(&error))?;
     done.map_err(|error| match error {

@@ -87,7 +87,8 @@ impl Ports {
         outgoing: &Outgoing,
     ) -> Self {
         let place = https.or(http).map(|front| (front.ip(), https.is_some()));
-        let (permitted, outgoing) = (permitted.clone(), outgoing.clone());
+        let permitted = permitted.clone();
+        let outgoing = outgoing.clone();
         let (front, held, tasks) = Default::default();
         Self(Arc::new(Shared { permitted, place, outgoing, front, held, tasks }))
     }
@@ -98,7 +99,8 @@ impl Ports {
         config.bounds = Some(http::Bounds::new(config));
         // The function has all paths, also those at which authorities ask for proofs.
         let config = http::Config { well_known: None, ..config.clone() };
-        let (calls, runtime) = (calls.clone(), runtime.clone());
+        let calls = calls.clone();
+        let runtime = runtime.clone();
         *self.0.front.lock() = Some(Front { calls, config, runtime });
     }
 
@@ -114,7 +116,9 @@ impl Ports {
 
     /// Opens the port of a revision that is about to be live, without serving it yet.
     pub async fn reserve(&self, spec: &FunctionSpec) -> Result<Reservation, Problem> {
-        let (ports, function, port) = (self.clone(), spec.name.clone(), port_of(spec));
+        let ports = self.clone();
+        let function = spec.name.clone();
+        let port = port_of(spec);
         let mut reservation = Reservation { ports, function, port, listener: None };
         let Some(port) = port else { return Ok(reservation) };
         {
@@ -160,7 +164,8 @@ impl Ports {
                 if self.0.place.is_none() || !self.0.permitted.permit(port) {
                     return;
                 }
-                let (ports, spec) = (self.clone(), spec.clone());
+                let ports = self.clone();
+                let spec = spec.clone();
                 tokio::spawn(async move { ports.keep_trying(spec, port).await });
             }
         }
@@ -295,7 +300,8 @@ impl Ports {
             return;
         };
         let name = function.clone();
-        let (calls, stopper) = (calls.only(function), http::Stopper::default());
+        let calls = calls.only(function);
+        let stopper = http::Stopper::default();
         let stopped = stopper.clone();
         let task = runtime.spawn(async move {
             // The runtime that serves the listener must receive its events.

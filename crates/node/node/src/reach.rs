@@ -27,7 +27,8 @@ fn listeners(node: &Node) -> Vec<Reach> {
     let mut all = Vec::new();
     let mut add = |what: &str, address: Option<SocketAddr>, who: &str| {
         if let Some(address) = address.filter(|at| !at.ip().is_loopback()) {
-            let (what, who) = (what.to_owned(), who.to_owned());
+            let what = what.to_owned();
+            let who = who.to_owned();
             all.push(Reach { what, address: Some(address.to_string()), who });
         }
     };

@@ -186,7 +186,8 @@ async fn ready(
     let serving = node.data_path.engine.serving(name.as_str());
     let wanted = name.clone();
     let stored = with_store(&node.opened.store, move |store| store.revisions(&wanted)).await?;
-    let (mut all, mut fresh) = (Vec::new(), Vec::new());
+    let mut all = Vec::new();
+    let mut fresh = Vec::new();
     let mut result = Ok(());
     for share in then.shares() {
         let serves = serving.as_ref().and_then(|serving| serving.revision(share.revision));
@@ -295,7 +296,8 @@ fn first_and_last(lines: &[String]) -> Vec<String> {
     if left_out == 0 {
         return lines.to_vec();
     }
-    let (first, last) = (&lines[..LINES_AT_FIRST], &lines[lines.len() - LINES_AT_LAST..]);
+    let first = &lines[..LINES_AT_FIRST];
+    let last = &lines[lines.len() - LINES_AT_LAST..];
     let between = format!("  … {left_out} more lines");
     first.iter().cloned().chain([between]).chain(last.iter().cloned()).collect()
 }
@@ -373,7 +375,8 @@ pub(super) async fn switch(
     };
     spec_check::route_conflict(&node.data_path.engine, spec)?;
     let port = node.deployed.ports.reserve(spec).await?;
-    let (wanted, stored) = (name.clone(), to.clone());
+    let wanted = name.clone();
+    let stored = to.clone();
     with_store(&node.opened.store, move |store| store.set_traffic(&wanted, &stored)).await?;
     let live = serving.live().clone();
     node.data_path.engine.publish(serving);

@@ -96,7 +96,8 @@ pub(super) async fn publish(node: &Node, live: &Arc<Revision>) {
     if node.deployed.elsewhere.lock().contains(&live.spec.name) {
         return forget(&node.accepted.schedules, &live.spec.name);
     }
-    let (schedules, live) = (node.accepted.schedules.clone(), live.clone());
+    let schedules = node.accepted.schedules.clone();
+    let live = live.clone();
     // It may store the progress of the schedules.
     let published = blocking(move || {
         let published = schedules.publish(live.spec.name.as_str(), &live.spec.schedules, seed);

@@ -58,7 +58,8 @@ pub(super) fn open(config: &Config, store: &Store) -> Result<Secrets> {
         }
     }
     let secrets = Secrets::new(keys);
-    let (mut all, plain) = (store.secrets()?, store.plain_secrets()?);
+    let mut all = store.secrets()?;
+    let plain = store.plain_secrets()?;
     let mut changed = !plain.is_empty();
     all.extend(plain.into_iter().map(|(name, value)| {
         let sealed = secrets.seal(&name, &value);
@@ -156,7 +157,8 @@ pub(crate) async fn put(
         return Err(not_a_value());
     }
     let sealed = engine.secrets().seal(&name, &Zeroizing::new(value));
-    let (wanted, stored) = (name.clone(), sealed.clone());
+    let wanted = name.clone();
+    let stored = sealed.clone();
     let existed = with_store(store, move |store| {
         let may = |there| may_put(&wanted, stored.len() as u64, replace, there);
         store.put_secret(&wanted, &stored, may)

@@ -120,7 +120,8 @@ fn explain(error: &anyhow::Error) -> (String, u8) {
         if source.kind() == io::ErrorKind::AddrInUse {
             let all = || std::iter::once((*key, *address)).chain(others.iter().copied());
             let lines = all().map(|(_, address)| {
-                let (port, ip) = (address.port(), address.ip());
+                let port = address.port();
+                let ip = address.ip();
                 format!("error[M0210]: port {port} is already in use on {ip}\n")
             });
             // Only the addresses that are in use have to change.

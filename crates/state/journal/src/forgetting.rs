@@ -17,7 +17,8 @@ impl Journal {
     /// removes everything about it. False if something has not ended after this time.
     pub async fn forget(&self, namespace: &str, patience: Duration) -> Result<bool, AcceptError> {
         let Some(records) = self.existing().await? else { return Ok(true) };
-        let (functions, until) = (vec![format!(".{namespace}")], Instant::now() + patience);
+        let functions = vec![format!(".{namespace}")];
+        let until = Instant::now() + patience;
         loop {
             let waiting =
                 self.list(Some(functions.clone()), Some(State::Waiting), None, AT_ONCE, false);

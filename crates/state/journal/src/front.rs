@@ -155,7 +155,8 @@ impl<I: Invoker> Deferring<I> {
             Ok(_) => return self.inner.invoke(route, invocation).await,
             Err(text) => return Ok(refused(&Problem::new(400, "M0516", text))),
         };
-        let (trigger, head) = (invocation.trigger, invocation.head);
+        let trigger = invocation.trigger;
+        let head = invocation.head;
         let limit = route.info().body_bytes_max.min(BODY_BYTES_MAX);
         let wanted = invocation.body.length().unwrap_or(limit);
         if wanted > limit {

@@ -534,7 +534,8 @@ impl Journal {
     /// How much the journal holds.
     pub fn figures(&self) -> Figures {
         let memory = self.0.state.lock();
-        let (waiting, running) = (memory.pending.len(), memory.running.len());
+        let waiting = memory.pending.len();
+        let running = memory.running.len();
         Figures { waiting, running, ..memory.past }
     }
 

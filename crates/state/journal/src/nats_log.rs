@@ -38,7 +38,8 @@ pub struct NatsLog {
 impl NatsLog {
     /// The stream of the journal `name`. Nothing is sent yet.
     pub fn new(nats: Nats, runtime: Handle, name: &str) -> Self {
-        let (stream, prefix) = (format!("MOTE_JOURNAL_{name}"), format!("mote.journal.{name}."));
+        let stream = format!("MOTE_JOURNAL_{name}");
+        let prefix = format!("mote.journal.{name}.");
         Self { nats, runtime, stream, prefix, is_ensured: false }
     }
 
@@ -79,7 +80,9 @@ impl NatsLog {
 /// `folder`. `node` is what other nodes say about this one.
 pub fn named(nats: Nats, runtime: Handle, own: String, folder: PathBuf, node: String) -> Named {
     let replication = move |name: &str| {
-        let (nats, runtime, name) = (nats.clone(), runtime.clone(), name.to_owned());
+        let nats = nats.clone();
+        let runtime = runtime.clone();
+        let name = name.to_owned();
         let log = move || Box::new(NatsLog::new(nats.clone(), runtime.clone(), &name)) as Box<_>;
         Replication { log: Box::new(log), node: node.clone() }
     };

@@ -308,7 +308,8 @@ pub fn decode(bytes: &Bytes, columns: Columns) -> Option<(Work, u32)> {
         rest = rest.slice(4 + length..);
         Some(found)
     };
-    let (description, fields) = (part()?, part()?);
+    let description = part()?;
+    let fields = part()?;
     let description: Description = serde_json::from_slice(&description).ok()?;
     let depth = description.depth;
     let url = description.url.map(Destination::Url);

@@ -526,7 +526,8 @@ fn digest(work: &Work) -> Vec<u8> {
 }
 
 fn settle(connection: &Connection, settled: &Settled) -> rusqlite::Result<Vec<Inserted>> {
-    let (number, state) = (settled.number, settled.state as i64);
+    let number = settled.number;
+    let state = settled.state as i64;
     match &settled.last {
         None => {
             let sql = "UPDATE records SET state = ?2, due_ms = 0, ended_ms = ?3, request = NULL,

@@ -166,7 +166,8 @@ fn held_by<'a>(all: &'a mut HashMap<Arc<str>, Used>, name: &str) -> &'a mut Used
 
 /// Callers of a function of a namespace do not learn what others hold.
 fn full(used: Used, of: &str, namespace: &str) -> AcceptError {
-    let (records, mib) = (used.records, used.bytes >> 20);
+    let records = used.records;
+    let mib = used.bytes >> 20;
     AcceptError::Full(if namespace.is_empty() {
         format!(
             "{records} invocations{of} with {mib} MiB have not ended; at most {RECORDS_MAX} with {} \

@@ -73,7 +73,8 @@ pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
     let mut attempts = JoinSet::new();
     let mut sweep = tokio::time::interval(SWEEP_EVERY);
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let (mut ended, mut grown_bytes) = (0_u32, 0_u64);
+    let mut ended = 0_u32;
+    let mut grown_bytes = 0_u64;
     loop {
         let waits_for_function = Cell::new(false);
         while let Some((number, end)) = begin(&journal, &invoker, &waits_for_function) {
@@ -104,7 +105,8 @@ pub async fn run<I: Invoker>(journal: Journal, invoker: I) {
         }
 
         if ended >= SWEEP_AFTER || grown_bytes >= SWEEP_AFTER_BYTES {
-            let (sweeper, by_bytes) = (journal.clone(), grown_bytes >= SWEEP_AFTER_BYTES);
+            let sweeper = journal.clone();
+            let by_bytes = grown_bytes >= SWEEP_AFTER_BYTES;
             (ended, grown_bytes) = (0, 0);
             // In a task, because invocations begin meanwhile.
             attempts.spawn(async move { sweeper.sweep(by_bytes).await });
@@ -382,7 +384,8 @@ async fn invoke<I: Invoker>(
         Ok(reply) => reply,
         Err(fault) => return (failed(fault, began_ms), rules),
     };
-    let (status, fields) = (reply.status, reply.headers);
+    let status = reply.status;
+    let fields = reply.headers;
     let outcome = match collect(reply.body).await {
         Ok(body) => {
             let resume_ms = headers(&fields)
@@ -666,11 +669,13 @@ async fn settle(
     loop {
         let Some(records) = journal.opened() else { return };
         let (answer, answered) = oneshot::channel();
-        let (last, following) = (last.clone(), following.clone());
+        let last = last.clone();
+        let following = following.clone();
         let kept_bytes =
             last.as_ref().and_then(|last| last.body.as_ref()).map_or(0, Bytes::len) as u64;
         let settled = Settled { number: at.number, state, last, following: following.clone() };
-        let (shared, number) = (journal.clone(), at.number);
+        let shared = journal.clone();
+        let number = at.number;
         records.settle(settled, move |done| {
             let done = done.map(|inserted| {
                 let mut memory = shared.0.state.lock();

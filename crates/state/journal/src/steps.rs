@@ -96,7 +96,9 @@ impl Records {
             let sql = "SELECT key, value FROM steps WHERE record = ?1 AND key > ?2 ORDER BY key";
             let mut statement = connection.prepare_cached(sql)?;
             let mut rows = statement.query(params![number, after])?;
-            let (mut steps, mut bytes, mut more) = (Vec::new(), 0, false);
+            let mut steps = Vec::new();
+            let mut bytes = 0;
+            let mut more = false;
             while let Some(row) = rows.next()? {
                 let (key, value): (String, Option<Vec<u8>>) = (row.get(0)?, row.get(1)?);
                 let value = value.unwrap_or_default();

@@ -41,7 +41,8 @@ impl Gate {
 
 /// The journals of a node, whose logs are files below `logs`. Its own has the name of the node.
 async fn node(folder: &Path, logs: &Path, name: &str, gate: &Arc<Gate>) -> Journals {
-    let (logs, title) = (logs.to_owned(), name.to_owned());
+    let logs = logs.to_owned();
+    let title = name.to_owned();
     let faults = Arc::default();
     let replication = move |name: &str| {
         file_log::replication(&logs.join(name), &format!("node {title}"), &faults)
@@ -81,7 +82,8 @@ async fn state_of(journals: &Journals, name: &str) -> Option<JournalState> {
 #[tokio::test]
 async fn a_node_continues_the_work_of_another_one_next_to_its_own() {
     let [here, there, logs] = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
-    let (closed, open) = (Arc::new(Gate::default()), Gate::open());
+    let closed = Arc::new(Gate::default());
+    let open = Gate::open();
     let lost = node(here.path(), logs.path(), "a", &closed).await;
     let mut ids = Vec::new();
     for key in ["1", "2", "3"] {
@@ -168,7 +170,8 @@ async fn a_journal_that_is_given_back_waits_for_what_runs() {
 #[tokio::test]
 async fn the_times_of_a_schedule_are_accepted_once_by_all_nodes_that_share_its_journal() {
     let [here, there, logs] = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
-    let (closed, open) = (Arc::new(Gate::default()), Gate::open());
+    let closed = Arc::new(Gate::default());
+    let open = Gate::open();
     let first = node(here.path(), logs.path(), "a", &closed).await;
     let second = node(there.path(), logs.path(), "b", &open).await;
     let run = |due: i64| Deferred {

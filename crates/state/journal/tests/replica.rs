@@ -90,14 +90,17 @@ fn what_was_accepted_outlives_a_machine_that_is_lost_after_any_message() {
 /// Loses a machine when its log has so many messages, and continues on another. Returns whether
 /// everything had ended before.
 async fn lose_after(cut_after: usize) -> bool {
-    let (here, there, log) = (folder(), folder(), folder());
+    let here = folder();
+    let there = folder();
+    let log = folder();
     let log = log.path().join("log");
     let faults = Arc::new(Faults::default());
     faults.cut_after.store(cut_after, Ordering::SeqCst);
     let done = Done::default();
 
     let first = journal(here.path(), &log, "first", &faults).await;
-    let (inner, noted) = (first.clone(), done.clone());
+    let inner = first.clone();
+    let noted = done.clone();
     let task = run(&first, move |name, invocation| match &name[..] {
         "chain" => chain(inner.clone(), invocation.id, noted.clone()).boxed(),
         "fails" => async { Err(Fault::HandlerError { message: "no".to_owned() }) }.boxed(),
@@ -140,7 +143,8 @@ async fn lose_after(cut_after: usize) -> bool {
         let again = second.accept(again).await.expect("accepted");
         assert_eq!((again.id, again.is_new), (*id, false), "the key is known");
     }
-    let (inner, noted) = (second.clone(), done.clone());
+    let inner = second.clone();
+    let noted = done.clone();
     let _task = run(&second, move |name, invocation| match &name[..] {
         "chain" => chain(inner.clone(), invocation.id, noted.clone()).boxed(),
         "fails" => async { Err(Fault::HandlerError { message: "no".to_owned() }) }.boxed(),
@@ -161,8 +165,11 @@ async fn lose_after(cut_after: usize) -> bool {
 
 #[tokio::test]
 async fn a_node_that_was_taken_over_accepts_and_runs_nothing() {
-    let (here, there, log) = (folder(), folder(), folder());
-    let (log, faults) = (log.path().join("log"), Arc::default());
+    let here = folder();
+    let there = folder();
+    let log = folder();
+    let log = log.path().join("log");
+    let faults = Arc::default();
     let old = journal(here.path(), &log, "old", &faults).await;
     let id = old.accept(keyed("f", "1")).await.expect("accepted").id;
     let new = journal(there.path(), &log, "new", &faults).await;
@@ -193,8 +200,10 @@ async fn a_node_that_was_taken_over_accepts_and_runs_nothing() {
 
 #[tokio::test]
 async fn an_append_whose_answer_was_lost_happens_once() {
-    let (here, log) = (folder(), folder());
-    let (log, faults) = (log.path().join("log"), Arc::<Faults>::default());
+    let here = folder();
+    let log = folder();
+    let log = log.path().join("log");
+    let faults = Arc::<Faults>::default();
     let one = journal(here.path(), &log, "one", &faults).await;
     for number in 0..10 {
         faults.unanswered.store(1, Ordering::SeqCst);
@@ -210,11 +219,15 @@ async fn an_append_whose_answer_was_lost_happens_once() {
 
 #[tokio::test]
 async fn while_the_log_is_away_nothing_is_accepted_and_what_runs_ends_later() {
-    let (here, there, log) = (folder(), folder(), folder());
-    let (log, faults) = (log.path().join("log"), Arc::<Faults>::default());
+    let here = folder();
+    let there = folder();
+    let log = folder();
+    let log = log.path().join("log");
+    let faults = Arc::<Faults>::default();
     let one = journal(here.path(), &log, "one", &faults).await;
     let go = Arc::new(tokio::sync::Notify::new());
-    let (wait, begun) = (go.clone(), Arc::new(AtomicUsize::new(0)));
+    let wait = go.clone();
+    let begun = Arc::new(AtomicUsize::new(0));
     let counted = begun.clone();
     let _task = run(&one, move |_, _| {
         counted.fetch_add(1, Ordering::SeqCst);
@@ -256,8 +269,10 @@ async fn while_the_log_is_away_nothing_is_accepted_and_what_runs_ends_later() {
 
 #[tokio::test]
 async fn a_journal_opens_by_itself_when_its_log_is_back() {
-    let (here, log) = (folder(), folder());
-    let (log, faults) = (log.path().join("log"), Arc::<Faults>::default());
+    let here = folder();
+    let log = folder();
+    let log = log.path().join("log");
+    let faults = Arc::<Faults>::default();
     faults.away.store(true, Ordering::SeqCst);
     let one = unopened(here.path(), &log, "one", &faults);
     let refused = one.accept(keyed("f", "1")).await.expect_err("not open");
@@ -276,8 +291,11 @@ async fn a_journal_opens_by_itself_when_its_log_is_back() {
 
 #[tokio::test]
 async fn what_a_node_has_on_disk_goes_into_a_new_log() {
-    let (here, there, log) = (folder(), folder(), folder());
-    let (log, faults) = (log.path().join("log"), Arc::<Faults>::default());
+    let here = folder();
+    let there = folder();
+    let log = folder();
+    let log = log.path().join("log");
+    let faults = Arc::<Faults>::default();
     let local = Journal::new(here.path().join("journal.db"), Outgoing::default());
     let mut ids = Vec::new();
     for number in 0..1_200 {
@@ -310,8 +328,11 @@ async fn what_a_node_has_on_disk_goes_into_a_new_log() {
 
 #[tokio::test]
 async fn long_rows_are_kept_in_parts_and_leave_none_behind() {
-    let (here, there, log) = (folder(), folder(), folder());
-    let (log, faults) = (log.path().join("log"), Arc::<Faults>::default());
+    let here = folder();
+    let there = folder();
+    let log = folder();
+    let log = log.path().join("log");
+    let faults = Arc::<Faults>::default();
     let one = journal(here.path(), &log, "one", &faults).await;
     let body: Vec<u8> = (0..5_u32 << 20).map(|n| (n % 251) as u8).collect();
     let long = Deferred { body: body.clone().into(), ..deferred("f", None) };
@@ -335,12 +356,16 @@ async fn long_rows_are_kept_in_parts_and_leave_none_behind() {
 
 #[tokio::test]
 async fn rows_that_are_removed_leave_the_log() {
-    let (here, log) = (folder(), folder());
-    let (log, faults) = (log.path().join("log"), Arc::<Faults>::default());
+    let here = folder();
+    let log = folder();
+    let log = log.path().join("log");
+    let faults = Arc::<Faults>::default();
     let one = journal(here.path(), &log, "one", &faults).await;
-    let (inner, done) = (one.clone(), Done::default());
+    let inner = one.clone();
+    let done = Done::default();
     let _task = run(&one, move |_, invocation| {
-        let (inner, done) = (inner.clone(), done.clone());
+        let inner = inner.clone();
+        let done = done.clone();
         async move {
             chain(inner, invocation.id, done).await?;
             Err(Fault::HandlerError { message: "no".to_owned() })

@@ -429,7 +429,8 @@ fn deferred(entry: &Entry, due: UnixMs) -> Deferred {
     head.header(FIELD_SCHEDULE.as_bytes(), expression(when).as_bytes());
     head.header(FIELD_DUE.as_bytes(), shown(due).as_bytes());
     let name = format!("{SCHEDULE_KEYS}{:016x}", entry.identity);
-    let (function, body) = (&*entry.function, call.body.clone().into());
+    let function = &*entry.function;
+    let body = call.body.clone().into();
     Deferred {
         key: Some(format!("{name}/{due}")),
         order: (*overlap != Overlap::Allow).then_some(name),

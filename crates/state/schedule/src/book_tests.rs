@@ -218,7 +218,8 @@ fn a_journal_that_is_full_is_asked_again() {
 
 #[test]
 fn a_redeploy_keeps_what_stays_and_forgets_what_goes() {
-    let (kept, gone) = (Arc::new(every(HOUR)), Arc::new(every(2 * HOUR)));
+    let kept = Arc::new(every(HOUR));
+    let gone = Arc::new(every(2 * HOUR));
     let mut book = book(&[kept.clone(), gone]);
     let now = START + HOUR;
     let run = runs(&mut book, now).remove(0);
@@ -242,7 +243,8 @@ fn a_redeploy_keeps_what_stays_and_forgets_what_goes() {
     let next = runs(&mut book, now + 2 * HOUR);
     assert!(next.iter().any(|one| one.deferred.order == run.deferred.order));
     // A mistake changes nothing.
-    let (expression, timezone) = ("x".to_owned(), "UTC".to_owned());
+    let expression = "x".to_owned();
+    let timezone = "UTC".to_owned();
     let wrong = Arc::new(Schedule::new(When::Cron { expression, timezone }));
     book.publish("f", &[wrong], 1, Begin::new(now), &[]).unwrap_err();
     assert_eq!(book.list(None).len(), 2);

@@ -93,10 +93,14 @@ impl Schedules {
         mark: Option<UnixMs>,
         runtime: Handle,
     ) -> Self {
-        let (book, changed, life) = (Mutex::default(), Notify::new(), Mutex::new(Life::Idle));
+        let book = Mutex::default();
+        let changed = Notify::new();
+        let life = Mutex::new(Life::Idle);
         let kept = Mutex::new(mark);
-        let (runs, begun) = (AtomicU64::new(0), Mutex::default());
-        let (started, task) = (now(), Mutex::default());
+        let runs = AtomicU64::new(0);
+        let begun = Mutex::default();
+        let started = now();
+        let task = Mutex::default();
         Self(Arc::new(Inner {
             book,
             changed,
@@ -269,7 +273,9 @@ async fn drive(inner: Arc<Inner>) {
             drop(book);
             for run in runs {
                 let accepted = inner.accept.accept(run.deferred);
-                let (key, due, is_counted) = (run.key, run.due, run.is_counted);
+                let key = run.key;
+                let due = run.due;
+                let is_counted = run.is_counted;
                 offered.push(Box::pin(async move { (key, due, is_counted, accepted.await) }));
             }
         }

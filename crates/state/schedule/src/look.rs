@@ -129,7 +129,8 @@ mod tests {
 
     #[test]
     fn a_step_forward_loses_no_daily_run_and_repeats_no_backlog() {
-        let (daily, minutely) = (every(24 * HOUR), every(MINUTE));
+        let daily = every(24 * HOUR);
+        let minutely = every(MINUTE);
         let runs = |times, missed, now| look(times, missed, 0, now, None).runs;
         assert_eq!(runs(&daily, Missed::Skip, 24 * HOUR + 2 * HOUR), [24 * HOUR]);
         assert!(runs(&daily, Missed::Skip, 24 * HOUR + 4 * HOUR).is_empty(), "years, perhaps");
@@ -137,7 +138,8 @@ mod tests {
         assert_eq!(runs(&minutely, Missed::Skip, HOUR), [HOUR - MINUTE, HOUR]);
         assert_eq!(runs(&minutely, Missed::RunAll, HOUR).len(), 60);
         // A board without a battery begins in 1970 and learns the time.
-        let (years, begin) = (56 * 365 * 24 * HOUR, std::time::Instant::now());
+        let years = 56 * 365 * 24 * HOUR;
+        let begin = std::time::Instant::now();
         assert_eq!(runs(&every(1_000), Missed::Skip, years).len(), 61);
         assert!(begin.elapsed().as_secs() < 5, "it does not visit each second of 56 years");
     }
@@ -174,7 +176,9 @@ mod tests {
         for seed in 1..=4 {
             for times in &schedules {
                 let mut state = seed;
-                let (mut now, mut handled, mut most) = (begin, begin, begin);
+                let mut now = begin;
+                let mut handled = begin;
+                let mut most = begin;
                 let mut ran: Vec<UnixMs> = Vec::new();
                 for _ in 0..5_000 {
                     // Time passes, and once in a while the clock steps: up to a minute forward, or
@@ -204,8 +208,11 @@ mod tests {
     fn larger_steps_never_repeat_a_time() {
         let times = every(30 * MINUTE);
         for seed in 1..=200 {
-            let (mut state, begin) = (seed, 1_000 * HOUR);
-            let (mut now, mut handled, mut most) = (begin, begin, begin);
+            let mut state = seed;
+            let begin = 1_000 * HOUR;
+            let mut now = begin;
+            let mut handled = begin;
+            let mut most = begin;
             let mut ran: Vec<UnixMs> = Vec::new();
             for _ in 0..500 {
                 now += random(&mut state) % (5 * HOUR) - 2 * HOUR;

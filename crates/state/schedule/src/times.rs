@@ -124,7 +124,8 @@ impl Times {
 
     /// The times after `after` in order.
     pub fn iter(&self, after: UnixMs) -> impl Iterator<Item = UnixMs> + '_ {
-        let (mut at, mut parsed) = (after, None);
+        let mut at = after;
+        let mut parsed = None;
         std::iter::from_fn(move || {
             at = self.after(at, &mut parsed)?;
             Some(at)
@@ -217,7 +218,8 @@ fn next_of_hours(cron: &Cron, zone: &TimeZone, after: Timestamp) -> Option<Times
 /// repeated hour, and a skipped hour, which has no length, contains no run.
 fn next_of_every_hour(cron: &Cron, zone: &TimeZone, after: Timestamp) -> Option<Timestamp> {
     // Between two changes of the clock, local time and elapsed time differ by a constant.
-    let (mut from, mut inclusive) = (after, false);
+    let mut from = after;
+    let mut inclusive = false;
     loop {
         let offset = zone.to_offset(from);
         let local = search(cron, offset.to_datetime(from), inclusive)?;
@@ -242,7 +244,8 @@ mod tests {
     use super::*;
 
     fn cron(expression: &str, zone: &str) -> Result<Times, TimesError> {
-        let (expression, timezone) = (expression.to_owned(), zone.to_owned());
+        let expression = expression.to_owned();
+        let timezone = zone.to_owned();
         let schedule = Schedule::new(When::Cron { expression, timezone });
         Ok(Times::read(Arc::new(schedule), 0)?.0)
     }
@@ -280,7 +283,8 @@ mod tests {
         // Berlin moves from 02:00 to 03:00 at 01:00 UTC.
         let change = ["2026-03-28T01:30:00Z", "2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"];
         check("30 2 * * *", "Europe/Berlin", "2026-03-28T00:00:00Z", &change);
-        let (before, at) = ("2026-03-29T00:59:00Z", "2026-03-29T01:00:00Z");
+        let before = "2026-03-29T00:59:00Z";
+        let at = "2026-03-29T01:00:00Z";
         check("*/15 2-3 * * *", "Europe/Berlin", before, &[at, "2026-03-29T01:15:00Z"]);
         check("0 */2 * * *", "Europe/Berlin", before, &[at, "2026-03-29T02:00:00Z"]);
         // An expression for every hour loses nothing: no time passes.
@@ -355,7 +359,8 @@ mod tests {
             let zone = zone(name).unwrap();
             for change in zone.following(Timestamp::UNIX_EPOCH).skip(60).take(4) {
                 let change = change.timestamp().as_millisecond();
-                let (first, last) = (change - 300 * MINUTE, change + 300 * MINUTE);
+                let first = change - 300 * MINUTE;
+                let last = change + 300 * MINUTE;
                 for expression in expressions {
                     let times = cron(expression, name).unwrap();
                     let all: Vec<_> = times.iter(first).take_while(|time| *time <= last).collect();
@@ -375,7 +380,8 @@ mod tests {
 
     #[test]
     fn the_newest_times_of_decades_are_found_at_once() {
-        let (after, until) = (0, ms("2026-01-01T00:00:30Z"));
+        let after = 0;
+        let until = ms("2026-01-01T00:00:30Z");
         let second = cron("* * * * * *", "Europe/Berlin").unwrap();
         assert_eq!(second.newest(after, until, 3), [until - 2_000, until - 1_000, until]);
         let yearly = cron("@yearly", "UTC").unwrap();

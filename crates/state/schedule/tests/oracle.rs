@@ -75,7 +75,8 @@ const EXPRESSIONS: &[&str] = &[
 ];
 
 fn cron(expression: &str, zone: &str) -> Times {
-    let (expression, timezone) = (expression.to_owned(), zone.to_owned());
+    let expression = expression.to_owned();
+    let timezone = zone.to_owned();
     let schedule = Schedule::new(When::Cron { expression, timezone });
     Times::read(Arc::new(schedule), 0).unwrap().0
 }
@@ -86,7 +87,8 @@ fn ours(expression: &str, zone: &str) -> Vec<i64> {
         let zone = mote_schedule::times::zone(zone).unwrap();
         zone.to_timestamp(jiff::civil::date(year, 1, 1).at(0, 0, 0, 0)).unwrap().as_millisecond()
     };
-    let (first, end) = (start(YEAR), start(YEAR + 1));
+    let first = start(YEAR);
+    let end = start(YEAR + 1);
     let times = cron(expression, zone);
     times.iter(first).take_while(|time| *time < end).map(|time| time / 1_000).collect()
 }
@@ -124,17 +126,21 @@ fn a_year_in_five_zones_is_the_year_of_croniter() {
     let seconds = |value: &Value| -> Vec<i64> {
         value.as_array().unwrap().iter().map(|one| one.as_i64().unwrap()).collect()
     };
-    let (mut compared, mut differ_by_rule, mut differ) = (0, 0, Vec::new());
+    let mut compared = 0;
+    let mut differ_by_rule = 0;
+    let mut differ = Vec::new();
     for one in &all {
         let (expression, zone) =
             (one["expression"].as_str().unwrap(), one["zone"].as_str().unwrap());
-        let (ours, theirs) = (ours(expression, zone), seconds(&one["rule"]));
+        let ours = ours(expression, zone);
+        let theirs = seconds(&one["rule"]);
         compared += theirs.len();
         let only = |these: &[i64], those: &[i64]| -> Vec<i64> {
             these.iter().filter(|time| !those.contains(time)).take(5).copied().collect()
         };
         if ours != theirs {
-            let (more, fewer) = (only(&ours, &theirs), only(&theirs, &ours));
+            let more = only(&ours, &theirs);
+            let fewer = only(&theirs, &ours);
             differ
                 .push(format!("{expression} in {zone}: only ours {more:?}, only theirs {fewer:?}"));
         }

@@ -167,12 +167,15 @@ impl Life<'_> {
 #[test]
 fn every_due_time_runs_exactly_once_whatever_the_life_of_the_node() {
     let Some(oracle) = oracle() else { return };
-    let (mut due, mut lives, mut changes) = (0, 0, BTreeSet::new());
+    let mut due = 0;
+    let mut lives = 0;
+    let mut changes = BTreeSet::new();
     for (zone, (month, day)) in ZONES {
         let tz = mote_schedule::times::zone(zone).unwrap();
         let noon = jiff::civil::date(YEAR as i16, month as i8, day as i8).at(12, 0, 0, 0);
         let noon = tz.to_timestamp(noon).unwrap();
-        let (from, until) = (noon.as_millisecond() - 24 * HOUR, noon.as_millisecond() + 24 * HOUR);
+        let from = noon.as_millisecond() - 24 * HOUR;
+        let until = noon.as_millisecond() + 24 * HOUR;
         let change = tz.following(jiff::Timestamp::from_millisecond(from).unwrap()).next();
         if change.is_some_and(|change| change.timestamp().as_millisecond() < until) {
             changes.insert(zone);
@@ -181,12 +184,14 @@ fn every_due_time_runs_exactly_once_whatever_the_life_of_the_node() {
             let all = &oracle[&(expression.to_owned(), zone.to_owned())];
             for missed in [Missed::Skip, Missed::RunOnce, Missed::RunAll] {
                 for seed in 1..=3 {
-                    let (expression, timezone) = (expression.to_owned(), zone.to_owned());
+                    let expression = expression.to_owned();
+                    let timezone = zone.to_owned();
                     let mut schedule =
                         Schedule::new(When::Cron { expression: expression.clone(), timezone });
                     (schedule.missed, schedule.overlap) = (missed, Overlap::Allow);
                     let schedule = Arc::new(schedule);
-                    let (journal, off) = (Journal::default(), Vec::new());
+                    let journal = Journal::default();
+                    let off = Vec::new();
                     let random = Random(seed * 31 + due as u64);
                     let mut life = Life { schedule: &schedule, random, journal, mark: None, off };
                     life.live(from, until);

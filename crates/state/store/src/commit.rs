@@ -167,7 +167,8 @@ impl Committer {
         work: impl FnOnce(&Connection, &Path) -> Result<T, CommitError> + Send + 'static,
         done: impl FnOnce(Result<T, CommitError>) + Send + 'static,
     ) {
-        let (path, said) = (self.path.clone(), self.damage_said.clone());
+        let path = self.path.clone();
+        let said = self.damage_said.clone();
         let work: Work = Box::new(move |connection| {
             let worked = connection.and_then(|connection| work(connection, &path));
             if let Err(error) = &worked

@@ -89,7 +89,8 @@ impl Store {
             return Err(StoreError::Damaged(text));
         };
         for suffix in ["-wal", "-shm", ""] {
-            let (from, to) = (schema::beside(path, suffix), schema::beside(&target, suffix));
+            let from = schema::beside(path, suffix);
+            let to = schema::beside(&target, suffix);
             match std::fs::rename(&from, &to) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(StoreError::io(&from, error));

@@ -312,7 +312,8 @@ mod tests {
 
     #[test]
     fn what_is_packed_is_accepted_and_equal_folders_give_equal_bytes() {
-        let (one, two) = (tree(), tree());
+        let one = tree();
+        let two = tree();
         let spec = Some((".mote/spec.json", &b"{}"[..]));
         let packed = pack(one.path(), spec).unwrap();
         assert_eq!(packed, pack(two.path(), spec).unwrap());

@@ -148,7 +148,8 @@ mod tests {
     fn wide_trees_closed_folders_and_links_are_removed_and_targets_stay() {
         use std::os::unix::fs::{PermissionsExt, symlink};
         let dir = tempfile::tempdir().unwrap();
-        let (tree, kept) = (dir.path().join("tree"), dir.path().join("kept"));
+        let tree = dir.path().join("tree");
+        let kept = dir.path().join("kept");
         std::fs::create_dir(&kept).unwrap();
         std::fs::write(kept.join("file"), "x").unwrap();
         for number in 0..300 {

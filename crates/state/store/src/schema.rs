@@ -298,7 +298,8 @@ fn keep_former(
     if version == 0 || version >= newest {
         return Ok(());
     }
-    let (copy, new) = (former(path, version), beside(path, ".format-new"));
+    let copy = former(path, version);
+    let new = beside(path, ".format-new");
     let io = |error| StoreError::io(&new, error);
     match std::fs::remove_file(&new) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),

@@ -579,7 +579,8 @@ impl Store {
     fn empty_staging(&self) -> Result<(u64, Vec<String>), StoreError> {
         let folder = self.root.join("staging");
         let io = |error| StoreError::io(&folder, error);
-        let (mut removed, mut left) = (0, Vec::new());
+        let mut removed = 0;
+        let mut left = Vec::new();
         for entry in std::fs::read_dir(&folder).map_err(io)? {
             let entry = entry.map_err(io)?;
             let path = entry.path();

@@ -490,7 +490,8 @@ fn leftovers_that_cannot_be_removed_do_not_stop_a_start() {
 fn a_lost_database_is_refused_and_the_code_stays() {
     let dir = tempfile::tempdir().unwrap();
     deploy(&Store::open(dir.path()).unwrap(), "a", "1");
-    let (database, kept) = (dir.path().join("mote.db"), dir.path().join("kept.db"));
+    let database = dir.path().join("mote.db");
+    let kept = dir.path().join("kept.db");
     std::fs::copy(&database, &kept).unwrap();
     let refused = |what: &str| {
         let error = Store::open(dir.path()).expect_err(what);
@@ -516,7 +517,8 @@ fn a_lost_database_is_refused_and_the_code_stays() {
 
 #[test]
 fn a_database_whose_tables_are_only_in_its_log_is_not_lost() {
-    let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let copy = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     deploy(&store, "a", "1");
     // The state after a power cut: the log was never written back.

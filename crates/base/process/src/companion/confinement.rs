@@ -60,7 +60,8 @@ const SYSTEM: &[&str] = &["/etc", "/lib", "/lib32", "/lib64", "/nix", "/run", "/
 /// Confines this process to `rights`, as far as the kernel knows landlock. The process ends with its
 /// parent. Call it while it has one thread.
 pub fn confine(rights: Rights<'_>) -> io::Result<()> {
-    let (all, reads) = (AccessFs::from_all(ABI::V6), AccessFs::from_read(ABI::V6));
+    let all = AccessFs::from_all(ABI::V6);
+    let reads = AccessFs::from_read(ABI::V6);
     let execute = BitFlags::from(AccessFs::Execute);
     let (denied, folder, others): (_, _, &[&str]) = match rights.files {
         Files::Nothing => (all, None, &[]),
@@ -99,7 +100,8 @@ fn give_up_rights(rights: Rights<'_>) -> io::Result<()> {
     let files = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(rights.open_files);
     rustix::process::setrlimit(Resource::Nofile, limit(rights.open_files.min(files)))?;
     if rustix::process::geteuid().is_root() {
-        let (user, group) = (Uid::from_raw(rights.uid), Gid::from_raw(rights.uid));
+        let user = Uid::from_raw(rights.uid);
+        let group = Gid::from_raw(rights.uid);
         rustix::thread::set_thread_groups(&[])?;
         rustix::thread::set_thread_res_gid(group, group, group)?;
         rustix::thread::set_thread_res_uid(user, user, user)?;

@@ -118,7 +118,8 @@ async fn run(
 /// Writes the lines of the process to the log of the node.
 pub(crate) async fn relay(errors: ChildStderr, label: &'static str) {
     let mut errors = BufReader::new(errors);
-    let (mut since, mut lines) = (Instant::now(), 0);
+    let mut since = Instant::now();
+    let mut lines = 0;
     let mut line = Vec::new();
     loop {
         line.clear();

@@ -41,8 +41,10 @@ pub fn resident_bytes() -> u64 {
 pub async fn give_back(idle: impl Fn() -> Option<Duration>) {
     let mut kept = 0;
     // When pages of program files are returned; `None` once they are, until a call arrives.
-    let (mut pages_after, mut before) = (Some(IDLE), Duration::ZERO);
-    let (mut pause, mut free_before) = (LOOK, 0);
+    let mut pages_after = Some(IDLE);
+    let mut before = Duration::ZERO;
+    let mut pause = LOOK;
+    let mut free_before = 0;
     loop {
         tokio::time::sleep(pause).await;
         let idle = idle().unwrap_or_default();

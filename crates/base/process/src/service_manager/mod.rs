@@ -69,7 +69,8 @@ impl ServiceManager {
             && let Some(count) = count
         {
             let names = names.unwrap_or_default();
-            let (count, names) = (count.to_string_lossy(), names.to_string_lossy());
+            let count = count.to_string_lossy();
+            let names = names.to_string_lossy();
             for (fd, name) in named(&count, &names)? {
                 manager.sockets.add(fd, name, adopt(fd)?)?;
             }

@@ -393,7 +393,8 @@ mod tests {
         assert!(!is_right(&spec), "without rules");
         for keys in [TokenKeys::Discovered, TokenKeys::Url("u".into()), TokenKeys::Set("{}".into())]
         {
-            let (issuer, audience) = ("i".into(), "a".into());
+            let issuer = "i".into();
+            let audience = "a".into();
             let claims = [("role".to_owned(), json!("x"))].into();
             spec.tokens = Some(Arc::new(TokenRules { issuer, audience, keys, claims }));
             assert!(is_right(&spec));
@@ -408,7 +409,8 @@ mod tests {
         let mut spec = from_json(LEAST.as_bytes()).unwrap();
         assert_eq!(spec.schedules, []);
         assert!(!to_json(&spec).contains("schedules"), "older builds read a spec without them");
-        let (expression, timezone) = ("0 6 * * 1-5".to_owned(), "Europe/Berlin".to_owned());
+        let expression = "0 6 * * 1-5".to_owned();
+        let timezone = "Europe/Berlin".to_owned();
         let mut cron = Schedule::new(When::Cron { expression, timezone });
         (cron.missed, cron.overlap, cron.jitter_ms) = (Missed::RunOnce, Overlap::Queue, 30_000);
         let every = Schedule::new(When::Every { ms: 10_000 });

@@ -87,7 +87,8 @@ fn single(
 /// The reason for a run without any successful answer. A target that answers every request with an
 /// error is reachable, so the function is at fault.
 fn unanswered(report: &Report) -> Failure {
-    let (target, failures) = (&report.target, text::failures(report));
+    let target = &report.target;
+    let failures = text::failures(report);
     let is_answer = |kind: &String| kind.starts_with("status ") || kind.starts_with("code ");
     let answers: u64 =
         report.failures.iter().filter(|(kind, _)| is_answer(kind)).map(|(_, count)| count).sum();
@@ -185,7 +186,8 @@ fn measure(
     output: &Output,
 ) -> Result<(Report, Vec<Row>, bool), Failure> {
     let live = Live::default();
-    let (target, request) = (&checked.target, &checked.request);
+    let target = &checked.target;
+    let request = &checked.request;
     let (tally, interrupted) = attended(runtime, &live, output, || {
         mote_load::run(target, checked.address, request, plan, &live)
     })?;

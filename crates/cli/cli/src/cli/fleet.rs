@@ -40,7 +40,8 @@ pub(super) async fn run(
                 let value = secret::value(set).await?;
                 let name = set.name.clone();
                 let put = move |client: Client| {
-                    let (name, value) = (name.clone(), value.clone());
+                    let name = name.clone();
+                    let value = value.clone();
                     async move { client.put_secret(&name, value).await }
                 };
                 let said = |_: &_| format!("{} is set", harmless(&set.name));
@@ -89,7 +90,8 @@ async fn deploy(nodes: &[Node], args: &Deploy, output: &Output) -> Result<(), Fa
         invoke: args.invoke,
     });
     let apply = |at: usize| {
-        let (client, planned) = (nodes[at].client.clone(), planned.clone());
+        let client = nodes[at].client.clone();
+        let planned = planned.clone();
         async move { change::apply(&client, &planned).await }
     };
     let report = |at: usize, result: &Result<Applied, Stopped>| {
@@ -254,7 +256,8 @@ fn summary(
             let nodes = live.filter(|row| result(row) == Some(is_new));
             nodes.map(|row| row.node.as_str()).collect::<Vec<_>>().join(",")
         };
-        let (old, new) = (live(false), live(true));
+        let old = live(false);
+        let new = live(true);
         if !old.is_empty() {
             output.say(&format!("  to go back: mote rollback {function} --node {old}"));
         }
@@ -284,7 +287,8 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T, ClientError>> + Send + 'static,
 {
-    let (mut found, mut worst) = (Vec::new(), Ok(()));
+    let mut found = Vec::new();
+    let mut worst = Ok(());
     for (node, answer) in nodes.iter().zip(ask_all(nodes, ask).await) {
         match answer {
             Some(Ok(answer)) => found.push((node, answer)),
@@ -381,7 +385,10 @@ where
         Err(error) => output.failure(&Failure::of_client(error).on_node(&nodes[at].name)),
     };
     let outcomes = rollout::run(nodes.len(), PARALLEL_DEFAULT, make, report, interrupt()).await;
-    let (mut values, mut names, mut rest, mut exit) = (Vec::new(), Vec::new(), Vec::new(), None);
+    let mut values = Vec::new();
+    let mut names = Vec::new();
+    let mut rest = Vec::new();
+    let mut exit = None;
     for (node, outcome) in nodes.iter().zip(&outcomes) {
         let mut value = match outcome {
             Outcome::Done(result) => of_node(node, result),
@@ -437,7 +444,8 @@ async fn rollback(
 }
 
 async fn remove(nodes: &[Node], args: &RemoveFunctions, output: &Output) -> Result<(), Failure> {
-    let (with_state, names) = (args.with_state, &args.remove.names);
+    let with_state = args.with_state;
+    let names = &args.remove.names;
     let question = format!("remove {} from {} nodes?", names.join(", "), nodes.len());
     if !args.remove.yes && !is_agreed(&question, output).await? {
         return Ok(());

@@ -220,7 +220,9 @@ pub(super) fn describe_text(function: &Function) -> String {
 
 /// A sentence about invocations that wait for a function which was removed.
 async fn still_waiting(client: &Client, name: &str) -> Option<String> {
-    let (function, state, limit) = (Some(name), Some("waiting"), Some(WAITING_COUNTED));
+    let function = Some(name);
+    let state = Some("waiting");
+    let limit = Some(WAITING_COUNTED);
     let filter = InvocationFilter { function, state, limit, runs: false };
     let waiting = client.invocations(&filter).await.ok()?.invocations.len();
     let (count, wait) = match waiting {
@@ -240,7 +242,8 @@ pub(super) async fn remove(
     args: &RemoveFunctions,
     output: &Output,
 ) -> Result<(), Failure> {
-    let (with_state, args) = (args.with_state, &args.remove);
+    let with_state = args.with_state;
+    let args = &args.remove;
     if !args.yes && !is_agreed(&format!("remove {}?", args.names.join(", ")), output).await? {
         return Ok(());
     }

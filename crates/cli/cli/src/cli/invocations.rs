@@ -134,7 +134,8 @@ async fn chosen(
     if !ids.is_empty() {
         return Ok(ids.to_vec());
     }
-    let (state, limit) = (Some(state), Some(1_000));
+    let state = Some(state);
+    let limit = Some(1_000);
     let filter = InvocationFilter { function, state, limit, runs: false };
     let list = client.invocations(&filter).await?;
     Ok(list.invocations.into_iter().map(|one| one.id).collect())

@@ -38,7 +38,8 @@ pub(super) async fn doctor(
                 CheckState::Warn => Mark::Warn,
                 CheckState::Fail => Mark::Fail,
             });
-            let (name, detail) = (harmless(&check.name), harmless(&check.detail));
+            let name = harmless(&check.name);
+            let detail = harmless(&check.detail);
             text.push_str(&format!("{mark} {name:<width$}  {detail}\n"));
             if let Some(hint) = &check.hint {
                 text.push_str(&format!("    {}\n", harmless(hint)));

@@ -188,7 +188,8 @@ struct Tls(Connector);
 
 impl Secure for Tls {
     fn secure(&self, host: &str, stream: TcpStream) -> Securing {
-        let (connector, host) = (self.0.clone(), host.to_owned());
+        let connector = self.0.clone();
+        let host = host.to_owned();
         Box::pin(async move {
             let stream: Box<dyn Stream> = Box::new(connector.connect(&host, stream).await?);
             Ok(stream)

@@ -102,7 +102,8 @@ impl Names {
             return None;
         }
         let label = format!("[nodes.{name}]");
-        let (mut fingerprint, mut ca) = (None, None);
+        let mut fingerprint = None;
+        let mut ca = None;
         let (address, token) = match value {
             DeValue::Table(table) => {
                 let section = reader.section(table, &label, &label);

@@ -112,7 +112,8 @@ pub async fn take_back_all<E>(
         if row.state == State::NotBegun {
             continue;
         }
-        let (node, name) = (&nodes[at], &functions[of]);
+        let node = &nodes[at];
+        let name = &functions[of];
         match take_back(&node.client, name, &before[at][of]).await {
             Ok(Back::Unchanged) => {
                 if row.state == State::Unknown {

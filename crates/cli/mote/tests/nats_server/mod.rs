@@ -79,7 +79,8 @@ impl Node {
         value: &str,
         condition: Condition,
     ) -> Result<u64, StateError> {
-        let (key, value) = (key.to_owned(), value.to_owned().into());
+        let key = key.to_owned();
+        let value = value.to_owned().into();
         match self.run(Operation::Put { key, value, condition, ttl_ms: None }).await? {
             Outcome::Written { version } => Ok(version),
             other => panic!("{other:?}"),

@@ -75,7 +75,8 @@ async fn cell(here: Echo) -> Cells {
 
 /// A cell that forwards to one that has this engine.
 async fn pair(there: Echo) -> (Cells, Cells) {
-    let (a, b) = (cell(Echo::default()).await, cell(there).await);
+    let a = cell(Echo::default()).await;
+    let b = cell(there).await;
     a.set("a", &[CellAddress { name: String::new(), address: b.address() }]).unwrap();
     until(|| a.states()[0].free_bytes > 0).await;
     (a, b)
@@ -292,7 +293,8 @@ async fn more_invocations_than_a_connection_takes_are_refused() {
     }
     stream.write_all(&bytes).await.unwrap();
     stream.flush().await.unwrap();
-    let (mut input, mut refused) = (BytesMut::new(), 0);
+    let mut input = BytesMut::new();
+    let mut refused = 0;
     while refused < 5 {
         assert!(stream.read_buf(&mut input).await.unwrap() > 0);
         while let Some(frame) = frames::split(&mut input).unwrap() {

@@ -91,7 +91,8 @@ pub(super) async fn keep(agent: Arc<Agent>) {
     // A function is handled by one worker at a time; true if it has changed since.
     let busy: Arc<Mutex<HashMap<String, bool>>> = Arc::default();
     for _ in 0..WORKERS {
-        let (agent, busy) = (agent.clone(), busy.clone());
+        let agent = agent.clone();
+        let busy = busy.clone();
         workers.spawn(async move {
             loop {
                 let name = agent.work.next().await;

@@ -341,7 +341,8 @@ async fn logs(
     let started = Instant::now();
     let answers = controller
         .ask(|cell| {
-            let (name, query) = (name.clone(), held_query.clone());
+            let name = name.clone();
+            let query = held_query.clone();
             async move {
                 let mut lines = cell.logs(&name, &query).await?;
                 let mut held = Vec::new();
@@ -373,7 +374,8 @@ async fn logs(
     let query = LogQuery { follow: true, since: Some(since), tail: None, invocation };
     let answers = controller
         .ask(|cell| {
-            let (name, query) = (name.clone(), query.clone());
+            let name = name.clone();
+            let query = query.clone();
             async move { cell.logs(&name, &query).await }
         })
         .await;

@@ -68,7 +68,8 @@ mod tests {
     async fn archives_are_found_by_their_digests_alone() {
         let folder = tempfile::tempdir().unwrap();
         let archives = Archives::open(&folder.path().join("a")).unwrap();
-        let (one, two) = (crate::source::digest(b"one"), crate::source::digest(b"two"));
+        let one = crate::source::digest(b"one");
+        let two = crate::source::digest(b"two");
         archives.put(&one, b"one").unwrap();
         archives.put(&two, b"two").unwrap();
         archives.put(&one, b"one").unwrap();

@@ -20,7 +20,8 @@ pub(super) fn changed(
 ) -> BTreeSet<String> {
     let status =
         |cell: Option<&Cell>| cell.and_then(|cell| cell.status.clone()).unwrap_or_default();
-    let (before, after) = (status(before), status(after));
+    let before = status(before);
+    let after = status(after);
     if before.synced != after.synced {
         return functions.names().into_iter().collect();
     }

@@ -74,7 +74,8 @@ pub(super) fn status(controller: &Controller, answers: Answers<NodeStatus>) -> N
                 sum.uptime_ms = sum.uptime_ms.max(one.uptime_ms);
                 sum.instances += one.instances;
                 sum.memory_bytes += one.memory_bytes;
-                let (budget, of) = (&mut sum.budget, one.budget);
+                let budget = &mut sum.budget;
+                let of = one.budget;
                 budget.memory_bytes += of.memory_bytes;
                 budget.taken_bytes += of.taken_bytes;
                 budget.peak_bytes += of.peak_bytes;
@@ -197,7 +198,8 @@ fn add(sum: &mut Function, other: Function) {
         one.desired += of.desired;
         one.wished += of.wished;
     }
-    let (requests, of) = (&mut sum.requests, other.requests);
+    let requests = &mut sum.requests;
+    let of = other.requests;
     requests.total += of.total;
     requests.failed += of.failed;
     requests.running += of.running;

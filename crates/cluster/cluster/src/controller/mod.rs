@@ -170,7 +170,8 @@ pub(crate) async fn run(options: Options) -> Result<(), Box<dyn std::error::Erro
         watcher(functions_api.clone(), functions_config()),
         trim_function,
         {
-            let (work, changes) = (work.clone(), changes.clone());
+            let work = work.clone();
+            let changes = changes.clone();
             move |before: Option<&Function>, after: Option<&Function>| {
                 after.or(before).into_iter().for_each(|function| work.add(&function.name_any()));
                 changes.send_modify(|count| *count += 1);
@@ -191,7 +192,9 @@ pub(crate) async fn run(options: Options) -> Result<(), Box<dyn std::error::Erro
     let cells_api: Api<Cell> = Api::namespaced(client.clone(), system);
     let (arrivals, new_cells) = mpsc::unbounded_channel();
     let cells = follow("cells", watcher(cells_api.clone(), watcher::Config::default()), {
-        let (work, functions, changes) = (work.clone(), functions.clone(), changes.clone());
+        let work = work.clone();
+        let functions = functions.clone();
+        let changes = changes.clone();
         move |before: Option<&Cell>, after: Option<&Cell>| {
             let place = |cell: &Cell| (cell.metadata.uid.clone(), cell.spec.clone());
             if let Some(cell) = after.filter(|cell| before.map(place) != Some(place(cell))) {
@@ -209,7 +212,8 @@ pub(crate) async fn run(options: Options) -> Result<(), Box<dyn std::error::Erro
     let selector = watcher::Config::default().labels("app.kubernetes.io/name=mote-cell");
     let pods_api = pods.clone();
     let pods = follow("pods", watcher(pods, selector), {
-        let (work, functions) = (work.clone(), functions.clone());
+        let work = work.clone();
+        let functions = functions.clone();
         move |before: Option<&Pod>, after: Option<&Pod>| {
             if before.is_none() || after.is_none() || before.map(is_ready) != after.map(is_ready) {
                 work.add(journals::WORK);

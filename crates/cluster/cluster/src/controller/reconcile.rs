@@ -602,7 +602,8 @@ mod tests {
             (traffic.unwrap().split.to_string(), ready.status, ready.reason)
         };
         let is = |a: &str, b: &str, c: &str| (a.to_owned(), b.to_owned(), c.to_owned());
-        let (a, b) = (cell("a", served("@1 100 %")), cell("b", old.clone()));
+        let a = cell("a", served("@1 100 %"));
+        let b = cell("b", old.clone());
         assert_eq!(step(&[a.clone(), b]), is("@1 100 %", "Unknown", "Starting"));
         let mut failing = old;
         failing["f"]["revisions"]["2"] = json!("M0411: it did not become ready");

@@ -52,7 +52,8 @@ fn check(given: &[(String, String)]) -> Result<(), WrongValue> {
             return Err(WrongValue::Unknown(name.clone()));
         };
         if !value.kind.accepts(text) {
-            let (found, wanted) = (text.clone(), value.kind.wanted());
+            let found = text.clone();
+            let wanted = value.kind.wanted();
             return Err(WrongValue::Unfit { name: value.name, found, wanted });
         }
     }
@@ -66,7 +67,8 @@ pub fn render(given: &[(String, String)]) -> Result<String, WrongValue> {
         let given = given.iter().rev().find(|(key, _)| key == name);
         given.map(|(_, text)| text.clone()).or_else(|| default(name).map(str::to_owned))
     };
-    let (mut all, mut leaves_out) = (String::new(), false);
+    let mut all = String::new();
+    let mut leaves_out = false;
     for line in body() {
         match directive(line) {
             Some(Directive::Begin { name, wanted }) => {

@@ -54,7 +54,8 @@ fn bucket(ns: u64) -> usize {
 
 /// The middle of a bucket, in nanoseconds.
 fn middle(bucket: usize) -> u64 {
-    let (octave, step) = (bucket / STEPS, bucket % STEPS);
+    let octave = bucket / STEPS;
+    let step = bucket % STEPS;
     let from = (1_000u64 << octave) + ((1_000u64 << octave) * step as u64) / 8;
     from + (1_000u64 << octave) / 16
 }
@@ -81,10 +82,8 @@ mod tests {
         for us in 1..=1_000 {
             latencies.record(us * 1_000);
         }
-        let (p50, p99) = (
-            latencies.quantile(0.5).expect("recorded"),
-            latencies.quantile(0.99).expect("recorded"),
-        );
+        let p50 = latencies.quantile(0.5).expect("recorded");
+        let p99 = latencies.quantile(0.99).expect("recorded");
         assert!((450_000..=560_000).contains(&p50), "{p50}");
         assert!((900_000..=1_080_000).contains(&p99), "{p99}");
         latencies.record(u64::MAX);

@@ -71,7 +71,8 @@ impl<I: Instance> Door<I> {
                             }
                         }
                     };
-                    let (door, closed) = (self.clone(), closed.clone());
+                    let door = self.clone();
+                    let closed = closed.clone();
                     tokio::spawn(async move {
                         let _places = (place, shares);
                         door.pass(inside, closed).await;
@@ -147,7 +148,8 @@ impl<I: Instance> Door<I> {
     /// The addresses of the named destination that this function may reach, at least one.
     pub(crate) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         let lookups = (&self.rooms().lookups, self.inside.function());
-        let (mut permitted, mut refusal) = (Vec::new(), None);
+        let mut permitted = Vec::new();
+        let mut refusal = None;
         for address in look_up(&self.to, lookups).await? {
             match self.refusal(address) {
                 Some(error) => refusal = Some(error),

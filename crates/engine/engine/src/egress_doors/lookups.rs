@@ -35,7 +35,8 @@ pub(crate) async fn look_up(
     destination: &Egress,
     (lookups, function): (&Arc<Room>, u64),
 ) -> io::Result<Vec<SocketAddr>> {
-    let (host, port) = (destination.host.clone(), destination.port);
+    let host = destination.host.clone();
+    let port = destination.port;
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![(ip, port).into()]);
     }

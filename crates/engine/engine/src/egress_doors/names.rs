@@ -44,7 +44,8 @@ impl<I: Instance> Names<I> {
         let socket = std::net::UdpSocket::from(socket);
         let adopted = socket.set_nonblocking(true).and_then(|()| UdpSocket::from_std(socket));
         let Ok(socket) = adopted else { return };
-        let (names, socket) = (Arc::new(self), Arc::new(socket));
+        let names = Arc::new(self);
+        let socket = Arc::new(socket);
         let places = Arc::new(Semaphore::new(LOOKUPS_MAX));
         let mut buffer = [0; QUESTION_BYTES_MAX];
         let mut turn = Turn::new();
@@ -61,7 +62,8 @@ impl<I: Instance> Names<I> {
             }
             let Some(question) = Question::read(&buffer[..length]) else { continue };
             let Ok(place) = places.clone().try_acquire_owned() else { continue };
-            let (names, socket) = (names.clone(), socket.clone());
+            let names = names.clone();
+            let socket = socket.clone();
             tokio::spawn(async move {
                 let _place = place;
                 let answer = names.answer(&question).await;
@@ -112,7 +114,8 @@ impl Question {
         if !is_query || !has_one {
             return None;
         }
-        let (mut name, mut at) = (String::new(), 12);
+        let mut name = String::new();
+        let mut at = 12;
         loop {
             let length = usize::from(*message.get(at)?);
             at += 1;

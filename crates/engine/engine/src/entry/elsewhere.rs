@@ -110,7 +110,8 @@ impl Revision {
         place: Box<dyn Place>,
     ) -> Result<Result<Reply, Fault>, Offer> {
         let Offer { invocation, attempts, moved, .. } = offer;
-        let (trigger, id) = (invocation.trigger, invocation.id);
+        let trigger = invocation.trigger;
+        let id = invocation.id;
         let origin = Origin::Movable;
         match place.send(invocation).await {
             Sent::Answered(result) => Ok(result),

@@ -337,7 +337,8 @@ impl Engine {
         route: &Route,
         mut offer: Offer,
     ) -> Result<Reply, Fault> {
-        let (trigger, id) = (offer.invocation.trigger, offer.invocation.id);
+        let trigger = offer.invocation.trigger;
+        let id = offer.invocation.id;
         let mut last = route.revision.clone();
         let fault = loop {
             let next = route.again(&self.routes.load());

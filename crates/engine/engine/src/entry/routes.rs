@@ -149,7 +149,8 @@ impl Route {
 impl Routed for Route {
     #[inline]
     fn info(&self) -> RouteInfo<'_> {
-        let (revision, spec) = (&*self.revision, &self.revision.spec);
+        let revision = &*self.revision;
+        let spec = &self.revision.spec;
         let is_signed = spec.webhook.is_some();
         let takes_whole_bodies = revision.takes_whole_bodies() || is_signed;
         let has_shim = matches!(spec.runtime, Runtime::Python | Runtime::Node);

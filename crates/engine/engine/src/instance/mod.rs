@@ -495,7 +495,8 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     let expected = ended.stop.is_some();
     let hung = ended.stop.as_ref().is_some_and(|stop| stop.hung);
     let retry = fault.answer().retryable;
-    let (mut failed, mut moved) = (Vec::new(), Vec::new());
+    let mut failed = Vec::new();
+    let mut moved = Vec::new();
     for call in ended.calls {
         match leave_behind(call) {
             Left::Repeat { pending, .. } if retry && pool.is_closed() => moved.push(pending),
@@ -528,7 +529,8 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
         (LogLevel::Info, format!("stopped ({reason})"), text)
     };
     if let Some(untold) = tells {
-        let (function, why) = (revision.title(), fault.to_string());
+        let function = revision.title();
+        let why = fault.to_string();
         tracing::warn!(function, instance = ended.number, reason, why, untold, "instance ended");
     }
     revision.log.stopped(Stopped::now(ended.number, revision.number, reason, &why));

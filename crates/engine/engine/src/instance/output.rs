@@ -23,7 +23,8 @@ pub(crate) async fn read(to: Arc<FunctionLog>, (revision, instance): (u64, u64),
     let mut reader = BufReader::with_capacity(LINE_BYTES_MAX as usize, receiver);
     let log = InstanceLog { to: &to, revision, instance };
     let mut line = Vec::new();
-    let (mut turn, mut lines) = (Turn::new(), LineBudget::default());
+    let mut turn = Turn::new();
+    let mut lines = LineBudget::default();
     loop {
         line.clear();
         match (&mut reader).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await {
@@ -44,7 +45,8 @@ pub(crate) async fn read(to: Arc<FunctionLog>, (revision, instance): (u64, u64),
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
         if !text.is_empty() {
-            let (level, source) = (LogLevel::Info, LogSource::Stderr);
+            let level = LogLevel::Info;
+            let source = LogSource::Stderr;
             to.push(level, source, revision, instance, None, text);
         }
     }

@@ -121,7 +121,9 @@ impl State {
             // than others.
             like.limits.memory_bytes = 2 * memory_bytes;
             like.limits.cpu_millis = None;
-            let (functions, peak, held) = (0, Peak::default(), Vec::new());
+            let functions = 0;
+            let peak = Peak::default();
+            let held = Vec::new();
             let number = self.next;
             self.next += 1;
             self.kinds.push(Entry { number, like, functions, peak, memory_bytes, held });

@@ -148,7 +148,8 @@ pub(crate) fn begin(revision: &Arc<Revision>, requests: Vec<Admitted>) {
             None => None,
             Some(Ok(permit)) => Some(permit),
             Some(Err(_)) => {
-                let (revision, services) = (revision.clone(), services.clone());
+                let revision = revision.clone();
+                let services = services.clone();
                 let runtime = revision.shared.runtime.clone();
                 runtime.spawn(async move {
                     let Some(reads) = request.reads.clone() else { return };

@@ -125,7 +125,8 @@ impl ServerLink {
     /// A new socket, and the meter of the bytes read from it.
     pub(crate) async fn open(&self) -> io::Result<(TokioIo<Metered>, Arc<Meter>)> {
         let stream = {
-            let (_asking, channel) = (self.asking.lock().await, &self.channel);
+            let _asking = self.asking.lock().await;
+            let channel = &self.channel;
             let ask = || {
                 Ok(rustix::net::send(channel, &[ServerOrder::Connect as u8], SendFlags::NOSIGNAL)?)
             };

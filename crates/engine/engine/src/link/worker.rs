@@ -406,7 +406,8 @@ impl<'a> Batch<'a> {
                         let message = format!("more than {HEADER_FIELDS_MAX} header fields");
                         Err(Fault::BadReply { message }.into())
                     } else {
-                        let (status, headers) = (result.status, result.headers);
+                        let status = result.status;
+                        let headers = result.headers;
                         Ok(Reply { status, headers, body, phases })
                     };
                     self.answers.push((sender, answer));
@@ -544,7 +545,8 @@ impl<'a> Batch<'a> {
                 );
             }
             if let Some(hint) = crate::egress_doors::hint(&revision.spec, &text) {
-                let (level, source) = (LogLevel::Warn, LogSource::Platform);
+                let level = LogLevel::Warn;
+                let source = LogSource::Platform;
                 revision.log.push(level, source, revision.number, instance, Some(id), hint);
             }
         }

@@ -57,7 +57,8 @@ impl Revision {
         self.ensure_reconciler();
         self.changed.notify_one();
         let pool = self.pool.lock();
-        let (ready, starting) = (pool.ready_count(), pool.starting_count() - pool.unwanted_count());
+        let ready = pool.ready_count();
+        let starting = pool.starting_count() - pool.unwanted_count();
         Scaled { ready, starting, stopped: stopped.len() as u32, lack }
     }
 }

@@ -97,7 +97,8 @@ fn spawn(revision: &Arc<Revision>, why: Why, reservation: Reservation) {
 
 /// Takes starts back, and answers the callers that cannot be served before their deadline.
 fn refused(revision: &Revision, count: u32, refusal: Refusal) -> String {
-    let (lack, version) = (refusal.lack, revision.shared.ledger.version());
+    let lack = refusal.lack;
+    let version = revision.shared.ledger.version();
     let (in_vain, news) =
         revision.pool.lock().start_refused(count, lack, version, refusal.room_in_ns, now_ns());
     let text = lack_text(&revision.spec, &revision.shared.ledger, &refusal);
@@ -232,7 +233,8 @@ impl Evictable for Revisions {
         let routes = routes.load();
         let all =
             routes.values().flat_map(Serving::revisions).filter(|one| is_of(&one.spec.name, of));
-        let (mut most, mut leaving_bytes) = (None, 0);
+        let mut most = None;
+        let mut leaving_bytes = 0;
         for revision in all {
             let pool = revision.pool.lock();
             let leaving = pool.workers().filter(|(_, worker)| worker.is_draining()).count() as u64;
@@ -272,7 +274,8 @@ fn survey(pool: &Pool, memory_bytes: u64, now_ns: u64, into: &mut Survey) {
     if pool.workers().len() == 0 && pool.starting_count() == 0 {
         return;
     }
-    let (known, demand_per_s) = (pool.known(), pool.demand_per_s());
+    let known = pool.known();
+    let demand_per_s = pool.demand_per_s();
     let start_ns = known.start.mean_ns();
     let spare = pool.dispensable();
     let mut idle: Vec<_> =

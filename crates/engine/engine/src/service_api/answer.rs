@@ -105,7 +105,8 @@ fn done(form: Form, answer: Answer) -> Response<Bytes> {
     match form {
         Form::Entry => {
             let mut head = &answer.head[..];
-            let (version, expires) = (number(&mut head), number(&mut head));
+            let version = number(&mut head);
+            let expires = number(&mut head);
             let mut response = Response::new(answer.body);
             let kind = HeaderValue::from_static("application/octet-stream");
             response.headers_mut().insert(CONTENT_TYPE, kind);
@@ -122,7 +123,8 @@ fn done(form: Form, answer: Answer) -> Response<Bytes> {
             response
         }
         Form::Counted => {
-            let (version, sum) = (number(&mut content), number(&mut content) as i64);
+            let version = number(&mut content);
+            let sum = number(&mut content) as i64;
             let mut response = text(StatusCode::OK, format!("{sum}\n"));
             set_version(&mut response, version);
             response
@@ -152,7 +154,8 @@ fn listing(mut content: Bytes) -> Response<Bytes> {
     content.advance(content.len().min(8));
     while content.len() >= 16 {
         let version = content.get_u64_le();
-        let (value, key) = (content.get_u32_le() as usize, content.get_u32_le() as usize);
+        let value = content.get_u32_le() as usize;
+        let key = content.get_u32_le() as usize;
         if content.len() < value.saturating_add(key) {
             break;
         }

@@ -285,7 +285,8 @@ impl Door {
         if hint.lower() > CALL_BODY_BYTES_MAX as u64 {
             return Err(too_large());
         }
-        let (mut body, mut room) = (BytesMut::new(), None::<OwnedSemaphorePermit>);
+        let mut body = BytesMut::new();
+        let mut room = None::<OwnedSemaphorePermit>;
         let receive = async {
             while let Some(frame) = incoming.frame().await {
                 let frame = frame

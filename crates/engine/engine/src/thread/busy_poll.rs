@@ -222,7 +222,8 @@ impl BusyPoll {
     /// Whether to poll once more; otherwise the next event must wake the task.
     fn expects_more(&self, thread: &Thread) -> bool {
         let now_ns = now_ns();
-        let (may_poll, has_room) = (self.may_poll(), self.has_room(thread));
+        let may_poll = self.may_poll();
+        let has_room = self.has_room(thread);
         let mut state = thread.state.lock();
         let more = may_poll && now_ns.saturating_sub(state.last_ns) < state.window_ns(has_room);
         state.asleep = !more;
@@ -287,7 +288,8 @@ mod tests {
     #[test]
     fn an_instance_counts_once_while_it_works() {
         let poll = poll();
-        let (one, other) = (poll.load(), poll.load());
+        let one = poll.load();
+        let other = poll.load();
         let room = || poll.has_room(&poll.threads[0]);
         let first = one.begin();
         let second = one.begin();

@@ -58,7 +58,8 @@ impl Worker {
     /// Sends RESULT without END: the answer continues in BODY frames.
     pub(crate) async fn begin_answer(&mut self, stream: u32) {
         let now = clock::now_ns();
-        let (headers, body) = (Bytes::new(), Bytes::new());
+        let headers = Bytes::new();
+        let body = Bytes::new();
         let head = ResultHead { entered_ns: now, returned_ns: now, status: 200, headers, body };
         let mut out = Vec::new();
         head.put(&mut out, stream, false);
@@ -296,7 +297,8 @@ impl Bench {
     ) -> tokio::task::JoinHandle<Result<String, Fault>> {
         let body = Body::whole(body.as_bytes().to_vec());
         let invocation = self.invocation(method, body, revision.spec.limits.timeout_ms);
-        let (engine, route) = (self.engine.clone(), Route::to(revision.clone()));
+        let engine = self.engine.clone();
+        let route = Route::to(revision.clone());
         tokio::spawn(async move { text(engine.invoke(&route, invocation).await?).await })
     }
 }

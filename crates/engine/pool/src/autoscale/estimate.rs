@@ -94,7 +94,8 @@ mod tests {
     #[test]
     fn many_at_once_are_as_good_as_each() {
         let values = [100u64, 300, 100, 300, 200, 900];
-        let (mut each, mut many) = (Estimate::default(), Estimate::default());
+        let mut each = Estimate::default();
+        let mut many = Estimate::default();
         values.iter().for_each(|value| each.record(*value));
         for part in values.chunks(4) {
             let squares = part.iter().map(|value| u128::from(value * value)).sum();

@@ -123,7 +123,9 @@ impl IdleTimes {
 
 /// The number of leading bins whose summed balance is the largest.
 fn best_prefix(balance: &[f64; BINS]) -> usize {
-    let (mut sum, mut best, mut bins) = (0.0, 0.0, 0);
+    let mut sum = 0.0;
+    let mut best = 0.0;
+    let mut bins = 0;
     for (bin, value) in balance.iter().enumerate() {
         sum += value;
         if sum > best {
@@ -141,7 +143,8 @@ fn best_stretch(
     start_s: f64,
 ) -> Option<(usize, usize)> {
     let mut best = (0.0, None);
-    let (mut sum, mut from) = (f64::NEG_INFINITY, after);
+    let mut sum = f64::NEG_INFINITY;
+    let mut from = after;
     for bin in after + 1..BINS {
         let fresh = -start_s * remaining_at[bin];
         if sum < fresh {

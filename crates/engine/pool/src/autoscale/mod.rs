@@ -105,7 +105,8 @@ impl Autoscaler {
     /// at [`Decision::look_ns`].
     pub fn decide(&mut self, o: &Observation) -> Decision {
         self.settle(o.in_flight + o.queued, o.now_ns);
-        let (now_ns, demand_ns_total) = (self.demand.settled_ns(), self.demand.total_ns());
+        let now_ns = self.demand.settled_ns();
+        let demand_ns_total = self.demand.total_ns();
         let o = &Observation { now_ns, demand_ns_total, ..*o };
         let proposal = match &mut self.rule {
             Rule::Auto(rule) => rule.decide(o, &self.bounds),

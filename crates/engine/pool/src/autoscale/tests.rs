@@ -306,7 +306,8 @@ fn a_burst_on_quick_work_counts_before_a_second_is_over() {
         o.offered_total = second;
         scaler.decide(&o);
     }
-    let (calm, begin_ns) = (scaler.decide(&o).desired, o.now_ns);
+    let calm = scaler.decide(&o).desired;
+    let begin_ns = o.now_ns;
     o.ready = 3;
     o.in_flight = 3;
     o.queued = 2;
@@ -322,7 +323,8 @@ fn a_burst_on_quick_work_counts_before_a_second_is_over() {
 
 #[test]
 fn a_successor_knows_the_callers() {
-    let (mut old, mut bounds) = (auto(4), Bounds { min: 0, max: 4, idle_timeout_ns: 3_600 * S });
+    let mut old = auto(4);
+    let mut bounds = Bounds { min: 0, max: 4, idle_timeout_ns: 3_600 * S };
     let rests = |scaler: &mut Autoscaler, now_ns: u64| {
         scaler.settle(1, now_ns);
         scaler.settle(0, now_ns + 1);

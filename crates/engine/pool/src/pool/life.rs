@@ -188,7 +188,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     pub fn ended(&mut self, key: usize, text: &str, now_ns: u64) -> Option<Ended<R>> {
         let worker = self.workers.try_remove(key)?;
         self.threads.retain(|(_, of)| *of != key);
-        let (served, had_work) = (worker.served(), worker.given() > 0);
+        let served = worker.served();
+        let had_work = worker.given() > 0;
         if let Some(scaling) = &mut self.scaling {
             scaling.gone(served, worker.cpu_ns);
         }

@@ -161,7 +161,9 @@ fn whatever_happens_no_instance_serves_two_callers() {
         // Of each worker, by its key.
         let mut served: BTreeMap<usize, BTreeSet<Option<&[u8]>>> = BTreeMap::new();
         let mut starting = 0;
-        let (mut seen, mut gone, mut calls) = (0, Vec::new(), 0);
+        let mut seen = 0;
+        let mut gone = Vec::new();
+        let mut calls = 0;
         while calls < 3_000 || bench.pool.queued() > 0 || bench.pool.in_flight() > 0 {
             bench.now_ns += random.random_range(1..40) * MS;
             if let Some(key) = gone.pop_if(|_| random.random_range(0..2) == 0) {

@@ -39,7 +39,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     /// data other threads change, are not looked at.
     fn pick_at_hand(&self, thread: usize) -> Option<usize> {
         let ends_soon = |worker: &Worker<R, I>| {
-            let (calls, mean_ns) = (worker.calls().len() as u64, worker.mean_ns());
+            let calls = worker.calls().len() as u64;
+            let mean_ns = worker.mean_ns();
             // A mean of 0 is not known yet.
             calls > 0 && mean_ns > 0 && calls.saturating_mul(mean_ns) <= NEAR_NS
         };

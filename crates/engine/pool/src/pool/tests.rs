@@ -101,7 +101,8 @@ impl Bench {
 
     pub(super) fn job(&mut self) -> Job {
         self.jobs += 1;
-        let (name, received_ns) = (self.jobs, self.now_ns);
+        let name = self.jobs;
+        let received_ns = self.now_ns;
         Job {
             name,
             received_ns,
@@ -211,7 +212,8 @@ fn an_accepted_invocation_is_taken_whatever_waits() {
 #[test]
 fn an_instance_that_was_stopped_and_ends_does_not_count_as_ready() {
     let mut bench = Bench::new(1, 4, |_| ());
-    let (stays, goes) = (bench.started(), bench.started());
+    let stays = bench.started();
+    let goes = bench.started();
     bench.pool.worker_mut(goes).unwrap().drain(StopReason::Surplus, "");
     bench.look();
     assert_eq!(bench.instance(goes).asked, 1);
@@ -273,7 +275,8 @@ fn an_instance_that_says_that_it_ends_and_stays_is_killed() {
 #[test]
 fn an_instance_stuck_in_an_expired_invocation_is_killed_and_a_slow_one_is_not() {
     let mut bench = Bench::new(0, 2, |_| ());
-    let (stuck, slow) = (bench.started(), bench.started());
+    let stuck = bench.started();
+    let slow = bench.started();
     bench.submit().unwrap();
     bench.submit().unwrap();
     bench.now_ns += 10 * SECOND;
@@ -413,7 +416,8 @@ fn an_idle_instance_is_paused_and_resumed_by_work() {
 #[test]
 fn eviction_keeps_what_the_bounds_keep_and_leaves_those_alone_who_are_needed() {
     let mut bench = Bench::new(1, 4, |_| ());
-    let (first, second) = (bench.started(), bench.started());
+    let first = bench.started();
+    let second = bench.started();
     assert_eq!(bench.pool.dispensable(), 1);
     let text = |idle_ns| format!("idle for {idle_ns} ns");
     assert!(!bench.pool.evict(99, text, bench.now_ns), "no such instance");
@@ -484,7 +488,8 @@ fn a_node_without_room_answers_those_who_wait_in_vain() {
 fn a_withdrawn_invocation_is_found_wherever_it_is() {
     let mut bench = Bench::new(0, 1, |_| ());
     let key = bench.started();
-    let (runs, waits) = (bench.submit().unwrap().serial, bench.submit().unwrap().serial);
+    let runs = bench.submit().unwrap().serial;
+    let waits = bench.submit().unwrap().serial;
     let withdrawn = bench.pool.withdraw(waits, bench.now_ns);
     assert!(matches!(withdrawn, Withdrawn::Waiting(job) if job.name == 2));
     assert!(matches!(bench.pool.withdraw(waits, bench.now_ns), Withdrawn::Unknown));
@@ -524,7 +529,8 @@ fn nothing_is_lost_in_any_order() {
             let before = fate.insert(job.name, what);
             assert_eq!(before, None, "seed {seed}: {} was {before:?}, is {what}", job.name);
         };
-        let (mut starting, mut spares) = (0_u32, 0_u32);
+        let mut starting = 0_u32;
+        let mut spares = 0_u32;
         let mut taken = Vec::new();
         for step in 0..400 {
             bench.now_ns += next(30) * MS;

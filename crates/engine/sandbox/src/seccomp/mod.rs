@@ -424,7 +424,9 @@ mod tests {
 
     /// What a filter returns, and after how many instructions.
     fn run(program: &BpfProgram, call: Call) -> (u32, usize) {
-        let (mut at, mut loaded, mut steps) = (0, 0, 0);
+        let mut at = 0;
+        let mut loaded = 0;
+        let mut steps = 0;
         loop {
             let one = &program[at];
             (at, steps) = (at + 1, steps + 1);
@@ -453,7 +455,8 @@ mod tests {
 
     #[test]
     fn the_tree_decides_as_the_list_does() {
-        let (tree, list) = (compile().unwrap(), one_by_one(rules().unwrap()).unwrap());
+        let tree = compile().unwrap();
+        let list = one_by_one(rules().unwrap()).unwrap();
         assert!(tree.len() < list.len(), "{} and {} instructions", tree.len(), list.len());
         // All values that a rule compares with, and their neighbours.
         let forms = rules().unwrap().into_iter().filter(|(_, forms)| !forms.is_empty()).collect();
@@ -468,7 +471,8 @@ mod tests {
         let processor = list[1].k;
         let last = u32::try_from(*rules().unwrap().keys().last().unwrap()).unwrap();
         let far = [last - 1, last, last + 1, 0x4000_0000, 0x4000_0001, u32::MAX - 1, u32::MAX];
-        let (mut steps, mut returned) = (0, BTreeSet::new());
+        let mut steps = 0;
+        let mut returned = BTreeSet::new();
         for number in (0..1_024).chain(far) {
             let mut check = |arguments: [u64; 6], processor| {
                 let call = Call { processor, number, arguments };

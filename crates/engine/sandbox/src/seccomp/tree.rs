@@ -63,7 +63,8 @@ fn node(ranges: &[(u32, Verdict)], returned: (u32, u32)) -> io::Result<Vec<sock_
         return Ok(vec![sock_filter { code, jt: 0, jf: 0, k }]);
     }
     let (low, high) = ranges.split_at(ranges.len() / 2);
-    let (mut below, above) = (node(low, returned)?, node(high, returned)?);
+    let mut below = node(low, returned)?;
+    let above = node(high, returned)?;
     // A conditional jump leads over 255 instructions at most.
     let jt = u8::try_from(below.len()).map_err(io::Error::other)?;
     below.insert(0, sock_filter { code: IS_AT_LEAST, jt, jf: 0, k: high[0].0 });

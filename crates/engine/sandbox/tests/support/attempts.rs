@@ -110,7 +110,10 @@ fn can_create(path: &str) -> bool {
 
 fn mount(source: &str, target: &str, kind: &str, flags: c_ulong, data: &str) -> bool {
     let _ = fs::create_dir(target);
-    let (source, target, kind, data) = (c(source), c(target), c(kind), c(data));
+    let source = c(source);
+    let target = c(target);
+    let kind = c(kind);
+    let data = c(data);
     unsafe {
         libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast())
             == 0
@@ -216,11 +219,9 @@ fn node(kind: libc::mode_t, device: u64) -> bool {
 
 fn set_xattr(name: &str) -> bool {
     let _ = fs::write("/tmp/mote-xattr", "x");
-    let (path, name, value) = (
-        c("/tmp/mote-xattr"),
-        c(name),
-        [1u8, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-    );
+    let path = c("/tmp/mote-xattr");
+    let name = c(name);
+    let value = [1u8, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let done =
         unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), 20, 0) == 0 };
     let _ = fs::remove_file("/tmp/mote-xattr");
@@ -315,7 +316,8 @@ fn program_succeeds(path: &str, argument: &str) -> bool {
 
 /// A socket that connects to the platform and not to a program.
 fn platform_socket(fd: c_int) -> bool {
-    let (mut kind, mut length) = (0 as c_int, 4u32);
+    let mut kind = 0 as c_int;
+    let mut length = 4u32;
     let asked = unsafe {
         libc::getsockopt(
             fd,

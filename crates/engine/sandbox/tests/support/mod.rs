@@ -70,7 +70,8 @@ pub(crate) fn shim(argv: &[&str]) -> Launch {
 pub(crate) async fn output_of(output: OwnedFd) -> String {
     let text = tokio::task::spawn_blocking(move || {
         let mut file = std::fs::File::from(output);
-        let (mut all, mut buffer) = (Vec::new(), [0; 4096]);
+        let mut all = Vec::new();
+        let mut buffer = [0; 4096];
         // The attack battery takes more than a minute on an emulated processor.
         let end = Instant::now() + Duration::from_secs(300);
         while Instant::now() < end {

@@ -221,7 +221,8 @@ mod tests {
     fn keys_of_the_function_itself_are_never_fetched() {
         let text =
             format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","x":"{}"}}]}}"#, "A".repeat(43));
-        let (issuer, now) = (Issuer::new("any", &TokenKeys::Set(text)), Instant::now());
+        let issuer = Issuer::new("any", &TokenKeys::Set(text));
+        let now = Instant::now();
         assert!(issuer.keys(now + 10 * USED_MAX).is_some());
         assert!(issuer.next(now).is_none() && !issuer.begin(now) && !issuer.lacks_a_key(now));
     }

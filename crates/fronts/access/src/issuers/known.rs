@@ -66,7 +66,8 @@ impl Issuers {
         rules: &Arc<TokenRules>,
         now_unix_s: u64,
     ) -> Result<Arc<str>, Rejected> {
-        let (user, now) = (self.user(rules), Instant::now());
+        let user = self.user(rules);
+        let now = Instant::now();
         let keys = user.issuer.keys(now).ok_or(Rejected::NoKeys)?;
         if token.len() > TOKEN_BYTES_MAX {
             return Err(Rejected::Wrong);
@@ -136,7 +137,8 @@ impl Issuers {
             let mut next: Option<Instant> = None;
             for issuer in self.issuers() {
                 if issuer.begin(now) {
-                    let (outgoing, room) = (outgoing.clone(), room.clone());
+                    let outgoing = outgoing.clone();
+                    let room = room.clone();
                     fetches.spawn(refresh(issuer, outgoing, room));
                 } else if let Some(at) = issuer.next(now) {
                     next = Some(next.map_or(at, |next| next.min(at)));
@@ -197,7 +199,8 @@ async fn refresh(issuer: Arc<Issuer>, outgoing: Outgoing, room: Arc<Semaphore>) 
     // The semaphore is never closed.
     let _place = room.acquire().await;
     let fetched = fetch::keys(&issuer, &outgoing).await;
-    let (now, name) = (Instant::now(), issuer.name.as_str());
+    let now = Instant::now();
+    let name = issuer.name.as_str();
     match fetched {
         Ok((keys, fresh)) => issuer.found(keys, fresh, now),
         Err(problem) => {

@@ -71,7 +71,8 @@ mod tests {
 
     #[test]
     fn a_decision_holds_for_its_time_its_keys_and_its_rules() {
-        let (mut table, keys) = (VerifiedTokens::default(), keys());
+        let mut table = VerifiedTokens::default();
+        let keys = keys();
         let verified = Verified { subject: "a".into(), until_s: 100, has_claims: true };
         table.insert(name(1), verified.clone(), keys.clone());
         assert_eq!(table.get(&name(1), &keys, 99), Some(verified));
@@ -84,7 +85,8 @@ mod tests {
 
     #[test]
     fn the_table_is_bounded_and_keeps_what_is_used() {
-        let (mut table, keys) = (VerifiedTokens::default(), keys());
+        let mut table = VerifiedTokens::default();
+        let keys = keys();
         let verified = Verified { subject: "a".into(), until_s: 100, has_claims: true };
         table.insert(name(0), verified.clone(), keys.clone());
         for number in 1..3 * TOKENS_MAX as u64 {

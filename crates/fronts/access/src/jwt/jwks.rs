@@ -160,12 +160,14 @@ fn read(key: &Map<String, Value>) -> Option<VerifyingKey> {
         return None;
     }
     let point = |length: usize| {
-        let (x, y) = (bytes("x")?, bytes("y")?);
+        let x = bytes("x")?;
+        let y = bytes("y")?;
         (x.len() == length && y.len() == length).then(|| [&[4], &x[..], &y[..]].concat())
     };
     let material = match (text("kty")?, text("crv")) {
         ("RSA", _) => {
-            let (n, e) = (bytes("n")?, bytes("e")?);
+            let n = bytes("n")?;
+            let e = bytes("e")?;
             let is_plain = n.first() != Some(&0) && e.first().is_some_and(|first| *first != 0);
             if !is_plain || !RSA_BYTES.contains(&n.len()) || e.len() > 8 {
                 return None;

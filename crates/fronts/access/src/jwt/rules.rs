@@ -86,7 +86,8 @@ mod tests {
     use super::*;
 
     fn rules(issuer: &str, keys: TokenKeys) -> TokenRules {
-        let (issuer, audience) = (issuer.to_owned(), "a".to_owned());
+        let issuer = issuer.to_owned();
+        let audience = "a".to_owned();
         TokenRules { issuer, audience, keys, claims: Default::default() }
     }
 

@@ -49,7 +49,8 @@ pub fn verify(
         return Err(Wrong("too long"));
     }
     let signed_bytes = token.iter().rposition(|byte| *byte == b'.').ok_or(Wrong("one part"))?;
-    let (signed, signature) = (&token[..signed_bytes], &token[signed_bytes + 1..]);
+    let signed = &token[..signed_bytes];
+    let signature = &token[signed_bytes + 1..];
     let mut parts = signed.split(|byte| *byte == b'.');
     let (Some(head), Some(claims), None) = (parts.next(), parts.next(), parts.next()) else {
         return Err(Wrong("not three parts"));
@@ -123,7 +124,8 @@ fn accept(
         Some(value) => value.as_f64().map(Some).ok_or(Wrong(name)),
         None => Ok(None),
     };
-    let (now, skew) = (now_s as f64, SKEW_S as f64);
+    let now = now_s as f64;
+    let skew = SKEW_S as f64;
     let expires = time("exp")?.ok_or(Wrong("no exp"))?;
     if expires + skew <= now {
         return Err(Wrong("expired"));

@@ -86,7 +86,8 @@ impl<'a> Signed<'a> {
         match scheme {
             WebhookScheme::Github => {
                 let value = only(block, "x-hub-signature-256")?.strip_prefix(b"sha256=")?;
-                let (signatures, begin) = (vec![hex(value)?], Vec::new());
+                let signatures = vec![hex(value)?];
+                let begin = Vec::new();
                 Some(Self { algorithm, signatures, time: None, begin })
             }
             WebhookScheme::Slack => {

@@ -275,7 +275,8 @@ impl Notices {
         path: &[u8],
         query: Option<&[u8]>,
     ) -> (Vec<(Question, Arc<Resource>)>, usize) {
-        let (mut questions, mut observers) = (Vec::new(), 0);
+        let mut questions = Vec::new();
+        let mut observers = 0;
         if self.is_idle() {
             return (questions, observers);
         }
@@ -423,11 +424,13 @@ impl Feed {
             Some(id) => *id,
             None => {
                 table.next += 1;
-                let (id, resource) = (table.next, Arc::new(resource));
+                let id = table.next;
+                let resource = Arc::new(resource);
                 let paths = table.paths.entry(resource.function.clone()).or_default();
                 paths.entry(resource.path.clone()).or_default().push(id);
                 table.ids.insert(resource.clone(), id);
-                let (watchers, asking) = (Vec::new(), Asking::No);
+                let watchers = Vec::new();
+                let asking = Asking::No;
                 let entry = Entry { resource, version: 0, latest: None, watchers, asking };
                 table.entries.insert(id, entry);
                 inner.observed.fetch_add(1, Ordering::Release);
@@ -441,7 +444,8 @@ impl Feed {
             None => entry.watchers.push(Watcher { feed: self.id, watches: 1, told: false }),
         }
         drop(table);
-        let (notices, feed) = (self.notices.clone(), self.id);
+        let notices = self.notices.clone();
+        let feed = self.id;
         Ok(Watch { notices, feed, id, version, _shares: (of_function, of_address, of_namespace) })
     }
 
@@ -527,7 +531,8 @@ mod tests {
     }
 
     fn resource(function: &str, path: &str, query: &str) -> Resource {
-        let (path, query) = (path.as_bytes().to_vec(), query.as_bytes().to_vec());
+        let path = path.as_bytes().to_vec();
+        let query = query.as_bytes().to_vec();
         let route = function.to_owned();
         Resource { function: name(function), route, path, query, accept: Vec::new() }
     }

@@ -22,8 +22,11 @@ impl Relay {
         let front = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = front.local_addr().unwrap();
         let over = Arc::new(AtomicBool::new(false));
-        let (dropped, swapped) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let (end, drops, swaps) = (over.clone(), dropped.clone(), swapped.clone());
+        let dropped = Arc::new(AtomicU64::new(0));
+        let swapped = Arc::new(AtomicU64::new(0));
+        let end = over.clone();
+        let drops = dropped.clone();
+        let swaps = swapped.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(relay(front, server, seed, &end, &drops, &swaps));
@@ -57,7 +60,8 @@ async fn relay(
     let mut random = Random::new(seed);
     let mut client = server;
     let mut held: Option<(Vec<u8>, bool)> = None;
-    let (mut one, mut two) = (vec![0; 4_096], vec![0; 4_096]);
+    let mut one = vec![0; 4_096];
+    let mut two = vec![0; 4_096];
     while !over.load(Ordering::SeqCst) {
         let (datagram, sender) = tokio::select! {
             received = front.recv_from(&mut one) => {

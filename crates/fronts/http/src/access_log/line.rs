@@ -55,7 +55,8 @@ fn put_common(into: &mut Vec<u8>, entry: &Entry, began: SystemTime) {
         let parts: [&[u8]; 3] = [&entry.method, &entry.target, entry.protocol.as_bytes()];
         put_quoted(into, &parts.join(&b' '));
     }
-    let (status, bytes) = (status(entry), entry.body_bytes);
+    let status = status(entry);
+    let bytes = entry.body_bytes;
     match bytes {
         0 => write!(into, " {status} -").expect("memory"),
         bytes => write!(into, " {status} {bytes}").expect("memory"),
@@ -82,7 +83,9 @@ fn put_day(into: &mut Vec<u8>, at: SystemTime) {
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let at = TimeZone::UTC.to_datetime(utc(at));
     let month = MONTHS[usize::from(at.month().unsigned_abs()) - 1];
-    let (hour, minute, second) = (at.hour(), at.minute(), at.second());
+    let hour = at.hour();
+    let minute = at.minute();
+    let second = at.second();
     write!(into, "{:02}/{month}/{}:{hour:02}:{minute:02}:{second:02} +0000", at.day(), at.year())
         .expect("memory");
 }

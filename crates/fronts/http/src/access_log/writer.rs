@@ -90,7 +90,9 @@ impl AccessLog {
     /// takes.
     pub fn open(destination: &Destination, format: Format) -> Result<Self, OpenError> {
         let sink = Sink::open(destination)?;
-        let (waiting, more, ended) = (Mutex::default(), Condvar::new(), Condvar::new());
+        let waiting = Mutex::default();
+        let more = Condvar::new();
+        let ended = Condvar::new();
         let shared = Arc::new(Shared { format, waiting, more, ended });
         let of_thread = shared.clone();
         std::thread::Builder::new()
@@ -107,7 +109,8 @@ impl AccessLog {
     /// Appends the line of a request that has just ended. Does not block: if too many lines wait for
     /// a slow destination, the line is lost, and the log of the node says how many were.
     pub fn write(&self, entry: &Entry) {
-        let (now, took) = (SystemTime::now(), entry.began.elapsed());
+        let now = SystemTime::now();
+        let took = entry.began.elapsed();
         let mut waiting = self.shared.waiting.lock();
         if waiting.lines.len() >= WAITING_BYTES_MAX {
             waiting.lost += 1;
@@ -153,7 +156,8 @@ impl Shared {
                 }
             }
             std::mem::swap(&mut lines, &mut waiting.lines);
-            let (lost, is_closed) = (std::mem::take(&mut waiting.lost), waiting.is_closed);
+            let lost = std::mem::take(&mut waiting.lost);
+            let is_closed = waiting.is_closed;
             drop(waiting);
             troubles.lost += lost;
             if let Err(error) = sink.write(&lines) {
@@ -302,7 +306,8 @@ mod tests {
     #[test]
     fn a_file_that_was_moved_is_made_again() {
         let dir = tempfile::tempdir().expect("temp folder");
-        let (path, moved) = (dir.path().join("a.log"), dir.path().join("a.log.1"));
+        let path = dir.path().join("a.log");
+        let moved = dir.path().join("a.log.1");
         let log = AccessLog::open(&Destination::File(path.clone()), Format::Common).expect("opens");
         log.write(&entry("FIRST"));
         let until = Instant::now() + Duration::from_secs(60);

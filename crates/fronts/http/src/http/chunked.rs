@@ -148,7 +148,8 @@ impl Chunked {
 
     /// Whether the body ends in these bytes, which are left as they are.
     pub fn ends_in(&self, input: &BytesMut) -> bool {
-        let (mut decoder, mut ahead) = (self.clone(), input.clone());
+        let mut decoder = self.clone();
+        let mut ahead = input.clone();
         loop {
             match decoder.step(&mut ahead) {
                 Ok(ChunkEvent::Data(_)) => {}
@@ -251,7 +252,8 @@ mod tests {
         input.extend_from_slice(format!("{:x}\r\n", 3_000).as_bytes());
         input.extend_from_slice(&[b'y'; 3_000]);
         input.extend_from_slice(b"\r\n2\r\nzz\r\n0\r\n\r\n");
-        let (mut decoder, mut lengths) = (Chunked::default(), Vec::new());
+        let mut decoder = Chunked::default();
+        let mut lengths = Vec::new();
         while let ChunkEvent::Data(data) = decoder.step(&mut input).unwrap() {
             lengths.push(data.len());
         }

@@ -192,7 +192,8 @@ async fn serve_one<I: Invoker>(
         Framing::Length(length) => Some(length),
         Framing::None | Framing::Chunked => None,
     };
-    let (wants_websocket, is_bare) = (request.wants_websocket, request.is_bare);
+    let wants_websocket = request.wants_websocket;
+    let is_bare = request.is_bare;
     let asked = Asked { from: owner, length, wants_websocket, is_bare };
     let well_known = front.config.well_known.as_ref();
     let found = find_route(&front.invoker, &mut request.name, &mut request.head, asked, well_known);
@@ -559,7 +560,8 @@ impl<I: Invoker> Exchange<'_, I> {
         });
         let mut invocation = self.invocation(body);
         let id = invocation.id;
-        let (complete, has_begun) = (AtomicBool::new(false), AtomicBool::new(false));
+        let complete = AtomicBool::new(false);
+        let has_begun = AtomicBool::new(false);
         // Ends early only if the invocation must end: with `None` if the client has gone.
         let mut intake = pin!(async {
             let framing = self.request.framing;

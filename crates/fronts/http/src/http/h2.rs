@@ -127,7 +127,8 @@ where
     tokio::pin!(given_up);
     let mut look = tokio::time::interval(LOOK.min(write_timeout));
     let mut progress = Progress::default();
-    let (mut ending, mut late) = (false, false);
+    let mut ending = false;
+    let mut late = false;
     loop {
         tokio::select! {
             result = &mut connection => return Some(result),
@@ -442,7 +443,8 @@ fn request_head<B>(request: &Request<B>) -> Result<(String, Head, bool), Refusal
 fn host<B>(request: &Request<B>) -> Result<&[u8], Refusal> {
     let mut hosts = request.headers().get_all("host").iter().map(HeaderValue::as_bytes);
     let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
-    let (host, second) = (hosts.next(), hosts.next());
+    let host = hosts.next();
+    let second = hosts.next();
     let found = authority.or(host).filter(|found| second.is_none() && head::is_host(found));
     let found = found.ok_or_else(head::one_host)?;
     if host.is_some_and(|host| !host.eq_ignore_ascii_case(found)) {

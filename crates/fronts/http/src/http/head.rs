@@ -176,7 +176,8 @@ fn request_line_parts(line: &[u8]) -> Result<(&[u8], &[u8], bool), Refusal> {
     let Some(last) = memchr::memrchr(b' ', rest) else {
         return Err(Refusal::new(505, "M1023", "HTTP/1.0, 1.1 or 2 only"));
     };
-    let (target, version) = (&rest[..last], &rest[last + 1..]);
+    let target = &rest[..last];
+    let version = &rest[last + 1..];
     if target.len() > TARGET_BYTES_MAX {
         return Err(target_too_long());
     }
@@ -263,7 +264,8 @@ impl<'a> Fields<'a> {
             return Err(fields_too_long());
         }
         let colon = memchr::memchr(b':', line).ok_or_else(invalid)?;
-        let (name, value) = (&line[..colon], &line[colon + 1..]);
+        let name = &line[..colon];
+        let value = &line[colon + 1..];
         if name.is_empty() || !name.iter().all(|byte| is_token(*byte)) {
             return Err(invalid());
         }

@@ -174,7 +174,8 @@ const NOTE_PAUSE_NS: u64 = 60_000_000_000;
 impl<I: Invoker> HttpFront<I> {
     /// Notes that a connection had to end for others. One line a minute tells the operator.
     fn note_ended(&self, address: IpAddr) {
-        let (now, last) = (now_ns(), self.noted_ns.load(Ordering::Relaxed));
+        let now = now_ns();
+        let last = self.noted_ns.load(Ordering::Relaxed);
         if (last == 0 || now.saturating_sub(last) >= NOTE_PAUSE_NS)
             && self
                 .noted_ns

@@ -117,7 +117,8 @@ fn plain(root: &OwnedFd, path: &str) -> Option<(OwnedFd, u64)> {
 
 fn file(root: &OwnedFd, path: &str, wanted: &Wanted, version: &str) -> Option<File> {
     let (mut open, mut bytes) = plain(root, path)?;
-    let (mut coding, mut has_variants) = (None, false);
+    let mut coding = None;
+    let mut has_variants = false;
     for (name, ending) in CODINGS {
         let Some(variant) = plain(root, &format!("{path}{ending}")) else { continue };
         has_variants = true;

@@ -38,7 +38,8 @@ pub async fn answer(
         return None;
     }
     let wanted = Wanted::of(head)?;
-    let (code, folder) = (code.to_owned(), rules.folder.clone());
+    let code = code.to_owned();
+    let folder = rules.folder.clone();
     let fallback = rules.fallback.clone().filter(|_| wants_page(head));
     let looked =
         tokio::task::spawn_blocking(move || lookup::find(&code, &folder, &wanted, fallback));

@@ -34,7 +34,9 @@ struct FileSource {
 impl FileSource {
     /// Reads the next piece on a thread that may block.
     fn read(&self) -> Reading {
-        let (file, at, count) = (self.file.clone(), self.at, self.left.min(CHUNK_BYTES));
+        let file = self.file.clone();
+        let at = self.at;
+        let count = self.left.min(CHUNK_BYTES);
         let read = tokio::task::spawn_blocking(move || {
             let mut piece = vec![0; count as usize];
             file.read_exact_at(&mut piece, at).map(|()| piece)

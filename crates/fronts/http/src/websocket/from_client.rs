@@ -99,7 +99,8 @@ impl FromClient {
         let wrong = Err(Ended::Failed(PROTOCOL_ERROR));
         let head = &self.head[..self.head_bytes];
         let [first, second, ..] = *head else { return Ok(None) };
-        let (opcode, is_last) = (first & 0x0f, first & FIN != 0);
+        let opcode = first & 0x0f;
+        let is_last = first & FIN != 0;
         let is_control = opcode & 0x8 != 0;
         let is_known = matches!(opcode, CONTINUATION | TEXT | BINARY | CLOSE | PING | PONG);
         // Reserved bits belong to extensions, and a client masks all of its frames.
@@ -306,7 +307,8 @@ mod tests {
     /// replies and the end.
     fn read(bytes: &[u8], piece: usize) -> (Vec<Message>, Vec<u8>, Option<Ended>) {
         let mut reader = FromClient::new(100_000);
-        let (mut records, mut replies) = (Vec::new(), Vec::new());
+        let mut records = Vec::new();
+        let mut replies = Vec::new();
         let mut ended = None;
         for piece in bytes.to_vec().chunks_mut(piece) {
             if let Err(end) = reader.read(piece, &mut records, &mut replies) {
@@ -315,7 +317,8 @@ mod tests {
             }
         }
         let mut messages: Vec<Message> = Vec::new();
-        let (mut rest, mut is_open) = (&records[..], false);
+        let mut rest = &records[..];
+        let mut is_open = false;
         while let [kind, flags, _, _, a, b, c, d, ..] = *rest {
             let length = u32::from_le_bytes([a, b, c, d]) as usize;
             let content = &rest[8..8 + length];
@@ -369,7 +372,9 @@ mod tests {
         let cut = bytes.len() / 2;
         bytes.extend([frame(0x80, b"c"), frame(0x81, b"d"), frame(0x88, b"")].concat());
         let mut reader = FromClient::new(100_000);
-        let (mut first, mut second, mut replies) = (Vec::new(), Vec::new(), Vec::new());
+        let mut first = Vec::new();
+        let mut second = Vec::new();
+        let mut replies = Vec::new();
         let (left, right) = bytes.split_at_mut(cut);
         assert_eq!(reader.read(left, &mut first, &mut replies), Ok(()));
         assert_eq!(reader.read(right, &mut second, &mut replies), Err(Ended::Closed(NO_CODE)));

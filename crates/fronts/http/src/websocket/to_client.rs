@@ -104,7 +104,8 @@ mod tests {
         expected.extend([8; 70_000]);
         expected.extend(b"\x88\x05\x03\xe8bye");
         for piece in [1, 3, 8, 1000, records.len()] {
-            let (mut writer, mut out) = (ToClient::default(), Vec::new());
+            let mut writer = ToClient::default();
+            let mut out = Vec::new();
             for piece in records.chunks(piece) {
                 writer.write(piece, &mut out).unwrap();
             }

@@ -25,7 +25,8 @@ impl Server {
         let fake = Fake::default();
         let stopper = Stopper::default();
         let (sender, receiver) = std::sync::mpsc::channel();
-        let (invoker, end) = (fake.clone(), stopper.clone());
+        let invoker = fake.clone();
+        let end = stopper.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async move {

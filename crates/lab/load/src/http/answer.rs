@@ -251,7 +251,8 @@ fn parse_head(bytes: &[u8]) -> Result<Head, Wrong> {
             break;
         }
         let colon = memchr::memchr(b':', line).ok_or(Wrong)?;
-        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        let name = &line[..colon];
+        let value = line[colon + 1..].trim_ascii();
         field(&mut head, name, value)?;
     }
     Ok(head)

@@ -216,7 +216,9 @@ find-links = /wheels
             leave_out(client, prefixes, &mut vars, &mut []);
             vars.pop().map(|(_, value)| value)
         };
-        let (pip, npm, go) = (&["PIP_"][..], &["npm_config_", "NPM_CONFIG_"][..], &["GOPROXY"][..]);
+        let pip = &["PIP_"][..];
+        let npm = &["npm_config_", "NPM_CONFIG_"][..];
+        let go = &["GOPROXY"][..];
         let urls = "https://a:b@one.example/s http://two.example/s?c=d";
         let clean = "https://one.example/s http://two.example/s";
         for (client, prefixes, name, value, expected) in [

@@ -213,7 +213,8 @@ impl Registries {
         let mut doors = JoinSet::new();
         for (listener, address) in listeners.into_iter().zip(self.listen()) {
             let Ok(listener) = adopt(listener) else { continue };
-            let (own, places) = (self.clone(), places.clone());
+            let own = self.clone();
+            let places = places.clone();
             doors.spawn(async move {
                 let mut open = JoinSet::new();
                 loop {
@@ -290,7 +291,8 @@ impl Registries {
             if let Some(upstream) = self.upstream.as_ref().filter(|up| up.is_for(&place.0)) {
                 return Ok(upstream.connect(place).await?);
             }
-            let (mut refused, mut failed) = (false, None);
+            let mut refused = false;
+            let mut failed = None;
             for address in tokio::net::lookup_host((place.0.as_str(), place.1)).await? {
                 if !configured && !is_public(address.ip()) {
                     refused = true;
@@ -366,7 +368,9 @@ impl Request {
     fn parse(head: &str) -> Option<Self> {
         let (line, fields) = head.split_once("\r\n")?;
         let mut words = line.split(' ');
-        let (method, target, version) = (words.next()?, words.next()?, words.next()?);
+        let method = words.next()?;
+        let target = words.next()?;
+        let version = words.next()?;
         if method == "CONNECT" {
             let place = place(target, None)?;
             return Some(Self { place, connect: true, forward: String::new() });

@@ -44,7 +44,8 @@ impl Wanted {
         let asked = inputs::project_dependencies(spec, code);
         let provided = provided::packages(spec, code);
         if !provided.is_empty() {
-            let (platform, list) = (spec.compat.map_or("", Platform::as_str), provided.join(", "));
+            let platform = spec.compat.map_or("", Platform::as_str);
+            let list = provided.join(", ");
             warnings.push(format!(
                 "installed {list}, because {platform} provides it: list it in the function's \
              own packages to choose versions"

@@ -161,7 +161,8 @@ fn scale(to: &mut Described, annotations: &Value) {
         let found = &annotations[format!("{prefix}{key}")];
         count(if found.is_null() { &annotations[format!("{prefix}{old}")] } else { found })
     };
-    let (min, max) = (get("min-scale", "minScale"), get("max-scale", "maxScale"));
+    let min = get("min-scale", "minScale");
+    let max = get("max-scale", "maxScale");
     to.set_scale(min, max, "annotations min-scale, max-scale");
     if let Some(target) = get("target", "target") {
         to.function.scale.policy = Some(PolicyName::Knative);

@@ -29,7 +29,8 @@ pub(super) fn read(file: &str, all: &[Value]) -> Result<Foreign, Mistakes> {
         });
     }
     for document in all.iter().filter(|document| document["kind"] == "CronJobTrigger") {
-        let (object, spec) = (object_name(document), &document["spec"]);
+        let object = object_name(document);
+        let spec = &document["spec"];
         let function = text(&spec["function-name"]).unwrap_or_default();
         let Some(described) = found.named(&object, &function) else { continue };
         let written = text(&spec["schedule"]).unwrap_or_default();

@@ -222,7 +222,8 @@ fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mi
         to.note("init_timeout", "spec.readinessTimeoutSeconds");
     }
     let fixed = count(&spec["replicas"]);
-    let (min, max) = (count(&spec["minReplicas"]), count(&spec["maxReplicas"]));
+    let min = count(&spec["minReplicas"]);
+    let max = count(&spec["maxReplicas"]);
     to.set_scale(fixed.or(min), fixed.or(max), "spec.replicas, minReplicas, maxReplicas");
     triggers(&mut to, &spec["triggers"]);
     let is_go = to.function.runtime.as_ref().is_some_and(|one| one.value == RuntimeName::Go);
@@ -391,7 +392,8 @@ fn triggers(to: &mut Described, triggers: &Value) {
         } else if workers.is_some_and(|workers| workers > 1) {
             to.warn(format!("trigger {name}: workers: instances follow demand, up to scale.max"));
         }
-        let (attributes, place) = (&trigger["attributes"], format!("triggers.{name}.attributes"));
+        let attributes = &trigger["attributes"];
+        let place = format!("triggers.{name}.attributes");
         super::routes::nuclio(to, &format!("{place}.ingresses"), &attributes["ingresses"]);
         to.ignore_rest(attributes, &["ingresses"], &format!("{place}."));
     }

@@ -39,7 +39,8 @@ pub(super) fn substitute(
     source: &str,
     lookup: impl Fn(&str) -> Option<String>,
 ) -> (String, Vec<String>) {
-    let (mut out, mut missing) = (String::with_capacity(source.len()), Vec::new());
+    let mut out = String::with_capacity(source.len());
+    let mut missing = Vec::new();
     let mut rest = source;
     while let Some(at) = rest.find("${") {
         out.push_str(&rest[..at]);
@@ -238,7 +239,8 @@ fn language(
     let env = |key: &str| known.get(key).cloned();
     let process = entry["fprocess"].as_str().map(str::to_owned);
     let process = process.or_else(|| env("fprocess")).or_else(|| env("function_process"));
-    let (mode, upstream) = (env("mode"), env("upstream_url"));
+    let mode = env("mode");
+    let upstream = env("upstream_url");
     watchdog_limits(to);
     to.note("compat", format!("lang: {lang}"));
     let handler = folder.join(entry["handler"].as_str().unwrap_or_default());

@@ -14,7 +14,8 @@ use super::{
 
 pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreign, Mistakes> {
     let mut found = Foreign::default();
-    let (mut whisk, mut feeds) = (WhiskManifest::default(), Vec::new());
+    let mut whisk = WhiskManifest::default();
+    let mut feeds = Vec::new();
     let packages = match &document["project"]["packages"] {
         Value::Null => &document["packages"],
         inside => inside,
@@ -135,7 +136,8 @@ fn beside_actions(
     }
     for (name, rule) in all("rules") {
         let of = |key: &str| text(&rule[key]).unwrap_or_default();
-        let (trigger, action) = (of("trigger"), action(&of("action")));
+        let trigger = of("trigger");
+        let action = action(&of("action"));
         whisk.rules.push(WhiskRule { name: name.clone(), trigger, action });
     }
 }

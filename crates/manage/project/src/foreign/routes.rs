@@ -102,7 +102,8 @@ pub(super) fn settle(found: &mut Foreign) {
             };
             if let Some(wrong) = wrong {
                 rules.pop();
-                let (object, shown) = (&one.object, mote_spec::routes::text(&rule));
+                let object = &one.object;
+                let shown = mote_spec::routes::text(&rule);
                 let instead = "use /NAME, or import it and write another path in mote.toml";
                 described.warn(format!("{object}: {shown} cannot be a route: {wrong}; {instead}"));
                 continue;
@@ -137,7 +138,8 @@ fn rewrites(annotations: &Value) -> bool {
 
 /// Fission: an exact path, which may have parameters, or a prefix.
 fn fission(found: &mut Foreign, document: &Value) {
-    let (object, spec) = (object_name(document), &document["spec"]);
+    let object = object_name(document);
+    let spec = &document["spec"];
     let mut function = text(&spec["functionref"]["name"]).unwrap_or_default();
     let weights = spec["functionref"]["functionweights"].as_object();
     if let Some(most) = weights.and_then(|all| all.iter().max_by_key(|(_, share)| share.as_u64())) {
@@ -238,12 +240,14 @@ fn only_parameter(part: &str) -> Option<&str> {
 
 /// Kubeless: a host, and a path below which requests reach the function.
 fn kubeless(found: &mut Foreign, document: &Value) {
-    let (object, spec) = (object_name(document), &document["spec"]);
+    let object = object_name(document);
+    let spec = &document["spec"];
     let function = text(&spec["function-name"]).unwrap_or_default();
     let Some(to) = found.named(&object, &function) else { return };
     let known = ["function-name", "host-name", "path", "gateway", "tls", "tls-secret"];
     to.ignore_rest(spec, &known, &format!("{object}: spec."));
-    let (host, path) = (host(&spec["host-name"]), filled(&spec["path"]).unwrap_or_default());
+    let host = host(&spec["host-name"]);
+    let path = filled(&spec["path"]).unwrap_or_default();
     if host.is_some() || !(path.is_empty() || to.has_path(None, &path)) {
         to.want(&object, host.as_deref(), &below(&path), &[]);
     }
@@ -312,7 +316,8 @@ fn ingress(found: &mut Foreign, document: &Value) {
 
 /// OpenFaaS: a domain, and a path that is cut off.
 fn function_ingress(found: &mut Foreign, document: &Value) {
-    let (object, spec) = (object_name(document), &document["spec"]);
+    let object = object_name(document);
+    let spec = &document["spec"];
     let function = text(&spec["function"]).unwrap_or_default();
     let Some(to) = found.named(&object, &function) else { return };
     let path = filled(&spec["path"]).unwrap_or_else(|| "/".to_owned());

@@ -113,7 +113,8 @@ pub async fn check_names(spec: &FunctionSpec) -> Result<(), Problem> {
         return Ok(());
     }
     for to in spec.egress.iter().filter(|to| to.host != ANY_HOST) {
-        let (host, port) = (to.host.clone(), to.port);
+        let host = to.host.clone();
+        let port = to.port;
         let look_up = tokio::task::spawn_blocking(move || {
             let found = (host.as_str(), port).to_socket_addrs();
             found.is_ok_and(|mut all| all.any(is_here))

@@ -177,7 +177,8 @@ mod tests {
             let space = Api::OpenFaas.chosen(scope, named, &all);
             space.map(|space| space.map(|it| it.name.to_string())).map_err(|problem| problem.code)
         };
-        let (no, own) = (Err("M0423".to_owned()), Ok(Some("plant".to_owned())));
+        let no = Err("M0423".to_owned());
+        let own = Ok(Some("plant".to_owned()));
         for named in [None, Some(""), Some("plant")] {
             assert_eq!(chosen(Some(&plant()), named), own);
         }

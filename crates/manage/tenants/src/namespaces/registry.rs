@@ -70,7 +70,8 @@ pub struct Change {
 impl Change {
     /// Waits until the removal of the namespace begins.
     pub fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
-        let (mut removals, name) = (self.of.removals.subscribe(), self.name.clone());
+        let mut removals = self.of.removals.subscribe();
+        let name = self.name.clone();
         async move { drop(removals.wait_for(|all| all.contains(&name)).await) }
     }
 
@@ -195,7 +196,8 @@ impl Namespaces {
     /// Replaces one, or removes it. One caller at a time; blocks.
     pub fn put(&self, store: &Store, name: &str, one: Option<Namespace>) -> Result<(), Wrong> {
         let value = one.as_ref().map(|one| serde_json::to_vec(one).expect("plain data"));
-        let (collection, key) = (COLLECTION.to_owned(), name.to_owned());
+        let collection = COLLECTION.to_owned();
+        let key = name.to_owned();
         store.put_documents(&[DocumentChange { collection, key, value }])?;
         let mut all = BTreeMap::clone(&self.all.load());
         match one {

@@ -46,7 +46,8 @@ mod tests {
 
     #[test]
     fn an_address_waits_after_thirty_wrong_tokens() {
-        let (guesses, now) = (Guesses::default(), Instant::now());
+        let guesses = Guesses::default();
+        let now = Instant::now();
         let one = IpAddr::from([192, 0, 2, 1]);
         assert!((0..GUESSES_MAX).all(|_| guesses.may_guess(one, now)));
         assert!(!guesses.may_guess(one, now));
@@ -56,14 +57,16 @@ mod tests {
 
     #[test]
     fn the_addresses_of_a_network_of_ipv6_count_as_one() {
-        let (guesses, now) = (Guesses::default(), Instant::now());
+        let guesses = Guesses::default();
+        let now = Instant::now();
         let of = |host| IpAddr::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, host));
         assert_eq!((0..40).filter(|host| guesses.may_guess(of(*host), now)).count(), 30);
     }
 
     #[test]
     fn many_addresses_fill_the_table_and_no_more() {
-        let (guesses, now) = (Guesses::default(), Instant::now());
+        let guesses = Guesses::default();
+        let now = Instant::now();
         let of = |number: u32| IpAddr::from(Ipv4Addr::from(number));
         let admitted = (0..5_000).filter(|number| guesses.may_guess(of(*number), now)).count();
         assert_eq!(admitted, ADDRESSES_MAX);

@@ -198,7 +198,8 @@ mod tests {
     use crate::operators::admission::Admission;
 
     fn wish(name: &str, role: &str, valid_ms: Option<u64>) -> OperatorTokenRequest {
-        let (name, role) = (name.to_owned(), role.to_owned());
+        let name = name.to_owned();
+        let role = role.to_owned();
         OperatorTokenRequest { name, role, namespace: None, valid_ms }
     }
 

@@ -71,7 +71,8 @@ pub(crate) async fn check(
         }
         Err(denied) => (denied.who.clone(), None, Some(denied)),
     };
-    let (method, path) = (request.method().as_str(), request.uri().path());
+    let method = request.method().as_str();
+    let path = request.uri().path();
     let act = who.filter(|_| is_act(method, path)).map(|who| Act {
         at_unix_ms: clock::unix_ms(),
         who,
@@ -121,7 +122,8 @@ async fn within(node: &Node, scope: Scope, request: &mut Request) -> Result<(), 
     let chosen = request.headers().get(paths::HEADER_NAMESPACE);
     let chosen = chosen.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     let view = View::new(scope, chosen.as_deref());
-    let (method, path) = (request.method().as_str(), request.uri().path());
+    let method = request.method().as_str();
+    let path = request.uri().path();
     let exists = |name: &str| node.tenants.namespaces.exists(name);
     let examined = mote_tenants::namespaces::examine(&view, method, path, exists)?;
     if let Some(text) = examined.invocation {
@@ -233,14 +235,16 @@ fn allowed(node: &Node, caller: Caller, request: &Request) -> Result<Sender, Den
             if connection::admitted(request.extensions(), &name, is_operator).is_err() {
                 let text = format!("too many requests of the token {name}, or of all tokens, run");
                 let problem = Problem::new(429, "M1409", text);
-                let (header, who) = (Some(("retry-after", "1")), Some(name.to_string()));
+                let header = Some(("retry-after", "1"));
+                let who = Some(name.to_string());
                 return Err(Denied { problem, header, who });
             }
             return Ok(Sender { name: name.to_string(), scope, key: Some(key) });
         }
         Admission::OtherRole { name, role } => {
             // No role would help.
-            let (method, path) = (request.method().as_str(), request.uri().path());
+            let method = request.method().as_str();
+            let path = request.uri().path();
             if let Some(problem) = mote_tenants::namespaces::outside(&scope, method, path) {
                 return Err(Denied { problem, header: None, who: Some(name.to_string()) });
             }

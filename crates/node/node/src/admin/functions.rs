@@ -65,7 +65,8 @@ fn function(node: &Node, revision: &Arc<Revision>) -> Function {
     let serving = serving.unwrap_or_else(|| revision.clone().into());
     let others = serving.revisions().iter().filter(|other| other.number != revision.number);
     let mut instances = described(revision.number, &status);
-    let (mut queued, mut last_error) = (status.queued, revision.last_error());
+    let mut queued = status.queued;
+    let mut last_error = revision.last_error();
     for other in others {
         let status = other.status();
         instances.extend(described(other.number, &status));

@@ -142,7 +142,8 @@ pub(crate) async fn serve(
             let ending = Stop::new(stop);
             let of_one = ending.clone();
             let one = move |stream: Stream, peer: SocketAddr, place: Place| {
-                let (app, stop) = (app.clone(), of_one.clone());
+                let app = app.clone();
+                let stop = of_one.clone();
                 async move {
                     let caller = access::Caller::Remote(
                         peer.ip().to_canonical(),

@@ -29,7 +29,8 @@ pub(super) async fn put(
     let bytes = axum::body::to_bytes(body, secrets::VALUE_BYTES_MAX).await;
     let value = bytes.ok().and_then(|bytes| String::from_utf8(bytes.into()).ok());
     let value = value.ok_or_else(secrets::not_a_value)?;
-    let (keeper, wanted) = (node.clone(), name.clone());
+    let keeper = node.clone();
+    let wanted = name.clone();
     let put = async move {
         secrets::put(
             &keeper.opened.store,

@@ -115,7 +115,8 @@ impl Front {
     ) -> io::Result<()> {
         let link = self.link.take().ok_or_else(|| io::Error::other("it was not started"))?;
         let for_keys = UnixDatagram::from_std(link.try_clone()?.into())?;
-        let (invoker, config) = (self.invoker.clone(), self.config.clone());
+        let invoker = self.invoker.clone();
+        let config = self.config.clone();
         let check = self.settings.certificates.clients().map(|clients| -> CheckCertificate {
             Arc::new(move |certificate: &[u8]| clients.names_if_signed(certificate))
         });

@@ -44,7 +44,8 @@ pub(super) async fn serve(
             coap_stopped: fronts.stop_coap.subscribe(),
             access_log: fronts.access_log.clone(),
         };
-        let (node, runtime) = (node.clone(), management.clone());
+        let node = node.clone();
+        let runtime = management.clone();
         Some(platforms.serve(node, runtime, of_others, stopped.clone()).await?)
     };
     let admin = admin.map(|socket| Ok::<_, std::io::Error>(Bound::of(socket)?.with_tls(tls)));

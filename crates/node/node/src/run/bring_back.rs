@@ -20,7 +20,8 @@ pub(super) async fn bring_back(
     platforms: &compat::Listeners,
     management: &Handle,
 ) -> Result<()> {
-    let (engine, journals) = (&node.data_path.engine, &node.accepted.journals);
+    let engine = &node.data_path.engine;
+    let journals = &node.accepted.journals;
     operators::bring_back(&node.opened.store, &node.tenants.operators).await?;
     namespaces::apply_limits(node);
     engine.set_own_apis(platforms.own_apis(node.addresses.http));
@@ -41,7 +42,8 @@ pub(super) async fn bring_back(
     engine.metrics().add(JournalMetrics(journals.clone()));
     engine.metrics().add(NoticeMetrics(node.deployed.notices.clone()));
     engine.metrics().add(RefusalMetrics(node.callers.guard.clone()));
-    let (running, data_path) = (engine.clone(), node.data_path.runtime.clone());
+    let running = engine.clone();
+    let data_path = node.data_path.runtime.clone();
     journals.run(move |journal| data_path.spawn(mote_journal::run(journal, running.clone())));
     Ok(())
 }

@@ -40,9 +40,11 @@ impl Fronts {
 
 /// Starts the fronts. The sockets of functions are taken from `listening`.
 pub(super) fn serve(node: &Node, listening: &mut Listening, management: &Handle) -> Result<Fronts> {
-    let (sockets, data_path) = (&mut listening.sockets, &node.data_path.runtime);
+    let sockets = &mut listening.sockets;
+    let data_path = &node.data_path.runtime;
     let Listeners { http, https, coap, coap_tcp, coap_dtls, coap_tls, .. } = sockets;
-    let (certificates, clients) = (&listening.certificates, &listening.clients);
+    let certificates = &listening.certificates;
+    let clients = &listening.clients;
     let access_log = &listening.access_log;
     let invoker =
         Calls::Own(Guarded::new(node.callers.invoker.clone(), node.callers.guard.clone()));
@@ -66,7 +68,8 @@ pub(super) fn serve(node: &Node, listening: &mut Listening, management: &Handle)
     let coap_config = mote_coap::Config { notices: Some(notices), ..Default::default() };
     if let (Some(listener), Some((thread, certificates))) = (coap_tls.take(), &of_fronts) {
         let configs = (coap_config.clone(), https::coap_config(certificates, clients.clone())?);
-        let (invoker, stopped) = (invoker.clone(), coap_stopped.clone());
+        let invoker = invoker.clone();
+        let stopped = coap_stopped.clone();
         let front = crate::fronts::coap_stream(listener, invoker, configs, stopped);
         tasks.spawn(on_thread(thread, front));
     }
@@ -84,7 +87,8 @@ pub(super) fn serve(node: &Node, listening: &mut Listening, management: &Handle)
     }
     if let Some(listener) = coap_tcp.take() {
         let configs = (coap_config.clone(), mote_coap::StreamConfig::default());
-        let (invoker, stopped) = (invoker.clone(), coap_stopped.clone());
+        let invoker = invoker.clone();
+        let stopped = coap_stopped.clone();
         tasks.spawn(crate::fronts::coap_stream(listener, invoker, configs, stopped));
     }
     if let (Some(socket), Some(certificates)) = (coap_dtls.take(), handover) {
@@ -95,7 +99,8 @@ pub(super) fn serve(node: &Node, listening: &mut Listening, management: &Handle)
             certificates,
             data_path: data_path.clone(),
         };
-        let (invoker, stopped) = (invoker.clone(), coap_stopped.clone());
+        let invoker = invoker.clone();
+        let stopped = coap_stopped.clone();
         let front = dtls::coap_dtls(settings, invoker, coap_config.clone(), stopped);
         tasks.spawn_on(front, management);
     }

@@ -44,7 +44,8 @@ pub(super) async fn prepare(
     listening: &Listening,
     management: &Handle,
 ) -> Result<Management> {
-    let (store, engine) = (&opened.store, &data_path.engine);
+    let store = &opened.store;
+    let engine = &data_path.engine;
     let audit = Arc::new(Audit::new(&config.data));
     let operators = Arc::new(operators(config)?);
     let outgoing = Outgoing {
@@ -56,7 +57,9 @@ pub(super) async fn prepare(
     let journals = accepted::journals(config, store, outgoing.clone(), nats, management);
     let schedules = {
         let shared = config.schedule_journal.clone();
-        let (store, journals, runtime) = (store.clone(), journals.clone(), management.clone());
+        let store = store.clone();
+        let journals = journals.clone();
+        let runtime = management.clone();
         let open = move || schedules::open(store, &journals, shared, runtime);
         let opening = management.spawn_blocking(open).await;
         opening.context("cannot read the store")??
@@ -66,7 +69,8 @@ pub(super) async fn prepare(
         Some(own) => {
             let clients = listening.clients.clone();
             let to_broker = listening.certificates.clone().map(|all| Handover::new(all, clients));
-            let (data, uid_base) = (&config.data, config.uid_base);
+            let data = &config.data;
+            let uid_base = config.uid_base;
             let broker =
                 mqtt::start_broker(own, data, uid_base, to_broker, &namespaces, management);
             Some(broker.await?)

@@ -38,7 +38,8 @@ pub(super) async fn stop(node: &Node, fronts: &mut Fronts, apis: &mut Apis) {
                 cells.drained().await;
             }
         };
-        let (ports, triggers) = (&node.deployed.ports, &node.mqtt.triggers);
+        let ports = &node.deployed.ports;
+        let triggers = &node.mqtt.triggers;
         tokio::join!(fronts.ended(), ports.stop(), triggers.stop(STOP_GRACE), guests);
     };
     let all_served = waiting_for(engine, "calls of HTTP, CoAP and MQTT clients", all_served);

@@ -226,7 +226,8 @@ impl NodeServices {
 
     fn bits(&self) -> u128 {
         let count = self.counter.fetch_add(1, Ordering::Relaxed);
-        let (high, low) = (self.random.hash_one((count, 0)), self.random.hash_one((count, 1)));
+        let high = self.random.hash_one((count, 0));
+        let low = self.random.hash_one((count, 1));
         u128::from(high) << 64 | u128::from(low)
     }
 }

@@ -72,7 +72,8 @@ impl Runs {
         if caller.spec.runtime != Runtime::Chain {
             return Begun::Done(denied());
         }
-        let (journals, id) = (self.journals.clone(), caller.invocation);
+        let journals = self.journals.clone();
+        let id = caller.invocation;
         Begun::Later(Box::pin(async move {
             match journals.step_page(id, after).await {
                 Ok(Some(page)) => records_answer(page.began_ms, &page.steps, page.more),
@@ -87,7 +88,8 @@ impl Runs {
         if caller.spec.runtime != Runtime::Chain {
             return Begun::Done(denied());
         }
-        let (journals, id) = (self.journals.clone(), caller.invocation);
+        let journals = self.journals.clone();
+        let id = caller.invocation;
         Begun::Later(Box::pin(async move {
             match journals.keep_step(id, key, value).await {
                 Ok(()) => Answer::new(Status::Done, Vec::new(), Bytes::new()),

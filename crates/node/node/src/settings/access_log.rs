@@ -16,7 +16,8 @@ const FORMATS: [(&str, AccessLogFormat); 3] = [
 impl Check<'_> {
     /// Where the access log is written, and how, if there is one.
     pub(super) fn access_log(&mut self) -> Option<(AccessLogPlace, AccessLogFormat)> {
-        let (key, key_of_format) = ("access_log", "access_log_format");
+        let key = "access_log";
+        let key_of_format = "access_log_format";
         let given = self.given(key_of_format);
         let word = given.as_deref().unwrap_or(FORMATS[0].0);
         let found = FORMATS.into_iter().find(|(name, _)| *name == word);

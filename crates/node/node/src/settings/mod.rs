@@ -476,7 +476,8 @@ impl Check<'_> {
         let given = self.given("uid_base");
         let parsed = given.as_deref().map_or(Ok(UID_BASE_DEFAULT), str::parse);
         let Some(base) = parsed.ok().filter(|base| UID_BASES.contains(&u64::from(*base))) else {
-            let (first, last) = (UID_BASES.start(), UID_BASES.end());
+            let first = UID_BASES.start();
+            let last = UID_BASES.end();
             self.fault("uid_base", &format!("a whole number from {first} to {last}"), None);
             return UID_BASE_DEFAULT;
         };
@@ -489,7 +490,8 @@ impl Check<'_> {
         let parsed = given.as_deref().map_or(Ok(1), str::parse);
         let Some(factor) = parsed.ok().filter(|it| TIMEOUT_FACTORS.contains(&u64::from(*it)))
         else {
-            let (least, most) = (TIMEOUT_FACTORS.start(), TIMEOUT_FACTORS.end());
+            let least = TIMEOUT_FACTORS.start();
+            let most = TIMEOUT_FACTORS.end();
             self.fault("timeout_factor", &format!("a whole number from {least} to {most}"), None);
             return 1;
         };

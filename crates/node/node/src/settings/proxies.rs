@@ -17,7 +17,8 @@ const WORDS: [(&str, ProxyWord); 3] = [
 impl Check<'_> {
     /// The trusted proxies, if there are any.
     pub(super) fn proxies(&mut self) -> Option<Arc<Proxies>> {
-        let (key, key_of_word) = ("trusted_proxies", "proxy_header");
+        let key = "trusted_proxies";
+        let key_of_word = "proxy_header";
         let given = self.given(key_of_word);
         let word = given.as_deref().unwrap_or(WORDS[0].0);
         let found = WORDS.into_iter().find(|(name, _)| *name == word);

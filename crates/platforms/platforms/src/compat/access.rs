@@ -93,7 +93,8 @@ impl Gate {
         method: &str,
         path: &str,
     ) -> Result<Allowed, Denied> {
-        let (token, reads_only) = (token(headers), reads_only(method));
+        let token = token(headers);
+        let reads_only = reads_only(method);
         let needed = Role::for_platform(reads_only);
         let (admission, scope) = self.node.admits(from, token.as_deref(), needed);
         let (name, other_role, token) = match admission {
@@ -131,7 +132,8 @@ impl Gate {
     /// refused if they are not valid; a call of a function may have credentials for the function
     /// instead.
     fn allowed_here(&self, from: IpAddr, request: &Request) -> Result<Allowed, Denied> {
-        let (method, path) = (request.method().as_str(), request.uri().path());
+        let method = request.method().as_str();
+        let path = request.uri().path();
         let headers = request.headers();
         let is_examined = match path {
             CALLS => self.has_token(headers),
@@ -196,7 +198,8 @@ pub async fn guard(
     let allowed = match gate.rule {
         Rule::Loopback => gate.allowed_here(from.ip(), &request),
         Rule::Token => {
-            let (method, path) = (request.method().as_str(), request.uri().path());
+            let method = request.method().as_str();
+            let path = request.uri().path();
             gate.allowed(from.ip(), headers, method, path)
         }
     };
@@ -307,7 +310,8 @@ where
 
 /// What a request does, as if it were refused; `None` if it changes nothing.
 pub fn act(who: &str, from: SocketAddr, request: &Request) -> Option<Act> {
-    let (method, path) = (request.method().as_str(), request.uri().path());
+    let method = request.method().as_str();
+    let path = request.uri().path();
     mote_tenants::operators::is_act(method, path).then(|| Act {
         at_unix_ms: unix_ms(),
         who: who.to_owned(),
@@ -462,8 +466,10 @@ mod tests {
         let node = Fake::new(|_| unreachable!("no function is called"));
         let gate = Gate { node: Arc::new(node), rule: Rule::Loopback, api: Some(Api::Nuclio) };
         let encoded = mote_core::base64::encode(format!("x:{TOKEN}").as_bytes());
-        let (bearer, basic) = (&*format!("Bearer {TOKEN}"), &*format!("basic {encoded}"));
-        let (theirs, other) = ("Basic YWRtaW46czpj", "Digest x");
+        let bearer = &*format!("Bearer {TOKEN}");
+        let basic = &*format!("basic {encoded}");
+        let theirs = "Basic YWRtaW46czpj";
+        let other = "Digest x";
         for (sent, kept) in [
             (&[][..], &[][..]),
             (&[bearer], &[]),
@@ -481,7 +487,8 @@ mod tests {
 
     /// A request whose token is revoked after ten seconds. Its answer begins at once, or never.
     async fn revoked(answers: bool, is_change: bool, body: axum::body::Body) -> (Duration, u16) {
-        let (since, revoked) = (Instant::now(), Arc::new(AtomicBool::new(false)));
+        let since = Instant::now();
+        let revoked = Arc::new(AtomicBool::new(false));
         let of_check = revoked.clone();
         let is_valid = move || !of_check.load(Ordering::Relaxed);
         tokio::spawn(async move {

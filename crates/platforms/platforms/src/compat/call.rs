@@ -80,7 +80,8 @@ pub fn until(
     end: impl Future<Output = ()> + Send + 'static,
     ended: Arc<AtomicBool>,
 ) -> HttpBody {
-    let (mut stream, mut end) = (body.into_data_stream(), Box::pin(end));
+    let mut stream = body.into_data_stream();
+    let mut end = Box::pin(end);
     HttpBody::from_stream(futures_util::stream::poll_fn(move |cx| {
         if ended.load(Ordering::Relaxed) || end.as_mut().poll(cx).is_ready() {
             ended.store(true, Ordering::Relaxed);
@@ -302,7 +303,8 @@ mod tests {
             block
         };
         let answer = |count| {
-            let (headers, body) = (block(count).into(), Body::whole("body"));
+            let headers = block(count).into();
+            let body = Body::whole("body");
             response(Reply { status: 201, headers, body, phases: Default::default() })
         };
         let fits = answer(ANSWER_FIELDS_MAX);

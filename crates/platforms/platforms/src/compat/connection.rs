@@ -552,7 +552,8 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("bound");
         let places = Places::new(4);
-        let (mut clients, mut held) = (Vec::new(), Vec::new());
+        let mut clients = Vec::new();
+        let mut held = Vec::new();
         for _ in 0..3 {
             clients.push(TcpStream::connect(address).await.expect("connected"));
             let (stream, peer) = listener.accept().await.expect("accepted");
@@ -654,7 +655,8 @@ mod tests {
         let places = Places::new(2);
         let place = place_of(&places, 1).expect("free");
         let (client, server) = duplex(1_024);
-        let (ended, never) = (place.ended(), std::future::pending());
+        let ended = place.ended();
+        let never = std::future::pending();
         let serving = http1(server, (), Some(place.clone()), app, never);
         let serving = tokio::spawn(async move {
             tokio::select! {

@@ -62,7 +62,8 @@ pub fn parts(record: &Bytes) -> Option<[Bytes; 3]> {
         rest = rest.slice(4 + length..);
         Some(found)
     };
-    let (description, fields) = (part()?, part()?);
+    let description = part()?;
+    let fields = part()?;
     Some([description, fields, rest])
 }
 

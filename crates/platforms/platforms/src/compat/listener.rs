@@ -92,8 +92,11 @@ impl Bound {
             };
             let Some(place) = places.take(&stream, peer.ip()) else { continue };
             let _ = stream.set_nodelay(true);
-            let (one, tls, ending) = (one.clone(), self.tls.clone(), stop.clone());
-            let (handshakes, owner) = (handshakes.clone(), address_owner(peer.ip()));
+            let one = one.clone();
+            let tls = self.tls.clone();
+            let ending = stop.clone();
+            let handshakes = handshakes.clone();
+            let owner = address_owner(peer.ip());
             let until = place.ended();
             let serving = async move {
                 let handshake = || {

@@ -79,7 +79,8 @@ impl Part {
         if self.scope != Some(Scope::All) {
             return vec![self.shown().to_owned()];
         }
-        let (default, made) = (self.api.default_name(), self.node.namespaces().all());
+        let default = self.api.default_name();
+        let made = self.node.namespaces().all();
         let others = made.keys().map(String::as_str).filter(|name| *name != default);
         std::iter::once(default).chain(others).map(str::to_owned).collect()
     }

@@ -193,7 +193,9 @@ fn problem_of(error: &AcceptError) -> Problem {
 #[cfg(feature = "fuzzing")]
 pub(crate) fn read_again(record: Vec<u8>) -> Option<Vec<u8>> {
     let later = Later::decode(&record.into())?;
-    let (method, fields, body) = (later.method.clone(), later.fields.clone(), later.body.clone());
+    let method = later.method.clone();
+    let fields = later.fields.clone();
+    let body = later.body.clone();
     let record = journal::record(&later, &fields, &body);
     assert_eq!(later.into_deferred().head.method(), method.as_bytes());
     Some(record)
@@ -247,7 +249,8 @@ mod tests {
         let queue = Queue::new(node, Arc::new(Nothing), Outgoing::default());
         let begin = |peer: &str| {
             let body = Body::Stream { source: Box::new(Silent), length: Some(BODY) };
-            let (queue, peer) = (queue.clone(), peer.parse().expect("an address"));
+            let queue = queue.clone();
+            let peer = peer.parse().expect("an address");
             let mut call = async move { queue.receive(body, BODY, peer).await.map(|_| ()) }.boxed();
             let ended = (&mut call).now_or_never();
             (call, ended)

@@ -155,7 +155,8 @@ fn shown(function: &Function) -> Value {
     if !kept.spec.is_object() {
         // The values of its environment are left out, because another deployer chose them and may
         // keep them secret.
-        let (runtime, handler) = (function.spec.runtime.as_str(), &function.spec.entry);
+        let runtime = function.spec.runtime.as_str();
+        let handler = &function.spec.entry;
         kept.spec = json!({ "runtime": runtime, "handler": handler, "env": [] });
     }
     let mut status = match &function.failure {
@@ -170,7 +171,8 @@ fn shown(function: &Function) -> Value {
 
 /// The document of a function that is being built or that failed.
 fn built(build: &Build) -> Value {
-    let (metadata, spec) = (&build.document["metadata"], &build.document["spec"]);
+    let metadata = &build.document["metadata"];
+    let spec = &build.document["spec"];
     let status = match &build.failure {
         Some(failure) => json!({ "state": "error", "message": failure }),
         None => json!({ "state": "building" }),

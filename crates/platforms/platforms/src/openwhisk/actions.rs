@@ -216,7 +216,9 @@ async fn invoke(
     let id = run::new_id(whisk);
     let mut running = {
         // The activation runs to its end, even if the client stops waiting.
-        let (whisk, found, payload) = (whisk.clone(), found.clone(), payload.clone());
+        let whisk = whisk.clone();
+        let found = found.clone();
+        let payload = payload.clone();
         let caller = caller.clone();
         let tasks = whisk.tasks.clone();
         tasks.spawn(async move {
@@ -301,7 +303,8 @@ async fn put(
     }
     if part.space().is_none() {
         annotate(&mut entity);
-        let (node, code) = (whisk.context.node.as_ref(), code.as_ref());
+        let node = whisk.context.node.as_ref();
+        let code = code.as_ref();
         entity = whisk.entities.put(node, EntityKind::Action, name, entity, code).await?;
     }
     let mut shown = entity.shown_in(part.shown(), name);

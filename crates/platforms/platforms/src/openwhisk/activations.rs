@@ -106,7 +106,8 @@ impl Held {
 
     fn remove(&mut self, id: &str) {
         let Some(record) = self.records.remove(id) else { return };
-        let (bytes, owner) = (record.to_string().len(), owner(&record));
+        let bytes = record.to_string().len();
+        let owner = owner(&record);
         self.bytes = self.bytes.saturating_sub(bytes);
         if let Some(held) = self.owners.get_mut(&owner) {
             *held = (held.0 - 1, held.1.saturating_sub(bytes));

@@ -34,7 +34,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Sender {
         let ConnectInfo(from) = from.map_err(IntoResponse::into_response)?;
         let part = Part::from_request_parts(head, state).await;
         let part = part.map_err(IntoResponse::into_response)?;
-        let (method, fields) = (head.method.clone(), head.headers.clone());
+        let method = head.method.clone();
+        let fields = head.headers.clone();
         Ok(Self { part, method, fields, from: from.ip() })
     }
 }
@@ -55,7 +56,9 @@ pub(super) fn admit(
     for name in forged.cloned().collect::<Vec<_>>() {
         fields.remove(name);
     }
-    let (mut caller, mut used, mut places) = (None, Vec::new(), Vec::new());
+    let mut caller = None;
+    let mut used = Vec::new();
+    let mut places = Vec::new();
     for function in functions(whisk, found) {
         let mut head = call::head("POST", "/", fields, &[]);
         whisk.context.node.admit(&function, &mut head, from)?;
@@ -78,7 +81,8 @@ pub(super) fn admit(
 
 /// The functions that an action may run.
 fn functions(whisk: &Whisk, found: &Found) -> BTreeSet<String> {
-    let (mut all, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    let mut all = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let mut next = vec![found.clone()];
     while let Some(found) = next.pop() {
         match found.entity.what {

@@ -80,7 +80,8 @@ pub(super) fn path(namespace: &str, name: &str) -> String {
 
 impl Entity {
     pub(super) fn new(what: What) -> Self {
-        let (parameters, annotations) = (Vec::new(), Vec::new());
+        let parameters = Vec::new();
+        let annotations = Vec::new();
         Self { version: 0, publish: false, updated_ms: 0, parameters, annotations, what }
     }
 

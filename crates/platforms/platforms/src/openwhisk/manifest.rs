@@ -151,7 +151,8 @@ fn check(whisk: &Whisk, manifest: &WhiskManifest) -> Result<Vec<Function>, Probl
         }
     }
     let mut callable: HashSet<String> = HashSet::new();
-    let (actions, sequences) = (manifest.actions.iter(), manifest.sequences.iter());
+    let actions = manifest.actions.iter();
+    let sequences = manifest.sequences.iter();
     let named = actions.map(|one| ("actions", &one.entity.name));
     for (kind, name) in named.chain(sequences.map(|one| ("sequences", &one.entity.name))) {
         let of = format!("{kind}.{}", crate::compat::shown(name));

@@ -88,7 +88,8 @@ impl Whisk {
     async fn load(context: Context) -> Result<Self, Problem> {
         let entities = Arc::new(Entities::load(context.node.as_ref()).await?);
         let activations = Arc::new(Activations::load(context.node.as_ref()).await);
-        let (limits, tasks) = (Arc::default(), TaskTracker::new());
+        let limits = Arc::default();
+        let tasks = TaskTracker::new();
         let bodies = Shares::new(WEB_BODIES_BYTES_MAX, WEB_BODIES_BYTES_MAX / 2);
         let gate =
             Gate { node: context.node.clone(), rule: Rule::Token, api: Some(Api::OpenWhisk) };
@@ -111,7 +112,8 @@ pub async fn serve(
             return;
         }
     };
-    let (node, activations) = (context.node.clone(), whisk.activations.clone());
+    let node = context.node.clone();
+    let activations = whisk.activations.clone();
     let resuming = async {
         tokio::select! {
             () = accepted::resume(&whisk, resumed) => {}
@@ -132,7 +134,8 @@ pub async fn serve(
 }
 
 fn routes(whisk: Whisk) -> Router {
-    let (actions, action) = (actions::list, actions::dispatch);
+    let actions = actions::list;
+    let action = actions::dispatch;
     let entities = Router::new()
         .route("/actions", get(actions))
         .route("/actions/{name}", any(action))
@@ -237,7 +240,8 @@ async fn authorise(
 
 /// The namespace that a path names, and the path with `_` instead, which the routes know.
 fn within(part: Part, request: &Request) -> Result<(Part, Option<Uri>), Box<Response>> {
-    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+    let path = request.uri().path();
+    let query = request.uri().query().unwrap_or_default();
     let named = path.strip_prefix(NAMESPACES).and_then(|rest| rest.strip_prefix('/'));
     let (named, below) = match named.map(|rest| rest.split_once('/').unwrap_or((rest, ""))) {
         Some((named, below)) if named != system::NAMESPACE => (named, below),

@@ -111,7 +111,8 @@ pub(super) fn find(whisk: &Whisk, space: Option<&Space>, name: &str) -> Result<F
             limits: limits(None, None)?,
             function: String::new(),
         };
-        let (entity, parameters) = (Entity::new(what), Map::new());
+        let entity = Entity::new(what);
+        let parameters = Map::new();
         return Ok(Found { space, name: name.to_owned(), entity, parameters });
     }
     let Some((package, own)) = name.split_once('/') else {
@@ -401,7 +402,8 @@ async fn sequence(
             last = response(1, json!({ "error": "Sequence component does not exist." }));
             break;
         };
-        let (id, caller) = (new_id(whisk), caller.map(str::to_owned));
+        let id = new_id(whisk);
+        let caller = caller.map(str::to_owned);
         let one = Activation { id, found, payload, cause: Some(cause), caller };
         let patience = if ids.is_empty() { patience } else { Patience::Waits };
         match nested(whisk, &one, patience, None, depth + 1).await {

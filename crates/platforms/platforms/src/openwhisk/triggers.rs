@@ -94,7 +94,8 @@ async fn fire(
     payload.extend(given);
     let id = run::new_id(whisk);
     let started = entities::unix_ms();
-    let (mut ran, mut refused) = (Vec::new(), Vec::new());
+    let mut ran = Vec::new();
+    let mut refused = Vec::new();
     for (rule, entity) in whisk.entities.list(EntityKind::Rule) {
         let What::Rule { trigger: of, action, active: true } = &entity.what else { continue };
         if of != name {
@@ -159,7 +160,8 @@ fn reference(value: &Value) -> Result<Option<String>, Refused> {
         Value::Null => Ok(None),
         Value::String(name) => entities::local_name(name).map(Some),
         other => {
-            let (path, name) = (other["path"].as_str(), other["name"].as_str().unwrap_or(""));
+            let path = other["path"].as_str();
+            let name = other["name"].as_str().unwrap_or("");
             entities::local_name(&format!("/{}/{name}", path.unwrap_or(NAMESPACE))).map(Some)
         }
     }

@@ -157,7 +157,8 @@ async fn received(
             Refused(StatusCode::TOO_MANY_REQUESTS, text)
         }
     };
-    let (mut stream, mut whole) = (body.into_data_stream(), Vec::new());
+    let mut stream = body.into_data_stream();
+    let mut whole = Vec::new();
     let mut room = whisk.bodies.take(address_owner(from.ip()), 0).expect("nothing always fits");
     let length = length.map_or(0, |length| usize::try_from(length).unwrap_or(usize::MAX));
     expect(&mut whole, length, PARAMETERS_BYTES_MAX, &mut room).map_err(not_received)?;

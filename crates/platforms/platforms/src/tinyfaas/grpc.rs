@@ -218,7 +218,8 @@ async fn message(mut body: Body, memory: &mut Share<IpAddr>) -> Result<Bytes, Fa
         NotTaken::TooLong => too_long(),
         NotTaken::NoRoom => crowded(),
     };
-    let (mut whole, limit) = (Vec::new(), MESSAGE_BYTES_MAX + 5);
+    let mut whole = Vec::new();
+    let limit = MESSAGE_BYTES_MAX + 5;
     while let Some(chunk) = body.chunk().await {
         let data =
             chunk.map_err(|_| (Code::InvalidArgument, "the message broke off".to_owned()))?;

@@ -136,7 +136,8 @@ pub(super) async fn upload_url(State(manager): State<Manager>, request: Request)
     let _turn = manager.uploads.acquire().await.map_err(|_| failed("the node is stopping"))?;
     let wish = received(request).await?;
     let uri = outgoing::check(&wish.url).map_err(|error| failed(format!("url: {error}")))?;
-    let (get, none) = (Method::GET, Bytes::new());
+    let get = Method::GET;
+    let none = Bytes::new();
     let allowed = &manager.context.queue.outgoing;
     let sent = outgoing::send(get, &uri, HeaderMap::new(), none, allowed, UPLOAD_BYTES_MAX);
     let (status, _, bytes) = sent.await.map_err(|error| failed(format!("url: {error}")))?;
@@ -269,7 +270,8 @@ pub(super) async fn logs(
         };
         for line in log.held {
             let instance = line.instance.as_deref().unwrap_or("0");
-            let (time, message) = (line.time, line.message);
+            let time = line.time;
+            let message = line.message;
             let _ = writeln!(text, "function={name} handler={instance} {time} {message}");
         }
     }

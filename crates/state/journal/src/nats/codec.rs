@@ -91,7 +91,8 @@ impl Reader {
     }
 
     pub(crate) fn optional(&mut self) -> Result<Option<u64>, Malformed> {
-        let (is_some, number) = (self.flag()?, self.u64()?);
+        let is_some = self.flag()?;
+        let number = self.u64()?;
         Ok(is_some.then_some(number))
     }
 

@@ -181,7 +181,8 @@ fn write_optional_text(writer: &mut Writer, text: Option<&str>) {
 }
 
 fn read_optional_text(reader: &mut Reader) -> Result<Option<String>, Malformed> {
-    let (is_some, text) = (reader.flag()?, reader.text()?);
+    let is_some = reader.flag()?;
+    let text = reader.text()?;
     Ok(is_some.then_some(text))
 }
 
@@ -247,7 +248,8 @@ impl Request {
     /// Reads a frame after its length: its number, and the request.
     pub fn read(frame: Bytes) -> Result<(u64, Self), Malformed> {
         let mut reader = Reader(frame);
-        let (number, kind) = (reader.u64()?, reader.u8()?);
+        let number = reader.u64()?;
+        let kind = reader.u8()?;
         let reader = &mut reader;
         let request = match kind {
             0 => Request::Begin(Settings {
@@ -279,7 +281,8 @@ impl Request {
             8 => Request::Append {
                 expected_last: reader.u64()?,
                 messages: reader.list(|reader| {
-                    let (subject, body) = (reader.text()?, reader.bytes()?);
+                    let subject = reader.text()?;
+                    let body = reader.bytes()?;
                     Ok(Publishing { subject, body })
                 })?,
             },
@@ -330,7 +333,8 @@ impl Reply {
     /// Reads a frame after its length: its number, and the reply.
     pub fn read(frame: Bytes) -> Result<(u64, Self), Malformed> {
         let mut reader = Reader(frame);
-        let (number, kind) = (reader.u64()?, reader.u8()?);
+        let number = reader.u64()?;
+        let kind = reader.u8()?;
         let reader = &mut reader;
         let reply = match kind {
             0 => Reply::Done,
@@ -350,7 +354,8 @@ impl Reply {
                 })
             })?),
             6 => {
-                let (kind, text) = (reader.u8()?, reader.text()?);
+                let kind = reader.u8()?;
+                let text = reader.text()?;
                 Reply::Failed(match kind {
                     0 => NatsError::Unreachable(text),
                     1 => NatsError::Refused(text),

@@ -33,7 +33,8 @@ fn write_condition(writer: &mut Writer, condition: Condition) {
 }
 
 fn read_condition(reader: &mut Reader) -> Result<Condition, Malformed> {
-    let (kind, version) = (reader.u8()?, reader.u64()?);
+    let kind = reader.u8()?;
+    let version = reader.u64()?;
     match kind {
         0 => Ok(Condition::None),
         1 => Ok(Condition::Absent),
@@ -89,8 +90,10 @@ pub(crate) fn read_operation(reader: &mut Reader) -> Result<Operation, Malformed
         2 => Operation::Delete { key: reader.text()?, condition: read_condition(reader)? },
         3 => {
             let prefix = reader.text()?;
-            let (is_some, after) = (reader.flag()?, reader.text()?);
-            let (limit, values) = (reader.u32()?, reader.flag()?);
+            let is_some = reader.flag()?;
+            let after = reader.text()?;
+            let limit = reader.u32()?;
+            let values = reader.flag()?;
             Operation::List { prefix, after: is_some.then_some(after), limit, values }
         }
         4 => Operation::Increment {
@@ -109,7 +112,8 @@ fn write_entry(writer: &mut Writer, entry: &Entry) {
 }
 
 fn read_entry(reader: &mut Reader) -> Result<Entry, Malformed> {
-    let (version, expires_unix_ms) = (reader.u64()?, reader.optional()?);
+    let version = reader.u64()?;
+    let expires_unix_ms = reader.optional()?;
     // A copy, so that a small value does not keep the bytes of a large frame in memory.
     let value = Bytes::copy_from_slice(&reader.bytes()?);
     Ok(Entry { value, version, expires_unix_ms })

@@ -57,7 +57,9 @@ pub(crate) fn open(
         let (epoch, place) = taking::take(connection, &mut *log, &replication.node)?;
         rows::capture(connection).map_err(StoreError::Database)?;
         let publisher = Publisher::start(log, epoch, place, state.clone())?;
-        let (parts, collected, state) = (None, Batch::default(), state.clone());
+        let parts = None;
+        let collected = Batch::default();
+        let state = state.clone();
         Ok(Box::new(Following { epoch, place, parts, collected, publisher, state }))
     })
 }

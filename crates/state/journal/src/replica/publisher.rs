@@ -144,7 +144,8 @@ impl Appending {
                 }
             };
             let mut all = vec![first];
-            let (mut messages, mut bytes) = (all[0].messages(), all[0].bytes());
+            let mut messages = all[0].messages();
+            let mut bytes = all[0].bytes();
             while messages < APPEND_MESSAGES
                 && bytes < APPEND_BYTES
                 && let Ok(next) = batches.try_recv()

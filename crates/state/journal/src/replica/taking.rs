@@ -103,7 +103,8 @@ fn rebuild(connection: &mut Connection, log: &mut dyn Log, epoch: u64) -> Result
     let began = std::time::Instant::now();
     let change = connection.transaction().map_err(StoreError::Database)?;
     let mut restoring = Restoring::begin(&change).map_err(StoreError::Database)?;
-    let (mut from, mut messages) = (1, 0_u64);
+    let mut from = 1;
+    let mut messages = 0_u64;
     loop {
         let page = log.read(from).map_err(of_log)?;
         let Some(newest) = page.messages.last() else { break };

@@ -43,7 +43,8 @@ pub(crate) fn replication(path: &Path, node: &str, faults: &Arc<Faults>) -> Repl
 impl FileLog {
     pub(crate) fn open(path: &Path, faults: Arc<Faults>) -> Self {
         let file = OpenOptions::new().read(true).append(true).create(true).open(path);
-        let (messages, places) = (BTreeMap::new(), HashMap::new());
+        let messages = BTreeMap::new();
+        let places = HashMap::new();
         Self { file: file.expect("opens"), faults, read_to: 0, last: 0, messages, places }
     }
 

@@ -54,7 +54,8 @@ type Job = Box<dyn FnOnce(Result<&Committer, StateError>) + Send>;
 impl FileState {
     /// State in the file `path`, which is made when something is first kept.
     pub fn new(path: &Path) -> Self {
-        let (phase, cache) = (Mutex::new(Phase::Closed), Arc::default());
+        let phase = Mutex::new(Phase::Closed);
+        let cache = Arc::default();
         Self(Arc::new(Shared { path: path.to_owned(), phase, cache }))
     }
 
@@ -180,7 +181,8 @@ impl State for FileState {
             | Operation::Increment { key, .. } => Some(key.clone()),
             Operation::List { .. } => None,
         };
-        let (cache, place) = (self.0.cache.clone(), namespace.clone());
+        let cache = self.0.cache.clone();
+        let place = namespace.clone();
         let durable = durable && operation.writes();
         self.submit(
             durable,
@@ -220,7 +222,8 @@ impl State for FileState {
             return Box::pin(async { Ok(()) });
         }
         let (answer, answered) = oneshot::channel();
-        let (cache, place) = (self.0.cache.clone(), namespace.clone());
+        let cache = self.0.cache.clone();
+        let place = namespace.clone();
         self.submit(
             true,
             move |connection| tables::clear(connection, &namespace),

@@ -335,7 +335,9 @@ fn list(
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows =
         statement.query(params![id, prefix, after.unwrap_or_default(), now_ms, values])?;
-    let (mut entries, mut bytes, mut more) = (Vec::new(), 0, false);
+    let mut entries = Vec::new();
+    let mut bytes = 0;
+    let mut more = false;
     while let Some(row) = rows.next()? {
         let key: String = row.get(0)?;
         if !key.starts_with(prefix) {

@@ -6,7 +6,9 @@ use super::*;
 
 async fn put(state: &FileState, value: &'static str) -> Result<Outcome, StateError> {
     let namespace = Namespace::Function("f".to_owned());
-    let (key, value, condition) = ("k".to_owned(), value.into(), Condition::None);
+    let key = "k".to_owned();
+    let value = value.into();
+    let condition = Condition::None;
     let operation = Operation::Put { key, value, condition, ttl_ms: None };
     match state.begin(namespace, operation, Quota::default(), true, 1) {
         Begun::Done(result) => result,

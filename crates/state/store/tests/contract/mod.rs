@@ -86,7 +86,8 @@ impl<P: Place> Bench<P> {
     }
 
     async fn put(&self, key: &str, value: &str, condition: Condition) -> Result<u64, StateError> {
-        let (key, value) = (key.to_owned(), value.to_owned().into());
+        let key = key.to_owned();
+        let value = value.to_owned().into();
         match self.run(Operation::Put { key, value, condition, ttl_ms: None }).await? {
             Outcome::Written { version } => Ok(version),
             other => panic!("{other:?}"),
@@ -94,8 +95,10 @@ impl<P: Place> Bench<P> {
     }
 
     async fn put_for(&self, key: &str, value: &str, ttl_ms: u64) {
-        let (key, value) = (key.to_owned(), value.to_owned().into());
-        let (condition, ttl_ms) = (Condition::None, Some(ttl_ms));
+        let key = key.to_owned();
+        let value = value.to_owned().into();
+        let condition = Condition::None;
+        let ttl_ms = Some(ttl_ms);
         self.run(Operation::Put { key, value, condition, ttl_ms }).await.expect("written");
     }
 
@@ -107,7 +110,8 @@ impl<P: Place> Bench<P> {
     }
 
     async fn keys(&self, prefix: &str, after: Option<&str>, limit: u32) -> (Vec<String>, bool) {
-        let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
+        let prefix = prefix.to_owned();
+        let after = after.map(str::to_owned);
         match self.run(Operation::List { prefix, after, limit, values: false }).await {
             Ok(Outcome::Listed { entries, more }) => {
                 (entries.into_iter().map(|(key, _)| key).collect(), more)

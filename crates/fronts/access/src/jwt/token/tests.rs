@@ -125,7 +125,8 @@ fn without(name: &str) -> Value {
 
 #[test]
 fn each_algorithm_is_accepted_with_its_type_of_key_only() {
-    let (signer, rules) = (Signer::new(), rules());
+    let signer = Signer::new();
+    let rules = rules();
     let keys = signer.keys();
     let of = [
         ("RS256", "rsa"),
@@ -159,7 +160,8 @@ fn each_algorithm_is_accepted_with_its_type_of_key_only() {
 
 #[test]
 fn tokens_without_a_signature_and_with_shared_secrets_are_refused() {
-    let (signer, rules) = (Signer::new(), rules());
+    let signer = Signer::new();
+    let rules = rules();
     let keys = signer.keys();
     let claims = encode(good().to_string().as_bytes());
     let valid = signer.token("ES256", "p256", &good());
@@ -195,7 +197,8 @@ fn tokens_without_a_signature_and_with_shared_secrets_are_refused() {
 
 #[test]
 fn heads_that_change_the_meaning_are_refused() {
-    let (signer, rules) = (Signer::new(), rules());
+    let signer = Signer::new();
+    let rules = rules();
     let keys = signer.keys();
     let answer = |head: &str| {
         let token = signer.raw("ES256", head.as_bytes(), good().to_string().as_bytes());
@@ -238,7 +241,8 @@ fn heads_that_change_the_meaning_are_refused() {
 
 #[test]
 fn a_key_id_is_only_compared() {
-    let (signer, rules) = (Signer::new(), rules());
+    let signer = Signer::new();
+    let rules = rules();
     let keys = signer.keys();
     for kid in [
         "",
@@ -266,7 +270,8 @@ fn a_key_id_is_only_compared() {
 
 #[test]
 fn signatures_have_one_form() {
-    let (signer, rules) = (Signer::new(), rules());
+    let signer = Signer::new();
+    let rules = rules();
     let keys = signer.keys();
     let answer = |token: &str| verify(token.as_bytes(), &keys, &rules, NOW).map(|_| ());
     let token = signer.token("ES256", "p256", &good());
@@ -328,7 +333,8 @@ fn signatures_have_one_form() {
 
 #[test]
 fn claims_are_checked() {
-    let (signer, rules) = (Signer::new(), rules());
+    let signer = Signer::new();
+    let rules = rules();
     let keys = signer.keys();
     let at = |claims: &Value, now_s: u64| {
         verify(signer.token("EdDSA", "ed", claims).as_bytes(), &keys, &rules, now_s)
@@ -503,7 +509,8 @@ fn key_sets_are_read_strictly() {
 
 #[test]
 fn a_key_with_an_algorithm_serves_no_other() {
-    let (signer, rules) = (Signer::new(), rules());
+    let signer = Signer::new();
+    let rules = rules();
     let mut key = signer.set()[0].clone();
     key["alg"] = "PS256".into();
     let keys = KeySet::parse(json!({ "keys": [key] }).to_string().as_bytes()).expect("valid");
@@ -517,7 +524,9 @@ fn a_key_with_an_algorithm_serves_no_other() {
 
 #[test]
 fn one_of_several_fitting_keys_needs_an_id() {
-    let (signer, other, rules) = (Signer::new(), Signer::new(), rules());
+    let signer = Signer::new();
+    let other = Signer::new();
+    let rules = rules();
     let mut second = other.set()[1].clone();
     let set = |second: &Value| {
         let text = json!({ "keys": [signer.set()[1], second] }).to_string();
