@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 use arbitrary::Arbitrary;
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use mote_spec::{CoapResource, FunctionName};
-use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo, Routed};
 use mote_coap::Config;
 use mote_coap::machine::Machine;
+use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo, Routed};
+use mote_spec::{CoapResource, FunctionName};
 
 #[derive(Clone)]
 struct Node(FunctionName);

@@ -10,10 +10,10 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use mote_coap::Config;
 use mote_coap::machine::Machine;
-use mote_coap::stream::{self, BASE_MESSAGE_BYTES, MESSAGE_BYTES_MAX};
 use mote_coap::notices::{Notices, State};
-use mote_spec::{CoapResource, FunctionName};
+use mote_coap::stream::{self, BASE_MESSAGE_BYTES, MESSAGE_BYTES_MAX};
 use mote_core::{Fault, Invocation, Invoker, Reply, RouteInfo, Routed};
+use mote_spec::{CoapResource, FunctionName};
 
 #[derive(Clone)]
 struct Node(FunctionName);

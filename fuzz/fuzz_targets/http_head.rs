@@ -6,7 +6,7 @@
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
 use mote_core::invocation::headers;
-use mote_http::http::chunked::{Chunked, ChunkEvent};
+use mote_http::http::chunked::{ChunkEvent, Chunked};
 use mote_http::http::head::{FIELDS_MAX, Framing, find_end, parse};
 
 fuzz_target!(|data: &[u8]| {

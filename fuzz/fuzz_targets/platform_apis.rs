@@ -15,14 +15,15 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use libfuzzer_sys::fuzz_target;
 use mote_api::Problem;
-use mote_platforms::compat::fuzzing::{self, Api};
-use mote_platforms::compat::node::{
-    Access, Act, Admission, Call, Change, Code, Collection, Deploy, Deploys, Documents, Function,
-    Functions, Invocations, KeptCalls, Log, Logs, Manifest, Namespaces, Role, Scope, Secrets,
-};
+use mote_core::Fault;
 use mote_core::body::Body;
 use mote_core::invocation::{Head, Phases, Reply, headers};
-use mote_core::Fault;
+use mote_platforms::compat::fuzzing::{self, Api};
+use mote_platforms::compat::node::{
+    Access, Act, Admission, Admitted, Call, Change, Code, Collection, Deploy, Deploys, Documents,
+    Function, Functions, Invocations, KeptCalls, Log, Logs, Manifest, Namespaces, Role, Scope,
+    Secrets, TokenKey,
+};
 use mote_spec::{FunctionName, FunctionSpec, Runtime};
 
 const REQUESTS_MAX: usize = 10;
@@ -47,7 +48,13 @@ fn none<T: Send + 'static>() -> BoxFuture<'static, Result<T, Problem>> {
 
 impl Access for Obeys {
     fn admits(&self, _: IpAddr, _: Option<&str>, _: Role) -> (Admission, Scope) {
-        (Admission::Admitted("fuzzer".into()), Scope::All)
+        let key = TokenKey::of("fuzzer");
+        let admitted = Admitted { name: "fuzzer".into(), is_operator: true, key };
+        (Admission::Admitted(admitted), Scope::All)
+    }
+
+    fn is_valid(&self, _: TokenKey) -> bool {
+        true
     }
 
     fn scope_of(&self, _: &str) -> Option<Scope> {
@@ -260,11 +267,28 @@ fuzz_target!(|text: &str| {
 async fn api_of(platform: &str, node: Arc<Obeys>) -> Option<Api> {
     let (queue, stop) = fuzzing::parts(node.clone());
     Some(match platform {
-        "openfaas" => mote_platforms::openfaas::fuzzing::api(&mote_platforms::openfaas::Context { node, queue, stop }),
-        "nuclio" => mote_platforms::nuclio::fuzzing::api(&mote_platforms::nuclio::Context { node, queue, stop }),
-        "tinyfaas" => mote_platforms::tinyfaas::fuzzing::api(&mote_platforms::tinyfaas::Context { node, queue, stop }),
+        "openfaas" => mote_platforms::openfaas::fuzzing::api(&mote_platforms::openfaas::Context {
+            node,
+            queue,
+            stop,
+        }),
+        "nuclio" => mote_platforms::nuclio::fuzzing::api(&mote_platforms::nuclio::Context {
+            node,
+            queue,
+            stop,
+        }),
+        "tinyfaas" => mote_platforms::tinyfaas::fuzzing::api(&mote_platforms::tinyfaas::Context {
+            node,
+            queue,
+            stop,
+        }),
         "openwhisk" => {
-            mote_platforms::openwhisk::fuzzing::api(mote_platforms::openwhisk::Context { node, queue, stop }).await
+            mote_platforms::openwhisk::fuzzing::api(mote_platforms::openwhisk::Context {
+                node,
+                queue,
+                stop,
+            })
+            .await
         }
         _ => return None,
     })

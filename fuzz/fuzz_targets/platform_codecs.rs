@@ -5,9 +5,9 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
+use mote_core::base64;
 use mote_platforms::compat::fuzzing::accepted_call;
 use mote_platforms::compat::node::Code;
-use mote_core::base64;
 use mote_platforms::openfaas::fuzzing::code as image;
 use mote_platforms::tinyfaas::fuzzing::{grpc, grpc_written};
 

@@ -200,7 +200,7 @@ fn an_act_is_recorded_although_its_client_leaves() {
     let node = Node::start_with(&["--admin", &admin.to_string()]);
     let operator = token(&node, "operator", &["--role", "operator"]);
     // The node does not read all of these requests before it notices that their clients have left.
-    for number in 0..20 {
+    let leave = |number: u32| {
         let body = format!("{{\"name\":\"t{number}\",\"role\":\"viewer\"}}");
         let request = format!(
             "POST /v1/tokens HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {operator}\r\n\
@@ -209,12 +209,19 @@ fn an_act_is_recorded_although_its_client_leaves() {
         );
         let mut client = TcpStream::connect(admin).expect("the node listens");
         client.write_all(request.as_bytes()).expect("sent");
-    }
+    };
+    (0..20).for_each(leave);
+    let mut number = 20;
     let made = |text: &str| text.replace(' ', "").matches("\"name\":\"t").count();
     let recorded = |text: &str| text.matches("POST /v1/tokens").count() - 1;
     wait_for("each token to have its line", || {
         let tokens = node.ok(&["token", "list", "-o", "json"]);
         let record = node.ok(&["audit", "-o", "jsonl"]);
+        if made(&tokens) == 0 {
+            // A busy node has noticed all of them first.
+            leave(number);
+            number += 1;
+        }
         (made(&tokens) > 0 && recorded(&record) >= made(&tokens)).then_some(())
     });
 }

@@ -66,6 +66,12 @@ pub struct Admitted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenKey([u8; 32]);
 
+impl TokenKey {
+    pub fn of(token: &str) -> Self {
+        Self(Sha256::digest(token).into())
+    }
+}
+
 /// The tokens of a node.
 ///
 /// Only their SHA-256 is kept, by which a sent token is looked up: how long that takes says
@@ -105,7 +111,7 @@ impl Operators {
     /// scope. Counts wrong tokens; right ones are never slowed down.
     pub fn admits(&self, from: IpAddr, token: Option<&str>, needed: Role) -> (Admission, Scope) {
         let token = token.map(str::trim).filter(|token| token.len() <= TOKEN_BYTES_MAX);
-        let key = TokenKey(Sha256::digest(token.unwrap_or_default()).into());
+        let key = TokenKey::of(token.unwrap_or_default());
         let holder = token.and_then(|_| self.holder(key));
         let full = |name: &str, scope: &Scope| kept(name, scope.namespace().map(|it| &**it)).into();
         match holder {
@@ -131,7 +137,7 @@ impl Operators {
         if token.len() > TOKEN_BYTES_MAX {
             return None;
         }
-        Some(self.holder(TokenKey(Sha256::digest(token).into()))?.scope)
+        Some(self.holder(TokenKey::of(token))?.scope)
     }
 
     /// Whether a token that was admitted is still valid: it was not revoked, and has not expired.
@@ -186,7 +192,7 @@ mod tests {
     }
 
     fn admitted(name: &str, token: &str, is_operator: bool) -> Admission {
-        let key = TokenKey(Sha256::digest(token).into());
+        let key = TokenKey::of(token);
         Admission::Admitted(Admitted { name: name.into(), is_operator, key })
     }
 
@@ -208,7 +214,7 @@ mod tests {
         );
         let ships = admitted("ships", "token-of-ships", false);
         assert_eq!(admits("token-of-ships", Role::Viewer), ships);
-        let key = TokenKey(Sha256::digest("token-of-old").into());
+        let key = TokenKey::of("token-of-old");
         assert!(!operators.is_valid(key), "what an expired one has begun has to end");
         assert_eq!(admits("token-of-old", Role::Viewer), Admission::Refused, "expired");
         assert_eq!(admits("", Role::Viewer), Admission::Refused);

@@ -19,7 +19,7 @@ use mote_core::invocation::{Head, Reply};
 use mote_spec::manifest::FunctionManifest;
 use mote_spec::{FunctionName, FunctionSpec, Platform};
 pub use mote_tenants::namespaces::{Api, Change as NamespaceChange, Namespaces, Scope, Space};
-pub use mote_tenants::operators::{Act, Admission, Role, TokenKey, reads_only};
+pub use mote_tenants::operators::{Act, Admission, Admitted, Role, TokenKey, reads_only};
 
 /// Authentication for the management of the node.
 pub trait Access: Send + Sync + 'static {
