@@ -1,13 +1,15 @@
-//! The memory that the node gives to instances, and which instances hold it: one ledger per engine.
+//! The memory that the node gives to instances, and which instances hold it. Each engine has one
+//! ledger.
 //!
-//! Every start reserves its memory limit first and holds the [`Reservation`] until its process has
-//! ended. Dropping it releases the memory, so no code path can forget to. When memory is short,
-//! idle instances make room ([`mote_pool::budget`] selects them). The start that they make room for
-//! is promised their memory and waits until they have left, so the sum never exceeds the budget. A
-//! caller whose request was refused is notified when something was given back.
+//! Every start first reserves its memory limit, and holds the [`Reservation`] until its process has
+//! ended. Dropping the reservation releases the memory, so no code path can forget to release it.
+//! When memory is short, idle instances are evicted to make room ([`mote_pool::budget`] selects
+//! them). Their memory is promised to the start that needs it, and that start waits until they have
+//! ended, so that the sum never exceeds the budget. A caller whose request was refused is notified
+//! when memory was given back.
 //!
-//! Lock order: the books are a leaf. The books may be locked while a pool is locked, never the
-//! other way round.
+//! Lock order: the books are a leaf. The books may be locked while a pool is locked, but a pool
+//! must not be locked while the books are.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,64 +26,66 @@ use tokio::sync::{Notify, oneshot};
 
 use mote_process::clock::now_ns;
 
-/// A start that takes longer waits for something other than the processor (a server that connects
-/// to another host, for instance) and no longer keeps others from starting.
+/// A start that takes longer than this waits for something other than the processor (for instance
+/// for another host to which a server connects), so it no longer prevents other starts.
 const STARTING_NS: u64 = 1_000_000_000;
-/// How often admission is tried again because a victim was given work in the meantime.
+/// How often admission is repeated because a victim was given work in the meantime.
 const ROUNDS: usize = 4;
-/// How many waiters are notified at once when memory was given back: more than can use it, but far
-/// fewer than the functions that a node may have.
+/// How many waiters are notified at once when memory was given back. This is more than can use the
+/// memory, but far fewer than the functions that a node may have.
 const WAKES: usize = 8;
 
-/// A request for room: its purpose, and whether other instances may be evicted for it.
+/// A request for room for one instance: what the room is for, and whether other instances may be
+/// evicted to get it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RoomRequest<'a> {
-    /// Memory limit of the instance, in bytes.
+    /// The memory limit of the instance, in bytes.
     pub memory_bytes: u64,
-    /// Its processor limit, if it has one.
+    /// The processor limit of the instance, if it has one.
     pub cpu_millis: Option<u32>,
-    /// Whether idle instances of others may be evicted for it: a caller waits, or the owner asked
-    /// for it.
+    /// Whether idle instances of other functions may be evicted, because a caller waits or because
+    /// the owner asked for the instance.
     pub evict: bool,
-    /// The function that the room is for, as shown in logs.
+    /// The function that needs the room, as shown in logs.
     pub function: &'a str,
-    /// The function's revision; its own idle instances are not asked to make room.
+    /// The revision that needs the room. Its own idle instances are not asked to make room.
     pub revision: u64,
-    /// Notified when it is worth asking again after a refusal.
+    /// Notified after a refusal when it is worth asking again.
     pub waiter: Option<&'a Arc<Notify>>,
 }
 
-/// The refusal of a start, which has to wait or is impossible.
+/// The refusal of a start, which must wait or is impossible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
     pub lack: Lack,
-    /// When there may be room, in nanoseconds from now; `None` when nothing will be free soon.
+    /// In how many nanoseconds there may be room; `None` if nothing will be free soon.
     pub room_in_ns: Option<u64>,
-    /// The limit of the namespace, if the node itself has room.
+    /// The exceeded limit of the namespace, if that is the reason of the refusal.
     pub exceeded: Option<Exceeded>,
 }
 
-/// The instances that hold memory and might give it back, as seen in one survey.
+/// The result of one survey: the instances that hold memory and might give it back.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// Instances that could stop now.
+    /// Instances that can stop now.
     pub idle: Vec<IdleInstance>,
-    /// Instances that could stop later.
+    /// Instances that can stop later.
     pub occupied: Vec<Occupied>,
-    /// Only those of these namespaces are asked for; `None` is the default one.
+    /// If set, the survey covers only the instances of these namespaces; `None` in the list is the
+    /// default namespace.
     pub only: Option<Vec<Option<Arc<str>>>>,
 }
 
 /// Something whose instances hold reservations and can be asked to make room.
 pub trait Evictable: Send + Sync {
     /// Adds the instances that could make room for `wish`. Called only for starts that find the
-    /// node full. It may take a few locks, but must not ask the ledger.
+    /// node full. The method may take a few locks, but must not call the ledger.
     fn survey(&self, wish: &RoomRequest<'_>, now_ns: u64, into: &mut Survey);
     /// Stops the idle instance numbered `id`, and calls [`Reservation::leave`] before it returns.
-    /// Returns false when the instance is not its own or no longer idle.
+    /// Returns false if the instance does not belong to this source or is no longer idle.
     fn evict(&self, id: u64, wish: &RoomRequest<'_>, now_ns: u64) -> bool;
-    /// Lets an instance of these namespaces stop when it has ended its invocations, unless enough of
-    /// them do so already.
+    /// Stops an instance of these namespaces once its invocations have ended, unless enough of
+    /// their instances are already stopping.
     fn give_way(&self, _of: &[Option<Arc<str>>], _wish: &RoomRequest<'_>) {}
 }
 
@@ -89,15 +93,16 @@ pub trait Evictable: Send + Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerStatus {
     pub budget: Budget,
-    /// Sum of memory limits of all instances that have not ended, in bytes.
+    /// The sum of the memory limits of all instances that have not ended, in bytes.
     pub taken_bytes: u64,
-    /// The most that was ever taken.
+    /// The largest sum that was ever taken.
     pub peak_bytes: u64,
-    /// The part of it that will be given back soon: idle instances that were asked to exit.
+    /// The part of `taken_bytes` that will be given back soon, by idle instances that were asked to
+    /// exit.
     pub leaving_bytes: u64,
-    /// Memory held for starts that wait for that part.
+    /// Memory that is promised to starts that wait for it.
     pub promised_bytes: u64,
-    /// Instances that are starting, including those that wait for room.
+    /// The number of starting instances, including those that wait for room.
     pub starting: u32,
 }
 
@@ -113,19 +118,19 @@ struct Books {
     leaving: u64,
     promised: u64,
     promises: VecDeque<Promise>,
-    /// Starts under way, each with its start time.
+    /// The starts under way: the id and the start time of each.
     starting: Vec<(u64, u64)>,
     waiters: VecDeque<Weak<Notify>>,
     next_id: u64,
     tenants: Tenants,
 }
 
-/// See the module's documentation.
+/// The ledger of a node. See the module's documentation.
 pub struct Ledger {
     budget: Budget,
     books: Mutex<Books>,
     sources: Mutex<Vec<Arc<dyn Evictable>>>,
-    /// Incremented whenever memory was given back.
+    /// Incremented whenever memory is given back.
     version: AtomicU64,
 }
 
@@ -150,14 +155,14 @@ impl Ledger {
         })
     }
 
-    /// Adds a source that can be asked to make room.
+    /// Adds a source of instances that can be asked to make room.
     pub fn add_source(&self, source: Arc<dyn Evictable>) {
         self.sources.lock().push(source);
     }
 
-    /// Reserves room for one instance, if necessary by evicting idle ones: the reservation then
-    /// waits for them in [`Reservation::room`]. Blocks only on short locks; the caller must not
-    /// hold the lock of a pool.
+    /// Reserves room for one instance. If this evicts idle instances, [`Reservation::room`] waits
+    /// until they have ended. The method blocks only on short locks. The caller must not hold the
+    /// lock of a pool.
     pub fn reserve(self: &Arc<Self>, wish: &RoomRequest<'_>) -> Result<Reservation, Refusal> {
         let refuse = |lack, room_in_ns| Err(Refusal { lack, room_in_ns, exceeded: None });
         let (namespace, one) =
@@ -214,7 +219,8 @@ impl Ledger {
             for source in &sources {
                 source.survey(wish, now_ns, &mut survey);
             }
-            // Those that hold more than their share make room first, and take nothing from the others.
+            // Namespaces that hold more than their share make room first. They take nothing from
+            // the others.
             let above = shares.as_ref().map_or(Vec::new(), |shares| shares.above.clone());
             let is_divided = !above.is_empty();
             let mut first = Survey { only: Some(above), ..Survey::default() };
@@ -230,8 +236,8 @@ impl Ledger {
             match verdict {
                 Verdict::Evict(victims) => {
                     for id in victims {
-                        // An instance that was given work in the meantime is not found in the next
-                        // round.
+                        // If the instance was given work in the meantime, it is not evicted, and
+                        // the next round does not find it.
                         let _ = sources.iter().any(|source| source.evict(id, wish, now_ns));
                     }
                 }
@@ -254,8 +260,9 @@ impl Ledger {
         refuse(Lack::Memory, Some(0))
     }
 
-    /// Asks an idle instance of a namespace that is at its limit to leave. The start is tried again
-    /// when it has left, so that the namespace never holds more than its limit.
+    /// Refuses a start whose namespace is at its limit, and asks an idle instance of that namespace
+    /// to exit. The start is tried again after that instance has ended, so that the namespace never
+    /// holds more than its limit.
     fn exceeds(
         &self,
         wish: &RoomRequest<'_>,
@@ -267,7 +274,8 @@ impl Ledger {
         Refusal { lack: Lack::Memory, room_in_ns, exceeded: Some(exceeded) }
     }
 
-    /// Evicts the instance of a namespace that has been idle longest. Returns when there may be room.
+    /// Evicts the namespace's longest-idle instance. Returns in how many nanoseconds there may be
+    /// room.
     fn evict_of(&self, wish: &RoomRequest<'_>, namespace: &str, now_ns: u64) -> Option<u64> {
         let sources = self.sources.lock().clone();
         let mut survey = Survey { only: Some(vec![Some(namespace.into())]), ..Survey::default() };
@@ -282,7 +290,7 @@ impl Ledger {
         survey.occupied.iter().map(|held| held.free_in_ns).min()
     }
 
-    /// Sets what the instances of a namespace may hold from now on.
+    /// Sets the limit of a namespace from now on.
     pub fn limit(&self, namespace: &str, limit: Held) {
         self.give_back(|books| books.tenants.limit(namespace, limit));
     }
@@ -292,8 +300,8 @@ impl Ledger {
         self.books.lock().tenants.held(namespace)
     }
 
-    /// Memory that instances could have now, in bytes: what is not taken, and what idle instances
-    /// would give back. Visits every function.
+    /// The memory that instances could get now, in bytes: the memory that is not taken, plus what
+    /// idle instances would give back. Visits every function.
     pub fn free_bytes(&self) -> u64 {
         let free = self.budget.memory_bytes.saturating_sub(self.books.lock().held());
         let wish = RoomRequest { evict: true, ..RoomRequest::default() };
@@ -304,18 +312,18 @@ impl Ledger {
         free + survey.idle.iter().map(|idle| idle.memory_bytes).sum::<u64>()
     }
 
-    /// Share of the memory budget that is taken and not about to be given back, 0 to 1.
+    /// The share of the memory budget that is taken and will not be given back soon, from 0 to 1.
     pub fn pressure(&self) -> f64 {
         let taken = self.books.lock().held();
         taken as f64 / self.budget.memory_bytes.max(1) as f64
     }
 
-    /// A number that grows whenever memory was given back.
+    /// A number that grows whenever memory is given back.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
 
-    /// The budget and how much of it is taken.
+    /// The budget, and how much of it is taken.
     pub fn status(&self) -> LedgerStatus {
         let books = self.books.lock();
         LedgerStatus {
@@ -328,7 +336,8 @@ impl Ledger {
         }
     }
 
-    /// Changes the books, hands over the memory that was given back, and notifies the waiters.
+    /// Changes the books, grants promises from the memory that was given back, and notifies
+    /// waiters.
     fn give_back(&self, change: impl FnOnce(&mut Books)) {
         let mut books = self.books.lock();
         change(&mut books);
@@ -344,7 +353,8 @@ impl Ledger {
 }
 
 impl Books {
-    /// Bytes that stay taken: without those of leaving instances, with those promised.
+    /// The bytes that stay taken, without those of leaving instances and including those that are
+    /// promised.
     fn held(&self) -> u64 {
         self.taken - self.leaving + self.promised
     }
@@ -384,8 +394,8 @@ impl Books {
         Reservation { ledger: ledger.clone(), id, one, namespace, room, left: false }
     }
 
-    /// Keeps promises in the order in which they were made: memory that is about to be given back
-    /// covers each of them, so the first is never stuck.
+    /// Grants promises in the order in which they were made. Memory that is about to be given back
+    /// covers every promise, so the first one always gets its memory.
     fn keep_promises(&mut self, budget_bytes: u64) {
         while let Some(first) = self.promises.front()
             && self.taken + first.memory_bytes <= budget_bytes
@@ -399,8 +409,8 @@ impl Books {
     }
 }
 
-/// Room for one instance. It is given back when dropped, which must not happen before the process
-/// has ended.
+/// Room for one instance. Dropping it gives the room back, so it must not be dropped before the
+/// process has ended.
 pub struct Reservation {
     ledger: Arc<Ledger>,
     id: u64,
@@ -411,16 +421,17 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Waits until the instances that make room for it have left. Start nothing before that.
+    /// Waits until the instances that make room for this reservation have ended. Start nothing
+    /// before that.
     pub async fn room(&mut self) {
         if let Some(room) = &mut self.room {
-            // The ledger keeps its end until it grants the room or this reservation is dropped.
+            // The ledger keeps the sender until it grants the room or this reservation is dropped.
             let _ = room.await;
             self.room = None;
         }
     }
 
-    /// The start has ended, successfully or not: another may begin.
+    /// Notes that the start has ended, successfully or not, so that another start may begin.
     pub fn started(&self) {
         self.ledger.give_back(|books| books.starting.retain(|(id, _)| *id != self.id));
     }
@@ -430,7 +441,8 @@ impl Reservation {
         self.left
     }
 
-    /// The instance is idle and was asked to exit: its room may be promised to another start.
+    /// Notes that the instance is idle and was asked to exit, so that its room may be promised to
+    /// another start.
     pub fn leave(&mut self) {
         if !std::mem::replace(&mut self.left, true) {
             self.ledger.give_back(|books| {

@@ -1,20 +1,21 @@
-//! Runs functions: routes, the one queue per revision, workers, instances, logs and metrics.
+//! Runs functions. The engine holds the routes, one queue per revision, workers, instances, logs
+//! and metrics.
 //!
-//! Fronts call it through [`mote_core::Invoker`], and it starts instances through
-//! [`mote_core::backend::Backend`]. It must not know HTTP or CoAP clients, manifests or the
-//! management API, and of the store only trees of code (`trees.rs`) and secrets.
+//! Fronts call the engine through [`mote_core::Invoker`], and the engine starts instances through
+//! [`mote_core::backend::Backend`]. The engine must not know HTTP or CoAP clients, manifests or the
+//! management API. Of the store, it knows only the trees of code (`trees.rs`) and the secrets.
 //!
-//! - `entry/`: which revision serves a name, and invocations that leave for another cell or arrive
-//!   from one
-//! - `revision/`: one immutable revision, its queue (`pool.rs`; [`mote_pool`] decides which worker
-//!   runs which invocation), deadlines, starts and stops (`reconciler.rs`), what the node can afford
-//!   (`starts.rs` with `ledger.rs`), `mote scale` and the log
-//! - `instance/`: the life of an instance, what it asks of the backend (`launch.rs`) and of its node
+//! - `entry/`: finds the revision that serves a name, and exchanges invocations with other cells
+//! - `revision/`: one immutable revision with its queue (`pool.rs`; [`mote_pool`] decides which worker
+//!   runs which invocation), its deadlines, starts and stops (`reconciler.rs`), the room for its
+//!   instances (`starts.rs` with `ledger.rs`), `mote scale` and the log
+//! - `instance/`: the life of an instance, and its requests to the backend (`launch.rs`) and the node
 //! - `link/`: the sockets to workers and to functions that are HTTP servers
 //! - `thread/`: the threads of the data path, and polling instead of sleeping
-//! - `egress_doors/`, `service_api/`: connections to other hosts, and services over HTTP
+//! - `egress_doors/`: connections to other hosts
+//! - `service_api/`: services of the node over HTTP
 //!
-//! Start reading at `revision/mod.rs`, the path of an invocation.
+//! Start reading at `revision/mod.rs`, which shows the path of an invocation.
 
 #![forbid(unsafe_code)]
 

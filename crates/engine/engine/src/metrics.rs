@@ -1,7 +1,7 @@
-//! Counters and histograms, in Prometheus' text format on request.
+//! Counters and histograms, which are rendered as Prometheus' text format on request.
 //!
-//! Handles are made once per function and kept by its revision, so the request path touches
-//! atomics and one short lock, never a label map. Labels come from closed lists.
+//! Metric handles are created once per function and kept by its revisions, so that the request path
+//! touches only atomics and one short lock, and never a label map. Labels come from closed lists.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -74,7 +74,7 @@ fn trigger_index(trigger: Trigger) -> usize {
     }
 }
 
-/// One metric per label set. Cloning it is cheap.
+/// The metric families of all functions, each with one metric per label set. Cloning is cheap.
 #[derive(Clone)]
 struct Families {
     invocations: Family<OutcomeLabels, Counter>,
@@ -90,8 +90,8 @@ struct Families {
 pub struct Metrics {
     registry: Mutex<Registry>,
     families: Families,
-    /// One set of handles per function, whatever the number of its revisions, so that its counts
-    /// continue through deploys.
+    /// One set of handles per function. All revisions of a function share the set, so that its
+    /// counts continue through deploys.
     functions: Mutex<HashMap<FunctionName, Arc<FunctionMetrics>>>,
 }
 
@@ -145,21 +145,22 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// The text exposition (OpenMetrics). For scrapes; takes milliseconds with many functions.
+    /// The metrics as OpenMetrics text, for scrapes. Takes milliseconds if there are many
+    /// functions.
     pub fn render(&self) -> String {
         let mut text = String::new();
         encode(&mut text, &self.registry.lock()).expect("writing to a String cannot fail");
         text
     }
 
-    /// Prometheus' text format 0.0.4, for programs that do not read OpenMetrics (`promtool check
-    /// metrics`, older scrapers).
+    /// The metrics in Prometheus' text format 0.0.4, for programs that do not read OpenMetrics
+    /// (`promtool check metrics`, older scrapers).
     pub fn render_text(&self) -> String {
         text_format(&self.render())
     }
 
-    /// The handles of one function, the same for each of its revisions until it is forgotten. A
-    /// series exists only after something was counted.
+    /// The handles of one function, which all its revisions share until the function is forgotten.
+    /// A series exists only after something was counted.
     pub fn function(&self, name: &FunctionName) -> Arc<FunctionMetrics> {
         let made = || {
             Arc::new(FunctionMetrics {
@@ -172,12 +173,12 @@ impl Metrics {
         self.functions.lock().entry(name.clone()).or_insert_with(made).clone()
     }
 
-    /// Adds metrics of another part of the node, which are read at each scrape.
+    /// Adds the metrics of another part of the node, which are read at each scrape.
     pub fn add(&self, collector: impl Collector) {
         self.registry.lock().register_collector(Box::new(collector));
     }
 
-    /// Forgets a removed function, so that its series end.
+    /// Forgets a removed function, so that its series are no longer exposed.
     pub fn forget(&self, name: &FunctionName) {
         self.functions.lock().remove(name);
         let function = || name.as_str().to_owned();
@@ -201,8 +202,9 @@ impl Metrics {
     }
 }
 
-/// OpenMetrics as Prometheus' text format 0.0.4: there a counter's family has the name of its
-/// samples (with `_total`), and units and the end are not marked.
+/// Converts OpenMetrics to Prometheus' text format 0.0.4. In that format, the family of a counter
+/// has the same name as its samples (with `_total`), and there are no lines for units and for the
+/// end.
 fn text_format(openmetrics: &str) -> String {
     let mut text = String::with_capacity(openmetrics.len());
     let mut help = None;
@@ -210,7 +212,7 @@ fn text_format(openmetrics: &str) -> String {
         let mut words = line.splitn(4, ' ');
         match (words.next(), words.next(), words.next(), words.next()) {
             (Some("#"), Some("EOF" | "UNIT"), ..) => {}
-            // The help line precedes the type, and the type decides the name.
+            // The help line precedes the type line, but its name depends on the type.
             (Some("#"), Some("HELP"), Some(_), said) => help = said,
             (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
                 let suffix = if kind == "counter" { "_total" } else { "" };
@@ -244,7 +246,8 @@ const STOP_REASONS: [&str; 12] = [
     "start",
 ];
 
-/// Handles of one function. A series appears with its first value: an idle function has no series.
+/// The metric handles of one function. A series appears with its first value, so a function that
+/// was never called has no series.
 pub struct FunctionMetrics {
     families: Families,
     function: FunctionName,
@@ -300,7 +303,7 @@ impl FunctionMetrics {
         })
     }
 
-    /// Counts an invocation that was answered by the function.
+    /// Counts an invocation that the function answered.
     pub fn answered(&self, trigger: Trigger, phases: &Phases) {
         let of_trigger = self.of_trigger(trigger);
         of_trigger.invocations[0].inc();
@@ -329,37 +332,37 @@ impl FunctionMetrics {
         self.families.start_duration.get_or_create(&label).observe_ns(took_ns);
     }
 
-    /// Counts an instance that was ready and ended.
+    /// Counts the end of an instance that was ready.
     pub fn ended(&self, reason: &'static str) {
         self.families.instances.get_or_create(&self.label()).dec();
         self.stopped(reason);
     }
 
-    /// Counts an instance that ended before it was ready.
+    /// Counts the end of an instance that never became ready.
     pub fn stopped(&self, reason: &'static str) {
         debug_assert!(STOP_REASONS.contains(&reason), "{reason} would never be forgotten");
         let labels = StopLabels { function: self.function.as_str().to_owned(), reason };
         self.families.stops.get_or_create(&labels).inc();
     }
 
-    /// How many instances became ready, and how long their starts took in all, in nanoseconds.
+    /// How many instances became ready, and the total time of their starts, in nanoseconds.
     pub fn starts(&self) -> (u64, u64) {
         let starts = self.families.start_duration.get(&self.label());
         starts.map_or((0, 0), |starts| starts.count_and_sum_ns())
     }
 
-    /// Invocations that waited for an instance to start.
+    /// The number of invocations that waited for an instance to start.
     pub fn cold_starts(&self) -> u64 {
         self.timings.get().map_or(0, |timings| timings.cold_starts.get())
     }
 
-    /// The time from arrival to the head of the answer, in nanoseconds, that `share` (0 to 1) of
-    /// all answers did not exceed; `None` before the first answer.
+    /// The time from arrival to the head of the answer, in nanoseconds, that a `share` (0 to 1) of
+    /// all answers did not exceed. `None` before the first answer.
     pub fn latency_ns(&self, share: f64) -> Option<u64> {
         self.timings.get()?.latencies.quantile(share)
     }
 
-    /// Invocations ended, by outcome, over all triggers.
+    /// The number of ended invocations by outcome, over all triggers.
     pub fn totals(&self) -> [(&'static str, u64); 6] {
         std::array::from_fn(|at| {
             let used = self.by_trigger.iter().filter_map(OnceLock::get);

@@ -1,6 +1,6 @@
-//! The code and packages of functions on disk. What nothing uses any more is removed after each deploy
-//! and removal, not only at the next start ([`collect`]); and code that has changed on disk is named
-//! ([`verify`]). It must not know how a function is deployed.
+//! The code and packages of functions on disk. Unused trees are removed after each deploy and
+//! removal, not only at the next start ([`collect`]). Functions whose code has changed on disk are
+//! reported in the log ([`verify`]). This module must not know how a function is deployed.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -13,22 +13,22 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 
-/// Pause before a collection, so that one collection covers several deploys in a row.
+/// The pause before a collection, so that one collection covers several deploys in a row.
 const CALM: Duration = Duration::from_secs(1);
-/// Pause before the next check of revisions that still finish their invocations.
+/// The pause before the next check of revisions that are still finishing their invocations.
 const LOOK_PAUSE: Duration = Duration::from_secs(10);
 
 /// The trees that instances may be using.
 #[derive(Default)]
 pub struct Trees {
-    /// Revisions that were made since the start, as long as anything refers to them: their
-    /// instances may run on after their routes and rows have been removed.
+    /// The revisions that were created since the start of the node and that something still refers
+    /// to. Their instances may keep running after their routes and rows have been removed.
     made: Mutex<Vec<Weak<Revision>>>,
     wanted: Notify,
 }
 
 impl Trees {
-    /// Keeps the trees of a revision as long as the revision lives.
+    /// Keeps the trees of a revision for as long as the revision exists.
     pub fn keep(&self, revision: &Arc<Revision>) {
         let mut made = self.made.lock();
         made.retain(|known| known.strong_count() > 0);
@@ -41,7 +41,7 @@ impl Trees {
     }
 }
 
-/// Collects whenever a collection is requested. Runs for the life of the node.
+/// Runs a collection whenever one is requested. Runs for the life of the node.
 pub async fn collect(trees: Arc<Trees>, engine: Engine, store: Arc<Store>) {
     loop {
         trees.wanted.notified().await;
@@ -52,8 +52,8 @@ pub async fn collect(trees: Arc<Trees>, engine: Engine, store: Arc<Store>) {
     }
 }
 
-/// Runs one collection; returns true when a revision that receives no traffic any more still uses
-/// its trees.
+/// Runs one collection. Returns true if a revision that no longer receives traffic still uses its
+/// trees.
 async fn collect_once(trees: &Trees, engine: &Engine, store: &Arc<Store>) -> bool {
     let routed = engine.revisions();
     let made: Vec<Arc<Revision>> = trees.made.lock().iter().filter_map(Weak::upgrade).collect();
@@ -73,18 +73,18 @@ async fn collect_once(trees: &Trees, engine: &Engine, store: &Arc<Store>) -> boo
     leaving
 }
 
-/// Warns of trees that could not be removed.
+/// Logs a warning for each tree that could not be removed.
 pub fn warn_of(left: &[String]) {
     for what in left {
         tracing::warn!(%what, "cannot remove old files; they use disk space but cause no other problem");
     }
 }
 
-/// Compares the code of all functions with the code that was deployed, and names each that differs.
-/// Reads all of it, so it is not part of the start.
+/// Compares the code of all functions with the code that was deployed, and logs an error for each
+/// function whose code differs. It reads all code, so it does not run during the start.
 pub async fn verify(engine: Engine, store: Arc<Store>) {
     for revision in engine.revisions() {
-        // The name of a code tree is the hash of its content; the name of a package tree is not.
+        // The name of a code tree is the hash of its content. The name of a package tree is not.
         let Some(hash) = revision.trees_in_use().next() else { continue };
         let store = store.clone();
         let verified = spawn_blocking(move || store.verify_code(&hash)).await;

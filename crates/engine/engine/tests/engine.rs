@@ -1,6 +1,6 @@
-//! The engine with workers that it cannot distinguish from real ones: tasks that speak the worker
-//! protocol over a socket pair. A script of the test controls each worker, so every order of events
-//! that matters can be produced (R29, R56, R80, R85, R88).
+//! Tests the engine with workers that it cannot distinguish from real ones: tasks that speak the
+//! worker protocol over a socket pair. Each test controls its workers with scripts, so that it can
+//! produce every order of events that matters (R29, R56, R80, R85, R88).
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -61,10 +61,10 @@ async fn a_worker_of_unknown_speed_gets_one_call_at_a_time_in_order() {
         while let Some((stream, body)) = worker.invoke().await {
             seen.send(body.clone()).unwrap();
             gate.notified().await;
-            // The engine must not have sent anything further while this one runs.
+            // The engine must not have sent anything further while this invocation runs.
             assert!(worker.input.is_empty());
             worker.answer(stream, &body).await;
-            // The first answer determines the service time; it is slow so that nothing is sent in
+            // The first answer determines the service time. It is slow, so nothing is sent in
             // advance.
         }
     });
@@ -78,7 +78,8 @@ async fn a_worker_of_unknown_speed_gets_one_call_at_a_time_in_order() {
         go.notify_one();
         assert_eq!(patient(call).await.unwrap().unwrap(), n.to_string());
         if n == 0 {
-            // From here on frames may be sent in advance: the service time is known and short.
+            // From here on, frames may be sent in advance, because the service time is known and
+            // short.
             break;
         }
     }
@@ -93,7 +94,7 @@ async fn the_queue_is_bounded() {
     });
     let revision = bench.publish(|spec| spec.scale.queue = 2);
     let first = bench.call(&revision, "POST", "runs");
-    // Wait until the invocation has left the queue.
+    // Wait until an invocation has left the queue.
     patient(async {
         while revision.status().instances.first().is_none_or(|i| i.in_flight == 0) {
             tokio::task::yield_now().await;
@@ -173,7 +174,7 @@ async fn deadlines_name_the_phase_and_a_stuck_worker_is_replaced() {
     let queued = bench.call(&revision, "POST", "b");
     assert_eq!(patient(running).await.unwrap(), Err(Fault::DeadlineRunning { timeout_ms: 100 }));
     assert_eq!(patient(queued).await.unwrap(), Err(Fault::DeadlineQueued { timeout_ms: 100 }));
-    // The stuck worker is killed after its grace; the next instance serves.
+    // The stuck worker is killed after its grace period, and the next instance serves.
     let answer = patient(async {
         loop {
             if let Ok(answer) = bench.call(&revision, "POST", "c").await.unwrap() {
@@ -224,7 +225,7 @@ async fn answers_stream_with_credit_and_stop_when_the_reader_goes() {
     let invocation = bench.invocation("GET", Body::Empty, 10_000);
     let route = Route::to(revision.clone());
     let mut reply = patient(bench.engine.invoke(&route, invocation)).await.unwrap();
-    // The caller does not read yet: the worker may send its window and no more.
+    // The caller does not read yet, so the worker may send its window and no more.
     patient(async {
         while sent.load(Ordering::SeqCst) < 4 {
             tokio::task::yield_now().await;

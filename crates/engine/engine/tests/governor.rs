@@ -1,5 +1,5 @@
 //! Which instances the engine puts into the background, and when it lets them compete again
-//! (docs/decisions/0009-neighbours.md). The test decides what is measured.
+//! (docs/decisions/0009-neighbours.md). The test sets the measured values.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,8 +10,8 @@ use mote_spec::FunctionName;
 mod support;
 use support::*;
 
-/// The pause between two measurements in the background, and the length of a lift, are far below
-/// this time.
+/// This time is far longer than the pause between two measurements in the background and than a
+/// lift.
 const LONG: Duration = Duration::from_secs(1);
 const PATIENT: Duration = Duration::from_secs(20);
 
@@ -33,7 +33,7 @@ async fn a_starved_instance_competes_until_it_has_had_its_floor() {
     bench.script(echo);
     patient(bench.call(&neighbour, "GET", "")).await.unwrap().unwrap();
     patient(background.wait_for(|background| *background)).await.unwrap();
-    // Other programs take the whole processor, also while it competes.
+    // Other programs take the whole processor, even while the instance competes.
     processor.uses(20);
     patient(background.wait_for(|background| !background)).await.unwrap();
     let early =
@@ -54,7 +54,7 @@ async fn a_namespace_that_takes_most_of_a_core_gives_way_to_others() {
     let neighbour = publish("neighbour.a");
     let processor = bench.scripts.processor.clone();
     let mut background = processor.background.subscribe();
-    // A caller that never pauses, and whose calls are short.
+    // A caller that calls without pauses and whose calls are short.
     let calls = async {
         loop {
             bench.call(&busy, "GET", "").await.unwrap().unwrap();

@@ -1,5 +1,6 @@
-//! The engine with workers that violate the rules: they claim, send and withhold whatever suits
-//! them. None may make the node keep more than its bounds, or keep the data path from others.
+//! Tests the engine with workers that violate the rules. They claim, send and withhold whatever
+//! suits them. No worker may make the node keep more than its bounds, or keep others from using the
+//! data path.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,7 +22,7 @@ use tokio::sync::{Notify, mpsc};
 mod support;
 use support::*;
 
-/// Far more than an honest worker may send, so that a test of a hostile worker ends.
+/// Far more than an honest worker may send. Reaching it ends a test of a hostile worker.
 const FAR_TOO_MUCH: usize = 128 << 20;
 
 /// The first reply of a call that streams.
@@ -31,8 +32,8 @@ async fn streamed(bench: &Bench, revision: &Arc<Revision>) -> mote_core::Reply {
     patient(bench.engine.invoke(&route, invocation)).await.unwrap()
 }
 
-/// A worker that, once it is notified, answers one call with BODY frames as fast as it can and
-/// reads nothing. Counts the bytes that the node took.
+/// A worker that waits for a notification, then answers one call with BODY frames as fast as it
+/// can, and reads nothing. Returns the count of the bytes that the node took.
 fn floods(bench: &Bench, go: Arc<Notify>) -> Arc<AtomicUsize> {
     let sent = Arc::new(AtomicUsize::new(0));
     let count = sent.clone();
@@ -51,7 +52,7 @@ fn floods(bench: &Bench, go: Arc<Notify>) -> Arc<AtomicUsize> {
     sent
 }
 
-/// Waits until the node has ended the worker for its violation; panics when it takes more bytes
+/// Waits until the node has ended the worker for its violation. Panics if the node takes more bytes
 /// than any honest worker may send.
 async fn until_ended(revision: &Arc<Revision>, sent: &AtomicUsize) {
     patient(async {
@@ -80,7 +81,7 @@ async fn a_worker_that_ignores_its_window_is_ended() {
     go.notify_one();
     until_ended(&revision, &sent).await;
     let sent = sent.load(Ordering::SeqCst);
-    // The window, and the bytes that the socket took before it was closed.
+    // The window, plus the bytes that the socket took before it was closed.
     assert!(sent < 4 << 20, "the node took {sent} bytes of {WINDOW_BYTES}");
     let mut kept = 0;
     let error = loop {
@@ -144,7 +145,8 @@ async fn credit_is_never_more_than_the_window() {
     for _ in 0..10_000 {
         tokio::task::yield_now().await;
     }
-    // Each of the eight may give the window again, and the socket takes some bytes.
+    // Each of the eight CREDIT frames may open the window once more, and the socket takes some
+    // bytes.
     let taken = taken.load(Ordering::SeqCst) * (64 << 10);
     assert!(taken <= 10 * WINDOW_BYTES as usize, "{taken} bytes were taken for a worker");
     call.abort();
@@ -192,7 +194,7 @@ async fn a_worker_that_answers_without_reading_gets_no_more_than_its_bound() {
         worker.begin(1).await;
         loop {
             gate.notified().await;
-            // The worker has only one stream at a time, and numbers are easy to guess.
+            // The worker has only one stream at a time, but stream numbers are easy to guess.
             worker.answer(1, "").await;
         }
     });
@@ -222,13 +224,13 @@ async fn a_worker_that_answers_without_reading_gets_no_more_than_its_bound() {
         patient(call).await.unwrap().unwrap();
         served += 1;
     }
-    // 1 MiB waits to be written, the same amount is being written, and the socket takes some.
+    // 1 MiB waits to be written, the same amount is being written, and the socket takes some more.
     assert!(served * BODY_BYTES < 4 << 20, "{served} of {CALLS} bodies were kept for a worker");
 }
 
-/// Starts an instance of the scripted worker, which writes `count` lines, and runs a turn of
-/// everything else repeatedly until all are in the log. No turn may add more than two turns' worth
-/// of lines.
+/// Starts an instance of the scripted worker, which writes `count` lines. Then repeatedly runs a
+/// turn of everything else, until all lines are in the log. No turn may add more than two turns'
+/// worth of lines.
 async fn assert_lines_come_in_turns(bench: &Bench, count: u64) {
     let revision = bench.publish(|_| ());
     patient(revision.warm()).await.unwrap();
@@ -268,7 +270,7 @@ async fn lines_of_output_do_not_hold_the_data_path() {
     let bench = Bench::new();
     bench.script(|mut worker| async move {
         worker.begin(1).await;
-        // This is less than a pipe holds, so the write does not block.
+        // This is less than a pipe can hold, so the write does not block.
         worker.output.write_all(&b"x\n".repeat(4_000)).unwrap();
         std::future::pending().await
     });
@@ -298,7 +300,7 @@ async fn lines_beyond_the_budget_are_dropped_and_counted() {
     let kept = revision.log.tail(1).last().unwrap().sequence as usize;
     assert!(kept < LINES, "all of {kept} lines went through the log");
     bench.engine.remove("f");
-    // The number of dropped lines is logged at the end at the latest.
+    // The number of dropped lines is logged when the instance ends, or earlier.
     patient(async {
         loop {
             let lines = revision.log.tail(usize::MAX);

@@ -1,4 +1,4 @@
-//! How many instances a function has and in which state: idle, kept, prewarmed, spare and paused ones.
+//! How many instances a function has, and in which states: idle, kept, prewarmed, spare and paused.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -78,7 +78,7 @@ async fn waiting_work_starts_several_instances_and_their_reasons_are_kept() {
         revision.status().instances.iter().map(|instance| instance.why.word).collect();
     words.sort_unstable();
     assert_eq!(words, ["backlog", "backlog", "backlog", "first-invocation"]);
-    // One permit is kept at a time, so each call is released when it runs.
+    // At most one permit is kept at a time, so each call is released only when it runs.
     let answers = patient(async {
         let mut answers = 0;
         for call in calls {
@@ -149,7 +149,7 @@ async fn what_waits_changes_with_what_functions_need() {
     };
     bench.publish(|spec| spec.limits.pids = 16);
     until_waiting(16).await;
-    // The same number, but of another kind.
+    // The same number of programs must wait, but of another kind, because a limit has changed.
     bench.publish(|spec| spec.limits.pids = 32);
     until_waiting(32).await;
 }
@@ -227,7 +227,7 @@ async fn scaling_by_hand_leaves_spare_ones_alone_and_uses_them() {
         spec.scale.max = Some(2);
     });
     until_states(&revision, &["spare"]).await;
-    // The spare instance serves, and another replaces it, which has then been idle for longer.
+    // The spare serves, and another spare replaces it. That one has then been idle for longer.
     for _ in 0..2 {
         assert_eq!(patient(bench.call(&revision, "POST", "a")).await.unwrap().unwrap(), "a");
         until_states(&revision, &["ready", "spare"]).await;
@@ -251,7 +251,7 @@ async fn a_paused_instance_that_must_go_is_no_room() {
     assert_eq!(revision.scale_to(1).starting, 1);
     until_states(&revision, &["paused"]).await;
     assert_eq!(revision.scale_to(0).stopped, 1);
-    // It arrives before anything else happens.
+    // The call arrives before anything else happens.
     let route = Route::to(revision.clone());
     let call = bench.engine.invoke(&route, bench.invocation("POST", Body::Empty, 10_000));
     assert_eq!(patient(call).await.unwrap_err(), Fault::QueueFull);

@@ -1,4 +1,4 @@
-//! The ledger: what is reserved, promised and given back.
+//! Tests the ledger: which memory is reserved, promised and given back.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -37,7 +37,7 @@ fn has_room(reservation: &mut Reservation) -> bool {
     matches!(pin!(reservation.room()).poll(&mut context), Poll::Ready(()))
 }
 
-/// Idle instances that leave when they are asked to.
+/// Idle instances that exit when they are asked to.
 #[derive(Default)]
 struct Sleepers {
     held: Mutex<Vec<(u64, Reservation)>>,
@@ -117,7 +117,7 @@ fn a_start_waits_until_its_victim_is_gone_and_nobody_takes_its_place() {
     drop(gone);
     assert!(has_room(&mut new));
     assert_eq!(ledger.status().taken_bytes, 128 * MIB);
-    // When a start is given up while it waits, its promise is released.
+    // If a start is given up while it waits, its promise is released.
     let waiting = ledger.reserve(&wish(64)).unwrap();
     drop(waiting);
     sleepers.held.lock().clear();
@@ -138,7 +138,8 @@ fn a_refusal_says_when_there_may_be_room() {
     assert_eq!((room(32), room(64), room(65), room(128)), (Some(5), Some(7), Some(9), Some(9)));
 }
 
-/// Sleepers of a namespace leave for it, and what it holds never exceeds its limit.
+/// Idle instances of a namespace exit to make room for it, and the namespace never holds more than
+/// its limit.
 #[test]
 fn a_namespace_stays_below_its_limit() {
     let ledger = ledger(1_024, 8);
@@ -156,7 +157,7 @@ fn a_namespace_stays_below_its_limit() {
     assert_eq!(exceeded.held, held);
     let text = exceeded.text("plant");
     assert!(text.contains("2 of at most 2 instances"), "{text}");
-    // One of them has been asked to leave, and that is enough.
+    // One of the instances has been asked to exit, and that is enough.
     assert!(ledger.reserve(&of_plant("b.plant")).is_err());
     let left = sleepers.held.lock().iter().filter(|(_, held)| held.has_left()).count();
     assert_eq!(left, 1);

@@ -1,5 +1,5 @@
-//! What happens to calls when the revision of a function is replaced or removed, or when its traffic
-//! is split.
+//! What happens to calls when the revision of a function is replaced or removed, or when its
+//! traffic is split.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -45,7 +45,8 @@ async fn what_waits_for_a_replaced_revision_is_answered_by_the_next() {
     until_running(&old).await;
     let waiting: Vec<_> = (0..3).map(|_| bench.call(&old, "POST", "")).collect();
     until_queued(&old, 3).await;
-    // There are fewer places than waiting invocations: those that were admitted keep theirs.
+    // There are fewer places in the queue than waiting invocations, but invocations that were
+    // already admitted keep theirs.
     let new = bench.revision(2, |spec| spec.scale.queue = 1);
     patient(new.warm()).await.unwrap();
     bench.engine.publish(new.clone());
@@ -129,8 +130,8 @@ async fn traffic_is_split_by_weight_key_and_tag() {
         assert_eq!(number(nothing, None), None, "{nothing}");
     }
 
-    // An invocation follows a tag that moved, and the revision that serves the name never answers
-    // it.
+    // An invocation follows a tag that has moved. The revision that serves the plain name never
+    // answers it.
     let tagged = bench.engine.route("f@next", || None).unwrap();
     bench.script(says("moved"));
     let fourth = bench.revision(4, |_| ());

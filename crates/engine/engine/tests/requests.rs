@@ -1,5 +1,5 @@
-//! Requests of workers to services of their node, with services and workers of the test: what
-//! arrives, what is bounded, and what ends with its invocation.
+//! Requests of workers for services of their node. The tests provide both the services and the
+//! workers. They check what arrives, which limits apply, and what ends with its invocation.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,14 +18,14 @@ use tokio::sync::{Notify, mpsc, oneshot};
 mod support;
 use support::*;
 
-/// What a test sees of a request, and how it answers.
+/// A request as the test sees it, and the sender for its answer.
 struct Seen {
     asked: Asked,
     deadline_ns: u64,
     answer: oneshot::Sender<Answer>,
 }
 
-/// Services whose answers the test gives.
+/// Services whose answers come from the test.
 struct Told(mpsc::UnboundedSender<Seen>);
 
 impl Services for Told {
@@ -57,7 +57,7 @@ fn with_services() -> (Bench, mpsc::UnboundedReceiver<Seen>) {
     (bench, seen)
 }
 
-/// The payload of a request to read a key, with zeros behind it.
+/// The payload of a request to read a key, followed by zeros.
 fn get(id: u32, key: &str, zeros: usize) -> Vec<u8> {
     let mut payload = id.to_le_bytes().to_vec();
     payload.extend([1, 1, 0, 0, 0, 0]);
@@ -121,7 +121,7 @@ async fn requests_are_answered_whenever_their_answer_is_there() {
     let caller = bench.call(&revision, "POST", "x");
     let later = patient(seen.recv()).await.unwrap();
     let outside = patient(seen.recv()).await.unwrap();
-    // The request outside an invocation has the function's own time.
+    // A request outside an invocation gets the function's whole time.
     assert!(outside.deadline_ns >= later.deadline_ns);
     outside.answer.send(Answer::text(Status::Denied, "no")).unwrap();
     later.answer.send(Answer::text(Status::Done, "later")).unwrap();
@@ -177,7 +177,7 @@ async fn more_requests_under_way_than_allowed_end_the_worker() {
 #[tokio::test]
 async fn more_bytes_under_way_than_allowed_end_the_worker() {
     let (bench, mut seen) = with_services();
-    // A value of 200 KiB each.
+    // Each request stores a value of 200 KiB.
     let mut put = get(1, "k", 200 << 10);
     put[5] = 2;
     let revision = sends(&bench, FrameKind::Request, put);
@@ -206,7 +206,8 @@ async fn garbage_ends_the_worker() {
     until_killed(&revision, "longer than its kind allows").await;
     let (bench, _seen) = with_services();
     let revision = sends(&bench, FrameKind::Request, vec![7; PAYLOAD_BYTES_MAX]);
-    // It names a service that does not exist, so it is answered, until there are too many bytes.
+    // The request names a service that does not exist. Each request is answered, until too many
+    // bytes are under way.
     until_killed(&revision, "too many bytes of requests under way").await;
 }
 
@@ -235,7 +236,7 @@ async fn a_worker_that_does_not_read_its_answers_is_held_to_a_bound() {
     });
     let revision = bench.publish(|spec| spec.limits.timeout_ms = 60_000);
     drop(bench.call(&revision, "POST", "x"));
-    // While the worker reads nothing, only so many reads are begun.
+    // While the worker reads nothing, only a limited number of reads is begun.
     let value: Bytes = vec![1; 200 << 10].into();
     let mut begun = 0;
     let mut idle = 0;
@@ -301,7 +302,7 @@ async fn calls_end_with_the_invocation_that_made_them() {
     let mut begun = patient(seen.recv()).await.unwrap();
     assert!(matches!(begun.asked, Asked::Call(_)));
     caller.abort();
-    // The future of the call was dropped.
+    // The future of the call must have been dropped.
     patient(begun.answer.closed()).await;
 }
 

@@ -1,4 +1,4 @@
-//! The data path on several threads: callers and instances on each of them.
+//! Tests the data path on several threads, with callers and instances on each of them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ use mote_engine::{Revision, Route};
 use support::{Bench, Worker, echo, patient, text, until_running};
 use tokio::runtime::{Builder, Handle};
 
-/// A runtime on a thread of its own, until the test ends.
+/// A runtime on a separate thread, which lasts until the test ends.
 fn thread() -> Handle {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let handle = runtime.handle().clone();
@@ -82,7 +82,7 @@ async fn a_call_ends_with_its_caller_on_another_thread() {
     bench.script(|mut worker: Worker| async move {
         worker.begin(1).await;
         worker.invoke().await.unwrap();
-        // CANCEL
+        // The frame is CANCEL.
         let _ = cancelled.send(worker.frame().await.is_some());
         worker.answer(1, "late").await;
         while let Some((stream, body)) = worker.invoke().await {

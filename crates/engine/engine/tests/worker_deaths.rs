@@ -1,5 +1,5 @@
-//! What happens to calls and to later starts when a worker dies, ends itself, closes its connection or
-//! breaks the protocol.
+//! What happens to calls and to later starts when a worker dies, ends itself, closes its connection
+//! or breaks the protocol.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -104,8 +104,8 @@ async fn nobody_is_given_to_a_worker_that_has_closed_its_connection() {
     let revision = bench.publish(|_| ());
     assert_eq!(patient(bench.call(&revision, "POST", "a")).await.unwrap(), Ok("a".into()));
     patient(closed.notified()).await;
-    // The node does not know yet that the process has ended, and still must not give it this
-    // invocation.
+    // The node does not know yet that the process has ended, but it must not give this invocation
+    // to the worker.
     let next = bench.call(&revision, "POST", "b");
     assert_eq!(patient(next).await.unwrap(), Ok("b".into()));
     exits.notify_one();
@@ -131,7 +131,7 @@ async fn a_worker_that_dies_by_itself_again_and_again_is_paused() {
         bench.script(|mut worker| async move { worker.begin(1).await });
     }
     let revision = bench.publish(|spec| spec.scale.min = 1);
-    // Three starts for the minimum fail. After them the engine refuses a caller at once.
+    // Three starts for the minimum fail. After that, the engine refuses a caller at once.
     let refused = patient(async {
         loop {
             let lines = revision.log.tail(usize::MAX);
@@ -146,7 +146,7 @@ async fn a_worker_that_dies_by_itself_again_and_again_is_paused() {
     assert_eq!(bench.scripts.starts.load(Ordering::SeqCst), 3);
 }
 
-/// A worker that serves one call after the other and ends when it is asked to.
+/// A worker that serves calls one after the other, and ends when it is asked to.
 async fn mortal(mut worker: Worker) {
     worker.begin(1).await;
     while let Some((stream, body)) = worker.invoke().await {
@@ -161,8 +161,7 @@ async fn mortal(mut worker: Worker) {
 async fn a_request_that_ends_its_worker_keeps_no_other_caller_waiting() {
     const ROUNDS: usize = 12;
     let bench = Bench::new();
-    // Each of these GET calls ends two workers, because it is run once more, and a POST call ends
-    // one.
+    // Each of these GET calls ends two workers, because it is run once more. A POST call ends one.
     for _ in 0..=3 * ROUNDS {
         bench.script(mortal);
     }
@@ -174,10 +173,10 @@ async fn a_request_that_ends_its_worker_keeps_no_other_caller_waiting() {
         let fault = patient(deadly).await.unwrap().unwrap_err();
         assert!(matches!(fault, Fault::WorkerExited { .. }), "round {round}: {fault:?}");
         for other in others {
-            // One of them may have been in the worker when it ended.
+            // One of these calls may have been in the worker when the worker ended.
             served += usize::from(patient(other).await.unwrap().is_ok());
         }
-        // The death also does not count if the caller has gone by then.
+        // The death does not count either if the caller has left by then.
         let gone = bench.call(&revision, "POST", "die");
         patient(async {
             let is_running = || revision.status().instances.iter().any(|i| i.in_flight > 0);

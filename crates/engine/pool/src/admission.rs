@@ -1,19 +1,19 @@
-//! Admission: whether an arriving invocation runs, waits or is refused, and how many frames a
-//! worker may hold. Pure; the engine calls it under the queue's lock.
+//! Admission decides whether an arriving invocation runs, waits or is refused, and how many frames
+//! a worker may hold. The functions are pure; the engine calls them under the queue's lock.
 
-/// The result for an arriving invocation.
+/// The decision about an arriving invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// A worker is free: hand the invocation over at once.
+    /// A worker is free: give it the invocation at once.
     Dispatch,
-    /// The invocation waits in the one queue of the revision.
+    /// The invocation waits in the revision's single queue.
     Enqueue,
-    /// The queue is at its bound.
+    /// The queue is full.
     Refuse,
 }
 
-/// Decides for one arrival. `worker_free` is whether some worker may take another frame. An
-/// arriving invocation does not overtake those that wait.
+/// Decides about one arrival. `worker_free` says whether some worker may take another frame. An
+/// arriving invocation never overtakes the waiting ones.
 pub fn admit(worker_free: bool, waiting: usize, queue_max: u32) -> Admission {
     if worker_free && waiting == 0 {
         Admission::Dispatch
@@ -24,16 +24,17 @@ pub fn admit(worker_free: bool, waiting: usize, queue_max: u32) -> Admission {
     }
 }
 
-/// Work a worker may hold beyond what it runs, in nanoseconds of its own mean service time.
-/// Within this much time a worker that just ended one invocation finds the next already in its
-/// socket, which saves a wake-up per invocation; beyond it, late binding is worth more.
+/// How much work a worker may hold in addition to the work that it runs, in nanoseconds of the
+/// worker's mean service time. Up to this amount, a worker that has just ended an invocation finds
+/// the next one in its socket, which saves one wake-up per invocation. Beyond this amount, choosing
+/// the worker late is worth more than the saved wake-up.
 pub const AHEAD_NS: u64 = 1_000_000;
-/// Frames sent ahead at most, whatever the service time.
+/// The maximum number of frames that are sent ahead, even if the service time is very short.
 pub const AHEAD_MAX: u32 = 256;
 
-/// Frames a worker may hold at once: its concurrency, plus a few ahead when its invocations are
-/// so short that handing over costs as much as running. `service_ns` is the moving mean of the
-/// handler's run time, 0 while unknown.
+/// The number of frames that a worker may hold at once: its concurrency, plus a few frames ahead if
+/// its invocations are so short that handing one over costs as much as running it. `service_ns` is
+/// the moving mean of the handler's run time, or 0 while that is unknown.
 pub fn frames_max(concurrency: u32, service_ns: u64) -> u32 {
     if service_ns == 0 {
         return concurrency;
@@ -42,8 +43,9 @@ pub fn frames_max(concurrency: u32, service_ns: u64) -> u32 {
     concurrency.max(ahead)
 }
 
-/// Exponential moving mean with weight 1/8 for the newest value; the first value is taken as it is.
-/// The mean rises at once to a value 8 times as large, so one slow call stops sending ahead.
+/// Exponential moving mean in which the newest value has weight 1/8. The first value becomes the
+/// mean. A value of at least 8 times the mean replaces the mean at once, so that a single slow call
+/// is enough to stop sending frames ahead.
 pub fn service_mean_ns(mean_ns: u64, newest_ns: u64) -> u64 {
     let newest_ns = newest_ns.max(1);
     if mean_ns == 0 || newest_ns > mean_ns.saturating_mul(8) {
@@ -52,16 +54,18 @@ pub fn service_mean_ns(mean_ns: u64, newest_ns: u64) -> u64 {
     mean_ns - mean_ns / 8 + newest_ns / 8
 }
 
-/// An invocation that runs this long is long work: it need not be preferred to short work.
+/// An invocation that runs for at least this long is long work, which need not be preferred to
+/// short work.
 pub const LONG_WORK_NS: u64 = 50_000_000;
 
 /// Whether an instance takes the processor for itself: it has used most of a core since the last
-/// measurement while one of its invocations runs long.
+/// measurement, and one of its invocations is long work.
 pub fn is_greedy(burnt_ns: u64, since_ns: u64, oldest_running_ns: u64) -> bool {
     oldest_running_ns >= LONG_WORK_NS && burnt_ns >= since_ns / 10 * 7
 }
 
-/// Whether a function that was put into the background may leave it: its work is short again.
+/// Whether a function that was put into the background may leave the background, because its work
+/// is short again.
 pub fn is_considerate(service_ns: u64) -> bool {
     service_ns > 0 && service_ns < LONG_WORK_NS
 }
@@ -71,12 +75,14 @@ pub fn is_considerate(service_ns: u64) -> bool {
 pub enum Background {
     /// The function was greedy, hung or died repeatedly.
     Function,
-    /// Its namespace used most of a core while functions of others were called.
+    /// The function's namespace used most of a core while functions of other namespaces were
+    /// called.
     Namespace,
 }
 
-/// Whether a function stays in the background, enters it for its namespace, or leaves it. It leaves
-/// when it has no neighbours or its work is short again, and otherwise stays for its own sake.
+/// Whether a function stays in the background, enters the background because of its namespace, or
+/// leaves it. A function that is in the background because of its own work stays there until it has
+/// no neighbours or its work is short again.
 pub fn background(
     now: Option<Background>,
     has_neighbours: bool,
@@ -89,14 +95,15 @@ pub fn background(
     }
 }
 
-/// Pause between two measurements of a long-running instance in the background.
+/// Pause between two measurements of a background instance whose work is long.
 pub const BACKGROUND_LOOK_NS: u64 = 400_000_000;
-/// How long a starved instance competes like any other before it is measured again.
+/// How long a starved instance competes like any other instance before it is measured again.
 pub const LIFT_NS: u64 = 100_000_000;
 
-/// Whether an instance in the background has less than its floor, a twentieth of a processor. Then
-/// other programs of the machine use all of it, and may do so for any time. With a measurement that
-/// goes on while the instance competes, this also tells when it has had its floor.
+/// Whether an instance in the background gets less than its floor, which is a twentieth of a
+/// processor. That happens when other programs on the machine use all processor time, and it may
+/// last for any length of time. If the measurement continues while the instance competes like any
+/// other, the result also tells when the instance has received its floor.
 pub fn is_starved(burnt_ns: u64, since_ns: u64) -> bool {
     burnt_ns < since_ns / 20
 }
@@ -104,23 +111,24 @@ pub fn is_starved(burnt_ns: u64, since_ns: u64) -> bool {
 /// After this long without a call, a function no longer counts as a neighbour.
 pub const NEIGHBOUR_NS: u64 = 10_000_000_000;
 
-/// A function and the namespace that it belongs to, as any numbers that identify them.
+/// A function and its namespace, as numbers that the caller chooses to identify them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Callee {
     pub function: u64,
-    /// Its namespace. Functions outside of namespaces have one number.
+    /// The function's namespace. All functions outside of namespaces share one number.
     pub namespace: u64,
 }
 
-/// The function that was called last on a node, and the times of the latest calls of another
-/// function and of another namespace. This is enough to know which functions have neighbours.
+/// The function that was called last on a node, the time of the latest call of any other function,
+/// and the time of the latest call in any other namespace. These facts are enough to tell which
+/// functions have neighbours.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Callees {
     newest: Callee,
     newest_ns: u64,
-    /// The latest call of any other function.
+    /// When any other function was last called.
     other_ns: u64,
-    /// The latest call in any other namespace.
+    /// When a function of any other namespace was last called.
     stranger_ns: u64,
 }
 
@@ -137,8 +145,8 @@ impl Callees {
     }
 
     /// Whether any function other than `who` was called recently. Without neighbours, no function
-    /// gains if `who` goes into the background, and on a machine that other programs keep busy it
-    /// would never come up.
+    /// gains anything if `who` goes into the background. On a machine that other programs keep
+    /// busy, `who` would even stay in the background forever.
     pub fn has_neighbours(&self, who: Callee, now_ns: u64) -> bool {
         is_recent(if who == self.newest { self.other_ns } else { self.newest_ns }, now_ns)
     }
@@ -154,10 +162,10 @@ fn is_recent(called_ns: u64, now_ns: u64) -> bool {
     called_ns > 0 && now_ns.saturating_sub(called_ns) < NEIGHBOUR_NS
 }
 
-/// The shortest time over which the processor time of a namespace is compared.
+/// The shortest period for which the processor time of a namespace is compared with the limit.
 pub const METER_NS: u64 = 200_000_000;
 
-/// The processor time that the instances of a namespace use, and whether that is most of a core.
+/// The processor time that the instances of a namespace use, and whether they use most of a core.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProcessorMeter {
     began_ns: u64,
@@ -166,7 +174,8 @@ pub struct ProcessorMeter {
 }
 
 impl ProcessorMeter {
-    /// Adds what an instance has used since its last measurement, which ended not long ago.
+    /// Adds the processor time that an instance has used since its last measurement. Call this soon
+    /// after the measurement.
     pub fn add(&mut self, burnt_ns: u64, now_ns: u64) {
         let since_ns = now_ns.saturating_sub(self.began_ns);
         if !self.is_fresh(now_ns) {
@@ -175,19 +184,20 @@ impl ProcessorMeter {
         }
         self.burnt_ns += burnt_ns;
         if since_ns >= METER_NS {
-            // Far below the limit at which it began, so that it does not change all the time.
+            // To leave this state, the namespace must fall far below the limit at which it entered,
+            // so that the state does not change all the time.
             let tenths = if self.takes_most { 4 } else { 7 };
             let takes_most = self.burnt_ns >= since_ns / 10 * tenths;
             *self = Self { began_ns: now_ns, burnt_ns: 0, takes_most };
         }
     }
 
-    /// Whether the instances used most of a core when this was measured last, a moment ago.
+    /// Whether the instances used most of a core at the last measurement, if that was a moment ago.
     pub fn takes_most(&self, now_ns: u64) -> bool {
         self.takes_most && self.is_fresh(now_ns)
     }
 
-    /// Otherwise nothing was measured for a while, and the sum says nothing about the time since.
+    /// Whether something was measured recently. If not, the sum says nothing about the time since.
     pub fn is_fresh(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.began_ns) < 4 * METER_NS
     }
@@ -287,7 +297,7 @@ mod tests {
             meter.add(burnt, at);
             meter.takes_most(at)
         };
-        // Two instances, each with two fifths of a core.
+        // Two instances, each of which uses two fifths of a core.
         assert!(!add(&mut meter, 100, 40_000_000) && !add(&mut meter, 100, 40_000_000));
         assert!(!add(&mut meter, 199, 40_000_000));
         assert!(add(&mut meter, 200, 40_000_000), "four fifths of a core");
@@ -301,7 +311,7 @@ mod tests {
     #[test]
     fn a_function_leaves_the_background_for_the_reason_for_which_it_entered() {
         use Background::{Function, Namespace};
-        // Long work that is not short again, in a namespace that uses less than most of a core.
+        // The work is still long, in a namespace that uses less than most of a core.
         assert_eq!(background(Some(Function), true, false, false), Some(Function));
         assert_eq!(background(Some(Namespace), true, false, false), None);
         assert_eq!(background(Some(Function), false, false, false), None, "without neighbours");

@@ -1,19 +1,20 @@
-//! Chooses the instance that takes an invocation. Pure; called under the queue's lock.
+//! Chooses the instance that takes an invocation. The functions are pure and are called under the
+//! queue's lock.
 
 use mote_spec::policy::Balance;
 
 /// The properties of an instance that matter for this choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// Invocations it holds.
+    /// The number of invocations that the instance holds.
     pub(crate) in_flight: u32,
-    /// How many more it may take.
+    /// How many more invocations the instance may take.
     pub(crate) room: u32,
 }
 
-/// Chooses among instances. Returns `None` when no instance has room, whatever the rule: an
-/// instance has no queue of its own. `turn` is the number of choices made so far for this revision,
-/// and `random` is any random number; each rule reads the one that it needs.
+/// Chooses an instance. Under every rule, the result is `None` if no instance has room, because an
+/// instance has no queue. `turn` is the number of choices made so far for this revision, and
+/// `random` is any random number; each rule reads only what it needs.
 pub(crate) fn pick(
     rule: Balance,
     candidates: &[Candidate],
@@ -25,9 +26,10 @@ pub(crate) fn pick(
     let begin = usize::try_from(turn % count.max(1) as u64).ok()?;
     let mut in_turn = (begin..begin + count).map(|at| at % count);
     match rule {
-        // Which instances are open to a caller is decided before.
+        // The caller of this function has already removed the instances that are closed to the
+        // invocation's caller.
         Balance::LateBinding | Balance::PerCaller | Balance::PerCall => {
-            // Among equals the first one is chosen, as with a plain minimum.
+            // Of several equal instances, the first one is chosen, as a plain minimum does.
             open().min_by_key(|(_, candidate)| candidate.in_flight).map(|(at, _)| at)
         }
         Balance::LeastConnections => {

@@ -1,18 +1,19 @@
 //! What a node can afford: whether an instance may start, and which instances make room for it.
 //!
-//! The memory limits of all instances together stay within a budget, so the node never meets the
-//! kernel's out-of-memory killer. When the budget is used up, the idle instances that are worth
-//! least make room; busy ones never do. Pure; called once per start.
+//! The memory limits of all instances together stay within a budget, so that the kernel's
+//! out-of-memory killer never acts on the node. When the budget is used up, the idle instances that
+//! are worth least are stopped to make room; busy instances are never stopped. The functions are
+//! pure and are called once per start.
 
 use std::cmp::Ordering;
 
 /// The resources that a node gives to instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
-    /// Sum of memory limits at most, in bytes.
+    /// The maximum sum of all memory limits, in bytes.
     pub memory_bytes: u64,
-    /// Instances starting at once at most. A start is CPU work, so more starts than cores only make
-    /// each of them later.
+    /// The maximum number of instances that start at the same time. A start is processor work, so
+    /// more starts than cores only make each of them finish later.
     pub starts_max: u32,
 }
 
@@ -22,31 +23,32 @@ pub struct Taken {
     /// Sum of memory limits of all instances that have not ended, in bytes.
     pub memory_bytes: u64,
     pub starting: u32,
-    /// When memory is likely to become free, in nanoseconds from now, because of draining instances
-    /// or the mean run time of running work. 0 when unknown.
+    /// In how many nanoseconds memory is likely to become free, because of draining instances or
+    /// the mean run time of running work. 0 if unknown.
     pub free_in_ns: u64,
 }
 
-/// An idle instance that could make room. Leave out the instances that `scale.min` keeps.
+/// An idle instance that could be stopped to make room. Leave out the instances that `scale.min`
+/// keeps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct IdleInstance {
-    /// The caller's number for it.
+    /// The caller's number for the instance.
     pub id: u64,
-    /// Its memory limit in bytes.
+    /// The instance's memory limit in bytes.
     pub memory_bytes: u64,
     pub paused: bool,
-    /// How long it has had nothing to do, in nanoseconds.
+    /// How long the instance has been idle, in nanoseconds.
     pub idle_ns: u64,
-    /// Its function's recently offered invocations per second.
+    /// The recent demand for the instance's function, in offered invocations per second.
     pub demand_per_s: f64,
-    /// How long a start of its function takes, in nanoseconds.
+    /// How long a start of the instance's function takes, in nanoseconds.
     pub start_ns: u64,
 }
 
 impl IdleInstance {
-    /// The loss of the node per byte when the instance is stopped: start time that callers will
-    /// wait, per second. Demand is damped by the time for which the instance has been idle, so a
-    /// function that is no longer called loses worth before its rate estimate falls.
+    /// What the node loses per byte if the instance is stopped: the start time that callers will
+    /// have to wait, per second. The longer the instance has been idle, the less demand counts, so
+    /// that a function that is no longer called loses worth before its estimated rate falls.
     fn worth(&self) -> f64 {
         let idle_s = self.idle_ns as f64 / 1e9;
         let demand_per_s = self.demand_per_s.min(1.0 / idle_s.max(1e-3));
@@ -57,11 +59,11 @@ impl IdleInstance {
 /// Why a start is refused for now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lack {
-    /// Instances that work take all memory.
+    /// Working instances hold all memory.
     Memory,
-    /// Enough instances are starting.
+    /// The maximum number of instances is already starting.
     Starts,
-    /// The instance would not fit into an empty node.
+    /// The instance would not fit even into an empty node.
     TooLarge,
 }
 
@@ -69,9 +71,9 @@ pub enum Lack {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Start,
-    /// Stop these instances first, then start it.
+    /// Stop these instances first, then start the new one.
     Evict(Vec<u64>),
-    /// Do not start it now.
+    /// Do not start the instance now.
     Refuse {
         lack: Lack,
         /// When to ask again, in nanoseconds from now.
@@ -79,11 +81,12 @@ pub enum Verdict {
     },
 }
 
-/// The pause before the next request when no better estimate is known.
+/// The pause before the next request if there is no better estimate.
 const RETRY_NS: u64 = 100_000_000;
 
 /// Whether an instance of `wanted_bytes` may start. Paused instances are evicted before running
-/// ones of any worth: they have been idle longer, and resuming them also has a small cost.
+/// ones, whatever those are worth: a paused instance has been idle for longer, and resuming it
+/// costs a little time too.
 pub fn admit_start(
     budget: &Budget,
     taken: &Taken,
@@ -116,8 +119,8 @@ pub fn admit_start(
     if freed < missing {
         return Verdict::Refuse { lack: Lack::Memory, retry_after_ns };
     }
-    // A large victim at the end may have made small ones before it unnecessary; the most valuable
-    // is spared first.
+    // A large victim at the end of the list may have made smaller victims before it unnecessary.
+    // The most valuable of those is spared first.
     let mut at = victims.len();
     while at > 0 {
         at -= 1;
@@ -129,24 +132,23 @@ pub fn admit_start(
     Verdict::Evict(victims.iter().map(|instance| instance.id).collect())
 }
 
-/// The order in which idle instances are stopped. The sort would otherwise contain this some hundred
-/// times.
+/// The order in which idle instances are stopped. It is never inlined, because the sort would then
+/// contain some hundred copies of it.
 #[inline(never)]
 fn cheapest_first(a: &&IdleInstance, b: &&IdleInstance) -> Ordering {
     b.paused.cmp(&a.paused).then(a.worth().total_cmp(&b.worth())).then(a.id.cmp(&b.id))
 }
 
-/// Memory that is in use and may be given back.
+/// Memory that is in use and may become free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Occupied {
-    /// How much, in bytes.
     pub memory_bytes: u64,
-    /// When its holder is expected to become idle, in nanoseconds from now.
+    /// When the holder of the memory is expected to become idle, in nanoseconds from now.
     pub free_in_ns: u64,
 }
 
-/// When `missing_bytes` are expected to be free, in nanoseconds from now; `None` when they are not
-/// expected to become free. Sorts `occupied`.
+/// When `missing_bytes` are expected to be free, in nanoseconds from now, or `None` if that is not
+/// expected to happen. Sorts `occupied`.
 pub fn room_in(missing_bytes: u64, occupied: &mut [Occupied]) -> Option<u64> {
     occupied.sort_unstable_by(soonest_first);
     let mut freed = 0;
@@ -167,24 +169,25 @@ fn soonest_first(a: &Occupied, b: &Occupied) -> Ordering {
     a.free_in_ns.cmp(&b.free_in_ns)
 }
 
-/// How much longer work runs that has run for `elapsed_ns`, if such work takes `mean_ns` on
-/// average. Once it is past the mean, the best estimate is that it continues for as long again; the
-/// same applies without a mean.
+/// How much longer an invocation will run that has already run for `elapsed_ns`, if the mean run
+/// time is `mean_ns`. If the invocation has run for longer than the mean, or if there is no mean,
+/// the best estimate is that it continues for as long again.
 pub fn remaining_ns(elapsed_ns: u64, mean_ns: Option<u64>) -> u64 {
     mean_ns.and_then(|mean_ns| mean_ns.checked_sub(elapsed_ns)).unwrap_or(elapsed_ns)
 }
 
-/// What happens to one idle instance.
+/// What to do with one idle instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
     Keep,
-    /// It is paused: it uses no CPU, and resuming is far cheaper than a start.
+    /// The instance is paused: a paused instance uses no processor time, and resuming is far
+    /// cheaper than a start.
     Pause,
     Stop,
 }
 
-/// An instance is paused before it is stopped: one that is wanted but has been idle for
-/// `pause_after_ns` is paused, and one that is no longer wanted is stopped.
+/// Decides about one idle instance. A wanted instance that has been idle for `pause_after_ns` is
+/// paused, and an instance that is no longer wanted is stopped.
 pub fn rest(wanted: bool, idle_ns: u64, pause_after_ns: Option<u64>) -> Rest {
     match pause_after_ns {
         _ if !wanted => Rest::Stop,
@@ -284,8 +287,8 @@ mod tests {
         assert_eq!(rest(false, 0, Some(10)), Rest::Stop);
     }
 
-    /// For any set of idle instances: the budget holds, no victim is unnecessary, and each is named
-    /// once.
+    /// For any set of idle instances: the budget holds, no victim is unnecessary, and each victim
+    /// is named only once.
     #[test]
     fn every_verdict_keeps_the_budget() {
         let mut state = 1u64;

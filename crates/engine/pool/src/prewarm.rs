@@ -1,18 +1,18 @@
-//! How many programs wait to become an instance, per kind of program. Pure.
+//! How many prewarmed programs of each kind wait to become an instance. The functions are pure.
 //!
-//! A prewarmed interpreter makes a cold start as short as loading the function. One of each kind
-//! that deployed functions need is kept, and more if several starts recently came at once, all
-//! within a budget of memory.
+//! A cold start from a prewarmed interpreter takes only as long as loading the function. One
+//! program is kept of each kind that deployed functions need. More are kept if several starts
+//! recently arrived at once. A memory budget limits the total.
 
 use std::cmp::Ordering;
 
-/// Starts within this time count as simultaneous: later ones find programs that were brought up
-/// meanwhile.
+/// Starts within this time count as simultaneous, because a later start finds programs that were
+/// started in the meantime.
 const BURST_NS: u64 = 1_000_000_000;
 /// The half-life of the remembered number of simultaneous starts.
 const HALF_LIFE_S: f64 = 60.0;
 
-/// The largest number of simultaneous starts, slowly forgotten.
+/// The largest number of simultaneous starts, which is slowly forgotten.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Peak {
     value: f64,
@@ -32,7 +32,8 @@ impl Peak {
         self.at_ns = now_ns;
     }
 
-    /// The number of simultaneous starts that is still remembered.
+    /// The largest number of simultaneous starts, reduced by what has been forgotten until
+    /// `now_ns`.
     pub fn value(&self, now_ns: u64) -> f64 {
         let age_s = now_ns.saturating_sub(self.at_ns) as f64 / 1e9;
         self.value * (-age_s / HALF_LIFE_S).exp2()
@@ -41,22 +42,22 @@ impl Peak {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ProgramKind {
-    /// Deployed functions that need it.
+    /// The number of deployed functions that need this kind of program.
     pub functions: u32,
-    /// Simultaneous starts, see [`Peak::value`].
+    /// The number of simultaneous starts; see [`Peak::value`].
     pub peak: f64,
-    /// Memory that one program of this kind holds while it waits, in bytes.
+    /// Memory that one waiting program of this kind holds, in bytes.
     pub memory_bytes: u64,
 }
 
 impl ProgramKind {
     fn wanted(&self, most: u32) -> u32 {
-        // Rounding makes sure that a single recent start does not cause a second program.
+        // Because the number is rounded, a single recent start does not cause a second program.
         if self.functions == 0 { 0 } else { (self.peak.round() as u32).clamp(1, most.max(1)) }
     }
 }
 
-/// The sort would otherwise contain this some hundred times.
+/// Never inlined, because the sort would then contain some hundred copies of it.
 #[inline(never)]
 fn most_wanted_first(kinds: &[ProgramKind], at: usize, other: usize) -> Ordering {
     let a = &kinds[at];
@@ -64,9 +65,10 @@ fn most_wanted_first(kinds: &[ProgramKind], at: usize, other: usize) -> Ordering
     b.peak.total_cmp(&a.peak).then(b.functions.cmp(&a.functions)).then(at.cmp(&other))
 }
 
-/// How many programs of each kind should wait, at most `most`, the number that can start at once.
-/// The first program of every kind comes before the second of any; among equals, the kind with more
-/// simultaneous starts comes first, then the one with more functions.
+/// How many programs of each kind should wait: for each kind at most `most`, the number of
+/// instances that can start at once. The first program of every kind comes before the second
+/// program of any kind. Otherwise, the kind with more simultaneous starts comes first, then the
+/// kind with more functions.
 pub fn counts(kinds: &[ProgramKind], most: u32, budget_bytes: u64) -> Vec<u32> {
     let mut counts = vec![0; kinds.len()];
     let mut order: Vec<usize> = (0..kinds.len()).collect();

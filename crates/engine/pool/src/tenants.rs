@@ -1,5 +1,5 @@
-//! What the instances of each namespace hold, and what they may hold. Functions of the default
-//! namespace are not among them.
+//! What the instances of each namespace hold, and what each namespace may hold. The limits do not
+//! cover functions of the default namespace.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -7,27 +7,27 @@ use std::thread::available_parallelism;
 
 use mote_core::fault::bytes_text;
 
-/// A number of instances, and the sums of their limits.
+/// A number of instances, and the sums of their memory and processor limits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Instances: those that start, those that run and those that end.
+    /// The number of instances, including those that are starting or ending.
     pub instances: u64,
-    /// Their memory limits in bytes.
+    /// The sum of their memory limits in bytes.
     pub memory_bytes: u64,
-    /// Their processor limits in thousandths of a processor.
+    /// The sum of their processor limits in thousandths of a processor.
     pub cpu_millis: u64,
 }
 
-/// The most that a namespace may hold.
+/// The limit of a namespace that has no limit.
 pub const UNLIMITED: Held =
     Held { instances: u64::MAX, memory_bytes: u64::MAX, cpu_millis: u64::MAX };
 
-/// All processors of this machine, which an instance without a limit may use.
+/// All processors of this machine, which an instance without a processor limit may use.
 static ALL_CPU_MILLIS: LazyLock<u64> =
     LazyLock::new(|| available_parallelism().map_or(1, |count| count.get() as u64) * 1_000);
 
 impl Held {
-    /// What one instance holds that has these limits.
+    /// What one instance with these limits holds.
     pub fn one(memory_bytes: u64, cpu_millis: Option<u32>) -> Self {
         let cpu_millis = cpu_millis.map_or_else(|| *ALL_CPU_MILLIS, u64::from);
         Self { instances: 1, memory_bytes, cpu_millis }
@@ -53,19 +53,19 @@ impl Held {
     }
 }
 
-/// A start that would exceed a limit of its namespace.
+/// Describes a start that would exceed a limit of its namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exceeded {
-    /// What the namespace holds.
+    /// What the namespace holds now.
     pub held: Held,
-    /// What it may hold.
+    /// What the namespace may hold.
     pub limit: Held,
-    /// What the instance would hold.
+    /// What the new instance would hold.
     pub wanted: Held,
 }
 
 impl Exceeded {
-    /// The limit in words, for the owners of the function.
+    /// Describes the exceeded limit to the owners of the function.
     pub fn text(&self, namespace: &str) -> String {
         let Exceeded { held, limit, wanted } = self;
         let what = if held.instances >= limit.instances {
@@ -93,18 +93,18 @@ impl Exceeded {
     }
 }
 
-/// The namespaces that hold or may hold something.
+/// The namespaces that hold instances or have a limit.
 #[derive(Debug, Default)]
 pub struct Tenants {
     held: BTreeMap<Arc<str>, Held>,
-    /// The part of it that was asked to leave.
+    /// The part of `held` that belongs to instances that were asked to leave.
     leaving: BTreeMap<Arc<str>, Held>,
     limits: BTreeMap<String, Held>,
     owed: Option<Owed>,
 }
 
 impl Tenants {
-    /// Sets what a namespace may hold from now on.
+    /// Sets the limit of a namespace from now on.
     pub fn limit(&mut self, namespace: &str, limit: Held) {
         self.limits.insert(namespace.to_owned(), limit);
     }
@@ -114,14 +114,14 @@ impl Tenants {
         self.held.get(namespace).copied().unwrap_or_default()
     }
 
-    /// Why a further instance would be too many.
+    /// Returns the exceeded limit if the namespace may not start another instance.
     pub fn exceeded(&self, namespace: &str, wanted: Held) -> Option<Exceeded> {
         let held = self.held(namespace);
         let limit = *self.limits.get(namespace)?;
         (!held.has_room(limit, wanted)).then_some(Exceeded { held, limit, wanted })
     }
 
-    /// Whether there will be room when those that were asked to leave have left.
+    /// Whether there will be room once the instances that were asked to leave have ended.
     pub fn fits_soon(&self, namespace: &str, exceeded: Exceeded) -> bool {
         let mut stays = exceeded.held;
         stays.subtract(self.leaving.get(namespace).copied().unwrap_or_default());
@@ -133,7 +133,7 @@ impl Tenants {
         self.leaving.entry(namespace.clone()).or_default().add(one);
     }
 
-    /// Counts an instance, and returns the name of its namespace.
+    /// Counts a new instance, and returns the name of its namespace.
     pub fn take(&mut self, namespace: &str, one: Held) -> Arc<str> {
         let known = self.held.get_key_value(namespace).map(|(name, _)| name.clone());
         let name = known.unwrap_or_else(|| namespace.into());
@@ -141,7 +141,7 @@ impl Tenants {
         name
     }
 
-    /// Counts an instance no more; `had_left` says whether it was asked to leave.
+    /// Stops counting an instance. `had_left` says whether the instance was asked to leave.
     pub fn give(&mut self, namespace: &str, one: Held, had_left: bool) {
         subtract(&mut self.held, namespace, one);
         if had_left {
@@ -150,16 +150,16 @@ impl Tenants {
     }
 }
 
-/// Equal shares of the memory of a node for the namespaces that use it, the default one included.
+/// Equal shares of a node's memory for all namespaces that use the node, including the default one.
 #[derive(Debug)]
 pub struct Shares {
-    /// The namespaces that hold more than a share. `None` is the default one.
+    /// The namespaces that hold more than a share. `None` is the default namespace.
     pub above: Vec<Option<Arc<str>>>,
-    /// Whether the one that wants more stays within its share with it.
+    /// Whether the namespace that wants another instance stays within its share if it gets one.
     pub is_within: bool,
 }
 
-/// Memory that is kept for a namespace below its share until it asks again.
+/// Memory that is reserved for a namespace below its share until the namespace asks again.
 #[derive(Debug)]
 struct Owed {
     to: Option<Arc<str>>,
@@ -167,12 +167,12 @@ struct Owed {
     until_ns: u64,
 }
 
-/// How long memory is kept for a namespace. It asks again much sooner.
+/// How long memory stays reserved for a namespace. The namespace normally asks again much sooner.
 const OWED_NS: u64 = 250_000_000;
 
 impl Tenants {
-    /// The shares when an instance of the namespace `wanting` wants memory and `taken_bytes` are taken.
-    /// `None` if only the default namespace uses the node.
+    /// The shares, if the namespace `wanting` wants memory for an instance and `taken_bytes` of the
+    /// node are taken. `None` if only the default namespace uses the node.
     pub fn shares(
         &self,
         budget_bytes: u64,
@@ -187,7 +187,7 @@ impl Tenants {
         let of_others: u64 = self.held.values().map(|held| held.memory_bytes).sum();
         let of_default = taken_bytes.saturating_sub(of_others);
         let own = wanting.map_or(of_default, |name| self.held(name).memory_bytes);
-        // One that holds nothing yet and waits has a share as well.
+        // A namespace that waits and holds nothing yet has a share as well.
         let waits = self.owed.as_ref().is_some_and(|owed| {
             let holds = match &owed.to {
                 Some(name) => self.held.contains_key(name),
@@ -208,7 +208,8 @@ impl Tenants {
         Some(Shares { above, is_within: own.saturating_add(wanted_bytes) <= share })
     }
 
-    /// Keeps the next memory for a namespace. Returns whether none was kept for it until now.
+    /// Reserves the next free memory for a namespace, unless memory is already reserved for some
+    /// namespace. Returns whether the reservation was made.
     pub fn owe(&mut self, to: Option<&str>, memory_bytes: u64, now_ns: u64) -> bool {
         let is_new = self.owed.as_ref().is_none_or(|owed| owed.until_ns <= now_ns);
         if is_new {
@@ -218,13 +219,13 @@ impl Tenants {
         is_new
     }
 
-    /// Bytes that are kept for another namespace than this one.
+    /// Bytes that are reserved for a namespace other than this one.
     pub fn owed_to_others(&self, name: Option<&str>, now_ns: u64) -> u64 {
         let owed = self.owed.as_ref().filter(|owed| owed.until_ns > now_ns);
         owed.filter(|owed| owed.to.as_deref() != name).map_or(0, |owed| owed.memory_bytes)
     }
 
-    /// A namespace has received memory.
+    /// Ends the reservation of a namespace that has received memory.
     pub fn paid(&mut self, name: Option<&str>) {
         self.owed.take_if(|owed| owed.to.as_deref() == name);
     }
@@ -254,7 +255,7 @@ mod tests {
         assert_eq!(shares.above, [Some("a".into())]);
         assert!(shares.is_within);
         assert!(tenants.shares(100, 70, Some("a"), 10, 0).expect("one").is_within, "it is alone");
-        // With the default namespace there are three.
+        // There are three namespaces, because the default one counts.
         let shares = tenants.shares(100, 100, Some("b"), 40, 0).expect("three of them");
         assert_eq!((shares.above.len(), shares.is_within), (1, false));
         assert!(tenants.owe(Some("b"), 10, 5));

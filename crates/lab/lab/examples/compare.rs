@@ -2,7 +2,7 @@
 //!
 //! `cargo run -p mote-lab --release --example compare [START_MS [SEED [FAMILY]]]`
 //!
-//! Arrivals, run times, start times and limits are equal for every policy; presets have their
+//! Arrivals, run times, start times and limits are the same for every policy. Presets have their
 //! documented defaults. Ratios below 1 are in favour of `auto`.
 
 use mote_lab::{Report, families, simulate, table};

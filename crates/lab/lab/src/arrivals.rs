@@ -8,60 +8,64 @@ use crate::distribution::{Random, exponential, uniform};
 
 const SECOND_NS: f64 = 1e9;
 
-/// The demand of one function. Rates are invocations per second, times are seconds.
+/// The demand for one function. Rates are in invocations per second, and times are in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
     /// A Poisson process: many independent callers.
     Poisson { rate: f64 },
-    /// A timer.
+    /// Calls from a timer.
     Regular {
-        /// Time between two calls.
+        /// The time between two calls.
         period_s: f64,
-        /// Time of the first call.
+        /// The time of the first call.
         first_s: f64,
     },
-    /// Poisson with a rate that follows a line through these points of (time, rate), and keeps the
-    /// value of the last one.
+    /// A Poisson process whose rate follows straight lines through these points of (time, rate).
+    /// After the last point, the rate stays constant.
     Profile {
-        /// Points in order of time, from 0.
+        /// The points in order of time, beginning at time 0.
         points: Vec<(f64, f64)>,
     },
-    /// Poisson with a rate that follows a sine, beginning at its lowest value.
+    /// A Poisson process whose rate follows a sine that begins at its lowest value.
     Diurnal {
         mean_rate: f64,
-        /// Swing as a share of the mean, 0 to 1.
+        /// The amplitude as a share of the mean, from 0 to 1.
         swing: f64,
-        /// Length of one day.
+        /// The length of one day.
         period_s: f64,
     },
-    /// Two Poisson rates that alternate after exponential times: a Markov-modulated process.
+    /// Two Poisson processes that alternate after exponentially distributed times (a
+    /// Markov-modulated process).
     Modulated {
-        /// Rate and mean length of the quiet phase.
+        /// The rate and the mean length of the quiet phase.
         quiet: (f64, f64),
-        /// Rate and mean length of the busy phase.
+        /// The rate and the mean length of the busy phase.
         busy: (f64, f64),
     },
-    /// Callers that send again only after the answer and, if later, after a pause: a closed load.
+    /// A closed load: each caller sends its next call only after the previous answer, and not
+    /// before its pause is over.
     Clients {
-        /// Steps of (length in seconds, callers); the load ends after the last one.
+        /// The steps, each with its length in seconds and its number of callers. The load ends
+        /// after the last step.
         steps: Vec<(f64, u32)>,
-        /// Most calls per second of each caller; 0 means no pause.
+        /// The maximum number of calls per second of each caller; 0 means that callers do not
+        /// pause.
         rate: f64,
     },
-    /// Times from a record.
+    /// Calls at recorded times.
     Recorded {
-        /// (Time, run time) in nanoseconds, in order; for a run time of 0, a value is drawn from
-        /// the function's own distribution.
+        /// The time and the run time of each call in nanoseconds, in order of time. For a run time
+        /// of 0, a value is drawn from the function's distribution.
         calls: Arc<Vec<(u64, u64)>>,
     },
 }
 
-/// A call of an open process.
+/// A call that does not wait for earlier answers (an open process).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Call {
     pub(crate) at_ns: u64,
-    /// 0 when the trace contains no run time.
+    /// The run time in nanoseconds; 0 if the trace contains none.
     pub(crate) service_ns: u64,
 }
 
@@ -80,8 +84,8 @@ impl Source {
         Self { arrivals, at_s: 0.0, next: 0, busy: true, phase_end_s: 0.0 }
     }
 
-    /// The next call, `None` after the last. A closed load has none, because its callers are
-    /// events.
+    /// The next call; `None` after the last call. A closed load always returns `None`, because its
+    /// callers are events.
     pub(crate) fn next(&mut self, random: &mut Random) -> Option<Call> {
         let at_s = match &self.arrivals {
             Arrivals::Clients { .. } => return None,
@@ -129,9 +133,9 @@ impl Source {
     }
 }
 
-/// The next point of a Poisson process with a changing rate. It draws points at the highest rate
-/// and keeps each with the probability given by the rate at its time (Lewis and Shedler's
-/// thinning). Stops at `end_s` if the rate is 0 from there on.
+/// The next point of a Poisson process with a changing rate. `None` if no point is left before
+/// `end_s` and the rate is 0 from then on. Points are drawn at the highest rate, and each is kept
+/// with a probability that is proportional to the rate at its time (Lewis and Shedler's thinning).
 fn thin(
     random: &mut Random,
     from_s: f64,
@@ -160,7 +164,7 @@ fn rate_at(points: &[(f64, f64)], at_s: f64) -> f64 {
     }
 }
 
-/// The number of callers of a closed load at a time, `None` after its end.
+/// The number of callers of a closed load at a time; `None` after the end of the load.
 pub(crate) fn clients_at(steps: &[(f64, u32)], at_ns: u64) -> Option<u32> {
     let mut end_s = 0.0;
     for (length_s, clients) in steps {

@@ -1,5 +1,5 @@
-//! Compares policies in one scenario: the table, the best policy for each measure, and the measures
-//! in which `auto` is not the best.
+//! Compares policies in one scenario. The result is a table that marks the best policy for each
+//! measure, and the list of measures in which `auto` is not the best.
 
 use std::fmt::Write as _;
 
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use crate::{Report, Scenario};
 
-/// A policy that answers less than this share of the best policy's answers does not compete in
-/// waits and costs, because a policy that leaves callers waiting saves the cost of their calls.
+/// A policy that gives fewer answers than this share of the most answers does not compete in waits
+/// and costs, because a policy that leaves callers without an answer saves the cost of their calls.
 const ANSWERED_SHARE: f64 = 0.99;
 const MIB: f64 = 1_048_576.0;
 
-/// One policy in one scenario.
+/// The result of one policy in a scenario.
 #[derive(Debug)]
 pub struct Run {
     /// The policy as the user wrote it.
@@ -25,17 +25,17 @@ pub struct Run {
 /// One scenario with the result of every policy.
 #[derive(Debug)]
 pub struct Comparison {
-    /// Its name.
+    /// The scenario's name.
     pub scenario: String,
     functions: usize,
-    /// Simulated seconds.
+    /// The simulated time in seconds.
     pub duration_s: f64,
     start_ms: f64,
     seed: u64,
     pub runs: Vec<Run>,
 }
 
-/// Which value of a column is the best.
+/// Which value of a column counts as the best.
 #[derive(Clone, Copy, PartialEq)]
 enum Best {
     /// The value is an input of the comparison, so no row is marked as the best.
@@ -49,12 +49,12 @@ enum Best {
 /// One measure of a run.
 struct Column {
     head: &'static str,
-    /// Its key in JSON.
+    /// The column's key in JSON.
     key: &'static str,
-    /// Its name in the sentence about `auto`.
+    /// The column's name in the sentence about `auto`.
     name: &'static str,
     unit: &'static str,
-    /// Values that look the same when printed count as equal.
+    /// The number of printed decimals. Values that are printed the same count as equal.
     decimals: usize,
     best: Best,
     value: fn(&Report) -> f64,
@@ -78,15 +78,15 @@ const COLUMNS: [Column; 14] = [
     Column { head: "PEAK MiB", key: "peak_memory_bytes", name: "peak memory", unit: " MiB", decimals: 0, best: Best::LeastOfWilling, value: |r| r.peak_memory_bytes as f64 / MIB },
 ];
 
-/// Invocations that were neither answered nor refused, because the deadline passed while they
-/// waited. The number includes invocations that the simulator lost, so that a defect in it would
-/// show.
+/// The number of invocations that were neither answered nor refused, because their deadline passed
+/// while they waited. Invocations that the simulator lost are included, so that a defect of the
+/// simulator shows.
 fn lost(report: &Report) -> u64 {
     report.expired + report.lost
 }
 
 impl Comparison {
-    /// For a scenario that has not run yet.
+    /// The comparison of a scenario that has not run yet.
     pub fn new(scenario: &Scenario) -> Self {
         Self {
             scenario: scenario.name.clone(),
@@ -111,7 +111,7 @@ impl Comparison {
         )
     }
 
-    /// The table and the remarks; ends with an empty line.
+    /// The table and the remarks, followed by an empty line.
     pub fn text(&self) -> String {
         let heads = COLUMNS.iter().map(|column| column.head.to_owned());
         let mut rows = vec![std::iter::once("POLICY".to_owned()).chain(heads).collect()];
@@ -174,7 +174,7 @@ impl Comparison {
         })
     }
 
-    /// Runs with the best value of a column; empty if all have the same value.
+    /// The runs with the best value of a column. Empty if all runs have the same value.
     fn best(&self, column: &Column) -> Vec<usize> {
         let willing = |at: &usize| column.best != Best::LeastOfWilling || self.answers_enough(*at);
         let values = || (0..self.runs.len()).filter(willing).map(|at| self.rounded(at, column));
@@ -200,8 +200,8 @@ impl Comparison {
         self.runs[at].report.answered as f64 >= most as f64 * ANSWERED_SHARE
     }
 
-    /// The policies that do not compete, and the measures in which `auto` is not the best: at most
-    /// one sentence each.
+    /// One sentence about the policies that do not compete, and one about the measures in which
+    /// `auto` is not the best. Either may be missing.
     fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         let unwilling: Vec<&str> = (0..self.runs.len())
@@ -220,8 +220,8 @@ impl Comparison {
         remarks
     }
 
-    /// The measures in which `auto` is not the best; `None` if it was not compared with another
-    /// policy.
+    /// A sentence about the measures in which `auto` is not the best. `None` if `auto` was not
+    /// compared with another policy.
     fn verdict(&self) -> Option<String> {
         let auto = self.runs.iter().position(|run| run.policy == "auto")?;
         if self.runs.len() < 2 {
@@ -254,7 +254,7 @@ impl Comparison {
     }
 }
 
-/// `a`, `a and b`, `a, b and c`.
+/// Joins names as `a`, `a and b`, or `a, b and c`.
 fn listed(names: &[&str]) -> String {
     match names {
         [before @ .., last] if !before.is_empty() => format!("{} and {last}", before.join(", ")),
@@ -262,8 +262,8 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// Rows with two spaces between columns. Numbers are aligned at their last digit, and marks follow
-/// them.
+/// Formats rows with two spaces between columns. Numbers are aligned at their last digit, and marks
+/// follow the numbers.
 fn aligned(rows: &[Vec<String>]) -> String {
     let number = |cell: &str| cell.trim_end_matches('*').chars().count();
     let widths: Vec<usize> = (0..rows[0].len())
@@ -281,7 +281,7 @@ fn aligned(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// The series of every run, for spreadsheets and plots.
+/// The time series of every run as CSV, for spreadsheets and plots.
 pub fn csv(comparisons: &[Comparison]) -> String {
     let mut text = String::new();
     for comparison in comparisons {
@@ -300,7 +300,7 @@ pub fn csv(comparisons: &[Comparison]) -> String {
     text
 }
 
-/// A field of CSV (RFC 4180).
+/// Quotes a field for CSV (RFC 4180).
 fn quoted(field: &str) -> String {
     if field.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", field.replace('"', "\"\""))
@@ -318,7 +318,7 @@ mod tests {
 
     type Change = fn(&mut Report);
 
-    /// Runs that differ only in the values that a test sets.
+    /// A comparison of runs that differ only in the values that a test sets.
     fn comparison(changes: &[(&str, Change)]) -> Comparison {
         let mut scenario = family("steady", Policy::Auto, 1, 50.0).expect("a family");
         scenario.duration_s = 1.0;

@@ -5,11 +5,12 @@ use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution as _, Exp, LogNormal};
 use serde::{Deserialize, Serialize};
 
-/// The random generator of the lab: small, fast, and the same on every machine (rust-random/rand).
+/// The random generator of the lab. It is small and fast, and gives the same numbers on every
+/// machine (rust-random/rand).
 pub(crate) type Random = Xoshiro256PlusPlus;
 
-/// An independent stream of random numbers for one part of a scenario, so that a policy that draws
-/// more numbers of one kind does not change those of another.
+/// An independent stream of random numbers for one part of a scenario. If a policy draws more
+/// numbers from one stream, the numbers of the other streams do not change.
 pub(crate) fn stream(seed: u64, part: u64) -> Random {
     Random::seed_from_u64(seed ^ part.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
@@ -18,14 +19,14 @@ pub(crate) fn stream(seed: u64, part: u64) -> Random {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Distribution {
-    /// Always the same.
+    /// Always the same duration.
     Constant { ms: f64 },
-    /// Exponential: coefficient of variation 1.
+    /// Exponentially distributed, so the coefficient of variation is 1.
     Exponential { mean_ms: f64 },
-    /// Lognormal, the usual shape of run and start times.
+    /// Lognormally distributed, as run times and start times usually are.
     LogNormal {
         mean_ms: f64,
-        /// Standard deviation divided by the mean.
+        /// The standard deviation divided by the mean.
         variation: f64,
     },
 }
@@ -39,7 +40,7 @@ impl Distribution {
         }
     }
 
-    /// One value in nanoseconds, at least 1.
+    /// Draws one value in nanoseconds, at least 1.
     pub(crate) fn sample_ns(&self, random: &mut Random) -> u64 {
         let ms = match *self {
             Distribution::Constant { ms } => ms,
@@ -54,17 +55,17 @@ impl Distribution {
     }
 }
 
-/// An exponential value with the given rate; infinite for a rate of 0.
+/// Draws an exponentially distributed value with the given rate; infinite for a rate of 0.
 pub(crate) fn exponential(random: &mut Random, rate: f64) -> f64 {
     Exp::new(rate).map_or(f64::INFINITY, |law| law.sample(random))
 }
 
-/// A lognormal value from the parameters of its logarithm.
+/// Draws a lognormally distributed value from the mean and deviation of its logarithm.
 pub(crate) fn log_normal(random: &mut Random, mu: f64, sigma: f64) -> f64 {
     LogNormal::new(mu, sigma).map_or(0.0, |law| law.sample(random))
 }
 
-/// A uniform value in 0..1.
+/// Draws a uniformly distributed value in 0..1.
 pub(crate) fn uniform(random: &mut Random) -> f64 {
     random.random::<f64>()
 }

@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// An event. Numbers are indices of functions, instances and callers.
+/// An event. Its numbers are indices of functions, instances and callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
-    /// A call of an open process arrives; the function stores its details.
+    /// A call of an open process arrives. The function stores the call's details.
     Arrival { function: u32 },
     /// A caller of a closed load sends a call.
     Send { function: u32, client: u32 },
@@ -14,7 +14,7 @@ pub(crate) enum Event {
     Step { function: u32 },
     /// An invocation ends.
     Done { function: u32, worker: u32, serial: u64 },
-    /// An instance is ready; its start began at `since_ns`.
+    /// An instance is ready. Its start began at `since_ns`.
     Ready { function: u32, since_ns: u64 },
     /// A stopped instance has released its memory.
     Gone { function: u32, worker: u32 },
@@ -28,7 +28,7 @@ pub(crate) enum Event {
     Sample,
 }
 
-/// Events in order of time; equal times in order of entry.
+/// Events in order of time. Events at the same time are in the order in which they were added.
 #[derive(Debug, Default)]
 pub(crate) struct Agenda {
     heap: BinaryHeap<Reverse<(u64, u64, Event)>>,

@@ -1,10 +1,11 @@
 //! The scaling experiments of published studies, under a virtual clock.
 //!
-//! Papers: A = Li et al., "Analyzing Open-Source Serverless Platforms: Characteristics and
-//! Performance", 2021, and its slides of 2019; B = Kjorveziroski and Filiposka, "Kubernetes
+//! The papers are A = Li et al., "Analyzing Open-Source Serverless Platforms: Characteristics and
+//! Performance", 2021, and its slides of 2019; and B = Kjorveziroski and Filiposka, "Kubernetes
 //! Distributions for the Edge", J Supercomput 2022, with the data of
-//! korvoj/k8s-distributions-iot-edge. A value that a paper does not state is chosen so that the
-//! published numbers of its own platform result, and a comment here says so.
+//! korvoj/k8s-distributions-iot-edge. If a paper does not state a value, the value is chosen so
+//! that the simulation gives the published numbers of the paper's platform, and a comment here says
+//! so.
 
 use mote_spec::policy::{HpaSettings, KnativeMetric, KnativeSettings, OpenFaasSettings, Policy};
 
@@ -46,16 +47,16 @@ pub fn about(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Time until a pod is ready. The studies' containers took 5 to 7 s on their clusters (B); with 4 s
-/// the platforms of A reach their published 12 s and 26 s.
+/// The time until a pod is ready. The containers of the studies took 5 to 7 s on their clusters
+/// (B). With 4 s, the platforms of A reach their published 12 s and 26 s.
 const POD_START: Distribution = Distribution::LogNormal { mean_ms: 4_000.0, variation: 0.1 };
-/// Length of a step in B.
+/// The length of a step in B.
 const STEP_S: f64 = 300.0;
-/// CPU time of B's float-operation with n = 100000: ten pods at 0.35 core were fully used at 40
-/// calls per second.
+/// The CPU time of B's float-operation with n = 100000. It follows from ten pods at 0.35 core,
+/// which were fully used at 40 calls per second.
 const FLOAT_MS: f64 = 84.0;
 
-/// Knative as configured in A: target 10, tick 2 s, window 10 s, rate 100.
+/// Knative as configured in A: a target of 10, a tick of 2 s, a window of 10 s, and a rate of 100.
 pub fn knative_of_study(metric: KnativeMetric, utilization_percent: u32) -> Policy {
     Policy::Knative(KnativeSettings {
         metric,
@@ -68,7 +69,7 @@ pub fn knative_of_study(metric: KnativeMetric, utilization_percent: u32) -> Poli
     })
 }
 
-/// OpenFaaS as configured in A: factor 10 %, window 2 s, threshold 10.
+/// OpenFaaS as configured in A: a factor of 10 %, a window of 2 s, and a threshold of 10.
 pub fn openfaas_of_study() -> Policy {
     Policy::OpenFaas(OpenFaasSettings {
         threshold_rps: 10,
@@ -80,27 +81,27 @@ pub fn openfaas_of_study() -> Policy {
     })
 }
 
-/// Kubernetes' rule as configured in B: 100 % of a request of 0.35 core.
+/// Kubernetes' rule as configured in B: a target of 100 % of a request of 0.35 core.
 pub fn hpa_of_study() -> Policy {
     Policy::Hpa(HpaSettings { target_percent: 100, ..HpaSettings::default() })
 }
 
-/// An experiment under a policy; `None` for an unknown name.
+/// The experiment with this name, under a policy. `None` for an unknown name.
 pub fn experiment(name: &str, policy: Policy) -> Option<Scenario> {
     let steps = |clients: &[u32]| clients.iter().map(|count| (STEP_S, *count)).collect();
     let every = |from: u32, to: u32, by: u32| (from..=to).step_by(by as usize).collect::<Vec<_>>();
     Some(match name {
-        // A, IV-C1: 100 connections, 100 requests per second in total, short work.
+        // A, IV-C1: 100 connections make 100 requests per second in total, with short work.
         "scale-workload-steady" => {
             study(name, policy, 60.0, fetch(clients(vec![(60.0, 100)], 1.0), 8.0))
         }
-        // A, backup; the shape is our choice: 10 s at 10 and 10 s at 100 per second, six times.
-        // With 80 ms of work the load needs eight instances.
+        // A, backup: six times 10 s at 10 and 10 s at 100 requests per second. The shape is our
+        // choice. With 80 ms of work, the load needs eight instances.
         "scale-workload-bursty" => {
             let steps = [(10.0, 10), (10.0, 100)].repeat(6);
             study(name, policy, 120.0, fetch(clients(steps, 1.0), 80.0))
         }
-        // A, IV-C2: 100 connections that never pause, with work that uses only CPU.
+        // A, IV-C2: 100 connections never pause, and their work uses only CPU.
         "scale-resource" => {
             let mut function = fetch(clients(vec![(90.0, 100)], 0.0), 80.0);
             function.work.cpu_share = 1.0;
@@ -110,23 +111,24 @@ pub fn experiment(name: &str, policy: Policy) -> Option<Scenario> {
         "keepalive-balance" => {
             study(name, policy, 60.0, fetch(clients(vec![(60.0, 100)], 0.0), 80.0))
         }
-        // A (slides): 9 callers offer 400 per second; one instance serves about 220, because it has
-        // one core and runs all nine at once.
+        // A (slides): 9 callers offer 400 requests per second. One instance serves about 220,
+        // because it has one core and runs all nine at once.
         "low-concurrency-high-rate" => {
             let mut function = fetch(clients(vec![(120.0, 9)], 400.0 / 9.0), 4.5);
             function.work.cpu_share = 1.0;
             function.concurrency = 100;
             study(name, policy, 120.0, function)
         }
-        // A (slides): a small queue refuses most calls of a ramp to 100 per second.
+        // A (slides): the load rises to 100 requests per second, and a small queue refuses most of
+        // them.
         "dropped-demand" => {
             let points = vec![(0.0, 0.0), (30.0, 100.0), (90.0, 100.0)];
             let mut function = fetch(Arrivals::Profile { points }, 80.0);
             function.queue = 4;
             study(name, policy, 90.0, function)
         }
-        // B, 4.4.1: 6 callers at one call per second, float-operation with n = 1000, at most 20
-        // instances.
+        // B, 4.4.1: each of 6 callers makes one call of float-operation with n = 1000 per second.
+        // There are at most 20 instances.
         "native-scaling" => {
             let mut function = fetch(clients(vec![(800.0, 6)], 1.0), 1.0);
             function.max = 20;
@@ -147,7 +149,7 @@ fn clients(steps: Vec<(f64, u32)>, rate: f64) -> Arrivals {
     Arrivals::Clients { steps, rate }
 }
 
-/// The function of A: it waits for a page, one call at a time, 1 to 10 instances.
+/// The function of A. It waits for a page, runs one call at a time, and has 1 to 10 instances.
 fn fetch(arrivals: Arrivals, ms: f64) -> FunctionModel {
     let mut function =
         FunctionModel::new("http-fetch", arrivals, Distribution::Constant { ms }, POD_START);
@@ -158,7 +160,7 @@ fn fetch(arrivals: Arrivals, ms: f64) -> FunctionModel {
     function
 }
 
-/// B, 4.4.2: float-operation with n = 100000 in four threads under one interpreter lock.
+/// B, 4.4.2: float-operation with n = 100000, in four threads that share one interpreter lock.
 fn float(name: &str, policy: Policy, steps: Vec<(f64, u32)>) -> Scenario {
     let duration_s = steps.iter().map(|(length_s, _)| length_s).sum();
     let time = Distribution::LogNormal { mean_ms: FLOAT_MS, variation: 0.05 };

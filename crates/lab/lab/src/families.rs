@@ -1,7 +1,7 @@
 //! The five families of demand on which policies are compared.
 //!
-//! Each family is the same for every policy: equal arrivals, run times and start times, determined
-//! by the seed.
+//! Each family is the same for every policy: the seed determines arrivals, run times and start
+//! times.
 
 use mote_spec::policy::{HpaSettings, KnativeSettings, OpenFaasSettings, Policy};
 
@@ -25,7 +25,7 @@ pub fn about(name: &str) -> Option<&'static str> {
     })
 }
 
-/// The policies that are compared: `auto`, then the presets with their documented defaults.
+/// The policies to compare: `auto`, then the presets with their documented defaults.
 pub fn policies() -> [Policy; 4] {
     [
         Policy::Auto,
@@ -35,7 +35,7 @@ pub fn policies() -> [Policy; 4] {
     ]
 }
 
-/// A family by name, with starts of about `start_ms`. `None` for an unknown name.
+/// The family with this name, with starts of about `start_ms`. `None` for an unknown name.
 pub fn family(name: &str, policy: Policy, seed: u64, start_ms: f64) -> Option<Scenario> {
     let start = Distribution::LogNormal { mean_ms: start_ms, variation: 0.2 };
     let one = |arrivals| {
@@ -43,9 +43,9 @@ pub fn family(name: &str, policy: Policy, seed: u64, start_ms: f64) -> Option<Sc
         vec![FunctionModel::new("f", arrivals, time, start)]
     };
     let (duration_s, functions) = match name {
-        // Load for four instances, which begins at once.
+        // A load for four instances that begins at once.
         "steady" => (1_200.0, one(Arrivals::Poisson { rate: 20.0 })),
-        // A minute at two calls per second, then half a minute at forty.
+        // A minute at two calls per second alternates with half a minute at forty.
         "bursty" => (3_600.0, one(Arrivals::Modulated { quiet: (2.0, 60.0), busy: (40.0, 30.0) })),
         // Two short days with almost no calls at night.
         "diurnal" => {
@@ -72,15 +72,16 @@ pub fn family(name: &str, policy: Policy, seed: u64, start_ms: f64) -> Option<Sc
     })
 }
 
-/// Many functions, few of which are called often. The shapes are from Shahrad et al., "Serverless
-/// in the Wild", USENIX ATC 2020 (Azure Functions). There, 45 % of the applications are called at
-/// most once an hour and 81 % at most once a minute; a lognormal of calls per hour with logarithmic
-/// mean 0.51 and deviation 4.08 matches this. Mean run times in seconds are lognormal with -0.38
-/// and 2.36. A timer calls about one function in six.
+/// Many functions, only a few of which are called often. The shapes are from Shahrad et al.,
+/// "Serverless in the Wild", USENIX ATC 2020 (Azure Functions). In that study, 45 % of the
+/// applications are called at most once an hour and 81 % at most once a minute. A lognormal
+/// distribution of calls per hour with logarithmic mean 0.51 and deviation 4.08 matches these
+/// numbers. Mean run times in seconds are lognormally distributed with logarithmic mean -0.38 and
+/// deviation 2.36. A timer calls about one function in six.
 pub fn heavy_tail(count: usize, seed: u64, start: Distribution) -> Vec<FunctionModel> {
-    /// Limits the rate, so that one function does not dominate the simulation.
+    /// The maximum rate, so that one function does not dominate the simulation.
     const RATE_MAX: f64 = 20.0;
-    /// Limits the load to what the function's 20 instances can serve.
+    /// The maximum load, which the function's 20 instances can serve.
     const ERLANGS_MAX: f64 = 8.0;
     const PERIODS_S: [f64; 6] = [60.0, 300.0, 600.0, 900.0, 1_800.0, 3_600.0];
     let mut random = stream(seed, 0x7a11);

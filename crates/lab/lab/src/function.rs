@@ -1,4 +1,4 @@
-//! One function in the simulation: its pool, its demand, and its counts.
+//! One function in the simulation: its pool, its demand and its counts.
 
 use mote_pool::autoscale::Bounds;
 use mote_pool::{self as pool, Pool, Rules};
@@ -8,14 +8,14 @@ use crate::arrivals::Source;
 use crate::distribution::{Random, stream};
 use crate::scenario::{FunctionModel, NodeModel};
 
-/// The client of an invocation for which no caller of a closed load waits.
+/// Stands for the caller of an invocation if no caller of a closed load waits for it.
 pub(crate) const NO_CLIENT: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Waiting {
     pub(crate) arrived_ns: u64,
     deadline_ns: u64,
-    /// Drawn at arrival, so that every policy has the same work.
+    /// The run time, which is drawn at arrival so that every policy has the same work.
     pub(crate) service_ns: u64,
     pub(crate) client: u32,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Running {
 
 impl pool::Running for Running {
     fn due_ns(&self) -> Option<u64> {
-        // Simulated invocations always end, so the pool need not end them.
+        // Simulated invocations always end, so the pool does not need deadlines to end them.
         None
     }
 }
@@ -56,11 +56,12 @@ impl pool::Running for Running {
 /// The simulator's data about a ready instance.
 #[derive(Debug)]
 pub(crate) struct Instance {
-    /// The time at which it was or will be ready to run its invocations.
+    /// The time from which the instance can run its invocations. While the instance resumes, this
+    /// is in the future.
     pub(crate) ready_ns: u64,
-    /// Whether it was paused and resumes for the next invocation.
+    /// Whether the instance was paused and must resume for the next invocation.
     pub(crate) resumes: bool,
-    /// The number of invocations that it holds.
+    /// The number of invocations that the instance holds.
     pub(crate) running: u32,
     cores: f64,
     cpu_ns: f64,
@@ -79,7 +80,7 @@ impl Instance {
         }
     }
 
-    /// Updates the integral of processor time to `now_ns`, then changes the integrated value.
+    /// Updates the integral of processor time to `now_ns`, then changes the number of cores in use.
     pub(crate) fn burns(&mut self, now_ns: u64, more_cores: f64) {
         self.cpu_ns += self.cores * now_ns.saturating_sub(self.touched_ns) as f64;
         self.touched_ns = now_ns;
@@ -93,7 +94,7 @@ impl pool::Instance for Instance {
         true
     }
 
-    // The simulation reads from the orders of an evaluation which instances should exit.
+    // Nothing to do: the simulation learns from the orders of a look which instances exit.
     fn ask_to_exit(&mut self) {}
 
     fn kill(&mut self) {}
@@ -102,7 +103,7 @@ impl pool::Instance for Instance {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Client {
     pub(crate) last_send_ns: u64,
-    /// Whether the caller waits for an answer or for its next call.
+    /// Whether the caller takes part in the load, so it waits for an answer or for its next call.
     pub(crate) engaged: bool,
 }
 
@@ -113,16 +114,16 @@ pub(crate) struct Function {
     pub(crate) arrival_random: Random,
     pub(crate) work_random: Random,
     pub(crate) start_random: Random,
-    /// Run time of the next scheduled arrival, 0 when not recorded.
+    /// The run time of the next scheduled arrival; 0 if none was recorded.
     pub(crate) next_service_ns: u64,
-    /// Time of the next scheduled evaluation, if any.
+    /// The time of the next scheduled look, if there is one.
     pub(crate) look_ns: Option<u64>,
-    /// Whether an event for the deadline of the longest waiting invocation is scheduled.
+    /// Whether an event is scheduled for the deadline of the invocation that has waited longest.
     pub(crate) expires: bool,
     pub(crate) clients: Vec<Client>,
-    /// Number of the newest instance.
+    /// The number of the newest instance.
     pub(crate) instances: u32,
-    /// The number of invocations that each stopped instance has ended.
+    /// How many invocations each stopped instance has ended.
     pub(crate) served_before: Vec<u64>,
 }
 
@@ -151,7 +152,7 @@ impl Function {
             starts_max: starts_max.clamp(1, node.starts_max.max(1)),
         };
         let mut pool = Pool::new(rules, bounds);
-        // A model without demand is evaluated, too.
+        // Without an autoscaler, a function that is never called would not be evaluated.
         pool.ensure_scaling();
         pool.seed(seed ^ index.rotate_left(32));
         Self {
@@ -170,12 +171,13 @@ impl Function {
         }
     }
 
-    /// Gives the pool the resource use of its instances, if its rule uses it.
+    /// Gives the pool the resource use of its instances, if the pool's rule depends on that.
     pub(crate) fn measure(&mut self, now_ns: u64) {
         if !self.pool.wants_measures(now_ns) {
             return;
         }
-        // Half of the limit when idle, all of it when full: enough to test the memory rule.
+        // An instance uses half of its limit when idle and all of it when full, which is enough to
+        // test the memory rule.
         let half = self.model.memory_bytes / 2;
         let full = u64::from(self.model.concurrency.max(1));
         for (_, worker) in self.pool.workers_mut() {
@@ -191,14 +193,14 @@ impl Function {
         self.pool.in_flight() == 0 && self.pool.queued() == 0
     }
 
-    /// Instances that serve and are not paused.
+    /// The number of instances that serve and are not paused.
     pub(crate) fn awake(&self) -> u32 {
         let awake =
             |worker: &pool::Worker<Running, Instance>| !worker.is_draining() && !worker.is_paused();
         self.pool.workers().filter(|(_, worker)| awake(worker)).count() as u32
     }
 
-    /// The number of invocations that each instance has ended, beginning with stopped instances.
+    /// How many invocations each instance has ended, beginning with stopped instances.
     pub(crate) fn served(&self) -> Vec<u64> {
         let live = self.pool.workers().map(|(_, worker)| worker.served());
         self.served_before.iter().copied().chain(live).collect()

@@ -1,17 +1,19 @@
-//! The lab: scaling decisions against a virtual clock.
+//! The lab tests scaling decisions under a virtual clock.
 //!
-//! A discrete event simulation of one node with any number of functions. Instances, queues and
-//! callers are modelled. The code of `mote-core` that the engine runs makes every decision
-//! (admission, balancing, scaling, the node's budget), so a result also applies to the daemon, and
-//! a defect found here is a defect there. Hours pass in seconds, and equal seeds give equal results
-//! on every machine.
+//! It is a discrete event simulation of one node with any number of functions. Instances, queues
+//! and callers are modelled. All decisions (admission, balancing, scaling, the node's budget) come
+//! from `mote-pool`, the code that the engine runs. A result therefore also applies to the daemon,
+//! and a defect found here is a defect of the daemon. Hours pass in seconds, and equal seeds give
+//! equal results on every machine.
 //!
 //! Start with [`Scenario`], then [`simulate`], then [`Report`]. [`families`] makes the demand for
-//! comparing policies, [`experiments`] the named experiments of published studies, and [`trace`]
-//! reads recorded demand. [`comparison`] compares the reports of policies, and [`plot`] draws them.
+//! comparing policies, [`experiments`] contains the experiments of published studies by name, and
+//! [`trace`] reads recorded demand. [`comparison`] compares the reports of policies, and [`plot`]
+//! draws them.
 //!
-//! The model leaves out the network, the handover to a worker, deadlines of running invocations,
-//! and CPU sharing beyond one factor that is fixed when an invocation begins.
+//! The model leaves out the network, the handover to a worker, and deadlines of running
+//! invocations. Sharing of processors is modelled only by one factor, which is fixed when an
+//! invocation begins.
 //!
 //! The files:
 //!

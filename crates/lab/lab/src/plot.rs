@@ -1,7 +1,7 @@
-//! Draws the policies over time, next to each other, as one self-contained SVG.
+//! Draws what policies do over time, next to each other, as one self-contained SVG.
 //!
-//! Each scenario is a block with a column per policy and three rows: demand, instances, queue. The
-//! panels of a row have the same scale, so that their heights can be compared.
+//! Each scenario is a block with one column per policy and three rows: demand, instances and queue.
+//! All panels of a row have the same scale, so that their heights can be compared.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::comparison::{Comparison, Run};
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type PlotError<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
 
-// Okabe and Ito's colours, which people with every common kind of colour vision can distinguish.
+// Colours by Okabe and Ito, which people with all common kinds of colour vision can distinguish.
 const BLUE: RGBColor = RGBColor(0, 114, 178);
 const ORANGE: RGBColor = RGBColor(230, 159, 0);
 const GREEN: RGBColor = RGBColor(0, 158, 115);
@@ -33,7 +33,8 @@ const LEGEND_HEIGHT: u32 = 34;
 const LEGEND_STEP: i32 = 150;
 const FONT: &str = "sans-serif";
 
-/// The value of a point; the number is the seconds since the point before.
+/// Computes the value that is drawn for a point. The second argument is the time in seconds since
+/// the previous point.
 type Value = fn(&Point, f64) -> f64;
 
 /// The content of a row of panels.
@@ -41,7 +42,7 @@ struct Row {
     axis: &'static str,
     /// The value that is drawn as a filled area, and its colour.
     area: (Value, RGBColor),
-    /// The value that is drawn as a line above it.
+    /// The value that is drawn as a line over the area.
     line: Option<(Value, RGBColor)>,
 }
 
@@ -67,7 +68,7 @@ const LEGEND: [(&str, RGBColor, bool); 5] = [
     ("waiting", PURPLE, true),
 ];
 
-/// Draws all scenarios below each other.
+/// Draws all scenarios, one below the other.
 pub fn svg(comparisons: &[Comparison]) -> Result<String, String> {
     let columns = comparisons.iter().map(|it| it.runs.len()).max().unwrap_or(0).max(1) as u32;
     let block_height = TITLE_HEIGHT + PANEL_HEIGHT * ROWS.len() as u32;
@@ -183,7 +184,7 @@ fn draw_panel<'a>(
     Ok(())
 }
 
-/// The points (seconds, value) of a run.
+/// The points of a run as (seconds, value).
 fn series(run: &Run, value: Value) -> impl Iterator<Item = (f64, f64)> {
     let points = &run.report.series;
     points.iter().enumerate().map(move |(at, point)| {
@@ -197,7 +198,7 @@ fn series(run: &Run, value: Value) -> impl Iterator<Item = (f64, f64)> {
 struct TimeUnit {
     axis: &'static str,
     seconds: f64,
-    /// The end of the axis in this unit.
+    /// The end of the time axis in this unit.
     end: f64,
 }
 

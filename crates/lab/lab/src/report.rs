@@ -5,44 +5,42 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-/// A summary of durations, in milliseconds, over all invocations that were answered.
+/// A summary of a duration over all answered invocations, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct WaitSummary {
     pub mean_ms: f64,
     pub p50_ms: f64,
-    /// 95th percentile.
     pub p95_ms: f64,
-    /// 99th percentile.
     pub p99_ms: f64,
     pub max_ms: f64,
 }
 
-/// One point in time of the run.
+/// The values at one point in time of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Seconds since the beginning.
     pub time_s: f64,
-    /// Invocations offered since the point before.
+    /// Invocations offered since the previous point.
     pub offered: u64,
-    /// Invocations answered since the point before.
+    /// Invocations answered since the previous point.
     pub answered: u64,
     pub ready: u32,
     pub starting: u32,
-    /// Invocations running.
+    /// The number of running invocations.
     pub in_flight: u32,
-    /// Invocations waiting.
+    /// The number of waiting invocations.
     pub queued: u32,
-    /// Memory reserved, in bytes.
+    /// The reserved memory in bytes.
     pub memory_bytes: u64,
 }
 
-/// Result of one simulation.
+/// The result of one simulation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     pub scenario: String,
     pub policy: String,
     pub functions: u32,
-    /// Simulated time with demand.
+    /// The simulated time during which there was demand, in seconds.
     pub duration_s: f64,
     /// Invocations that were sent.
     pub offered: u64,
@@ -52,51 +50,55 @@ pub struct Report {
     pub refused: u64,
     /// Invocations whose deadline passed while they waited.
     pub expired: u64,
-    /// Invocations with no known result: always 0, unless the simulated code loses work.
+    /// Invocations without a known result. This is always 0, unless the simulated code loses work.
     pub lost: u64,
     /// Answered invocations that arrived before their instance was ready.
     pub cold: u64,
-    /// Their share of the answered invocations.
+    /// The cold invocations as a share of the answered ones.
     pub cold_share: f64,
-    /// Time between arrival and dispatch to an instance.
+    /// The time between arrival and dispatch to an instance.
     pub wait: WaitSummary,
-    /// Time between arrival and answer.
+    /// The time between arrival and answer.
     pub response: WaitSummary,
-    /// Time from the beginning of a start until the instance was stopped, summed over instances.
+    /// The time from the beginning of each start until the instance was stopped, summed over all
+    /// instances.
     pub instance_seconds: f64,
-    /// The part of it without any invocation: while starting, idle or paused.
+    /// The part of `instance_seconds` in which an instance had no invocation, because it was
+    /// starting, idle or paused.
     pub wasted_seconds: f64,
     pub starts: u64,
-    /// What starts and the memory of instances without work cost, in seconds of one processor. A start
-    /// uses the processor as long as it lasts.
+    /// The cost of starts and of the memory of instances without work, in seconds of one processor.
+    /// A start uses the processor for all of its time.
     pub cost_s: f64,
     pub start_reasons: BTreeMap<String, u64>,
     /// Instances that were stopped to release memory for others.
     pub evictions: u64,
     /// Starts that the node's budget delayed.
     pub starts_refused: u64,
-    /// Most instances at once.
+    /// The largest number of instances that existed at once.
     pub peak_instances: u32,
-    /// Most memory reserved at once, in bytes.
+    /// The largest amount of memory that was reserved at once, in bytes.
     pub peak_memory_bytes: u64,
-    /// The number of invocations answered at each instance index; only for a single function.
+    /// How many invocations each instance answered, by its index. Recorded only if there is a
+    /// single function.
     pub served_by: Vec<u64>,
     /// The run over time.
     pub series: Vec<Point>,
 }
 
 impl Report {
-    /// Seconds until `ready` instances were ready for the first time, to the series' resolution.
+    /// The time in seconds until `ready` instances were ready for the first time, to the resolution
+    /// of the series.
     pub fn time_to(&self, ready: u32) -> Option<f64> {
         self.series.iter().find(|point| point.ready >= ready).map(|point| point.time_s)
     }
 
-    /// Most ready instances in a period.
+    /// The largest number of ready instances in a period.
     pub fn most_ready(&self, from_s: f64, to_s: f64) -> u32 {
         self.between(from_s, to_s).map(|point| point.ready).max().unwrap_or(0)
     }
 
-    /// Invocations answered per second in a period.
+    /// The number of invocations answered per second in a period.
     pub fn answered_rate(&self, from_s: f64, to_s: f64) -> f64 {
         self.between(from_s, to_s).map(|point| point.answered).sum::<u64>() as f64 / (to_s - from_s)
     }

@@ -1,4 +1,4 @@
-//! Carries out a pool's orders in the simulation: it starts and stops instances within the node's
+//! Carries out a pool's orders in the simulation. It starts and stops instances within the node's
 //! budget.
 
 use mote_pool::budget::{Budget, IdleInstance, Lack, Taken, Verdict, admit_start};
@@ -8,13 +8,13 @@ use crate::event::Event;
 use crate::function::Instance;
 use crate::simulation::Simulation;
 
-/// Time until the memory of a stopped instance is free again.
+/// The time until the memory of a stopped instance is free again.
 const STOP_NS: u64 = 5_000_000;
-/// The assumed time of a start until one was measured; it is only compared with others.
+/// The assumed duration of a start until one has been measured. It is used only for comparisons.
 const START_NS_GUESS: u64 = 50_000_000;
 
 impl Simulation<'_> {
-    /// Schedules an evaluation of the pool for `at_ns` at the latest.
+    /// Schedules a look at the pool, not later than `at_ns`.
     pub(crate) fn look_at(&mut self, function: usize, at_ns: u64) {
         let at_ns = at_ns.max(self.now_ns);
         let state = &mut self.functions[function];
@@ -46,7 +46,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Starts instances as far as the node's budget allows.
+    /// Starts as many of the ordered instances as the node's budget allows.
     fn start(&mut self, function: usize, start: Start) {
         for started in 0..start.count {
             match self.admit(function, start) {
@@ -70,7 +70,8 @@ impl Simulation<'_> {
         self.functions[function].pool.starts_granted();
     }
 
-    /// Checks whether the budget allows one more instance; evicts others if it may.
+    /// Checks whether the budget allows one more instance. Evicts idle instances if `start` permits
+    /// that.
     fn admit(&mut self, function: usize, start: Start) -> Result<(), (Lack, u64)> {
         let budget =
             Budget { memory_bytes: self.node.memory_bytes, starts_max: self.node.starts_max };
@@ -127,7 +128,7 @@ impl Simulation<'_> {
         self.agenda.at(now_ns + lasts_ns, event);
     }
 
-    /// Idle instances of other functions, and how often those functions are called.
+    /// The idle instances of other functions, with the recent demand for those functions.
     fn idle_instances(&self, asking: usize) -> Vec<IdleInstance> {
         let mut idle = Vec::new();
         for (owner, state) in self.functions.iter().enumerate() {
@@ -151,7 +152,7 @@ impl Simulation<'_> {
         idle
     }
 
-    /// Handles the end of an instance's process, after which its memory is free.
+    /// Handles the end of an instance's process, which frees the instance's memory.
     pub(crate) fn gone(&mut self, function: usize, key: usize) {
         let state = &mut self.functions[function];
         let Some(worker) = state.pool.worker(key) else { return };

@@ -6,23 +6,23 @@ use serde::{Deserialize, Serialize};
 use crate::arrivals::Arrivals;
 use crate::distribution::Distribution;
 
-/// A node, its functions and their demand, under one policy.
+/// A node, its functions and the demand for them, under one policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Scenario {
-    /// Its name in outputs.
+    /// The scenario's name in outputs.
     pub name: String,
-    /// Equal seeds give equal results.
+    /// The seed of all random numbers. Equal seeds give equal results.
     pub seed: u64,
-    /// The end of demand. Calls that are in the system by then are still answered. Instances are
-    /// counted until here.
+    /// When demand ends. Calls that are in the system by then are still answered. Instances are
+    /// counted only until then.
     pub duration_s: f64,
-    /// Time between two points of the series; 0 records none.
+    /// The time between two points of the series; 0 records no series.
     pub sample_s: f64,
     /// The machine.
     pub node: NodeModel,
-    /// The rule that scales every function.
+    /// The policy that scales every function.
     pub policy: Policy,
-    /// The rule that chooses instances.
+    /// The rule that chooses the instance for an invocation.
     pub balance: Balance,
     pub functions: Vec<FunctionModel>,
 }
@@ -30,33 +30,34 @@ pub struct Scenario {
 /// One machine.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct NodeModel {
-    /// Cores; invocations slow down when they ask for more CPU than there is.
+    /// The number of cores. Invocations slow down if together they need more.
     pub cores: f64,
-    /// Largest sum of the instances' memory limits, in bytes.
+    /// The maximum sum of the instances' memory limits, in bytes.
     pub memory_bytes: u64,
-    /// Most instances that start at once.
+    /// The maximum number of instances that start at once.
     pub starts_max: u32,
-    /// Generic sandboxes that can become an instance of any function.
+    /// The number of generic sandboxes that wait to become an instance of any function.
     pub prewarmed: u32,
 }
 
 impl Default for NodeModel {
-    /// More than any scenario needs; scenarios in which budgets matter set them.
+    /// A node with more resources than any scenario needs. A scenario that tests a budget sets its
+    /// own values.
     fn default() -> Self {
         Self { cores: 1_024.0, memory_bytes: 1 << 50, starts_max: 1 << 20, prewarmed: 0 }
     }
 }
 
-/// The time until an instance is ready.
+/// How long it takes until an instance is ready, by the kind of start.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StartModel {
-    /// For a start without any preparation.
+    /// The time of a start without any preparation.
     pub cold: Distribution,
-    /// For a start from a waiting generic sandbox.
+    /// The time of a start from a waiting generic sandbox.
     pub prewarmed: Distribution,
-    /// For resuming a paused instance.
+    /// The time to resume a paused instance.
     pub resume: Distribution,
-    /// An idle instance is paused after this time; `None` means never.
+    /// How long an instance must be idle before it is paused; `None` means never.
     pub pause_after_s: Option<f64>,
 }
 
@@ -68,43 +69,42 @@ impl StartModel {
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct WorkModel {
-    /// Its run time when it has the CPU that it needs.
+    /// The run time of an invocation that gets all the CPU it needs.
     pub time: Distribution,
-    /// Share of it that uses CPU, 0 to 1; the rest is waiting.
+    /// The share of the run time that uses CPU, from 0 to 1. The rest is waiting.
     pub cpu_share: f64,
-    /// Cores that one instance can use; an interpreter with a lock has 1.
+    /// The number of cores that one instance can use. An interpreter with a global lock can use 1.
     pub cores_per_instance: f64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FunctionModel {
-    /// Its name in outputs.
+    /// The function's name in outputs.
     pub name: String,
-    /// The times of its calls.
+    /// The times at which the function is called.
     pub arrivals: Arrivals,
     pub work: WorkModel,
     pub start: StartModel,
-    /// Most invocations that one instance runs at once.
+    /// The maximum number of invocations that one instance runs at once.
     pub concurrency: u32,
-    /// Most invocations that wait.
+    /// The maximum number of waiting invocations.
     pub queue: u32,
-    /// Longest wait in milliseconds.
+    /// The longest time that an invocation may wait, in milliseconds.
     pub timeout_ms: u64,
-    /// Fewest instances.
+    /// The minimum number of instances.
     pub min: u32,
-    /// Most instances.
+    /// The maximum number of instances.
     pub max: u32,
-    /// Longest time that an idle instance is kept, in milliseconds.
+    /// The longest time for which an idle instance is kept, in milliseconds.
     pub idle_timeout_ms: u64,
-    /// Memory limit of one instance in bytes.
+    /// The memory limit of one instance in bytes.
     pub memory_bytes: u64,
-    /// CPU that is guaranteed to one instance, in thousandths of a core.
+    /// The CPU that is guaranteed to one instance, in thousandths of a core.
     pub cpu_millis: u32,
 }
 
 impl FunctionModel {
-    /// A function with the defaults of `mote-spec`, which runs one CPU-bound invocation at a
-    /// time.
+    /// A function with the defaults of `mote-spec` that runs one CPU-bound invocation at a time.
     pub fn new(name: &str, arrivals: Arrivals, time: Distribution, cold: Distribution) -> Self {
         Self {
             name: name.to_owned(),

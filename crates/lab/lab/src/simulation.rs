@@ -1,5 +1,6 @@
-//! The event loop: arrivals, dispatch, ends. [`mote_pool`], the type that the daemon drives,
-//! decides about the queue, the instances and their number. Starts and stops are in `scaling.rs`.
+//! The event loop, with the arrival, dispatch and end of invocations. A [`mote_pool::Pool`], which
+//! is the type that the daemon drives too, decides about the queue, the instances and their number.
+//! Starts and stops are in `scaling.rs`.
 
 use mote_pool::{Dispatched, Pool, Refusal};
 
@@ -10,7 +11,8 @@ use crate::report::Report;
 use crate::scenario::{NodeModel, Scenario};
 use crate::tally::Tally;
 
-/// Runs a scenario to its end. Deterministic; time and memory grow with arrivals and functions.
+/// Runs a scenario to its end. The result is deterministic. Time and memory grow with the number of
+/// arrivals and functions.
 pub fn simulate(scenario: &Scenario) -> Report {
     let mut simulation = Simulation::new(scenario);
     simulation.run();
@@ -26,9 +28,9 @@ pub(crate) struct Simulation<'a> {
     pub(crate) functions: Vec<Function>,
     pub(crate) tally: Tally,
     pub(crate) prewarmed: u32,
-    /// CPU that running invocations could use, in cores.
+    /// How many cores the running invocations could use together.
     cores_wanted: f64,
-    /// Counts releases of the node's resources by instances.
+    /// Incremented whenever an instance gives resources back to the node.
     pub(crate) version: u64,
 }
 
@@ -126,8 +128,8 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Handles a possible change in the number of callers of a closed load. New callers begin at
-    /// different times, spread over their pause.
+    /// Handles a step in which the number of callers of a closed load may change. New callers do
+    /// not begin at the same time, but are spread over their pause.
     fn step(&mut self, function: usize) {
         let now_ns = self.now_ns;
         let state = &mut self.functions[function];
@@ -168,7 +170,7 @@ impl<'a> Simulation<'a> {
         self.arrive(function, 0, client);
     }
 
-    /// A caller of a closed load has received its answer, whatever the answer is.
+    /// Notes that a caller of a closed load has received some answer, and schedules its next call.
     fn answered_client(&mut self, function: usize, client: u32) {
         if client == NO_CLIENT {
             return;
@@ -177,8 +179,8 @@ impl<'a> Simulation<'a> {
         let Arrivals::Clients { rate, .. } = &state.model.arrivals else { return };
         let pause_ns = if *rate > 0.0 { (1e9 / rate) as u64 } else { 0 };
         let turn_ns = state.clients[client as usize].last_send_ns + pause_ns;
-        // Without this step, a caller that is refused at once would repeat for ever at the same
-        // virtual time.
+        // Without this extra microsecond, a caller that is refused at once would repeat its call
+        // forever at the same virtual time.
         let at_ns = turn_ns.max(self.now_ns + 1_000);
         self.agenda.at(at_ns, Event::Send { function: function as u32, client });
     }
@@ -221,7 +223,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Answers invocations whose deadline has passed while they waited.
+    /// Ends invocations whose deadline has passed while they waited.
     fn expire(&mut self, function: usize) {
         let expired = self.functions[function].pool.expire(self.now_ns);
         for (waiting, _) in expired.waiting {
@@ -236,7 +238,8 @@ impl<'a> Simulation<'a> {
         self.answered_client(function, waiting.client);
     }
 
-    /// Gives waiting invocations to instances with room. A function that becomes idle is evaluated.
+    /// Gives waiting invocations to instances with room. If the function has become idle, schedules
+    /// a look.
     pub(crate) fn dispatch(&mut self, function: usize) {
         let now_ns = self.now_ns;
         let state = &mut self.functions[function];
@@ -249,7 +252,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Calls a method of a pool that begins invocations.
+    /// Calls a method of the pool that can begin invocations.
     pub(crate) fn with_pool<T>(
         &mut self,
         function: usize,

@@ -1,4 +1,4 @@
-//! The counts of the whole node, and the report made of them.
+//! The counts of the whole node, and the report that is computed from them.
 
 use std::collections::BTreeMap;
 
@@ -16,23 +16,23 @@ pub(crate) struct Tally {
     pub(crate) refused: u64,
     pub(crate) expired: u64,
     pub(crate) cold: u64,
-    /// Invocations waiting or running.
+    /// The number of waiting and running invocations.
     pub(crate) inside: u64,
     pub(crate) waits: Waits,
     pub(crate) responses: Waits,
     pub(crate) memory_bytes: u64,
-    /// Instances in a cold start.
+    /// The number of instances in a cold start.
     pub(crate) starting: u32,
-    /// Instances with work.
+    /// The number of instances with work.
     pub(crate) busy: u32,
-    /// Their memory.
+    /// The memory of the instances with work.
     pub(crate) busy_bytes: u64,
     pub(crate) evictions: u64,
     pub(crate) starts_refused: u64,
     instances: u32,
     instances_ns: f64,
     busy_ns: f64,
-    /// Memory of instances without work over time, in byte-nanoseconds.
+    /// The time integral of the memory of instances without work, in byte-nanoseconds.
     idle_byte_ns: f64,
     starting_ns: f64,
     at_ns: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Updates the integrals to `now_ns`; nothing is integrated after the end of the demand.
+    /// Updates the integrals to `now_ns`. They stop growing when the demand ends.
     pub(crate) fn advance(&mut self, now_ns: u64, end_ns: u64) {
         let now_ns = now_ns.min(end_ns);
         let elapsed_ns = now_ns.saturating_sub(self.at_ns) as f64;
@@ -88,7 +88,7 @@ impl Tally {
         self.sampled = (self.offered, self.answered);
     }
 
-    /// The report of a run of `scenario`; `functions` is the state of its functions at the end.
+    /// The report of a run of `scenario`. `functions` are its functions in their final state.
     pub(crate) fn report(self, scenario: &Scenario, functions: &[Function]) -> Report {
         let served_by = match functions {
             [only] => only.served(),

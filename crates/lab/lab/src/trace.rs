@@ -1,22 +1,23 @@
-//! Recorded demand: `time_s,function[,service_ms]`, one call per line.
+//! Reads recorded demand in the form `time_s,function[,service_ms]`, with one call per line.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::arrivals::Arrivals;
 
-/// Most calls of one trace: 100 million take 1.6 GB.
+/// The maximum number of calls in one trace. 100 million calls take 1.6 GB.
 pub const CALLS_MAX: usize = 100_000_000;
-/// Most functions of one trace: each is evaluated separately.
+/// The maximum number of functions in one trace. It is smaller, because each function is evaluated
+/// separately.
 pub const FUNCTIONS_MAX: usize = 10_000;
 
-/// The reason why a trace cannot be read.
+/// Why a trace cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
     /// A line that is not a call.
     #[error("line {line}: {problem}")]
     Line {
-        /// Counted from 1.
+        /// The number of the line, counted from 1.
         line: usize,
         problem: &'static str,
     },
@@ -28,9 +29,9 @@ pub enum TraceError {
     TooManyFunctions,
 }
 
-/// Demand per function, in order of name. Lines may be in any order. Empty lines, lines that begin
-/// with `#`, a heading `time_s,...` above the calls and a byte order mark are skipped. If a run
-/// time is missing, a value is drawn from the function's own distribution.
+/// The demand per function, in order of the functions' names. Lines may be in any order. Empty
+/// lines, lines that begin with `#`, a heading `time_s,...` above the calls and a byte order mark
+/// are skipped. If a line has no run time, a value is drawn from the function's distribution.
 pub fn read(text: &str) -> Result<BTreeMap<String, Arrivals>, TraceError> {
     let mut calls: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     let mut count = 0;
@@ -67,7 +68,7 @@ pub fn read(text: &str) -> Result<BTreeMap<String, Arrivals>, TraceError> {
     Ok(calls.into_iter().map(of).collect())
 }
 
-/// A finite number that is not negative.
+/// Parses a finite number that is not negative.
 fn number(text: Option<&str>) -> Option<f64> {
     text?.parse().ok().filter(|value: &f64| value.is_finite() && (0.0..1e9).contains(value))
 }

@@ -1,15 +1,15 @@
-//! A histogram for any number of waiting times in constant memory.
+//! A histogram of any number of waiting times, in constant memory.
 
 use crate::report::WaitSummary;
 
-/// Bins per doubling: a percentile is exact to 1 %.
+/// The number of bins per doubling, so that a percentile is exact to 1 %.
 const BINS_PER_OCTAVE: f64 = 64.0;
-/// Waits below this share one bin, because a microsecond is not noticeable.
+/// Waits below this time share one bin, because nobody notices a microsecond.
 const FIRST_NS: f64 = 1_000.0;
-/// 1 µs to more than a day.
+/// The number of bins, which cover 1 µs to more than a day.
 const BINS: usize = 64 * 37;
 
-/// A histogram of waits with logarithmic bins, and their exact sum.
+/// A histogram of waits with logarithmic bins, and the exact sum of the waits.
 #[derive(Debug)]
 pub(crate) struct Waits {
     bins: Vec<u64>,
@@ -47,7 +47,7 @@ impl Waits {
         self.sum_ns / self.count.max(1) as f64 / 1e6
     }
 
-    /// The wait that `share` of the invocations did not exceed; 0 when it is below a microsecond.
+    /// The wait that a `share` of the invocations did not exceed; 0 if it is below a microsecond.
     fn quantile_ms(&self, share: f64) -> f64 {
         let rank = (share * self.count as f64).ceil().max(1.0) as u64;
         let mut below = 0;

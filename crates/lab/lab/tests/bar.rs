@@ -1,6 +1,7 @@
-//! What `auto` promises against the rules of other platforms: its callers wait less under every one
-//! of them. What it costs is bounded, in instance-seconds and in the sum of memory and starts (R105,
-//! R118, decision 0013). `--example compare` prints the figures.
+//! Tests what `auto` promises in comparison with the rules of other platforms. The callers of
+//! `auto` wait less than those of any other rule, in every family. The cost of `auto` is bounded,
+//! both in instance-seconds and in the sum of memory and starts (R105, R118, decision 0013).
+//! `--example compare` prints the figures.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,22 +9,22 @@ use mote_lab::families::{FAMILIES, family, policies};
 use mote_lab::{Report, simulate};
 use mote_spec::policy::Policy;
 
-/// This seed is not one of those with which constants were chosen.
+/// This seed was not used to choose any constant.
 const SEED: u64 = 11;
 const START_MS: f64 = 50.0;
 
 fn run(name: &str, policy: Policy) -> Report {
     let mut scenario = family(name, policy, SEED, START_MS).unwrap();
-    // A part of the functions, for one hour, so that the test ends within seconds.
+    // Only some of the functions, and at most one hour, so that the test ends within seconds.
     scenario.functions.truncate(200);
     scenario.duration_s = scenario.duration_s.min(3_600.0);
     simulate(&scenario)
 }
 
-/// What `auto` costs over the rules of Knative, Kubernetes and OpenFaaS in [`run`] of each family, in
-/// instance-seconds and in the sum of memory and starts. Knative's rule is cheaper where demand is
-/// steady, and callers wait four times as long there; OpenFaaS's rule answers a third of the calls in
-/// bursts, and saves the cost of the others.
+/// The cost of `auto` divided by the cost under the rules of Knative, Kubernetes and OpenFaaS, for
+/// [`run`] of each family: in instance-seconds, and in the sum of memory and starts. Knative's rule
+/// is cheaper if demand is steady, but callers wait four times as long. OpenFaaS's rule answers
+/// only a third of the calls in bursts, and so saves the cost of the others.
 const COSTS: [(&str, [(f64, f64); 3]); 5] = [
     ("steady", [(1.27, 2.16), (1.35, 2.83), (0.47, 0.46)]),
     ("bursty", [(0.58, 0.58), (0.80, 1.00), (4.34, 8.98)]),

@@ -1,5 +1,6 @@
-//! The presets must reproduce what published studies found for their rules, and `auto` must behave
-//! correctly where a rule does not (R79, R91, R92, R94, R95, R99 to R106, R125, R127).
+//! The presets must reproduce what published studies found for the rules of other platforms. Where
+//! such a rule behaves incorrectly, `auto` must behave correctly (R79, R91, R92, R94, R95, R99 to
+//! R106, R125, R127).
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -36,14 +37,15 @@ fn scale_workload_steady() {
     let ours = run("scale-workload-steady", Policy::Rps { target: 10 });
     let auto = run("scale-workload-steady", Policy::Auto);
     let to_ten = |report: &Report| report.time_to(10).unwrap();
-    // The paper reports 12 s, several at a time, and 26 s, one at a time.
+    // The paper reports 12 s for Knative, which starts several instances at a time, and 26 s for
+    // OpenFaaS, which starts one at a time.
     assert!(to_ten(&knative) <= 12.0, "{}", to_ten(&knative));
     assert!((20.0..=30.0).contains(&to_ten(&openfaas)), "{}", to_ten(&openfaas));
     let most_at_once = |report: &Report| report.series.iter().map(|point| point.starting).max();
     assert!(most_at_once(&knative) >= Some(4), "several at a time");
     assert!(to_ten(&ours) <= to_ten(&knative), "{}", to_ten(&ours));
-    // The target asks for ten instances; a load below one erlang needs a few, whatever was queued
-    // at the start.
+    // The target asks for ten instances. The load is below one erlang, so `auto` needs only a few,
+    // however many calls were queued at the start.
     let most = auto.most_ready(20.0, 60.0);
     assert!(most <= 4, "{most}: {:?} {:?}", auto.start_reasons, auto.series);
     assert!(auto.wait.p50_ms <= 10.0, "{:?}", auto.wait);
@@ -58,10 +60,10 @@ fn scale_workload_bursty() {
         assert!(auto.wait.p99_ms < other.wait.p99_ms, "{} {}", auto.wait.p99_ms, other.policy);
         assert!(auto.answered >= other.answered, "{}", other.policy);
     }
-    // 8 erlangs need nearly ten instances, started several at a time, within the paper's 12 s of
-    // the first burst.
+    // 8 erlangs need nearly ten instances. `auto` starts several at a time, within the paper's 12 s
+    // after the beginning of the first burst.
     assert!(auto.time_to(8).unwrap() <= 22.0, "{:?}", auto.time_to(8));
-    // Every burst of 10 s after the first has emptied its queue by its second half.
+    // After the first burst, each burst of 10 s has an empty queue by its second half.
     for burst in 1..6 {
         let from_s = f64::from(burst) * 20.0 + 15.0;
         let queued = auto.series.iter().find(|point| point.time_s >= from_s).unwrap().queued;
@@ -77,7 +79,8 @@ fn scale_resource() {
     let auto = run("scale-resource", Policy::Auto);
     assert!(cpu.time_to(10).unwrap() <= 40.0, "{:?}", cpu.time_to(10));
     assert!(auto.time_to(10).unwrap() <= 40.0, "{:?}", auto.time_to(10));
-    // At full use the rule measures twice the target, so it doubles, once per period of 15 s.
+    // At full use, the rule measures twice the target, so it doubles the instances once per period
+    // of 15 s.
     let times: Vec<f64> = [2, 4, 10].iter().map(|ready| hpa.time_to(*ready).unwrap()).collect();
     assert!(times[1] - times[0] >= 10.0 && (55.0..=75.0).contains(&times[2]), "{times:?}");
 }
@@ -96,8 +99,8 @@ fn keepalive_balance() {
 
 #[test]
 fn low_concurrency_high_rate() {
-    // Nine calls at once never reach a target of ten. This is the paper's case with about 220 calls
-    // per second.
+    // Nine calls at once never reach a target of ten. In the paper, this case answers about 220
+    // calls per second.
     let knative =
         run("low-concurrency-high-rate", knative_of_study(KnativeMetric::Concurrency, 100));
     assert_eq!(knative.peak_instances, 1);
@@ -111,7 +114,8 @@ fn low_concurrency_high_rate() {
 
 #[test]
 fn dropped_demand() {
-    // Refused calls count: the same target for answers alone never asks for another instance.
+    // Refused calls must count: a rule with the same target that counts only answers never asks for
+    // a second instance.
     let offered = run("dropped-demand", Policy::Rps { target: 20 });
     let served = run("dropped-demand", {
         let Policy::Knative(mut settings) = knative_of_study(KnativeMetric::Rps, 100) else {
@@ -131,8 +135,8 @@ fn dropped_demand() {
 #[test]
 fn native_scaling() {
     let openfaas = run("native-scaling", openfaas());
-    // The study measured on Kubernetes 5, 9, 13, 17, 20 at 32, 72, 112, 152, 192 s; pods need 4 s
-    // here.
+    // On Kubernetes, the study measured 5, 9, 13, 17 and 20 instances at 32, 72, 112, 152 and
+    // 192 s. Here, pods need 4 s to start.
     for (ready, at_s) in [(5, 32.0), (9, 72.0), (13, 112.0), (17, 152.0), (20, 192.0)] {
         let reached = openfaas.time_to(ready).unwrap();
         assert!((reached - at_s).abs() <= 8.0, "{ready} instances at {reached} s, not {at_s}");
@@ -145,7 +149,8 @@ fn native_scaling() {
 
 #[test]
 fn hpa_ramp4_and_ramp2() {
-    // Most and fewest replicas of the study's three clusters by the end of each step.
+    // The calls per second, and the fewest and most replicas on the study's three clusters at the
+    // end of each step.
     let measured = [
         (4, 1, 2),
         (8, 2, 3),
@@ -180,7 +185,8 @@ fn hpa_down2_and_varied() {
     assert!(down.most_ready(5_700.0, 6_000.0) <= 2, "it follows down, five minutes late");
     let varied = run("hpa-varied", hpa_of_study());
     let auto = run("hpa-varied", Policy::Auto);
-    // From 1 to 20 callers the rule needs more than a period; `auto` reacts to the backlog at once.
+    // When the callers rise from 1 to 20, the rule needs more than a period. `auto` reacts to the
+    // backlog at once.
     let slow = varied.series.iter().filter(|point| point.queued > 0).count();
     let quick = auto.series.iter().filter(|point| point.queued > 0).count();
     assert!(quick < slow, "seconds with a queue: {quick} against {slow}");

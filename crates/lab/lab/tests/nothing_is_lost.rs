@@ -1,4 +1,4 @@
-//! No invocation is lost, however stops and arrivals coincide (R66, R80).
+//! No invocation is lost, even if stops and arrivals coincide in any way (R66, R80).
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,8 +26,8 @@ fn scenario(name: &str, duration_s: f64, functions: Vec<FunctionModel>) -> Scena
     }
 }
 
-/// A million arrivals, each within a millisecond of the time at which its function's idle instance
-/// stops: before, at, and after it, in steps of a microsecond.
+/// A million arrivals, most of them within a millisecond of the time at which the function's idle
+/// instance stops. They cover the time before, at and after the stop in steps of a microsecond.
 #[test]
 fn a_million_arrivals_around_the_stop() {
     const FUNCTIONS: u64 = 500;
@@ -41,7 +41,7 @@ fn a_million_arrivals_around_the_stop() {
             let calls: Vec<(u64, u64)> = (0..CALLS)
                 .map(|call| {
                     let call_ns = at_ns;
-                    // From -1 ms to +1 ms, and some 5 ms later, while the instance stops.
+                    // From -1 ms to +1 ms; some arrive later still, while the instance stops.
                     let jitter_ns = (function * 7_919 + call * 104_729) % 2_000_001;
                     let late_ns = if call % 5 == 0 { 2_500_000 } else { 0 };
                     at_ns += WORK_NS + IDLE_NS - 1_000_000 + jitter_ns + late_ns;
@@ -75,8 +75,8 @@ fn whatever_the_policy() {
     }
 }
 
-/// A node with memory for 20 instances and 300 functions: idle instances are evicted, and no call
-/// waits for ever.
+/// A node with 300 functions and memory for 20 instances evicts idle instances, and no call waits
+/// forever.
 #[test]
 fn a_full_node_evicts_and_answers() {
     let mut tight = family("heavy-tail", Policy::Auto, 2, 20.0).unwrap();

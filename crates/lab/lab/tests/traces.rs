@@ -1,5 +1,5 @@
-//! Recorded demand: the simulation runs what was read, and lines that cannot be read are refused
-//! with their number.
+//! Recorded demand: the simulation runs the calls that were read, and the error for an unreadable
+//! line contains the line's number.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

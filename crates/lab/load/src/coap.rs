@@ -1,6 +1,6 @@
-//! CoAP: each client has its own port and one confirmable request under way, which is retransmitted
-//! as RFC 7252 (4.2) specifies. Block-wise transfer is not supported: an answer in blocks counts
-//! with its first block.
+//! CoAP. Each client has its own port and at most one confirmable request under way, which is
+//! retransmitted as RFC 7252 (4.2) specifies. Block-wise transfer is not supported: of an answer in
+//! blocks, only the first block counts.
 
 mod message;
 
@@ -16,14 +16,15 @@ use crate::clock::SECOND;
 use crate::poller::{Poller, Ready};
 use crate::{Done, Failure, Mark, Nanos, Outcome, Request, Target, Wire, clock};
 
-/// First pause before a retransmission, which is extended by up to half and doubles each time, and
-/// the number of retransmissions (RFC 7252, 4.8).
+/// The pause before the first retransmission, and the number of retransmissions (RFC 7252, 4.8).
+/// The pause is extended by up to half, and doubles each time.
 const ACK_TIMEOUT: Nanos = 2 * SECOND;
 const RETRANSMIT_MAX: u32 = 4;
-/// How often the clients are searched for one whose pause is over.
+/// How often the clients are searched for requests that must be retransmitted.
 const LOOK_EVERY: Nanos = 50_000_000;
-/// Requests from one port. A server remembers message ids for 247 s (EXCHANGE_LIFETIME) and treats
-/// a repeated id as a repetition, so a client changes its port before its ids repeat.
+/// The number of requests that a client sends from one port. A server remembers message ids for
+/// 247 s (EXCHANGE_LIFETIME) and treats a repeated id as a repetition, so a client changes its port
+/// before its ids repeat.
 const REQUESTS_PER_PORT: u32 = 1 << 16;
 const DATAGRAM_BYTES_MAX: usize = 2_048;
 
@@ -32,7 +33,7 @@ pub struct CoapWire {
     poller: Poller,
     address: SocketAddr,
     template: Template,
-    /// The message of all requests without Echo; id and token are set for each.
+    /// The message of all requests without Echo. The id and token are set for each request.
     datagram: Vec<u8>,
     clients: Vec<Client>,
     next_token: u32,
@@ -53,21 +54,22 @@ struct Client {
 /// A request under way.
 struct Exchange {
     token: u32,
-    /// The server has received the request; the answer will arrive in a message of its own.
+    /// Whether the server has acknowledged the request, so that the answer will arrive in a
+    /// separate message.
     is_acknowledged: bool,
     due: Nanos,
     pause: Nanos,
     retransmissions: u32,
-    /// The message with the Echo value that the server asked for.
+    /// The message with the Echo value for which the server asked.
     own: Option<Vec<u8>>,
 }
 
 impl CoapWire {
-    /// Makes clients that bind their port with their first operation.
+    /// Creates clients, each of which binds its port with its first operation.
     ///
     /// # Errors
-    /// Fails when the machine has no event queue left. A request that does not fit is
-    /// `InvalidInput`; see [`check`].
+    /// Fails if the machine has no event queue left. If the request does not fit into a message,
+    /// the error is `InvalidInput`; see [`check`].
     pub fn new(
         target: &Target,
         address: SocketAddr,
@@ -89,7 +91,7 @@ impl CoapWire {
         })
     }
 
-    /// Binds a port if there is none or if its message ids are used up.
+    /// Binds a new port if the client has none or if its message ids are used up.
     fn open(&mut self, index: usize) -> io::Result<()> {
         let client = &mut self.clients[index];
         if client.socket.is_some() && client.requests_left > 0 {
@@ -105,21 +107,24 @@ impl CoapWire {
         client.generation = client.generation.wrapping_add(1);
         let token = index as u64 | u64::from(client.generation) << 32;
         self.poller.add(&socket, token, EventFlags::IN)?;
-        // The next user of this port must not start with the same ids.
+        // The ids depend on the time, because the next client with this port must not start with
+        // the same ids.
         client.mid = (clock::now() >> 8) as u16;
         client.requests_left = REQUESTS_PER_PORT;
         client.socket = Some(socket);
         Ok(())
     }
 
-    /// Sends a request; with an Echo value, sends the current request again in a new message.
+    /// Sends a request. If there is an Echo value, sends the current request again in a new
+    /// message.
     fn send(&mut self, index: usize, echo: Option<&[u8]>) {
         let client = &mut self.clients[index];
         self.next_token = self.next_token.wrapping_add(1);
         client.mid = client.mid.wrapping_add(1);
         client.requests_left = client.requests_left.saturating_sub(1);
         let now = clock::now();
-        // Any spread is sufficient; it only keeps clients from repeating at the same time.
+        // Any spread is sufficient, because it only prevents clients from repeating at the same
+        // time.
         let spread = u64::from(self.next_token.wrapping_mul(0x9e37_79b9)) % (ACK_TIMEOUT / 2);
         let pause = ACK_TIMEOUT + spread;
         client.exchange = Some(Exchange {
@@ -138,7 +143,7 @@ impl CoapWire {
         let (Some(socket), Some(exchange)) = (&client.socket, &mut client.exchange) else { return };
         let datagram = exchange.own.as_mut().unwrap_or(&mut self.datagram);
         stamp(datagram, client.mid, exchange.token);
-        // A datagram that the socket does not accept counts as lost and is sent again later.
+        // A datagram that the socket does not accept counts as lost, and is sent again later.
         let _ = socket.send(datagram);
     }
 
@@ -152,7 +157,7 @@ impl CoapWire {
         match client.socket.as_ref()?.recv(&mut buffer) {
             Ok(length) => self.on_datagram(index, &buffer[..length]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => None,
-            // The port is closed: no server listens on it.
+            // The port is closed, which means that no server listens on it.
             Err(_) => self.over(index, Outcome::Failed(Failure::Connect)),
         }
     }
@@ -162,7 +167,7 @@ impl CoapWire {
         let answer = Answer::parse(datagram)?;
         if answer.kind == MessageType::Con {
             // Answers to abandoned requests are acknowledged too, because the server would repeat
-            // them.
+            // them otherwise.
             let _ = client.socket.as_ref()?.send(&message::empty(MessageType::Ack, answer.mid));
         }
         let exchange = client.exchange.as_mut()?;
@@ -185,8 +190,8 @@ impl CoapWire {
         };
         match (answer.code, echo) {
             ((2, _), _) => self.over(index, Outcome::Answered { bytes, phases: None }),
-            // The server asks for proof that the address is ours (RFC 9175); a request answers this
-            // once.
+            // The server asks for proof that the address is ours (RFC 9175). A client proves it
+            // once per request.
             ((4, 1), Some(echo)) if exchange.own.is_none() => {
                 self.send(index, Some(echo));
                 None
@@ -221,10 +226,10 @@ impl CoapWire {
     }
 }
 
-/// Whether the request fits into one message.
+/// Checks that the request fits into one message.
 ///
 /// # Errors
-/// Fails when CoAP has no such method or field, or when one message cannot hold the request.
+/// Fails if CoAP has no such method or field, or if one message cannot hold the request.
 pub fn check(target: &Target, request: &Request) -> Result<(), UnfitRequest> {
     Template::new(target, request).map(|_| ())
 }

@@ -1,21 +1,22 @@
-//! Compares two runs: ratios, and their confidence.
+//! Compares two runs by ratios with confidence intervals.
 
 use crate::{PERCENTILES, Report};
 
-/// The interval of 1.96 standard deviations on either side contains 95 %.
+/// An interval of 1.96 standard deviations on either side contains 95 %.
 const Z: f64 = 1.96;
 
 /// One measure of two runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ratio {
     pub name: &'static str,
-    /// Value of the earlier run, in milliseconds or answers per second.
+    /// The value of the earlier run, in milliseconds or answers per second.
     pub before: Option<f64>,
-    /// Value of the later run.
+    /// The value of the later run.
     pub after: Option<f64>,
     /// `after` divided by `before`.
     pub ratio: Option<f64>,
-    /// The interval of the ratio with about 95 % confidence; it errs on the wide side.
+    /// The interval that contains the ratio with about 95 % confidence. It is rather too wide than
+    /// too narrow.
     pub interval: Option<[f64; 2]>,
 }
 
@@ -36,8 +37,8 @@ impl Ratio {
     }
 }
 
-/// Differences in how two runs were made, because of which their ratio does not show a change of
-/// the target alone.
+/// The differences between the settings of two runs. If there are any, the ratio of the runs does
+/// not show a change of the target alone.
 pub fn differences(before: &Report, after: &Report) -> Vec<String> {
     let pairs = [
         ("protocol", before.protocol.clone(), after.protocol.clone()),
@@ -77,8 +78,8 @@ pub fn ratios(before: &Report, after: &Report) -> Vec<Ratio> {
     ratios
 }
 
-/// The interval of a percentile with 95 % confidence, from the ranks of its neighbours. It assumes
-/// that operations are independent, which those of one run are not quite.
+/// The 95 % confidence interval of a percentile, from the ranks of its neighbours. It assumes that
+/// operations are independent, which is not quite true for the operations of one run.
 fn percentile_interval(report: &Report, share: f64) -> Option<[f64; 2]> {
     let all = report.offered as f64;
     let half = Z * (all * share * (1.0 - share)).sqrt();

@@ -1,5 +1,5 @@
-//! Runs the clients of one thread: begins operations at their scheduled times, counts results, and
-//! gives up operations that take too long.
+//! Runs the clients of one thread. It begins operations at their scheduled times, counts results,
+//! and gives up operations that take too long.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,7 +7,8 @@ use std::io;
 use crate::rows::ROWS_MAX;
 use crate::{Done, Failure, Live, Mark, Nanos, Next, Outcome, Pacer, Plan, Tally, Wire};
 
-/// How often time limits and the stop signal are checked; a time limit is late by this at most.
+/// How often time limits and the stop signal are checked. An operation is given up at most this
+/// late.
 const LOOK_EVERY: Nanos = 10_000_000;
 
 /// An operation under way.
@@ -23,13 +24,13 @@ struct Driver<'a, W> {
     timeout: Nanos,
     live: &'a Live,
     tally: Tally,
-    /// Operations by client.
+    /// The operation of each client, if it has one under way.
     under_way: Vec<Option<Operation>>,
     busy: usize,
-    /// Clients that wait for the schedule, in the order in which they became free, so that load is
-    /// spread evenly.
+    /// Clients that wait for the schedule. They are in the order in which they became free, so that
+    /// the load is spread evenly.
     free: VecDeque<usize>,
-    /// The mark at the start of the measured span.
+    /// The processor time at the start of the measured span.
     mark: Option<Mark>,
 }
 
@@ -37,7 +38,7 @@ struct Driver<'a, W> {
 /// `live` is stopped. Blocks.
 ///
 /// # Errors
-/// The errors of [`Wire::next`].
+/// The same as those of [`Wire::next`].
 pub fn drive<W: Wire>(
     wire: &mut W,
     plan: &Plan,
@@ -99,8 +100,8 @@ impl<W: Wire> Driver<'_, W> {
         Ok(())
     }
 
-    /// Lets free clients begin operations that are due. Returns the time of the next operation if a
-    /// free client is left for it.
+    /// Lets free clients begin the operations that are due. If a free client is left, returns the
+    /// time of the next operation.
     fn begin_due(&mut self, now: Nanos) -> Option<Nanos> {
         while let Some(client) = self.free.pop_front() {
             match self.pacer.next(client, now) {
@@ -117,7 +118,7 @@ impl<W: Wire> Driver<'_, W> {
                     self.free.push_front(client);
                     return Some(at);
                 }
-                // This client has no operations left and is not asked again.
+                // This client has no operations left, so it is not asked again.
                 Next::Never => {}
             }
         }
@@ -133,7 +134,7 @@ impl<W: Wire> Driver<'_, W> {
         done.at
     }
 
-    /// Gives up operations whose time limit has passed; `true` when a client became free.
+    /// Gives up operations whose time limit has passed. Returns `true` if a client became free.
     fn give_up_late(&mut self, now: Nanos) -> bool {
         let mut found = false;
         for client in 0..self.under_way.len() {

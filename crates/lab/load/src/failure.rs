@@ -1,23 +1,23 @@
-//! Reasons for which an operation failed.
+//! The reasons for which an operation fails.
 
 use std::fmt;
 
-/// The reason as results name it.
+/// Why an operation failed. Results name the reason by a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Failure {
-    /// HTTP answered with 400 or above.
+    /// HTTP answered with a status of 400 or above.
     Http(u16),
     /// CoAP answered with 4.xx or 5.xx: class and detail.
     Coap(u8, u8),
     /// No answer within the time limit.
     Timeout,
-    /// Its time limit passed before a client was free to begin it.
+    /// The time limit passed before a client was free to begin the operation.
     NotSent,
-    /// The connection could not be made.
+    /// No connection could be established.
     Connect,
-    /// The connection ended, or the network refused, before the whole answer had arrived.
+    /// The connection ended, or the network refused it, before the whole answer had arrived.
     Broken,
-    /// The answer violates its protocol.
+    /// The answer violates the rules of its protocol.
     Malformed,
     /// CoAP: the server rejected the message.
     Reset,

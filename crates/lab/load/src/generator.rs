@@ -1,4 +1,4 @@
-//! Runs the wires on threads: a whole run, from its plan to its tally.
+//! Runs the wires on threads. This covers a whole run, from its plan to its tally.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,10 +10,10 @@ use crate::{
     Live, Nanos, Plan, PlanError, Protocol, Request, Tally, Target, Wire, clock, drive, poller,
 };
 
-/// Time for all threads to start before the schedule begins.
+/// The time that all threads have to start before the schedule begins.
 const HEAD_START: Nanos = 5_000_000;
 
-/// The reason why a run could not be made.
+/// Why a run could not take place.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error(transparent)]
@@ -23,12 +23,12 @@ pub enum LoadError {
     Io(#[from] io::Error),
 }
 
-/// Makes a run against `address`, which [`Target::address`] found. Blocks until it is over or
+/// Runs a plan against `address`, which [`Target::address`] found. Blocks until the run is over or
 /// `live` is stopped.
 ///
 /// # Errors
-/// Fails when the plan is not valid or the machine refuses an event queue or a thread. Failures of
-/// the target are counted and are not errors.
+/// Fails if the plan is not valid, or if the machine refuses an event queue or a thread. Failures
+/// of the target are counted and are not errors.
 pub fn run(
     target: &Target,
     address: SocketAddr,
@@ -73,10 +73,11 @@ pub fn run(
     Ok(whole)
 }
 
-/// Measures two targets in turns, on this thread. Blocks until it is over or `live` is stopped.
+/// Measures two targets in turns, on this thread. Blocks until all turns are over or `live` is
+/// stopped.
 ///
 /// # Errors
-/// The same as for [`run`].
+/// The same as those of [`run`].
 pub fn run_in_turns(
     sides: [(&Target, SocketAddr, &Request); 2],
     plan: &TurnsPlan,

@@ -1,6 +1,6 @@
-//! HTTP/1.1: persistent connections on one epoll instance, with two system calls per operation, a
-//! write and a read. Answers are read and discarded; their length, status and `Server-Timing` are
-//! kept.
+//! HTTP/1.1 over persistent connections on one epoll instance. Each operation takes two system
+//! calls, a write and a read. Answers are read and discarded; only their length, status and
+//! `Server-Timing` are kept.
 
 mod answer;
 mod connection;
@@ -19,24 +19,24 @@ const READ_BYTES: usize = 64 << 10;
 pub struct HttpWire {
     poller: Poller,
     address: SocketAddr,
-    /// The whole request, the same for every operation.
+    /// The whole request. It is the same for every operation.
     request: Vec<u8>,
-    /// Whether a request may be sent again when a persistent connection turns out to be closed (RFC
+    /// Whether a request may be sent again if its persistent connection turns out to be closed (RFC
     /// 9110, 9.2.2).
     is_idempotent: bool,
     is_head: bool,
     connections: Vec<Connection>,
     buffer: Box<[u8]>,
-    /// Operations that failed at their beginning.
+    /// Operations that failed as soon as they began.
     early: VecDeque<Done>,
     reconnects: u64,
 }
 
 impl HttpWire {
-    /// Makes clients that connect with their first operation.
+    /// Creates clients, each of which connects with its first operation.
     ///
     /// # Errors
-    /// Fails when the machine has no event queue left.
+    /// Fails if the machine has no event queue left.
     pub fn new(
         target: &Target,
         address: SocketAddr,
@@ -64,7 +64,7 @@ impl HttpWire {
             self.poller.add(socket, token, connection::INTEREST)
         });
         match added {
-            // The connection's first event reports that it is established.
+            // The first event of the connection reports that it is established.
             Ok(()) => OperationState::Waits,
             Err(_) => {
                 connection.close();
@@ -88,8 +88,9 @@ impl HttpWire {
         }
     }
 
-    /// A server may close a persistent connection at any time. This is not a failure of the
-    /// operation that detects it; the operation begins again on a new connection.
+    /// Begins an operation again on a new connection if its persistent connection was closed. A
+    /// server may close a persistent connection at any time, so this is not a failure of the
+    /// operation that detects it.
     fn again_if_stale(&mut self, client: usize, step: OperationState) -> OperationState {
         if !matches!(step, OperationState::Stale) {
             return step;
@@ -121,7 +122,7 @@ impl Wire for HttpWire {
     }
 
     fn give_up(&mut self, client: usize) {
-        // Its answer may still arrive and must not be used for the next operation.
+        // The answer may still arrive, and the next operation must not read it.
         self.connections[client].close();
         self.early.retain(|done| done.client != client);
     }
@@ -147,7 +148,7 @@ impl Wire for HttpWire {
     }
 }
 
-/// The request in its wire format. The user's fields take precedence over fields that are added.
+/// The request as it is sent. The user's fields take precedence over fields that are added here.
 fn encode(target: &Target, request: &Request) -> Vec<u8> {
     let mut text = format!("{} {} HTTP/1.1\r\n", request.method, target.path);
     let has = |name: &str| request.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));

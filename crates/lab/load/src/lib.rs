@@ -1,22 +1,25 @@
-//! The load engine: makes operations against a target by a schedule and reports their results.
+//! The load engine makes operations against a target according to a schedule, and reports their
+//! results.
 //!
 //! Decisions are separate from their execution. [`Pacer`] computes when the next operation begins,
-//! [`drive`] runs one thread's clients over any [`Wire`], and [`Tally`] counts. None of them knows
-//! a socket or a clock, so tests run them in virtual time. [`http`] and [`coap`] are wires over
-//! sockets, [`run`] starts their threads, and [`Report`] is the result that users read, save and
-//! compare ([`compare`], [`limits`]). [`turns`] runs two wires in alternation.
+//! [`drive`] runs the clients of one thread over any [`Wire`], and [`Tally`] counts. None of these
+//! three knows a socket or a clock, so tests run them in virtual time. [`http`] and [`coap`] are
+//! wires over sockets, and [`run`] starts their threads. [`Report`] is the result that users read,
+//! save and compare ([`compare`], [`limits`]). [`turns`] runs two wires in alternation.
 //!
-//! Latency is measured from the *intended* time of an operation. In a closed loop this is the time
-//! when its client became free. In an open loop the schedule fixes it in advance, so that a stall
-//! of the target counts for every operation that should have begun meanwhile.
+//! Latency is measured from the *intended* time of an operation. In a closed loop, this is the time
+//! at which the operation's client became free. In an open loop, the schedule fixes the intended
+//! time in advance, so that a stall of the target counts for every operation that should have begun
+//! during the stall.
 //!
 //! This crate must not know functions, nodes or the command line.
 //!
 //! The files:
 //!
 //! - `pacer.rs`, `tally.rs`: the schedule of operations, and counters (pure)
-//! - `driver.rs`, `wire.rs`, `generator.rs`: the clients of one thread, what they use, and the
-//!   threads
+//! - `driver.rs`: the clients of one thread
+//! - `wire.rs`: the interface through which clients send operations
+//! - `generator.rs`: the threads of a run
 //! - `report.rs`, `rows.rs`, `phases.rs`: results
 
 mod clock;

@@ -1,4 +1,5 @@
-//! Limits that a run must keep: `p99>10ms,errors>1%` names the conditions that break it.
+//! Limits that a run must keep. They are written as the conditions that break them, for instance
+//! `p99>10ms,errors>1%`.
 
 use std::fmt;
 
@@ -11,13 +12,13 @@ pub struct Limit {
     measure: Measure,
     is_above: bool,
     includes_equal: bool,
-    /// In milliseconds or per second, or a count or share.
+    /// The bound in milliseconds, per second, as a count or as a share, depending on the measure.
     bound: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Measure {
-    /// Index into [`PERCENTILES`].
+    /// An index into [`PERCENTILES`].
     Percentile(usize),
     Mean,
     Max,
@@ -29,7 +30,7 @@ enum Measure {
 /// A limit that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
-    /// It contains neither `<` nor `>`.
+    /// The text contains neither `<` nor `>`.
     #[error("`{0}` is not a limit such as p99>10ms")]
     Form(String),
     /// There is no such measure.
@@ -40,10 +41,10 @@ pub enum LimitError {
     Bound(String, &'static str),
 }
 
-/// Reads limits separated by commas.
+/// Reads limits that are separated by commas.
 ///
 /// # Errors
-/// The first limit that cannot be read.
+/// The error of the first limit that cannot be read.
 pub fn parse(text: &str) -> Result<Vec<Limit>, LimitError> {
     text.split(',').map(|one| Limit::parse(one.trim())).collect()
 }
@@ -92,8 +93,8 @@ impl Limit {
         Ok(Self { text: shown(), measure, is_above, includes_equal, bound })
     }
 
-    /// The measured value if it breaks the limit. Operations without an answer break every upper
-    /// bound of a latency.
+    /// The measured value, if it breaks the limit. If a percentile falls on operations without an
+    /// answer, it breaks every upper bound of a latency.
     pub fn broken_by(&self, report: &Report) -> Option<String> {
         let latency = &report.latency;
         let is_empty = report.answered == 0;

@@ -1,11 +1,11 @@
-//! Computes when the next operation of a thread begins. Pure: time is an argument.
+//! Computes when the next operation of a thread begins. The code is pure: time is an argument.
 
 use crate::{Limit, Load, Nanos, Plan};
 
-/// What a free client should do.
+/// What a free client should do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Begin an operation now; this was its intended time.
+    /// Begin an operation now. This is the operation's intended time.
     Begin(Nanos),
     /// Ask again at this time.
     At(Nanos),
@@ -19,12 +19,12 @@ pub struct Pacer {
     load: Load,
     started: Nanos,
     measured_from: Nanos,
-    /// All intended times are before this.
+    /// All intended times are earlier than this.
     until: Nanos,
-    /// Closed loop: measured operations that each client still makes.
+    /// For a closed loop: how many measured operations each client must still make.
     left: Vec<u64>,
-    /// Open loop: the index of this thread's next arrival, the step to the one after, and the first
-    /// index that is not part of the run.
+    /// For an open loop: the index of this thread's next arrival, the step to the arrival after
+    /// that, and the first index that is not part of the run.
     arrival: u64,
     step: u64,
     arrivals_end: u64,
@@ -42,7 +42,7 @@ impl Pacer {
         let arrivals_end = match plan.load {
             Load::Closed => 0,
             Load::Open { rate } => {
-                // The first arrival that is measured.
+                // The index of the first measured arrival.
                 let mut first = (warmup as f64 * rate / 1e9) as u64;
                 first += u64::from(Plan::arrival(rate, first) < warmup);
                 first.saturating_add(operations)
@@ -60,7 +60,7 @@ impl Pacer {
         }
     }
 
-    /// Operations with this intended time or a later one are measured.
+    /// Operations whose intended time is this or later are measured.
     pub fn measured_from(&self) -> Nanos {
         self.measured_from
     }
@@ -153,8 +153,8 @@ mod tests {
             }
         }
         times.sort_unstable();
-        // Three operations of the warm-up, at 0, 1/3 and 2/3 of a second, then four that are
-        // measured.
+        // Three operations of the warm-up, at 0, 1/3 and 2/3 of a second, and then four measured
+        // ones.
         let expected: Vec<Nanos> = (0..7).map(|k| Plan::arrival(3.0, k)).collect();
         assert_eq!(times, expected);
         let mut pacer = Pacer::new(&plan, 1, 0);

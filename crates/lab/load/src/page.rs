@@ -1,4 +1,4 @@
-//! A result as one HTML page that loads nothing else.
+//! A result as one HTML page that loads no other files.
 
 use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::*;
@@ -14,7 +14,8 @@ pre{background:#f4f4f4;padding:1rem;overflow-x:auto}svg{max-width:100%;height:au
 type DrawError<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
 type Points = Vec<(f64, f64)>;
 
-/// The page of a result, with its heading and its table as text. Fails if a chart cannot be drawn.
+/// The page of a result, with its heading and its table as text. Returns an error if a chart cannot
+/// be drawn.
 pub fn html(report: &Report, heading: &str, table: &str) -> Result<String, String> {
     let title = escape(heading);
     let by_share = chart(

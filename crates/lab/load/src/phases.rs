@@ -1,17 +1,17 @@
-//! The phases of an operation as the target reports them: `Server-Timing` (W3C).
+//! The phases of an operation, as the target reports them in `Server-Timing` (W3C).
 
 use crate::Nanos;
 
 /// Names of the phases, in order.
 pub const PHASES: [&str; 4] = ["queue", "init", "handover", "invoke"];
 
-/// The phases of one operation, as [`PHASES`] names them.
+/// The durations of the phases of one operation, in the order of [`PHASES`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Phases(pub [Nanos; 4]);
 
 impl Phases {
-    /// Parses a field's value. Metrics with other names are skipped; `None` if no metric is one of
-    /// ours.
+    /// Parses the value of a field. Metrics with other names are skipped. `None` if none of the
+    /// metrics is in [`PHASES`].
     pub(crate) fn parse(value: &[u8]) -> Option<Self> {
         let mut phases = Self::default();
         let mut found = false;
@@ -30,7 +30,7 @@ impl Phases {
     }
 }
 
-/// A decimal number of milliseconds; digits below a nanosecond are cut.
+/// Parses a decimal number of milliseconds. Digits below a nanosecond are cut off.
 fn millis(text: &[u8]) -> Option<Nanos> {
     let mut nanos: u64 = 0;
     let mut unit = 1_000_000;

@@ -5,49 +5,49 @@ use std::time::Duration;
 use crate::Nanos;
 use crate::clock::SECOND;
 
-/// Most operations per second; no machine keeps a faster schedule.
+/// The maximum number of operations per second. No machine can keep a faster schedule.
 const RATE_MAX: f64 = 10_000_000.0;
-/// Most clients, because each holds a port.
+/// The maximum number of clients, because each client uses a port.
 const CLIENTS_MAX: usize = 60_000;
-/// Fewest pairs of turns; the median of fewer has no interval.
+/// The minimum number of pairs of turns. The median of fewer pairs has no interval.
 pub const PAIRS_MIN: usize = 6;
 
-/// What determines the start of an operation.
+/// What determines when an operation begins.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Load {
     /// Each client begins its next operation when its previous one has ended.
     Closed,
-    /// A schedule with an evenly spaced rate, independent of the target. A free client takes the
-    /// oldest operation that is due.
+    /// A schedule of evenly spaced operations, which does not depend on the target. A free client
+    /// takes the oldest operation that is due.
     Open {
         /// Operations per second of all clients together.
         rate: f64,
     },
 }
 
-/// When a run ends. It waits for operations that have begun.
+/// When a run ends. The run waits for operations that have begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// After this number of measured operations: of each client in a closed loop, of all in an open
-    /// one.
+    /// After this number of measured operations, which counts for each client in a closed loop and
+    /// for all clients together in an open loop.
     Operations(u64),
-    /// No operation has an intended time later than this after the warm-up.
+    /// After this time. No operation has an intended time later than this after the warm-up.
     Duration(Duration),
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// What determines the start of an operation.
+    /// What determines when an operation begins.
     pub load: Load,
-    /// Connections (HTTP) or ports (CoAP), each with one operation at a time at most.
+    /// The number of connections (HTTP) or ports (CoAP). Each has at most one operation at a time.
     pub clients: usize,
-    /// Threads that share the clients; at most one per client.
+    /// The number of threads that share the clients. There is at most one thread per client.
     pub threads: usize,
-    /// Operations of this first span are made but not measured.
+    /// The length of the warm-up, whose operations are made but not measured.
     pub warmup: Duration,
     /// The end of the run.
     pub limit: Limit,
-    /// Time limit of an operation from its intended time.
+    /// How long an operation may take, counted from its intended time.
     pub timeout: Duration,
     /// Whether each measured operation is kept as a [`Row`](crate::Row).
     pub keeps_rows: bool,
@@ -59,23 +59,23 @@ pub enum PlanError {
     /// Too few or too many clients.
     #[error("clients: 1 to {CLIENTS_MAX}")]
     Clients,
-    /// Not a number, not above 0, or more than any schedule keeps.
+    /// The rate is not a number, is not above 0, or is higher than any schedule can keep.
     #[error("rate: above 0, up to {RATE_MAX} per second")]
     Rate,
     /// The run would have no operations.
     #[error("a run needs at least one operation, or a duration above 0")]
     Empty,
-    /// Too few pairs for a result.
+    /// There are too few pairs for a result.
     #[error(
         "a ratio needs at least {PAIRS_MIN} pairs of turns: a longer duration, or shorter turns"
     )]
     Pairs,
-    /// No operation could ever be answered.
+    /// With this time limit, no operation could ever be answered.
     #[error("the time limit of an operation is above 0")]
     Timeout,
 }
 
-/// Checks that there are clients, and not too many.
+/// Checks that there is at least one client, and that there are not too many.
 pub(crate) fn check_clients(clients: usize) -> Result<(), PlanError> {
     if (1..=CLIENTS_MAX).contains(&clients) { Ok(()) } else { Err(PlanError::Clients) }
 }
@@ -98,7 +98,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Threads that have at least one client each.
+    /// The number of threads that have at least one client each.
     pub(crate) fn threads(&self) -> usize {
         self.threads.clamp(1, self.clients)
     }
@@ -109,7 +109,7 @@ impl Plan {
         self.clients / threads + usize::from(thread < self.clients % threads)
     }
 
-    /// The time at which arrival `index` of the schedule is due, from the start of the run.
+    /// When arrival `index` of the schedule is due, counted from the start of the run.
     pub(crate) fn arrival(rate: f64, index: u64) -> Nanos {
         (index as f64 * SECOND as f64 / rate) as Nanos
     }

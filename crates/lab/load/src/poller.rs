@@ -1,4 +1,4 @@
-//! Waits for any of many sockets and for one point in time.
+//! Waits until one of many sockets has an event or a point in time is reached.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,20 +13,21 @@ use rustix::time::{
 use crate::Nanos;
 use crate::clock::{self, SECOND};
 
-/// The timer's own token.
+/// The token of the timer.
 const TIMER: u64 = u64::MAX;
-/// Events fetched at once.
+/// The maximum number of events that are fetched at once.
 const EVENTS: usize = 256;
 
 /// An event of a socket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ready {
-    /// The token given to [`Poller::add`].
+    /// The token that was given to [`Poller::add`].
     pub(crate) token: u64,
     pub(crate) flags: epoll::EventFlags,
 }
 
-/// An epoll instance with a timer, because `epoll_wait` alone supports only whole milliseconds.
+/// An epoll instance with a timer. The timer is needed because `epoll_wait` alone supports only
+/// whole milliseconds.
 pub(crate) struct Poller {
     epoll: OwnedFd,
     timer: OwnedFd,
@@ -43,7 +44,7 @@ impl Poller {
             TimerfdClockId::Monotonic,
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )?;
-        // The timer is edge-triggered: setting it again is sufficient, and it need not be read.
+        // The timer is edge-triggered, so that setting it again is enough and it need not be read.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), flags)?;
         Ok(Self { epoll, timer, armed: 0, events: Vec::with_capacity(EVENTS), next: 0 })
@@ -59,7 +60,7 @@ impl Poller {
         Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token), flags)?)
     }
 
-    /// The next event, or `None` at `until`. Pending events are returned first.
+    /// The next event, or `None` when `until` is reached. Pending events are returned first.
     pub(crate) fn next(&mut self, until: Nanos) -> io::Result<Option<Ready>> {
         loop {
             while let Some(event) = self.events.get(self.next) {
@@ -96,11 +97,11 @@ impl Poller {
     }
 }
 
-/// Raises the limit of open files, so that each of many clients can have a socket; the usual limit
+/// Raises the limit of open files, so that each of many clients can have a socket. The usual limit
 /// is 1,024.
 pub(crate) fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // If this is refused, opening a socket reports the error.
+    // If the machine refuses this, opening a socket reports the error.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

@@ -1,4 +1,4 @@
-//! The result of a run as users read, save and compare it. New versions only add members to its
+//! The result of a run, which users read, save and compare. New versions only add members to the
 //! JSON form.
 
 use std::collections::BTreeMap;
@@ -9,28 +9,28 @@ use serde::{Deserialize, Serialize};
 use crate::tally::{SecondTally, percentile};
 use crate::{Limit, Load, Nanos, PHASES, Plan, Request, Tally, Target};
 
-/// Version of the saved form.
+/// The version of the saved form.
 const VERSION: u32 = 1;
-/// Percentiles of a [`Summary`], by the names users write.
+/// The percentiles of a [`Summary`], by the names that users write.
 pub const PERCENTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999)];
-/// A thread that was busy for a larger share could not have done much more.
+/// If a thread was busy for a larger share of the time than this, it could not have done much more.
 const SATURATED: f64 = 0.9;
-/// At this share or above, a target on the same machine competes with the generator for processor
-/// time.
+/// If the machine was busy for this share of the time or more, a target on the same machine
+/// competed with the generator for processor time.
 const MACHINE_FULL: f64 = 0.95;
-/// With fewer operations than this above it, a percentile depends on chance.
+/// If fewer operations than this are above a percentile, the percentile depends on chance.
 const TAIL_MIN: f64 = 10.0;
 
 /// A run and its results. Latencies are in milliseconds, from the intended time of each operation.
-/// A percentile that failed operations reach is `None`, because they count as longer than any
-/// answer.
+/// Failed operations count as longer than any answer, so a percentile that falls on a failed
+/// operation is `None`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Version of this form: 1.
+    /// The version of this form, which is 1.
     pub version: u32,
     pub mote: String,
-    /// Time of the run, RFC 3339.
+    /// When the run took place (RFC 3339).
     pub at: String,
     pub machine: Machine,
     pub target: String,
@@ -40,59 +40,62 @@ pub struct Report {
     pub body_bytes: u64,
     /// `closed` or `open`.
     pub load: String,
-    /// Operations per second in the schedule; only for an open loop.
+    /// The operations per second of the schedule. Present only for an open loop.
     pub rate_wanted: Option<f64>,
-    /// Number of connections or ports.
+    /// The number of connections or ports.
     pub clients: usize,
-    /// Requested measured operations: of each client, or of all clients in an open loop.
+    /// The requested number of measured operations, which counts for each client in a closed loop
+    /// and for all clients together in an open loop.
     pub operations_wanted: Option<u64>,
-    /// Requested duration in seconds.
+    /// The requested duration in seconds.
     pub duration_wanted_s: Option<f64>,
-    /// Seconds before the measured span.
+    /// The length of the warm-up before the measured span, in seconds.
     pub warmup_s: f64,
-    /// Time limit of an operation in seconds.
+    /// The time limit of an operation in seconds.
     pub timeout_s: f64,
-    /// Length of the measured span in seconds.
+    /// The length of the measured span in seconds.
     pub elapsed_s: f64,
-    /// Operations whose intended time is in the span, answered and failed.
+    /// All operations whose intended time is in the span, whether answered or failed.
     pub offered: u64,
-    /// Operations with a good answer.
+    /// Operations that got a good answer.
     pub answered: u64,
-    /// Failed operations, for any reason.
+    /// Operations that failed for any reason.
     pub failed: u64,
     /// Failed operations by reason.
     pub failures: BTreeMap<String, u64>,
-    /// Operations before the span.
+    /// Operations before the span, which were not measured.
     pub warmup: u64,
-    /// Operations per second of the span.
+    /// Operations per second, over the span.
     pub offered_per_s: f64,
-    /// Answers per second of the span.
+    /// Answers per second, over the span.
     pub answered_per_s: f64,
-    /// The interval of the mean number of answers per second with 95 % confidence; for spans of at
-    /// least 5 seconds.
+    /// The 95 % confidence interval of the mean number of answers per second. Present only for
+    /// spans of at least 5 seconds.
     pub answered_per_s_interval: Option<[f64; 2]>,
-    /// Bytes of the received bodies.
+    /// The number of bytes in the received bodies.
     pub bytes: u64,
     pub latency: Summary,
-    /// Time from the intended start until a client was free to begin: a part of the latency.
+    /// The time from the intended start of an operation until a client was free to begin it. It is
+    /// part of the latency.
     pub delay: Option<Summary>,
-    /// Durations that the target reports, by phase.
+    /// The durations that the target reports, by phase.
     pub phases: BTreeMap<String, Summary>,
     /// The resources that the generator used.
     pub generator: Generator,
     /// Reasons to doubt the result.
     pub warnings: Vec<String>,
     pub seconds: Vec<Second>,
-    /// Latencies of answered operations: nanoseconds and count, with three digits.
+    /// The latencies of answered operations, as pairs of nanoseconds and count, with a precision of
+    /// three digits.
     pub histogram: Vec<[u64; 2]>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Instruction set.
+    /// The instruction set.
     pub arch: String,
     pub kernel: String,
-    /// Processors this process may use.
+    /// The number of processors that this process may use.
     pub cores: usize,
 }
 
@@ -110,17 +113,17 @@ impl Machine {
 /// A distribution in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Mean of the answered operations.
+    /// The mean over the answered operations.
     pub mean_ms: f64,
     /// Half of the operations took no longer.
     pub p50_ms: Option<f64>,
-    /// 90 % took no longer.
+    /// 90 % of the operations took no longer.
     pub p90_ms: Option<f64>,
-    /// 95 % took no longer.
+    /// 95 % of the operations took no longer.
     pub p95_ms: Option<f64>,
-    /// 99 % took no longer.
+    /// 99 % of the operations took no longer.
     pub p99_ms: Option<f64>,
-    /// 99.9 % took no longer.
+    /// 99.9 % of the operations took no longer.
     #[serde(rename = "p99.9_ms")]
     pub p999_ms: Option<f64>,
     /// The longest latency of an answered operation.
@@ -142,20 +145,20 @@ impl Summary {
     }
 }
 
-/// The generator's use of resources in the measured span.
+/// The resources that the generator used in the measured span.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Generator {
-    /// Threads that made operations.
+    /// The number of threads that made operations.
     pub threads: usize,
-    /// Processor time of all threads.
+    /// The processor time of all threads.
     pub cpu_s: f64,
-    /// Processor time per operation.
     pub cpu_us_per_operation: f64,
-    /// Share of the span in which its busiest thread used a processor.
+    /// The share of the span during which the busiest thread used a processor.
     pub busiest_thread: f64,
-    /// Share of the time in which the whole machine was busy, with any program.
+    /// The share of the time during which the whole machine was busy, with any program.
     pub machine_busy: f64,
-    /// Connections made again and datagrams sent again, including the warm-up.
+    /// How many connections were established again and datagrams were sent again. The warm-up is
+    /// included.
     pub repeats: u64,
 }
 
@@ -165,9 +168,9 @@ pub struct Second {
     /// Operations that were answered.
     pub answered: u64,
     pub failed: u64,
-    /// Mean latency of the answered ones.
+    /// The mean latency of the answered operations.
     pub mean_ms: f64,
-    /// Longest latency of the answered ones.
+    /// The longest latency of the answered operations.
     pub max_ms: f64,
 }
 
@@ -181,7 +184,8 @@ impl From<&SecondTally> for Second {
 }
 
 impl Report {
-    /// The report of a run of `plan`. `mote` is a version, `at` a time (RFC 3339).
+    /// The report of a run of `plan`. `mote` is the version of `mote`, and `at` is the time of the
+    /// run (RFC 3339).
     pub fn new(
         target: &Target,
         request: &Request,
@@ -323,7 +327,7 @@ fn ms(nanos: Nanos) -> f64 {
     nanos as f64 / 1e6
 }
 
-/// The 95 % confidence interval of the mean rate, from whole seconds.
+/// The 95 % confidence interval of the mean rate, computed from whole seconds.
 fn interval(seconds: &[Second], elapsed_s: f64) -> Option<[f64; 2]> {
     let whole = seconds.get(..elapsed_s as usize).filter(|whole| whole.len() >= 5)?;
     let count = whole.len() as f64;
@@ -333,7 +337,7 @@ fn interval(seconds: &[Second], elapsed_s: f64) -> Option<[f64; 2]> {
     Some([(mean - half).max(0.0), mean + half])
 }
 
-/// Student's t for 95 %, two-sided.
+/// The 95 % value of Student's t distribution, two-sided.
 fn student(freedom: usize) -> f64 {
     const TABLE: [f64; 9] = [2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179];
     match freedom {

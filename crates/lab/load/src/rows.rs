@@ -4,21 +4,23 @@ use std::io::{self, Write};
 
 use crate::{Nanos, Outcome, PHASES};
 
-/// Most operations of a run that are kept, about 80 bytes each; these are the first ones.
+/// The maximum number of operations of a run that are kept. The first ones are kept, at about 80
+/// bytes each.
 pub const ROWS_MAX: usize = 4_000_000;
 
-/// A measured operation. Times are on `CLOCK_MONOTONIC`.
+/// A measured operation. Its times are on `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
     pub intended: Nanos,
-    /// Time at which its client began it.
+    /// When a client began the operation.
     pub begun: Nanos,
     pub ended: Nanos,
     pub outcome: Outcome,
 }
 
-/// Writes rows as CSV: times in nanoseconds, `answered` or the reason of the failure, bytes of the
-/// body, and the target's phases, which are empty if it reported none.
+/// Writes rows as CSV. Each row has the times in nanoseconds, `answered` or the reason of the
+/// failure, the bytes of the body, and the target's phases. The phases are empty if the target
+/// reported none.
 ///
 /// # Errors
 /// The errors of `to`.

@@ -1,4 +1,4 @@
-//! The counts of a run. They can be added, so each thread counts on its own.
+//! The counts of a run. Counts can be added, so each thread keeps separate counts.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use hdrhistogram::Histogram;
 use crate::clock::SECOND;
 use crate::{Failure, Mark, Nanos, Outcome, PHASES, Row};
 
-/// Latencies from 10 ns to two hours with three digits.
+/// The histograms hold latencies from 10 ns to two hours, with a precision of three digits.
 const LATENCY_MIN: Nanos = 10;
 const LATENCY_MAX: Nanos = 7_200 * SECOND;
 const DIGITS: u8 = 3;
-/// Seconds of a run that have a row of their own; later ones count in the last row.
+/// The number of seconds of a run that have separate rows. Later seconds count in the last row.
 const SECONDS_MAX: usize = 86_400;
 
 /// Operations that ended within one second of the measured span.
@@ -23,13 +23,13 @@ pub(crate) struct SecondTally {
     pub(crate) latency_max: Nanos,
 }
 
-/// Counts of one thread or, after merging, of all threads.
+/// The counts of one thread or, after merging, of all threads.
 #[derive(Debug, Clone)]
 pub struct Tally {
     measured_from: Nanos,
     until: Option<Nanos>,
     pub(crate) latency: Histogram<u64>,
-    /// Time from the intended until the actual start of an operation.
+    /// The time from the intended to the actual start of an operation.
     pub(crate) delay: Histogram<u64>,
     pub(crate) phases: Option<Box<[Histogram<u64>; 4]>>,
     pub(crate) failures: BTreeMap<Failure, u64>,
@@ -38,12 +38,13 @@ pub struct Tally {
     pub(crate) warmup: u64,
     /// Answers that arrived within the measured span, whenever their operations began.
     pub(crate) in_span: u64,
-    /// The end of the last measured operation, or of the span.
+    /// When the last measured operation or the span ended.
     pub(crate) ended: Nanos,
     pub(crate) repeats: u64,
     rows: Vec<Row>,
     rows_max: usize,
-    /// Processor time in the measured span: of the machine, of all threads, of the busiest thread.
+    /// Processor time in the measured span: of the machine, of all threads, and of the busiest
+    /// thread.
     pub(crate) machine: (u64, u64),
     pub(crate) cpu: Nanos,
     pub(crate) busiest: f64,
@@ -53,7 +54,7 @@ fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(LATENCY_MIN, LATENCY_MAX, DIGITS).expect("bounds are in order")
 }
 
-/// The latency that this share of all operations did not exceed; failed operations count as longer
+/// The latency that a `share` of all operations did not exceed. Failed operations count as longer
 /// than any other.
 pub(crate) fn percentile(histogram: &Histogram<u64>, failed: u64, share: f64) -> Option<Nanos> {
     let answered = histogram.len();
@@ -62,7 +63,8 @@ pub(crate) fn percentile(histogram: &Histogram<u64>, failed: u64, share: f64) ->
 }
 
 impl Tally {
-    /// Empty counts. Operations whose intended time is `measured_from` or later are measured.
+    /// Creates empty counts. Operations whose intended time is `measured_from` or later are
+    /// measured.
     pub fn new(measured_from: Nanos, until: Option<Nanos>) -> Self {
         Self {
             measured_from,
@@ -85,22 +87,22 @@ impl Tally {
         }
     }
 
-    /// Keeps this number of measured operations as rows, beginning with the first.
+    /// Keeps up to this number of measured operations as rows, beginning with the first.
     pub(crate) fn with_rows(self, rows_max: usize) -> Self {
         Self { rows_max, ..self }
     }
 
-    /// Operations that were kept as rows, in the order in which they ended on their thread.
+    /// The operations that were kept as rows, in the order in which they ended on their thread.
     pub fn into_rows(self) -> Vec<Row> {
         self.rows
     }
 
-    /// Measured operations that were answered well.
+    /// The number of measured operations that got a good answer.
     pub fn answered(&self) -> u64 {
         self.latency.len()
     }
 
-    /// Measured operations that failed.
+    /// The number of measured operations that failed.
     pub fn failed(&self) -> u64 {
         self.failures.values().sum()
     }
@@ -109,13 +111,13 @@ impl Tally {
         self.failures.get(&kind).copied().unwrap_or(0)
     }
 
-    /// The latency that this share of all operations did not exceed; failed operations count as
-    /// longer than any other. `None` if the percentile falls on a failed one.
+    /// The latency that a `share` of all operations did not exceed. Failed operations count as
+    /// longer than any other. `None` if the percentile falls on a failed operation.
     pub fn percentile(&self, share: f64) -> Option<Nanos> {
         percentile(&self.latency, self.failed(), share)
     }
 
-    /// Operations that were not measured because they belonged to the warm-up.
+    /// The number of operations that were not measured because they belonged to the warm-up.
     pub fn warmup(&self) -> u64 {
         self.warmup
     }
@@ -164,7 +166,7 @@ impl Tally {
         }
     }
 
-    /// The end of the span for this thread, and the processor time it took since `from`.
+    /// Records the end of the span for this thread, and the processor time since `from`.
     pub(crate) fn close(&mut self, now: Nanos, from: Mark, to: Mark, repeats: u64) {
         self.repeats = repeats;
         self.cpu = to.cpu - from.cpu;
@@ -173,13 +175,13 @@ impl Tally {
         self.busiest = self.cpu as f64 / now.saturating_sub(self.measured_from).max(1) as f64;
     }
 
-    /// Ends the span before its planned end.
+    /// Ends the span earlier than planned.
     pub(crate) fn cut(&mut self, now: Nanos) {
         let now = now.max(self.measured_from);
         self.until = Some(self.until.map_or(now, |until| until.min(now)));
     }
 
-    /// Adds another thread's counts.
+    /// Adds the counts of another thread.
     pub(crate) fn merge(&mut self, other: &Self) {
         let adds = "histograms of the same bounds";
         self.latency.add(&other.latency).expect(adds);
@@ -212,13 +214,14 @@ impl Tally {
         self.ended = self.ended.max(other.ended);
         self.until = self.until.max(other.until);
         self.repeats += other.repeats;
-        // Every thread saw the same machine, so the longest measurement is kept.
+        // Every thread observed the same machine, so only the longest measurement is kept.
         self.machine = if other.machine.1 > self.machine.1 { other.machine } else { self.machine };
         self.cpu += other.cpu;
         self.busiest = self.busiest.max(other.busiest);
     }
 
-    /// Length of the measured span: as planned, or until the end of the last operation.
+    /// The length of the measured span. It ends as planned, or with the last operation if no end
+    /// was planned.
     pub(crate) fn span(&self) -> Nanos {
         self.until.unwrap_or(self.ended).saturating_sub(self.measured_from).max(1)
     }

@@ -24,21 +24,21 @@ impl Protocol {
 /// The parts of a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// The protocol that its scheme names.
+    /// The protocol that the URL's scheme names.
     pub protocol: Protocol,
-    /// Host and port as written, for the `Host` field.
+    /// The host and port as written, for the `Host` field.
     pub authority: String,
-    /// Path and query, beginning with `/`.
+    /// The path and query, beginning with `/`.
     pub path: String,
 }
 
 /// A URL that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// Not `http` or `coap`.
+    /// The scheme is not `http` or `coap`.
     #[error("{0}:// is not supported, only http:// and coap:// are")]
     Scheme(String),
-    /// Not `SCHEME://HOST[:PORT][/PATH]`.
+    /// The text does not have the form `SCHEME://HOST[:PORT][/PATH]`.
     #[error("not a URL such as http://HOST:PORT/PATH")]
     Form,
 }
@@ -47,8 +47,8 @@ impl Target {
     /// Reads a URL.
     ///
     /// # Errors
-    /// Fails when the URL has another scheme, no host, a user name, a fragment, or a character that
-    /// a URL cannot contain.
+    /// Fails if the URL has another scheme, no host, a user name, a fragment, or a character that a
+    /// URL cannot contain.
     pub fn parse(url: &str) -> Result<Self, TargetError> {
         let (scheme, rest) = url.split_once("://").ok_or(TargetError::Form)?;
         let protocol = match scheme.to_ascii_lowercase().as_str() {
@@ -87,10 +87,10 @@ impl Target {
         (!host.is_empty()).then_some((host, port))
     }
 
-    /// Resolves its host. Blocks; the first address is used.
+    /// Resolves the host and returns its first address. Blocks.
     ///
     /// # Errors
-    /// Fails when the host has no address.
+    /// Fails if the host has no address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         let (host, port) = self.host_and_port().ok_or(io::ErrorKind::InvalidInput)?;
         (host, port)
@@ -104,13 +104,13 @@ impl Target {
     }
 }
 
-/// The request of every operation.
+/// The request that every operation sends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
     /// The method in upper case.
     pub method: String,
-    /// Fields as written. CoAP supports only `Content-Type` and `Accept`, as numbers of its
-    /// registry.
+    /// The fields as written. CoAP supports only `Content-Type` and `Accept`, with the numbers of
+    /// the CoAP registry as values.
     pub headers: Vec<(String, String)>,
     /// The body, which may be empty.
     pub body: Vec<u8>,

@@ -1,7 +1,7 @@
-//! Compares two targets in short turns in the order A B B A, so that other activity of the machine
-//! affects both. Each pair of neighbouring turns gives one ratio of rates. Their median does not
-//! reflect changes of the machine over time, which two runs one after the other would show as a
-//! difference.
+//! Compares two targets in short turns in the order A B B A, so that other activity on the machine
+//! affects both. Each pair of neighbouring turns gives one ratio of rates. The median of the ratios
+//! does not depend on how the machine changes over time. In two runs one after the other, such a
+//! change would look like a difference between the targets.
 
 use std::io;
 use std::time::Duration;
@@ -12,25 +12,25 @@ pub use crate::plan::PAIRS_MIN;
 use crate::plan::check_clients;
 use crate::{Done, Failure, Live, Mark, Nanos, Outcome, PlanError, Wire};
 
-/// Beginning of a turn that is not measured, because the clients settle in this time.
+/// The beginning of each turn, which is not measured because the clients settle during this time.
 const SETTLE: Nanos = 10_000_000;
-/// How often the stop signal is checked when nothing happens.
+/// How often the stop signal is checked if nothing happens.
 const LOOK_EVERY: Nanos = 10_000_000;
-/// The interval of 1.96 standard deviations on either side contains 95 %.
+/// An interval of 1.96 standard deviations on either side contains 95 %.
 const Z: f64 = 1.96;
 
-/// A run in turns. One thread makes all operations, in a closed loop.
+/// The plan of a run in turns. One thread makes all operations, in a closed loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TurnsPlan {
-    /// Connections (HTTP) or ports (CoAP) of each target.
+    /// The number of connections (HTTP) or ports (CoAP) of each target.
     pub clients: usize,
-    /// Measured part of a turn.
+    /// The measured part of a turn.
     pub turn: Duration,
-    /// Pairs of turns that are counted; at least [`PAIRS_MIN`].
+    /// The number of pairs of turns that are counted, at least [`PAIRS_MIN`].
     pub pairs: usize,
-    /// Pairs before them that are not counted.
+    /// The number of earlier pairs that are not counted.
     pub warmup_pairs: usize,
-    /// An operation fails if it has no answer this long after its turn.
+    /// An operation fails if it has no answer this long after the end of its turn.
     pub timeout: Duration,
 }
 
@@ -51,31 +51,31 @@ impl TurnsPlan {
     }
 }
 
-/// The counts of one target in one turn, or in several.
+/// The counts of one target, in one turn or in several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Side {
-    /// Good answers within the measured part.
+    /// Good answers within the measured part of the turn.
     pub answered: u64,
     /// Failures in any part of the turn.
     pub failed: u64,
-    /// The failures that were answers with an error.
+    /// How many of the failures were answers with an error.
     #[serde(default)]
     pub errors: u64,
     pub answered_per_s: f64,
 }
 
-/// A run in turns and its results.
+/// The results of a run in turns.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Turns {
-    /// Each counted pair: the first target, the second.
+    /// The counts of the first and of the second target, for each counted pair.
     pub pairs: Vec<[Side; 2]>,
-    /// Share of the run in which the generator's thread used a processor.
+    /// The share of the run during which the generator's thread used a processor.
     pub busy: f64,
 }
 
 impl Turns {
-    /// The rate of the first target divided by that of the second, for each pair. A pair in which
-    /// the second answered nothing is left out.
+    /// The rate of the first target divided by the rate of the second, for each pair. A pair in
+    /// which the second target answered nothing is left out.
     pub fn ratios(&self) -> Vec<f64> {
         self.pairs
             .iter()
@@ -84,7 +84,7 @@ impl Turns {
             .collect()
     }
 
-    /// One target's counts over all pairs, with their mean rate.
+    /// The counts of one target over all pairs, with their mean rate.
     pub fn whole(&self, side: usize) -> Side {
         let sides = self.pairs.iter().map(|pair| &pair[side]);
         let mut whole = sides.clone().fold(Side::default(), |sum, one| Side {
@@ -99,8 +99,8 @@ impl Turns {
     }
 }
 
-/// The median of values, and its interval with about 95 % confidence by the ranks of its
-/// neighbours; there is no interval for fewer than [`PAIRS_MIN`].
+/// The median of the values, and its interval with about 95 % confidence, from the ranks of its
+/// neighbours. There is no interval if there are fewer than [`PAIRS_MIN`] values.
 pub fn median(values: &[f64]) -> Option<(f64, Option<[f64; 2]>)> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -116,7 +116,7 @@ pub fn median(values: &[f64]) -> Option<(f64, Option<[f64; 2]>)> {
 /// Measures two targets in turns until all pairs are made or `live` is stopped. Blocks.
 ///
 /// # Errors
-/// The errors of [`Wire::next`].
+/// The same as those of [`Wire::next`].
 pub fn take_turns(
     wires: &mut [Box<dyn Wire + '_>; 2],
     plan: &TurnsPlan,
@@ -128,7 +128,7 @@ pub fn take_turns(
     for number in 0..plan.warmup_pairs + plan.pairs {
         let mut pair = [Side::default(); 2];
         for place in 0..2 {
-            // A B, B A, A B …
+            // The order is A B, B A, A B and so on.
             let side = (number + place) % 2;
             pair[side] = turn(&mut *wires[side], plan, live)?;
             if live.is_stopped() {
@@ -144,7 +144,7 @@ pub fn take_turns(
     Ok(turns)
 }
 
-/// Runs one turn: all clients begin, and after its end the turn waits for their last operations.
+/// Runs one turn. All clients begin, and when the turn is over, it waits for their last operations.
 fn turn(wire: &mut dyn Wire, plan: &TurnsPlan, live: &Live) -> io::Result<Side> {
     let measured_from = wire.now() + SETTLE;
     let until = measured_from + plan.turn.as_nanos() as Nanos;

@@ -1,4 +1,5 @@
-//! The trait between the schedule and the transport of operations: HTTP, CoAP, or a test's script.
+//! The trait between the schedule and the transport of operations, which is HTTP, CoAP, or the
+//! script of a test.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,12 +10,12 @@ use crate::{Failure, Nanos, Phases};
 pub enum Outcome {
     /// A complete, good answer.
     Answered {
-        /// Bytes of its body.
+        /// The number of bytes in the answer's body.
         bytes: u64,
         /// The durations that the target reports.
         phases: Option<Phases>,
     },
-    /// Anything else.
+    /// Any other outcome.
     Failed(Failure),
 }
 
@@ -22,52 +23,50 @@ pub enum Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Done {
     pub client: usize,
-    /// The time of its end.
+    /// When the operation ended.
     pub at: Nanos,
     pub outcome: Outcome,
 }
 
-/// Processor time at a moment.
+/// The processor time at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Mark {
-    /// Processor time of this thread.
+    /// The processor time of this thread.
     pub cpu: Nanos,
-    /// Processor time of the machine in ticks: busy, and in total.
+    /// The processor time of the machine in ticks: the busy time and the total.
     pub machine: (u64, u64),
 }
 
-/// The clients of one thread, each with at most one operation under way. The wire owns the clock,
-/// so that a test can control it.
+/// The clients of one thread, each of which has at most one operation under way. The wire owns the
+/// clock, so that a test can control the time.
 pub trait Wire {
-    /// The current time.
     fn now(&mut self) -> Nanos;
 
-    /// Begins an operation on a client that has none. Does not block; [`Wire::next`] reports a
-    /// failure.
+    /// Begins an operation on a client that has none under way. Does not block. If this fails,
+    /// [`Wire::next`] reports the failure.
     fn begin(&mut self, client: usize);
 
-    /// Abandons the operation of a client, which is free afterwards.
+    /// Abandons the operation of a client, which is then free.
     fn give_up(&mut self, client: usize);
 
-    /// The next operation that ended, or `None` at `until`. Blocks until then at most.
+    /// The next operation that ended, or `None` when `until` is reached. Blocks until then at most.
     ///
     /// # Errors
-    /// Fails when the machine refuses a resource that every operation needs, such as its event
-    /// queue.
+    /// Fails if the machine refuses a resource that every operation needs, such as its event queue.
     fn next(&mut self, until: Nanos) -> io::Result<Option<Done>>;
 
-    /// Processor time used so far.
+    /// The processor time used so far.
     fn mark(&mut self) -> Mark {
         Mark::default()
     }
 
-    /// The number of messages sent again and connections made again since the start.
+    /// How many messages were sent again and connections were established again since the start.
     fn repeats(&self) -> u64 {
         0
     }
 }
 
-/// The progress of a run, which other threads can read, and their way to end it.
+/// The progress of a run, which other threads can read, and through which they can end the run.
 #[derive(Debug, Default)]
 pub struct Live {
     stop: AtomicBool,
@@ -78,7 +77,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// Ends the run soon; operations that are under way are abandoned.
+    /// Ends the run soon. Operations that are under way are abandoned.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
@@ -88,14 +87,14 @@ impl Live {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Operations answered, operations failed, and the sum of the latencies of the answered ones in
-    /// nanoseconds, including the warm-up.
+    /// The number of operations that were answered, the number that failed, and the sum of the
+    /// latencies of the answered ones in nanoseconds. The warm-up is included.
     pub fn totals(&self) -> (u64, u64, Nanos) {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
         (read(&self.answered), read(&self.failed), read(&self.latency_sum))
     }
 
-    /// The longest latency since the last call.
+    /// The longest latency since the previous call.
     pub fn take_max(&self) -> Nanos {
         self.latency_max.swap(0, Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! The engine against targets that follow a script in virtual time: it tests the counts, the cost
-//! of a stall, and operations that are given up.
+//! Tests the load engine against targets that follow a script in virtual time. The tests cover the
+//! counts, the cost of a stall, and operations that are given up.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,8 +13,8 @@ const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1_000 * MS;
 const GOOD: Outcome = Outcome::Answered { bytes: 4, phases: None };
 
-/// The script of a target: the end and the outcome of the operation with this number, which begins
-/// now.
+/// The script of a target. It returns the end and the outcome of the operation with this number,
+/// which begins now. `None` means that the operation never ends.
 type Script = fn(u64, Nanos) -> Option<(Nanos, Outcome)>;
 
 struct Scripted<'a> {
@@ -72,7 +72,7 @@ fn run(plan: &Plan, script: Script) -> (Tally, u64) {
     (tally, wire.begun)
 }
 
-/// Answers after 1 ms, except that nothing is answered in the sixth second.
+/// Answers after 1 ms, but answers nothing during the sixth second.
 fn stalls(_: u64, now: Nanos) -> Option<(Nanos, Outcome)> {
     let begin = if (5 * SECOND..6 * SECOND).contains(&now) { 6 * SECOND } else { now };
     Some((begin + MS, GOOD))
@@ -122,15 +122,16 @@ fn the_warm_up_is_made_and_not_counted() {
 #[test]
 fn a_stall_counts_for_everything_that_was_due_meanwhile() {
     let limit = Limit::Duration(Duration::from_secs(10));
-    // First with enough clients to send every operation that is due, then with one client that
-    // cannot. The schedule is the same, and the one client needs a tenth of a second to catch up.
+    // The first run has enough clients to send every operation that is due. The second has one
+    // client, which cannot do so. The schedule is the same, and the one client needs a tenth of a
+    // second to catch up.
     for clients in [200, 1] {
         let plan = plan(Load::Open { rate: 100.0 }, clients, limit);
         let (tally, _) = run(&plan, stalls);
         assert_eq!((tally.answered(), tally.failed()), (1_000, 0));
         near(tally.percentile(0.5), MS);
-        // A tenth of the operations was due in the stall, evenly spaced, so half of them waited for
-        // more than half a second.
+        // A tenth of the operations was due during the stall, evenly spaced. Half of these waited
+        // for more than half a second.
         near(tally.percentile(0.95), SECOND / 2);
         near(tally.percentile(0.99), SECOND * 9 / 10);
         near(tally.percentile(1.0), SECOND);
@@ -142,7 +143,7 @@ fn a_closed_loop_sees_the_stall_once_and_whole() {
     let plan = plan(Load::Closed, 1, Limit::Duration(Duration::from_secs(10)));
     let (tally, _) = run(&plan, stalls);
     near(tally.percentile(0.99), MS);
-    // A percentile is never reported as less than its value.
+    // A reported percentile is never less than the true value.
     assert!(tally.percentile(1.0).unwrap() >= SECOND - 2 * MS);
     assert!((8_990..9_010).contains(&tally.answered()), "{}", tally.answered());
 }
@@ -195,7 +196,7 @@ fn take_turns(scripts: [Script; 2], pairs: usize) -> Turns {
 
 #[test]
 fn turns_see_through_a_machine_that_changes_its_speed() {
-    // Twice as slow in every other second, three times as slow in every other 300 ms.
+    // The machine is half as fast in every other second, and a third as fast in every other 300 ms.
     fn slowness(now: Nanos) -> u64 {
         (1 + now / SECOND % 2) * (1 + 2 * (now / (300 * MS) % 2))
     }

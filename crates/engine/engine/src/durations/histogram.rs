@@ -1,6 +1,6 @@
-//! A Prometheus histogram of durations that is counted without a lock. The histogram of the library
+//! A Prometheus histogram of durations that counts without a lock. The library's own histogram
 //! takes a lock and compares floating-point bounds, which is noticeable at a hundred thousand
-//! invocations a second.
+//! invocations per second.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,26 +9,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-/// Upper bounds in microseconds, from 50 us: an edge invocation is often far below the 5 ms at
-/// which the usually recommended bounds begin.
+/// The upper bounds in microseconds. They begin at 50 us, because an invocation at the edge often
+/// takes far less than the 5 ms at which the usually recommended bounds begin.
 const BOUNDS_US: [u64; 14] = [
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 100_000, 250_000, 1_000_000, 2_500_000,
     10_000_000,
 ];
 
-/// Durations by bucket. Cloning it is cheap; clones count together.
+/// Counts of durations by bucket. Cloning is cheap, and all clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct DurationHistogram(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// There is one bucket more than bounds: the last one counts everything beyond.
+    /// There is one bucket more than bounds. The last bucket counts everything above the last
+    /// bound.
     buckets: [AtomicU64; BOUNDS_US.len() + 1],
     sum_ns: AtomicU64,
 }
 
 impl DurationHistogram {
-    /// Counts one duration in nanoseconds. A few nanoseconds.
+    /// Counts one duration in nanoseconds. The call takes a few nanoseconds.
     #[inline]
     pub fn observe_ns(&self, ns: u64) {
         let us = ns.div_ceil(1_000);
@@ -37,7 +38,7 @@ impl DurationHistogram {
         self.0.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// How many durations were counted, and their sum in nanoseconds.
+    /// The number of durations that were counted, and their sum in nanoseconds.
     pub fn count_and_sum_ns(&self) -> (u64, u64) {
         let count = self.0.buckets.iter().map(|count| count.load(Ordering::Relaxed)).sum();
         (count, self.0.sum_ns.load(Ordering::Relaxed))
@@ -53,8 +54,8 @@ impl EncodeMetric for DurationHistogram {
         let bounds = BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
         let counts = self.0.buckets.iter().map(|count| count.load(Ordering::Relaxed));
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
-        // This is the sum of the values that were read, not another counter, because `+Inf` and
-        // `count` must agree.
+        // The count is the sum of the values that were just read and not a separate counter,
+        // because `+Inf` and `count` must agree.
         let count = buckets.iter().map(|(_, count)| count).sum();
         let sum_s = self.0.sum_ns.load(Ordering::Relaxed) as f64 / 1e9;
         encoder.encode_histogram::<NoLabelSet>(sum_s, count, &buckets, None)

@@ -1,14 +1,14 @@
-//! Percentiles of sufficient precision without a lock. The counts are in buckets that grow by an
-//! eighth of an octave, so a value that is read is at most 9 % off.
+//! Percentiles of sufficient precision, without a lock. Each bucket is an eighth of an octave wide,
+//! so a reported value is at most 9 % off.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Buckets per octave.
 const STEPS: usize = 8;
-/// Octaves, from 1 us on: the last bucket counts everything beyond 18 minutes.
+/// The number of octaves, which begin at 1 us. The last bucket counts everything above 18 minutes.
 const OCTAVES: usize = 30;
 
-/// Counts by duration. 960 bytes.
+/// Counts by duration, in 960 bytes.
 pub struct Latencies {
     counts: [AtomicU32; OCTAVES * STEPS],
 }
@@ -20,14 +20,14 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Counts one duration in nanoseconds. A few nanoseconds.
+    /// Counts one duration in nanoseconds. The call takes a few nanoseconds.
     #[inline]
     pub fn record(&self, ns: u64) {
         self.counts[bucket(ns)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The duration in nanoseconds that `share` (0 to 1) of all durations did not exceed; `None`
-    /// when nothing was counted.
+    /// The duration in nanoseconds that a `share` (0 to 1) of all durations did not exceed. `None`
+    /// if nothing was counted.
     pub fn quantile(&self, share: f64) -> Option<u64> {
         let counts: Vec<u64> =
             self.counts.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).collect();

@@ -1,4 +1,4 @@
-//! Counts how long things take, without a lock: as a histogram for Prometheus, and for percentiles.
+//! Counts durations without a lock: in a histogram for Prometheus, and in buckets for percentiles.
 
 mod histogram;
 mod latency;

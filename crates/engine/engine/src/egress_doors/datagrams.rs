@@ -1,9 +1,11 @@
-//! Carries datagrams between a socket inside a sandbox and the one destination that it stands for.
+//! Carries datagrams between a socket inside a sandbox and the one destination that the socket
+//! stands for.
 //!
-//! Each socket of a program that sends to it gets a socket outside, connected to the destination,
-//! so that an answer finds the program that asked. Such a pair is a flow. Nothing ends a flow, so it
-//! ends when nothing has passed for [`IDLE`], or when a newer flow needs its place. As on any
-//! network, datagrams that find no room are lost.
+//! Each socket from which a program sends datagrams gets a socket outside that is connected to the
+//! destination, so that an answer reaches the program that asked. Such a pair of sockets is a flow.
+//! No message marks the end of a flow, so a flow ends when no datagram has passed for [`IDLE`], or
+//! when a newer flow needs its place. As on any network, datagrams for which there is no room are
+//! lost.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,17 +25,18 @@ use crate::egress_doors::door::{CONNECT_TIMEOUT, Door, within};
 use crate::egress_doors::relay::PIECE;
 use crate::egress_doors::shares::{CONNECTIONS_MAX, Place};
 
-/// How long a flow lasts after its last datagram: the least that address translators keep one
-/// (RFC 4787, REQ-5).
+/// How long a flow lasts after its last datagram. This is the minimum for address translators (RFC
+/// 4787, REQ-5).
 const IDLE: Duration = Duration::from_secs(120);
-/// Datagrams, and their bytes, that wait while the destination's name is looked up.
+/// How many datagrams, and how many bytes of them, may wait while the destination's name is looked
+/// up.
 const WAITING_MAX: usize = 8;
 const WAITING_BYTES_MAX: usize = 64 << 10;
 
-/// How often the log says of one destination that sockets end or datagrams are lost.
+/// How often the log may report, for one destination, that sockets end or datagrams are lost.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// The way between one socket of a program and the destination.
+/// The connection between one socket of a program and the destination.
 struct Flow {
     outside: OnceLock<UdpSocket>,
     state: Mutex<State>,
@@ -41,7 +44,7 @@ struct Flow {
 
 struct State {
     used: Instant,
-    /// Datagrams that arrived before there was a socket outside.
+    /// Datagrams that arrived before the socket outside was open.
     waiting: Vec<Box<[u8]>>,
 }
 
@@ -55,12 +58,12 @@ impl Flow {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a datagram to the destination, or keeps it until that is possible.
+    /// Sends a datagram to the destination, or keeps it until the socket outside is open.
     fn send(&self, datagram: &[u8]) {
         let mut state = self.state();
         state.used = Instant::now();
         if let Some(outside) = self.outside.get() {
-            // The task of the flow reads the reason of a failure from the socket.
+            // If sending fails, the task of the flow reads the reason from the socket.
             let _ = outside.try_send(datagram);
             return;
         }
@@ -70,9 +73,9 @@ impl Flow {
         }
     }
 
-    /// Takes the socket outside and sends what waits for it.
+    /// Sets the socket outside, and sends the waiting datagrams.
     async fn open(&self, outside: UdpSocket) {
-        // A new socket takes datagrams only after the runtime has seen that it does.
+        // A new socket accepts datagrams only after the runtime has seen that it is writable.
         let _ = outside.writable().await;
         let mut state = self.state();
         for datagram in std::mem::take(&mut state.waiting) {
@@ -82,7 +85,7 @@ impl Flow {
     }
 }
 
-/// The flows of one socket inside, by the socket of the program.
+/// The flows of one socket inside, by the address of the program's socket.
 #[derive(Default)]
 struct Flows {
     all: HashMap<SocketAddr, (Arc<Flow>, AbortHandle)>,
@@ -100,7 +103,7 @@ impl Flows {
         }
     }
 
-    /// Whether the log may say something of this destination now.
+    /// Whether the log may report something about this destination now.
     fn may_warn(&mut self) -> bool {
         let may = self.warned.is_none_or(|at| at.elapsed() >= WARN_EVERY);
         if may {
@@ -128,12 +131,12 @@ impl<I: Instance> Door<I> {
         let mut has_ended = false;
         loop {
             tokio::select! {
-                // Datagrams that arrived before the end are carried.
+                // Datagrams that arrived before the end are still carried.
                 biased;
                 ready = inside.readable() => if ready.is_err() { return },
                 _ = closed.changed() => {
                     has_ended = true;
-                    // The runtime looks once more for datagrams that it has not noticed.
+                    // The runtime checks once more for datagrams that it has not noticed.
                     tokio::task::yield_now().await;
                 }
             }
@@ -146,7 +149,7 @@ impl<I: Instance> Door<I> {
                 match received {
                     Ok(length) => turn.charge(1, length),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    // An answer that a program did not take; the error has now been read.
+                    // A program did not accept an answer. Receiving has cleared the error.
                     Err(_) => turn.charge(1, 0),
                 }
                 if turn.is_over() {
@@ -160,7 +163,7 @@ impl<I: Instance> Door<I> {
         }
     }
 
-    /// Sends a datagram on through the flow of its sender, which is made if there is none.
+    /// Sends a datagram through the flow of its sender. Creates the flow if there is none.
     fn forward(
         self: &Arc<Self>,
         datagram: &[u8],
@@ -169,7 +172,8 @@ impl<I: Instance> Door<I> {
         flows: &mut Flows,
         closed: &watch::Receiver<()>,
     ) {
-        // The tasks of all flows end with the instance; what they have opened still sends.
+        // The tasks of all flows end with the instance, but the sockets that they have opened can
+        // still send.
         let has_ended = closed.has_changed().is_err();
         if let Some((flow, task)) = flows.all.get(&from)
             && (has_ended || !task.is_finished())
@@ -180,7 +184,8 @@ impl<I: Instance> Door<I> {
             flows.all.retain(|_, (_, task)| !task.is_finished());
         }
         if flows.all.len() >= CONNECTIONS_MAX {
-            // It was in use less than [`IDLE`] ago, so its program may still wait for an answer.
+            // The flow was in use less than [`IDLE`] ago, so its program may still wait for an
+            // answer.
             flows.end_oldest();
             if flows.may_warn() {
                 self.warn(&format_args!(
@@ -190,7 +195,7 @@ impl<I: Instance> Door<I> {
             }
         }
         let Some(places) = self.try_share() else {
-            // The place of the ended flow is free for the next datagram.
+            // This makes the place of the ended flow free for the next datagram.
             flows.end_oldest();
             if flows.may_warn() {
                 self.warn(&"too many connections: datagrams are lost until others end");
@@ -205,7 +210,7 @@ impl<I: Instance> Door<I> {
         flows.all.insert(from, (flow, task.abort_handle()));
     }
 
-    /// Opens a flow, and carries its answers until it is idle or the instance has ended.
+    /// Opens a flow, and carries its answers until the flow is idle or the instance has ended.
     async fn answer(
         self: Arc<Self>,
         flow: Arc<Flow>,
@@ -263,7 +268,7 @@ impl<I: Instance> Door<I> {
         }
     }
 
-    /// A socket that sends to the destination and receives from no one else.
+    /// A socket that sends only to the destination and receives only from it.
     async fn open_outside(&self) -> io::Result<UdpSocket> {
         let mut last = None;
         for address in self.addresses().await? {
@@ -340,7 +345,8 @@ mod tests {
         let carrying = tokio::spawn(door.carry_datagrams(inside.into(), closed));
         let mut sockets = Vec::new();
         let mut piece = [0; 16];
-        // Each datagram arrives before the next socket sends, so the first one is idle longest.
+        // Each datagram arrives before the next socket sends, so the first flow is the longest
+        // idle.
         for number in 0..CONNECTIONS_MAX + 3 {
             let socket = UdpSocket::bind("127.0.0.1:0").await.expect("loopback");
             socket.send_to(b"ask", door_address).await.expect("sent");

@@ -1,8 +1,10 @@
-//! Destinations that a function may reach: each is a listener inside its sandbox, served from here.
+//! The destinations that a function may reach. Each destination is a listener inside the function's
+//! sandbox, and this module serves the listener.
 //!
-//! The sandbox has no route to any other host. The node accepts a connection to one of its
-//! listeners, connects to the one destination that the manifest names, and copies bytes both ways.
-//! Names are resolved per connection, and the resolved address is checked, not the name.
+//! The sandbox has no route to any other host. The node accepts a connection to one of the
+//! listeners, connects to the one destination that the manifest names, and copies bytes in both
+//! directions. Names are resolved again for each connection, and the check applies to the resolved
+//! address, not to the name.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -22,19 +24,18 @@ use crate::egress_doors::lookups::look_up;
 use crate::egress_doors::shares::{CONNECTIONS_MAX, Place, Rooms};
 use crate::egress_doors::{Instance, relay};
 
-/// Time to connect outward.
+/// How long connecting to a destination may take.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the bytes that an instance sent before it ended may still be carried.
+/// How long bytes that an instance sent before it ended may still be carried.
 const LAST_WORDS: Duration = Duration::from_secs(30);
-/// Pause when the node has no descriptors or memory left; connections wait in the listener
-/// meanwhile.
+/// The pause when the node has no descriptors or memory left. Connections wait in the listener in
+/// the meantime.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
-/// One listener of one instance, or one socket for datagrams (`datagrams.rs`).
+/// One listener of an instance, or one of its sockets for datagrams (`datagrams.rs`).
 pub struct Door<I> {
-    /// The instance.
     pub inside: Arc<I>,
-    /// The destination of its connections.
+    /// The destination of the connections.
     pub to: Egress,
 }
 
@@ -50,7 +51,7 @@ impl<I: Instance> Door<I> {
         loop {
             let Ok(place) = places.clone().acquire_owned().await else { return };
             let accepted = tokio::select! {
-                // Connections that arrived before the end are accepted.
+                // Connections that arrived before the end are still accepted.
                 biased;
                 accepted = listener.accept() => accepted,
                 _ = closed.changed() => return,
@@ -79,7 +80,7 @@ impl<I: Instance> Door<I> {
                     });
                 }
                 Err(error) if is_shortage(&error) => tokio::time::sleep(SHORTAGE_PAUSE).await,
-                // A connection that ended before it was accepted.
+                // The connection ended before it was accepted.
                 Err(_) => {}
             }
         }
@@ -89,13 +90,14 @@ impl<I: Instance> Door<I> {
         self.inside.shares().get()
     }
 
-    /// Room for one connection of this instance and of its function, if there is some now.
+    /// Takes a place for one connection from the shares of the instance and of the function, if
+    /// both have one now.
     pub(crate) fn try_share(&self) -> Option<[Place; 2]> {
         let instance = self.rooms().instances.try_take(self.inside.instance())?;
         Some([instance, self.rooms().functions.try_take(self.inside.function())?])
     }
 
-    /// The same, but waits until there is room.
+    /// Like [`Door::try_share`], but waits until there is a place.
     async fn share(&self) -> [Place; 2] {
         let instance = self.rooms().instances.take(self.inside.instance()).await;
         [instance, self.rooms().functions.take(self.inside.function()).await]
@@ -103,7 +105,7 @@ impl<I: Instance> Door<I> {
 
     async fn pass(&self, inside: TcpStream, mut closed: watch::Receiver<()>) {
         let connected = if self.to.host == ANY_HOST {
-            // The sandbox delivers every address to this listener, so the local address of the
+            // The sandbox delivers all addresses to this listener, so the local address of the
             // connection is the destination that the function asked for.
             match inside.local_addr() {
                 Ok(wanted) => self.connect_to(wanted).await,
@@ -132,8 +134,8 @@ impl<I: Instance> Door<I> {
             }
         };
         for leg in [&inside, &outside] {
-            // Pieces are passed on as they arrive. Holding one back until the previous piece is
-            // acknowledged would cost a caller 40 ms per request.
+            // Pieces are passed on as they arrive. If a piece had to wait until the previous one is
+            // acknowledged, a caller would lose 40 ms per request.
             let _ = leg.set_nodelay(true);
         }
         tokio::select! {
@@ -145,7 +147,7 @@ impl<I: Instance> Door<I> {
         }
     }
 
-    /// The addresses of the named destination that this function may reach, at least one.
+    /// The addresses of the named destination that this function may reach. There is at least one.
     pub(crate) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         let lookups = (&self.rooms().lookups, self.inside.function());
         let mut permitted = Vec::new();
@@ -163,8 +165,8 @@ impl<I: Instance> Door<I> {
         Ok(permitted)
     }
 
-    /// Why this function may not reach an address to which its destination leads. A function of a
-    /// namespace reaches no address of this machine, whatever its manifest says.
+    /// Why this function may not reach an address of its destination. A function of a namespace
+    /// reaches no address of this machine, even if its manifest names one.
     fn refusal(&self, address: SocketAddr) -> Option<io::Error> {
         if self.inside.is_confined() {
             let is_here = is_of_this_machine(address).unwrap_or(true);
@@ -208,7 +210,7 @@ impl<I: Instance> Door<I> {
     }
 }
 
-/// The result of an attempt, or an error after this time.
+/// The result of an attempt, or an error if the attempt takes longer than this time.
 pub(crate) async fn within<T>(
     patience: Duration,
     attempt: impl Future<Output = io::Result<T>>,
@@ -218,22 +220,22 @@ pub(crate) async fn within<T>(
         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
-/// The listener of a sandbox, for this runtime.
+/// Converts the listener of a sandbox into one of this runtime.
 pub fn adopt(listener: OwnedFd) -> io::Result<TcpListener> {
     let listener = std::net::TcpListener::from(listener);
     listener.set_nonblocking(true)?;
     TcpListener::from_std(listener)
 }
 
-/// Whether the node, and not the connection, is the reason why nothing could be accepted.
+/// Whether nothing could be accepted because of the node rather than because of the connection.
 fn is_shortage(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
-/// The hint for an error of a function that may be caused by a destination it may not reach. Such
-/// an error shows as a name that cannot be looked up.
+/// A hint for an error that a function reports, if the cause may be a destination that the function
+/// may not reach. Such an error shows as a name that cannot be looked up.
 pub fn hint(spec: &FunctionSpec, error: &str) -> Option<&'static str> {
     let signs = [
         "Temporary failure in name resolution",
@@ -252,7 +254,7 @@ pub fn hint(spec: &FunctionSpec, error: &str) -> Option<&'static str> {
     )
 }
 
-/// Whether a destination is the gateway under the name by which functions of OpenFaaS call it.
+/// Whether a destination is the gateway, under the name that functions of OpenFaaS use for it.
 fn is_gateway(to: &Egress) -> bool {
     to.port == OPENFAAS_GATEWAY_PORT && OPENFAAS_GATEWAYS.contains(&to.host.as_str())
 }
@@ -268,9 +270,10 @@ fn refused(address: IpAddr) -> io::Error {
     })
 }
 
-/// Whether an address belongs to this machine or its link. The kernel uses an address of its own as the
-/// source of a connection to it. No packet is sent to find out. It cannot be found out of an address
-/// without a route, to which no connection can be made either.
+/// Whether an address belongs to this machine or is link-local. To find out, a socket is connected
+/// to the address without sending a packet: for an address of this machine, the kernel chooses the
+/// same address as the source. The check fails for an address without a route, but no connection
+/// can be made to such an address either.
 pub fn is_of_this_machine(address: SocketAddr) -> io::Result<bool> {
     if is_local(address.ip()) {
         return Ok(true);
@@ -280,7 +283,7 @@ pub fn is_of_this_machine(address: SocketAddr) -> io::Result<bool> {
         SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
     };
     let socket = std::net::UdpSocket::bind(any)?;
-    // A port of 0 cannot be connected to.
+    // Port 0 cannot be connected to.
     socket.connect((address.ip(), address.port().max(1)))?;
     Ok(socket.local_addr()?.ip().to_canonical() == address.ip().to_canonical())
 }
@@ -291,9 +294,9 @@ fn of_this_machine(address: IpAddr) -> io::Error {
     ))
 }
 
-/// A name must not lead to the node itself or to its link. A manifest that needs one of those
-/// addresses names it literally; link-local addresses (cloud metadata) and groups are refused even
-/// then.
+/// Whether a destination may lead to this address. A name must not lead to the node itself or to
+/// its link. A manifest that needs one of those addresses must name the address literally.
+/// Link-local addresses (cloud metadata) and multicast groups are refused even then.
 fn is_allowed(host: &str, ip: IpAddr) -> bool {
     if host.parse::<IpAddr>().is_ok() || host == "localhost" {
         return !is_link_local(ip) && !ip.to_canonical().is_multicast();
@@ -340,7 +343,7 @@ mod tests {
         for text in ["[::ffff:127.0.0.1]:80", "[64:ff9b::7f00:1]:80", "[fe80::1]:80"] {
             assert!(is_of_this_machine(text.parse().unwrap()).unwrap(), "{text}");
         }
-        // The address of an interface, if there is a route to anywhere.
+        // The address of an interface, if this machine has a route to anywhere.
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
         if socket.connect("192.0.2.1:9").is_ok() {
             let own = socket.local_addr().unwrap().ip();

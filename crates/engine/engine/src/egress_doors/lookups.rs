@@ -1,4 +1,4 @@
-//! Looks up names for functions, with each function's share of the threads for look-ups.
+//! Looks up names for functions, and limits each function to its share of the threads for look-ups.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -9,8 +9,8 @@ use mote_spec::Egress;
 
 use crate::egress_doors::shares::Room;
 
-/// The IPv4 addresses of a name that a function asks for, without the addresses that it may not
-/// reach.
+/// The IPv4 addresses of a name for which a function asks, without the addresses that the function
+/// may not reach.
 pub(crate) async fn addresses_of(
     name: &str,
     lookups: (&Arc<Room>, u64),
@@ -29,8 +29,8 @@ pub(crate) async fn addresses_of(
     Ok(addresses)
 }
 
-/// The addresses of a destination. A look-up holds its place until its thread has finished, even
-/// when no caller waits for it any more.
+/// The addresses of a destination. A look-up keeps its place until its thread has finished, even if
+/// no caller waits for the result any more.
 pub(crate) async fn look_up(
     destination: &Egress,
     (lookups, function): (&Arc<Room>, u64),

@@ -1,8 +1,8 @@
-//! The connections of functions to other hosts: which destinations are allowed, each function's
-//! share of connections and look-ups, answers to DNS questions, and the copying of bytes.
+//! The connections of functions to other hosts: the allowed destinations, each function's share of
+//! connections and look-ups, answers to DNS questions, and the copying of bytes.
 //!
-//! It knows an instance only through [`Instance`], and must not know revisions, workers or queues.
-//! Start reading at `door.rs`.
+//! This module knows an instance only through [`Instance`], and must not know revisions, workers or
+//! queues. Start reading at `door.rs`.
 
 mod datagrams;
 mod door;
@@ -20,20 +20,20 @@ pub use names::Names;
 pub use relay::Carrier;
 pub use shares::EgressShares;
 
-/// An instance whose connections are carried.
+/// An instance whose connections this module carries.
 pub trait Instance: Send + Sync + 'static {
-    /// The number of its function among all functions of the node.
+    /// The number of the instance's function, unique among all functions of the node.
     fn function(&self) -> u64;
-    /// Its own number.
+    /// The number of the instance.
     fn instance(&self) -> u64;
     fn name(&self) -> &FunctionName;
-    /// What the connections of all functions share.
+    /// The shares from which the connections of all functions take their places.
     fn shares(&self) -> &EgressShares;
-    /// Whether it belongs to a namespace, so that it reaches no address of this machine.
+    /// Whether the function is in a namespace, and therefore reaches no address of this machine.
     fn is_confined(&self) -> bool;
-    /// The address of the node's own API that this destination stands for, if it stands for one.
+    /// The address of the node's own API, if this destination stands for that API.
     fn own_api(&self, to: &Egress) -> Option<SocketAddr>;
-    /// Whether `*` does not open the network of this address.
+    /// Whether the network of this address stays closed even if the manifest allows `*`.
     fn is_closed(&self, address: IpAddr) -> bool;
     /// Writes a warning to the function's log.
     fn warn(&self, text: &str);

@@ -1,8 +1,8 @@
 //! Answers look-ups of names for functions that may reach any host.
 //!
-//! The sandbox has no route to a name server. It has one socket to which programs send their
-//! questions (RFC 1035, over UDP), and the node looks the name up as it would for itself. Only IPv4
-//! addresses are answered, because the sandbox delivers no others.
+//! The sandbox has no route to a name server. Instead, programs send their questions (RFC 1035,
+//! over UDP) to a socket in the sandbox, and the node looks the names up as it does for itself.
+//! Answers contain only IPv4 addresses, because the sandbox delivers no other connections.
 
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
@@ -14,15 +14,16 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::egress_doors::{Instance, lookups};
 
-/// Look-ups of one instance under way at once. A further one is dropped, and the program asks
-/// again.
+/// How many look-ups of one instance may be under way at once. Further questions are dropped, and
+/// the program asks again.
 const LOOKUPS_MAX: usize = 16;
-/// A question without extensions is at most this long; longer ones are truncated and not
+/// The maximum length of a question without extensions. Longer messages are truncated and not
 /// understood.
 const QUESTION_BYTES_MAX: usize = 1_024;
 /// How long an answer may be cached, in seconds.
 const KEEP_S: u32 = 30;
-/// Addresses in one answer, so that it fits 512 bytes (RFC 1035, 4.2.1).
+/// The maximum number of addresses in one answer, so that the answer fits in 512 bytes (RFC 1035,
+/// 4.2.1).
 const ADDRESSES_MAX: usize = 12;
 
 const TYPE_A: u16 = 1;
@@ -109,7 +110,7 @@ impl Question {
     /// Reads a query with one question; `None` for anything else.
     fn read(message: &[u8]) -> Option<Self> {
         let header = message.first_chunk::<12>()?;
-        let is_query = header[2] & 0xf8 == 0; // no response, and the standard operation
+        let is_query = header[2] & 0xf8 == 0; // a query, not a response, with the standard operation
         let has_one = header[4..6] == [0, 1];
         if !is_query || !has_one {
             return None;
@@ -122,7 +123,7 @@ impl Question {
             if length == 0 {
                 break;
             }
-            // A greater length would be a pointer, which no question needs.
+            // A larger length would be a pointer, which no question needs.
             let label = message.get(at..at + length).filter(|_| length <= 63)?;
             let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
             if !label.iter().all(plain) {
@@ -154,7 +155,7 @@ impl Question {
         message.extend_from_slice(&[0, 1, 0, addresses.len() as u8, 0, 0, 0, 0]);
         message.extend_from_slice(&self.bytes);
         for address in addresses {
-            // The name is a pointer to that of the question, at byte 12.
+            // The name is a pointer to the name in the question, at byte 12.
             message.extend_from_slice(&[0xc0, 12]);
             message.extend_from_slice(&TYPE_A.to_be_bytes());
             message.extend_from_slice(&CLASS_IN.to_be_bytes());

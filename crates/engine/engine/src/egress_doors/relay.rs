@@ -1,8 +1,9 @@
-//! Carries bytes between two connections, on a thread of its own.
+//! Carries bytes between two connections, on a separate thread.
 //!
-//! Nothing is kept here: bytes are peeked at, handed on as far as the other side takes them, and
-//! only then removed from the socket they came from. If a side does not read, it uses no memory of
-//! the node beyond the kernel's buffers for its socket, and the sender is slowed at once.
+//! The relay buffers nothing. It peeks at the bytes of one socket, hands on as many as the other
+//! side takes, and only then removes those from the first socket. If one side does not read, the
+//! node uses no memory for it beyond the kernel's buffers of its socket, and the sender is slowed
+//! at once.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,7 +17,8 @@ use tokio::sync::oneshot;
 
 use crate::egress_doors::shares::LOOKUPS_MAX;
 
-/// Most bytes carried in one go. Larger ones save little more; smaller ones cost calls and wake-ups.
+/// The maximum number of bytes that are carried in one step. Larger steps save little more; smaller
+/// ones cost more calls and wake-ups.
 const PIECE_BYTES: usize = 128 << 10;
 
 thread_local! {
@@ -24,13 +26,14 @@ thread_local! {
     pub(crate) static PIECE: RefCell<Box<[u8]>> = RefCell::new(vec![0; PIECE_BYTES].into_boxed_slice());
 }
 
-/// The thread that carries bytes. It is started when it is first needed and ends when this is
-/// dropped: bulk transfers must not run between two requests, and most nodes have none.
+/// The thread that carries bytes. Bulk transfers have a separate thread because they must not run
+/// between two requests. The thread starts when it is first needed, because most nodes never need
+/// it, and ends when this value is dropped.
 #[derive(Default)]
 pub struct Carrier(OnceLock<(Handle, oneshot::Sender<()>)>);
 
 impl Carrier {
-    /// The runtime for its tasks; `otherwise` if the thread cannot be started.
+    /// The runtime for the tasks that carry bytes, or `otherwise` if the thread cannot be started.
     pub fn runtime<'a>(&'a self, otherwise: &'a Handle) -> &'a Handle {
         if let Some((runtime, _)) = self.0.get() {
             return runtime;
@@ -48,15 +51,15 @@ fn start() -> io::Result<(Handle, oneshot::Sender<()>)> {
     let handle = runtime.handle().clone();
     let (alive, end) = oneshot::channel::<()>();
     std::thread::Builder::new().name("mote-egress".into()).spawn(move || {
-        // An error means that the other end was dropped, which is the event waited for.
+        // The channel reports an error when the other end is dropped, which is the awaited event.
         let _ = runtime.block_on(end);
         runtime.shutdown_background();
     })?;
     Ok((handle, alive))
 }
 
-/// Carries both ways until both have ended. An end is passed on as an end, and a reset as a reset:
-/// a stream that was cut off must not look complete.
+/// Carries bytes in both directions until both have ended. An end is passed on as an end and a
+/// reset as a reset, because a stream that was cut off must not look complete.
 pub(crate) async fn carry(one: TcpStream, other: TcpStream) {
     let ends = tokio::try_join!(pump(&one, &other), pump(&other, &one));
     if !matches!(ends, Ok((End::Whole, End::Whole))) {
@@ -65,20 +68,20 @@ pub(crate) async fn carry(one: TcpStream, other: TcpStream) {
     }
 }
 
-/// Closes a connection so that its peer sees an error and not an end.
+/// Closes a connection so that its peer sees an error instead of an end.
 pub(crate) fn reset(stream: TcpStream) {
     let _ = stream.set_zero_linger();
 }
 
-/// How one way ended.
+/// How one direction ended.
 enum End {
     /// All bytes that were sent have been handed on.
     Whole,
-    /// The receiver takes no more.
+    /// The receiver takes no more bytes.
     Refused,
 }
 
-/// Carries one way to its end. An error is always an error of reading.
+/// Carries one direction to its end. An error always comes from reading.
 async fn pump(from: &TcpStream, to: &TcpStream) -> io::Result<End> {
     loop {
         from.readable().await?;
@@ -87,12 +90,11 @@ async fn pump(from: &TcpStream, to: &TcpStream) -> io::Result<End> {
             Ok(Relayed::Carried { is_full: false } | Relayed::NothingThere) => {}
             Ok(Relayed::Held) => to.writable().await?,
             Ok(Relayed::Ended) => {
-                // The call fails if the connection is gone, and then the peer does not wait for an
-                // end.
+                // If the call fails, the connection is gone, and the peer does not wait for an end.
                 let _ = rustix::net::shutdown(to, Shutdown::Write);
                 return Ok(End::Whole);
             }
-            // A peer that takes no more bytes may have sent some before, so the other way
+            // A peer that takes no more bytes may have sent some before, so the other direction
             // continues.
             Ok(Relayed::Refused) => return Ok(End::Refused),
             Err(error) => return Err(error),
@@ -101,16 +103,16 @@ async fn pump(from: &TcpStream, to: &TcpStream) -> io::Result<End> {
 }
 
 enum Relayed {
-    /// Some bytes were carried; `is_full` says whether as many as fit in one piece.
+    /// Some bytes were carried. `is_full` says whether they filled a whole piece.
     Carried {
         is_full: bool,
     },
     NothingThere,
-    /// The receiver takes no more for now.
+    /// The receiver takes no more bytes for now.
     Held,
-    /// The sender will send no more.
+    /// The sender will send no more bytes.
     Ended,
-    /// The receiver will never take more.
+    /// The receiver will never take more bytes.
     Refused,
 }
 
@@ -130,20 +132,20 @@ fn step(from: &TcpStream, to: &TcpStream) -> io::Result<Relayed> {
         let mut taken = 0;
         let sent = to.try_io(Interest::WRITABLE, || {
             taken = rustix::net::send(to, &piece[..there], SendFlags::NOSIGNAL)?;
-            // If fewer were taken than offered, there is no room, and asking again would only
-            // confirm that.
+            // If the socket took fewer bytes than offered, it has no room, and another attempt
+            // would only confirm that.
             if taken < there { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
         if taken > 0 {
-            // Truncating takes bytes out of a stream without copying them.
+            // A truncating read removes bytes from a stream without copying them.
             rustix::net::recv(from, &mut piece[..taken], RecvFlags::TRUNC)?;
         }
         match sent {
             Ok(()) => {
                 let is_full = there == PIECE_BYTES;
                 if !is_full {
-                    // All bytes that had arrived are carried; the socket reports further bytes, or
-                    // an end.
+                    // All bytes that had arrived are carried. The failed read makes the socket
+                    // report further bytes or an end.
                     let empty = || -> io::Result<()> { Err(io::ErrorKind::WouldBlock.into()) };
                     let _ = from.try_io(Interest::READABLE, empty);
                 }

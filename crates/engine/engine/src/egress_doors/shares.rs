@@ -6,25 +6,26 @@ use std::sync::{Arc, OnceLock};
 use mote_core::shares::{Share, Shares};
 use tokio::sync::Notify;
 
-/// Connections per destination and instance at once.
+/// The maximum number of simultaneous connections per destination and instance.
 pub(crate) const CONNECTIONS_MAX: usize = 64;
-/// Connections of all functions: with two descriptors each, they use half of those that the node
-/// may open.
+/// The number of descriptors for each connection, over all functions. A connection has two
+/// descriptors, so connections use at most half of the descriptors that the node may open.
 const CONNECTIONS_PER_DESCRIPTOR: usize = 4;
-/// The bounds of that number where the node may open very few descriptors, or millions.
+/// The bounds of the number of connections, for a node that may open very few descriptors or
+/// millions.
 const CONNECTIONS_TOTAL: std::ops::RangeInclusive<usize> = 64..=16_384;
-/// One function's share of them is a fourth and one instance's an eighth. Neither is less than the
-/// limit of one destination.
+/// One function gets a fourth of all connections, and one instance gets an eighth. Both get at
+/// least as many as one destination may have.
 const FUNCTION_SHARE: usize = 4;
 const INSTANCE_SHARE: usize = 8;
-/// Names looked up at once. Each takes a thread for as long as the resolver waits, which is tens of
-/// seconds for a name that no server answers.
+/// The maximum number of simultaneous look-ups. Each takes a thread for as long as the resolver
+/// waits, which is tens of seconds for a name that no server answers.
 pub(crate) const LOOKUPS_MAX: usize = 32;
-/// Names looked up at once for one function.
+/// The maximum number of simultaneous look-ups for one function.
 const LOOKUPS_PER_FUNCTION: usize = 4;
 
-/// The resources that the connections of all functions share. Made on first use: most nodes need
-/// none.
+/// The places that the connections and look-ups of all functions share. They are created on first
+/// use, because most nodes need none.
 #[derive(Default)]
 pub struct EgressShares(OnceLock<Rooms>);
 
@@ -52,13 +53,14 @@ impl EgressShares {
     }
 }
 
-/// A bounded resource whose owners, identified by numbers, wait for their share of it.
+/// A bounded number of places. Owners are identified by numbers, and wait when their share is used
+/// up.
 pub(crate) struct Room {
     shares: Shares<u64>,
     given_back: Notify,
 }
 
-/// One piece of a [`Room`]; dropping it gives it back.
+/// One place of a [`Room`]. Dropping it gives the place back.
 pub(crate) struct Place {
     room: Arc<Room>,
     share: Option<Share<u64>>,
@@ -74,12 +76,12 @@ impl Room {
         Some(Place { room: self.clone(), share: Some(share) })
     }
 
-    /// Waits until there is room for this owner.
+    /// Waits until there is a place for this owner, and takes it.
     pub(crate) async fn take(self: &Arc<Self>, owner: u64) -> Place {
         let mut given_back = pin!(self.given_back.notified());
         loop {
-            // Enabled before the attempt, so that a place that is given back after it is not
-            // missed.
+            // The notification is enabled before the attempt, so that a place that is given back
+            // after the attempt is not missed.
             given_back.as_mut().enable();
             if let Some(place) = self.try_take(owner) {
                 return place;

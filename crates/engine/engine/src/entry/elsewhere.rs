@@ -1,9 +1,9 @@
-//! Invocations that leave for another cell, and those that arrive from one.
+//! Invocations that leave for another cell, and invocations that arrive from another cell.
 //!
-//! An invocation leaves when the pool would let it wait although no further instance can be
-//! started, and a cell says that it has room ([`mote_core::elsewhere`]). It may also leave later, as
-//! long as it waits. An invocation of another cell never leaves again: if this node turns out to
-//! have no room, that cell gets it back.
+//! An invocation leaves if the pool would let it wait, no further instance can be started, and a
+//! cell reports that it has room ([`mote_core::elsewhere`]). A waiting invocation may also leave
+//! later. An invocation that arrived from another cell never leaves for a third one: if this node
+//! turns out to have no room, the invocation goes back to the cell that sent it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,8 +25,9 @@ use crate::revision::{Revision, answered};
 use mote_process::clock::now_ns;
 
 impl Engine {
-    /// Goes on with an invocation that a revision has not answered: here, at another cell, or at the
-    /// next revision. Each iteration of the loop uses up one place that a cell had offered.
+    /// Continues with an invocation that a revision has not answered: on this node, at another
+    /// cell, or at the next revision. Each iteration of the loop uses up one place that a cell
+    /// offered.
     pub(crate) async fn go_on(
         &self,
         elsewhere: Option<&Arc<dyn Elsewhere>>,
@@ -70,8 +71,9 @@ impl Engine {
 }
 
 impl Revision {
-    /// Whether another cell could run an invocation of this function. A chain's records are on the
-    /// node that accepted it, and a WebSocket lasts too long to be worth a hop.
+    /// Whether another cell could run an invocation of this function. Chains stay here, because
+    /// their records are on the node that accepted them. WebSockets stay here, because they last
+    /// too long to be worth a hop.
     pub(crate) fn may_move(&self, invocation: &Invocation) -> bool {
         let head = &invocation.head;
         self.spec.runtime != Runtime::Chain
@@ -79,11 +81,12 @@ impl Revision {
             && head.wire().len() <= HEAD_BYTES_MAX
     }
 
-    /// The revision as other cells know it: two nodes mean the same only if code and settings are
-    /// equal.
+    /// The key of this revision for other cells. Two nodes have the same key only if the code and
+    /// the settings are equal.
     pub(crate) fn key(&self) -> &RevisionKey {
         self.key.get_or_init(|| {
-            // The folder's name is the hash of the code. Where the code came from is no difference.
+            // The folder's name is the hash of the code. Where the code came from makes no
+            // difference.
             let folder = self.code_dir.file_name().unwrap_or_default().as_encoded_bytes();
             let spec = FunctionSpec { origin: None, ..self.spec.clone() };
             let content = [folder, mote_spec::json::to_json(&spec).as_bytes()].concat();
@@ -103,7 +106,7 @@ impl Revision {
         self.pool.lock().is_stuck(self.shared.ledger.version())
     }
 
-    /// Sends an invocation to another cell. Gives it back if it has to run here.
+    /// Sends an invocation to another cell. Returns it as an error if it has to run here.
     async fn send(
         &self,
         offer: Offer,
@@ -116,7 +119,7 @@ impl Revision {
         match place.send(invocation).await {
             Sent::Answered(result) => Ok(result),
             Sent::Back(invocation) => Err(Offer { invocation, attempts, moved, origin }),
-            // The rule for workers that die: once more, if that is safe.
+            // The same rule as for workers that die: the invocation runs once more if that is safe.
             Sent::Lost(Some(invocation), _) if attempts == 0 && invocation.is_idempotent() => {
                 Err(Offer { invocation, attempts: 1, moved: true, origin })
             }
@@ -128,8 +131,8 @@ impl Revision {
         }
     }
 
-    /// Waits for the answer, or until the invocation still waits and another cell has a place for
-    /// it.
+    /// Waits for the answer. Returns earlier if the invocation is still in the queue and another
+    /// cell has a place for it.
     pub(crate) async fn answer_or_place(
         &self,
         mut answer: oneshot::Receiver<Result<Reply, Unanswered>>,
@@ -155,8 +158,8 @@ impl Revision {
         }
     }
 
-    /// Reports to the other cells that `stuck` invocations wait in vain, and that the load may have
-    /// changed.
+    /// Reports to the other cells that `stuck` invocations wait in vain, and that this node's load
+    /// may have changed.
     pub(crate) fn tell_elsewhere(&self, stuck: usize) {
         let Some(elsewhere) = self.shared.elsewhere.get() else { return };
         elsewhere.changed();
@@ -165,7 +168,7 @@ impl Revision {
         }
     }
 
-    /// Gives the invocations of other cells back that wait for an instance that cannot be started.
+    /// Sends invocations back to their cells if they wait for an instance that cannot be started.
     pub(crate) fn give_guests_back(&self) {
         if self.shared.elsewhere.get().is_none() {
             return;
@@ -182,7 +185,7 @@ impl Revision {
         }
     }
 
-    /// Runs an invocation of another cell, if there is room for it.
+    /// Runs an invocation of another cell if there is room for it.
     async fn run_guest(self: Arc<Self>, invocation: Invocation) -> Ran {
         let bytes = self.shared.free_bytes.load(Ordering::Relaxed);
         if self.pool.lock().places(bytes) == (0, 0) {

@@ -41,7 +41,7 @@ use crate::thread::busy_poll::BusyPoll;
 use crate::thread::threads::Threads;
 use mote_process::clock::now_ns;
 
-/// The engine. Cloning it is cheap.
+/// The engine. Cloning is cheap.
 #[derive(Clone)]
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
@@ -53,9 +53,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine without functions whose tasks run on `runtime`. The instances are served by it and
-    /// by `further` runtimes in turn, at most [`THREADS_MAX`](crate::THREADS_MAX) together, each of
-    /// which has one thread.
+    /// Creates an engine without functions, whose tasks run on `runtime`. Instances are served in
+    /// turn by `runtime` and the `further` runtimes. At most [`THREADS_MAX`](crate::THREADS_MAX)
+    /// runtimes are used together, and each of them has one thread.
     pub fn new(
         config: Config,
         backend: Arc<dyn Backend>,
@@ -105,12 +105,13 @@ impl Engine {
         Self { shared, tasks, routes, placed, logs, metrics }
     }
 
-    /// The secrets of functions. Instances that start from now on receive a value that is put there.
+    /// The secrets of functions. If a value is added, instances that start from then on receive it.
     pub fn secrets(&self) -> &Secrets {
         &self.shared.config.secrets
     }
 
-    /// Makes a revision that takes no traffic yet; see [`Revision::warm`] and [`Engine::publish`].
+    /// Creates a revision that takes no traffic yet; see [`Revision::warm`] and
+    /// [`Engine::publish`].
     pub fn revision(
         &self,
         spec: FunctionSpec,
@@ -152,14 +153,14 @@ impl Engine {
         })
     }
 
-    /// Lets these revisions take the traffic of their function, from this call on. Previous
-    /// revisions that are not among them drain, and pass on the invocations that wait for them.
-    /// Every revision among them has been ready, or will be started by its first invocation.
+    /// Directs the traffic of a function to these revisions from now on. Previous revisions that
+    /// are not among them drain, and pass on the invocations that wait for them. Each of the new
+    /// revisions has already been ready, or is started by its first invocation.
     pub fn publish(&self, serving: impl Into<Serving>) {
         self.publish_all([serving.into()]);
     }
 
-    /// Publishes many functions at once, with one new snapshot.
+    /// Publishes many functions at once, in one new snapshot.
     pub fn publish_all(&self, all: impl IntoIterator<Item = Serving>) {
         let all: Vec<_> = all.into_iter().collect();
         let mut replaced = Vec::new();
@@ -191,8 +192,8 @@ impl Engine {
                 continue;
             }
             if revision.spec.scale.start == StartPolicy::Warm && revision.pool.lock().is_quiet() {
-                // This is for the restart of the node; a deploy has started an instance already. A
-                // failure is logged, and the first invocation tries again.
+                // This happens when the node restarts; after a deploy, an instance has already been
+                // started. A failure is logged, and the first invocation tries again.
                 warm.push_back(revision.clone());
             }
         }
@@ -201,36 +202,36 @@ impl Engine {
         }
     }
 
-    /// What the node gives to instances and how much of it is taken.
+    /// The memory that the node gives to instances, and how much of it is taken.
     pub fn ledger_status(&self) -> LedgerStatus {
         self.shared.ledger.status()
     }
 
-    /// The ledger, for other parts of the node that hold memory for instances.
+    /// The ledger, for other parts of the node that hold memory on behalf of instances.
     pub fn ledger(&self) -> Arc<Ledger> {
         self.shared.ledger.clone()
     }
 
-    /// Lets functions that name one of these destinations reach the node's own API at its address;
-    /// they cannot reach any other address of the node. Called once, before any function runs; a
-    /// further call changes nothing.
+    /// Maps destinations to addresses of the node's own API. Functions that name such a destination
+    /// reach that address, and no other address of the node. Call this once, before any function
+    /// runs; later calls change nothing.
     pub fn set_own_apis(&self, apis: HashMap<Egress, SocketAddr>) {
         let _ = self.shared.own_apis.set(apis);
     }
 
-    /// Lets functions ask this of their node. Called once, before any function runs; a further call
-    /// changes nothing.
+    /// Sets the services that functions may request from their node. Call this once, before any
+    /// function runs; later calls change nothing.
     pub fn set_services(&self, services: Arc<dyn Services>) {
         let _ = self.shared.services.set(services);
     }
 
-    /// Lets invocations that this node cannot run leave for other cells. Called once, before any
-    /// function runs; a further call changes nothing.
+    /// Sets the other cells, which may take invocations that this node cannot run. Call this once,
+    /// before any function runs; later calls change nothing.
     pub fn set_elsewhere(&self, elsewhere: Arc<dyn Elsewhere>) {
         let _ = self.shared.elsewhere.set(elsewhere);
     }
 
-    /// Ends a revision that was never published, for instance because it did not start.
+    /// Discards a revision that was never published, for instance because it did not start.
     pub fn discard(&self, revision: &Arc<Revision>) {
         revision.close(StopReason::Discarded);
         if self.get(revision.spec.name.as_str()).is_none() {
@@ -238,7 +239,7 @@ impl Engine {
         }
     }
 
-    /// Removes a function: later invocations do not find it, running ones finish.
+    /// Removes a function. Later invocations do not find it, and running ones finish.
     pub fn remove(&self, name: &str) -> bool {
         let mut removed = None;
         self.routes.rcu(|routes| {
@@ -258,8 +259,8 @@ impl Engine {
         true
     }
 
-    /// Forgets the logs and counts of functions that are not there, such as those of deploys that
-    /// failed, if `is_meant` says so.
+    /// Forgets the logs and counts of functions that do not exist, such as those of failed deploys,
+    /// if `is_meant` returns true for the name.
     pub fn forget(&self, is_meant: impl Fn(&FunctionName) -> bool) {
         let routes = self.routes.load();
         let is_gone = |name: &FunctionName| is_meant(name) && !routes.contains_key(name.as_str());
@@ -272,7 +273,7 @@ impl Engine {
         });
     }
 
-    /// The first route of this function that another one has, with the name of the other.
+    /// The first route in `spec` that another function already has, and the name of that function.
     pub fn route_conflict(&self, spec: &FunctionSpec) -> Option<(RouteRule, FunctionName)> {
         placed::conflict(&self.routes.load(), spec)
     }
@@ -294,12 +295,12 @@ impl Engine {
         all
     }
 
-    /// All revisions that a share or tag reaches, in no order.
+    /// All revisions that a traffic share or a tag leads to, in no order.
     pub fn revisions(&self) -> Vec<Arc<Revision>> {
         self.routes.load().values().flat_map(Serving::revisions).cloned().collect()
     }
 
-    /// The log of a function, made on first use.
+    /// The log of a function, which is created on first use.
     pub fn log(&self, name: &FunctionName) -> Arc<FunctionLog> {
         self.logs.lock().entry(name.clone()).or_default().clone()
     }
@@ -308,12 +309,13 @@ impl Engine {
         &self.metrics
     }
 
-    /// How long no invocation has run or waited on the whole node; `None` while one does.
+    /// How long no invocation has run or waited on the whole node. `None` while one runs or waits.
     pub fn idle(&self) -> Option<std::time::Duration> {
         self.shared.busy_poll.idle_ns(now_ns()).map(std::time::Duration::from_nanos)
     }
 
-    /// Stops: no new invocations, instances drain. Resolves when all are gone or after `grace`.
+    /// Stops the engine: it takes no new invocations, and instances drain. Resolves when all
+    /// instances have ended, or after `grace`.
     pub async fn stop(&self, grace: std::time::Duration) {
         let revisions = self.revisions();
         for revision in &revisions {
@@ -329,9 +331,9 @@ impl Engine {
         let _ = tokio::time::timeout(grace, quiet).await;
     }
 
-    /// Runs an invocation whose revision was replaced before it had an instance. Each iteration
-    /// follows one more replacement. The loop ends when the revision that the routes name is
-    /// closed, too, because the function was removed or the node stops.
+    /// Runs an invocation whose revision was replaced before an instance took it. Each iteration
+    /// follows one more replacement. The loop ends if even the revision to which the routes lead is
+    /// closed, because the function was removed or the node is stopping.
     pub(crate) async fn invoke_again(
         &self,
         route: &Route,
@@ -351,7 +353,7 @@ impl Engine {
                 Ok(reply) => return Ok(reply),
                 Err(Unanswered::Failed(fault)) => return Err(fault),
                 Err(Unanswered::Replaced(back) | Unanswered::Overflows(back)) => offer = *back,
-                // Only what may leave does.
+                // This cannot happen, because only invocations that may leave do so.
                 Err(Unanswered::Leaves(left)) => offer = left.0,
             }
         };
@@ -360,8 +362,8 @@ impl Engine {
     }
 }
 
-/// Starts an instance of each revision, as many at once as the node may start. No instance is
-/// evicted to make room for these, because the functions have not been called yet.
+/// Starts one instance of each revision. At most as many start at once as the node allows. No other
+/// instance is evicted to make room, because the functions have not been called yet.
 async fn warm_up(mut waiting: VecDeque<Arc<Revision>>, at_once: u32) {
     let mut starting = JoinSet::new();
     loop {
@@ -376,7 +378,7 @@ async fn warm_up(mut waiting: VecDeque<Arc<Revision>>, at_once: u32) {
     }
 }
 
-/// A number that identifies `what`, the same for as long as the node runs.
+/// A number that identifies `what` and does not change while the node runs.
 fn number_of(what: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     what.hash(&mut hasher);

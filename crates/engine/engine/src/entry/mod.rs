@@ -1,5 +1,5 @@
-//! How an invocation enters the engine: the functions of a node and their routes, and invocations
-//! that go to another cell or arrive from one.
+//! How invocations enter the engine: the functions of a node and their routes, and invocations that
+//! leave for another cell or arrive from one.
 
 pub(crate) mod elsewhere;
 pub(crate) mod engine;

@@ -1,4 +1,5 @@
-//! An invocation that waits for a queue, and its fate when a revision refuses it.
+//! An invocation that is on its way into a queue, and the possible outcomes if a revision does not
+//! answer it.
 
 use mote_core::elsewhere::Place;
 use mote_core::{Fault, Invocation};
@@ -10,18 +11,20 @@ pub(crate) enum Origin {
     Own,
     /// On this node if it has room, otherwise at another cell.
     Movable,
-    /// On this node, or at another cell as long as it waits: no cell had room when it arrived.
+    /// On this node, or at another cell that gets room while the invocation waits. No cell had room
+    /// when the invocation arrived.
     Waits,
-    /// On this node, for another cell, which gets it back if the node has no room.
+    /// On this node only. It came from another cell and goes back there if this node has no room.
     Guest,
 }
 
 /// An invocation on its way into a queue.
 pub(crate) struct Offer {
     pub(crate) invocation: Invocation,
-    /// How often it was already handed to a worker that died.
+    /// How often the invocation was already given to a worker that died.
     pub(crate) attempts: u8,
-    /// It waited in the queue of a revision that was replaced, so it keeps its place.
+    /// Whether the invocation waited in the queue of a revision that was replaced, and so keeps its
+    /// place.
     pub(crate) moved: bool,
     pub(crate) origin: Origin,
 }
@@ -35,12 +38,13 @@ impl Offer {
 /// Why a revision has not answered an invocation.
 pub(crate) enum Unanswered {
     Failed(Fault),
-    /// The revision was replaced before it answered, and another revision must run the invocation.
-    /// If the revision is not closed, the node had no memory for an instance.
+    /// The revision was replaced before it answered, so another revision must run the invocation.
+    /// If the revision is not closed, the reason is that the node had no memory for an instance.
     Replaced(Box<Offer>),
-    /// There is no room here, and another cell may have some. It was not put into the queue.
+    /// There is no room here, but another cell may have some. The invocation was not put into the
+    /// queue.
     Overflows(Box<Offer>),
-    /// It waited, and another cell has a place for it.
+    /// The invocation was waiting, and another cell has a place for it.
     Leaves(Box<(Offer, Box<dyn Place>)>),
 }
 

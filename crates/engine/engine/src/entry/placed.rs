@@ -1,4 +1,4 @@
-//! The routes that manifests declare, of all functions that serve.
+//! The routes that manifests declare, for all functions that serve.
 
 use std::sync::Arc;
 
@@ -9,21 +9,22 @@ use parking_lot::Mutex;
 
 use crate::entry::routes::Routes;
 
-/// The table, which is made again whenever a function is deployed or removed, or its traffic changes.
+/// The table of routes. It is rebuilt whenever a function is deployed or removed, or its traffic
+/// changes.
 #[derive(Default)]
 pub(crate) struct Placed {
     table: ArcSwapOption<RouteTable>,
-    /// Held while the table is made, so that the last one is of the newest functions.
+    /// Held while the table is rebuilt, so that the last table contains the newest functions.
     making: Mutex<()>,
 }
 
 impl Placed {
-    /// Makes the table of the functions that `newest` returns.
+    /// Rebuilds the table for the functions that `newest` returns.
     pub(crate) fn update(&self, newest: impl FnOnce() -> Arc<Routes>) {
         let _making = self.making.lock();
         let routes = newest();
         let is_needed = routes.values().any(|serving| !serving.live().spec.routes().is_empty());
-        // Most nodes have no routes.
+        // No table is built without routes, because most nodes have none.
         if is_needed || self.table.load().is_some() {
             let table = is_needed.then(|| Arc::new(table(&routes, None)));
             self.table.store(table);
@@ -41,7 +42,7 @@ impl Placed {
     }
 }
 
-/// The first route of `spec` that another function has, with the name of the other.
+/// The first route in `spec` that another function already has, and the name of that function.
 pub(crate) fn conflict(routes: &Routes, spec: &FunctionSpec) -> Option<(RouteRule, FunctionName)> {
     table(routes, Some(&spec.name)).add(&spec.name, spec.routes()).err()
 }
@@ -52,7 +53,8 @@ fn table(routes: &Routes, except: Option<&FunctionName>) -> RouteTable {
     let mut table = RouteTable::default();
     for (name, serving) in all {
         if let Err((rule, other)) = table.add(name, serving.live().spec.routes()) {
-            // Whoever publishes has checked this. The later routes of this function are left out too.
+            // The caller that published the function should have found this. The later routes of
+            // this function are left out as well.
             tracing::error!(function = %name, path = %rule.path, %other, "another function has this route");
         }
     }

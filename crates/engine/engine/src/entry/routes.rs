@@ -1,4 +1,4 @@
-//! Which revision answers: the snapshot that requests are looked up in, and the route that a front
+//! Which revision answers: the snapshot in which requests are looked up, and the route that a front
 //! holds.
 
 use std::collections::HashMap;
@@ -12,23 +12,23 @@ use mote_spec::{Protocol, Runtime};
 
 use crate::revision::Revision;
 
-/// The revisions that serve each name. Functions with one revision cost only a look-up.
+/// The revisions that serve each name. A function with one revision costs only a look-up.
 pub(crate) type Routes = HashMap<FunctionName, Serving>;
 
-/// The revisions that serve a function. Cloning it is cheap.
+/// The revisions that serve a function. Cloning is cheap.
 #[derive(Clone)]
 pub struct Serving {
     live: Arc<Revision>,
-    /// Absent if all traffic goes to `live` and no revision has a tag.
+    /// `None` if all traffic goes to `live` and no revision has a tag.
     parts: Option<Arc<Parts>>,
 }
 
 struct Parts {
     split: Split,
-    /// In the order of the split's shares.
+    /// The revisions in the order of the split's shares.
     revisions: Vec<Arc<Revision>>,
     divided: bool,
-    /// Number of the next invocation that has no key.
+    /// The number of the next invocation that has no key.
     next: AtomicU64,
 }
 
@@ -40,8 +40,8 @@ impl From<Arc<Revision>> for Serving {
 }
 
 impl Serving {
-    /// Revisions of one function under a split; `None` when one that the split names is not among
-    /// `revisions`.
+    /// Creates the revisions of one function under a split. `None` if the split names a revision
+    /// that is not among `revisions`.
     pub fn new(split: Split, revisions: &[Arc<Revision>]) -> Option<Self> {
         let find = |number| revisions.iter().find(|revision| revision.number == number).cloned();
         let live = find(split.main())?;
@@ -60,7 +60,7 @@ impl Serving {
         &self.live
     }
 
-    /// How traffic is split over the revisions.
+    /// How traffic is split between the revisions.
     pub fn split(&self) -> Split {
         self.parts
             .as_ref()
@@ -92,8 +92,8 @@ impl Serving {
     }
 }
 
-/// A route as fronts hold it, for one invocation: its revision, and how it was found, so that an
-/// invocation whose revision was replaced meanwhile finds the next one the same way.
+/// A route that a front holds for one invocation: the revision, and how it was found. If the
+/// revision is replaced in the meantime, the invocation finds the next revision in the same way.
 #[derive(Clone)]
 pub struct Route {
     pub(crate) revision: Arc<Revision>,
@@ -102,7 +102,7 @@ pub struct Route {
 
 #[derive(Clone)]
 enum Way {
-    /// By the function's name, with the key that chose among several revisions.
+    /// By the function's name. If there are several revisions, the key chose one of them.
     Share(Option<u64>),
     Tag(Arc<str>),
 }
@@ -136,7 +136,7 @@ impl Route {
         Some(Self { revision: revision.clone(), way: Way::Share(given) })
     }
 
-    /// The revision that took this one's place, if any.
+    /// The revision that has replaced this one, if there is one.
     pub(crate) fn again(&self, routes: &Routes) -> Option<Arc<Revision>> {
         let serving = routes.get(self.revision.spec.name.as_str())?;
         match &self.way {
@@ -161,7 +161,7 @@ impl Routed for Route {
             timeout_ms: revision.timeout_ms(),
             body_bytes_max: spec.limits.body_bytes,
             takes_whole_bodies,
-            // Nobody signs the handshake of a WebSocket.
+            // A WebSocket's handshake is never signed.
             takes_websockets: (is_server && !is_signed) || takes_websocket_messages,
             takes_websocket_messages,
             takes_http2: spec.protocol == Protocol::H2c,

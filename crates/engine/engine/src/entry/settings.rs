@@ -1,11 +1,11 @@
-//! The settings that a node gives to its engine.
+//! The settings that a node passes to its engine.
 
 use mote_core::destination::ClosedNetworks;
 use mote_pool::budget::Budget;
 use mote_spec::Access;
 use mote_store::seal::Secrets;
 
-/// Interpreters found on the host, with the arguments that start them inside a sandbox.
+/// Interpreters that were found on the host, with the arguments that start them inside a sandbox.
 #[derive(Debug, Clone, Default)]
 pub struct Interpreters {
     /// Python with the shim as its last argument.
@@ -22,18 +22,19 @@ pub struct Config {
     pub instances_max_default: u32,
     /// The programs that run Python and Node.
     pub interpreters: Interpreters,
-    /// Whether the data path may poll for the next event for up to 0.3 ms before it sleeps; for
-    /// machines with more than one core.
+    /// Whether the data path may poll for the next event for up to 0.3 ms before it sleeps. Set
+    /// this only on machines with more than one core.
     pub busy_poll: bool,
-    /// Memory for prewarmed programs in bytes; 0 keeps none.
+    /// The memory for prewarmed programs in bytes; 0 keeps no programs.
     pub prewarm_bytes: u64,
     /// The budget that the node gives to all instances together.
     pub budget: Budget,
-    /// By how much `timeout` and `init_timeout` of each function are multiplied, at least 1.
+    /// The factor by which `timeout` and `init_timeout` of each function are multiplied, at least
+    /// 1.
     pub timeout_factor: u32,
-    /// Who may call functions whose manifest does not say; not [`Access::Unset`].
+    /// Who may call functions whose manifest does not say who may; not [`Access::Unset`].
     pub access_default: Access,
     pub secrets: Secrets,
-    /// Networks that `*` in `[allow] net` does not open.
+    /// Networks that stay closed even if `[allow] net` contains `*`.
     pub closed_networks: ClosedNetworks,
 }

@@ -12,10 +12,10 @@ use tokio::sync::watch;
 use crate::revision::Revision;
 use crate::revision::logs::LogLevel;
 
-/// The listeners of an instance. Dropping it closes them.
+/// The listeners of an instance. Dropping this value closes them.
 pub(crate) struct Doors(#[expect(dead_code, reason = "its end is what counts")] watch::Sender<()>);
 
-/// Serves the listeners of an instance until the returned value is dropped. Its connections may
+/// Serves the listeners of an instance until the returned value is dropped. Open connections may
 /// last a little longer.
 pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<OwnedFd>) -> Doors {
     let (open, closed) = watch::channel(());
@@ -39,14 +39,14 @@ pub(crate) fn serve(revision: &Arc<Revision>, instance: u64, listeners: Vec<Owne
             Transport::Udp => runtime().spawn(door.carry_datagrams(listener, closed)),
         };
     }
-    // If any host may be reached, the socket for looking up names follows them.
+    // If the function may reach any host, the last one is the socket for looking up names.
     if let Some(socket) = listeners.next() {
         runtime().spawn(Names(inside).serve(socket, closed));
     }
     Doors(open)
 }
 
-/// An instance as its connections see it.
+/// The view of an instance that its connections have.
 struct Inside {
     revision: Arc<Revision>,
     instance: u64,

@@ -1,5 +1,5 @@
-//! Which instances run in the background: those of functions that would make their neighbours wait
-//! for a processor (docs/decisions/0009-neighbours.md).
+//! Decides which instances run in the background: those of functions that would otherwise make
+//! their neighbours wait for a processor (docs/decisions/0009-neighbours.md).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,36 +14,38 @@ use parking_lot::Mutex;
 use crate::revision::Revision;
 use crate::revision::pool::Pool;
 
-/// Pause between two measurements of the processor time of a long-running instance.
+/// The pause between two measurements of the processor time of an instance whose work is long.
 const LOOK_NS: u64 = 35_000_000;
-/// The same for an instance of a namespace while functions of others are called.
+/// The same pause for an instance of a namespace, while functions of other namespaces are called.
 const SHARED_LOOK_NS: u64 = METER_NS / 2;
 
 /// An instance whose processor time is to be measured.
 struct Look {
     key: usize,
     control: Arc<dyn InstanceControl>,
-    /// How long its oldest invocation runs.
+    /// How long the oldest invocation of the instance has been running.
     running_ns: u64,
-    /// Time since the last measurement.
+    /// The time since the last measurement.
     span_ns: u64,
     burnt_before_ns: u64,
     is_lifted: bool,
 }
 
 impl Look {
-    /// Time since the last measurement; `None` if its oldest invocation is no long work, or began
-    /// later, so that the measurement says nothing about it.
+    /// The time since the last measurement. `None` if the oldest invocation is not long work, or if
+    /// it began after that measurement, because the measurement then says nothing about the
+    /// invocation.
     fn of_long_work_ns(&self) -> Option<u64> {
         let is_whole = self.running_ns >= LONG_WORK_NS && self.span_ns <= self.running_ns;
         is_whole.then_some(self.span_ns)
     }
 }
 
-/// Puts functions with neighbours into the background, if their long work uses most of a core, or if
-/// their namespace does while functions of other namespaces are called. Takes functions whose work is
-/// short again, or that have no neighbours, out of it. Lets one starved instance of each function
-/// compete until it has had its floor. Reads one small file per instance that it measures.
+/// Moves the function of a revision into the background or out of it. A function with neighbours
+/// enters the background if its long work uses most of a core, or if its namespace does so while
+/// functions of other namespaces are called. It leaves the background if its work is short again or
+/// if it has no neighbours. Of the function's starved instances, one at a time may compete until it
+/// has received its floor. Reads one small file for each instance that is measured.
 pub(crate) fn govern(revision: &Revision, now: u64) {
     let has_neighbours = revision.has_neighbours(now);
     let shares = has_neighbours && revision.has_strangers(now);
@@ -62,7 +64,7 @@ pub(crate) fn govern(revision: &Revision, now: u64) {
         let looks = due_looks(&mut pool, shares, now);
         (wanted.is_some(), pool.has_lifted(), looks)
     };
-    // The instance whose invocation waits longest is the first to be lifted.
+    // The instance whose oldest invocation has run longest is the first to be lifted.
     looks.sort_by_key(|look| std::cmp::Reverse((look.is_lifted, look.running_ns)));
     for look in looks {
         let Some(usage) = look.control.usage() else { continue };
@@ -73,8 +75,8 @@ pub(crate) fn govern(revision: &Revision, now: u64) {
         let of_long_work_ns = look.of_long_work_ns();
         let starved = of_long_work_ns.is_some_and(|since_ns| is_starved(burnt_ns, since_ns));
         if is_in_background && starved && (look.is_lifted || !one_is_lifted) {
-            // The measurement goes on from where it began, so the lift lasts until the floor is
-            // reached.
+            // The measurement continues from where it began, so the lift lasts until the instance
+            // has received its floor.
             one_is_lifted = true;
             instance.lifted_until_ns = now + LIFT_NS;
             if !look.is_lifted {
@@ -109,8 +111,9 @@ fn takes_most(meters: &Mutex<HashMap<u64, ProcessorMeter>>, namespace: u64, now:
     meters.get(&namespace).is_some_and(|meter| meter.takes_most(now))
 }
 
-/// The instances whose last measurement is some time ago, and whose invocation has run long; all, if
-/// their namespace shares the node. Ends lifts whose invocation has ended.
+/// The instances that are due for a measurement, because the last one is some time ago and an
+/// invocation has run for long. If the namespace shares the node, instances without long work are
+/// included. Ends lifts whose invocation has ended.
 fn due_looks(pool: &mut Pool, shares: bool, now: u64) -> Vec<Look> {
     let pause_ns = if pool.background().is_some() { BACKGROUND_LOOK_NS } else { LOOK_NS };
     let mut looks = Vec::new();

@@ -1,4 +1,4 @@
-//! What an instance of a revision requests from the backend: program, variables, files and limits.
+//! What a revision requests from the backend for an instance: program, variables, files and limits.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,31 +11,34 @@ use mote_store::seal::{SecretError, Secrets};
 
 use crate::revision::Revision;
 
-/// Where the sandbox shows the code and the installed packages.
+/// The path of the function's code inside the sandbox.
 pub const CODE_DIR: &str = "/function";
-/// See [`CODE_DIR`].
+/// The path of the installed packages inside the sandbox.
 pub const PACKAGES_DIR: &str = "/packages";
-/// The path at which OpenFaaS has the code; a link leads from there to [`CODE_DIR`].
-const CODE_LINK: &str = "/home/app/function";
-/// The path at which Fission has the code of several files; a link leads from there to
+/// The path at which functions of OpenFaaS expect their code. A link leads from there to
 /// [`CODE_DIR`].
+const CODE_LINK: &str = "/home/app/function";
+/// The path at which functions of Fission with several files expect their code. A link leads from
+/// there to [`CODE_DIR`].
 const FISSION_CODE_LINK: &str = "/userfunc/deployarchive";
-/// The path of a Go function's program, which was built during the deploy.
+/// The path of a Go function's program, which is built during the deploy.
 pub(crate) const GO_PROGRAM: &str = "/packages/function";
-/// The program that runs chains, which the node puts next to the shims.
+/// The program that runs chains. The node puts it next to the shims.
 const CHAIN_PROGRAM: &str = "/mote/chain/mote-chain";
-/// Where functions read their secrets, each a file.
+/// The folder in which functions find their secrets, one file for each.
 const SECRETS_DIR: &str = "/secrets";
-/// The path at which OpenFaaS has the secrets; a link leads from there to [`SECRETS_DIR`].
+/// The path at which functions of OpenFaaS expect their secrets. A link leads from there to
+/// [`SECRETS_DIR`].
 const SECRETS_LINK: &str = "/var/openfaas/secrets";
-/// Without these variables, glibc returns or keeps freed memory depending on what happens to lie
-/// above it: the same work then causes thousands of page faults in every call, or none. The values
-/// are the highest that glibc chooses by itself. Other C libraries ignore them.
+/// Fixes the limits up to which glibc keeps freed memory. Without these variables, it depends on
+/// the neighbouring memory whether glibc keeps freed memory or returns it, so the same work causes
+/// thousands of page faults in every call or none at all. The values are the highest that glibc
+/// chooses by itself. Other C libraries ignore the variables. See
 /// docs/decisions/0088-memory-by-need.md.
 const KEEPS_MEMORY: [(&str, &str); 2] =
     [("MALLOC_MMAP_THRESHOLD_", "33554432"), ("MALLOC_TRIM_THRESHOLD_", "67108864")];
 
-/// Why nothing can be launched.
+/// Why an instance cannot be launched.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LaunchError {
     #[error("{runtime} is not installed on this node; see: mote doctor")]
@@ -44,13 +47,14 @@ pub(crate) enum LaunchError {
     NoSecret(#[from] SecretError),
 }
 
-/// What an instance of a function that is added (true) or removed requests, if a prewarmed program
-/// can serve it. Functions with secrets have none, because no other function may see their secrets.
+/// The request for an instance of a function that is added (true) or removed (false). `None` if a
+/// prewarmed program cannot serve the function. That is the case for functions with secrets,
+/// because no other function may see these.
 pub(crate) fn kind(
     (revision, comes): (&Arc<Revision>, bool),
 ) -> Option<(InstanceRequest, Runtime, bool)> {
-    // An interpreter that reads variables of the function at
-    // its start may need the function's files there.
+    // If the interpreter reads variables of the function when it starts, it cannot be prewarmed,
+    // because it may need the function's files at that time.
     let spec = &revision.spec;
     let must_start_fresh = spec.env.keys().any(|name| is_read_at_start(spec.answered_by(), name));
     if !spec.secret_names().is_empty() || must_start_fresh {
@@ -73,8 +77,8 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
             Launch::Server { argv: spec.command.clone(), port: spec.port.unwrap_or(SERVER_PORT) }
         }
     };
-    // Other programs receive the variables with LOAD; a Go package reads its variables before its
-    // worker runs.
+    // Other programs receive the variables with LOAD. A Go package reads its variables before its
+    // worker runs, so it gets them at the start.
     let is_started_with_all = matches!(launch, Launch::Server { .. } | Launch::Worker { .. });
     let runtime = spec.answered_by();
     let is_given = |key: &String| is_started_with_all || is_read_at_start(runtime, key);
@@ -84,7 +88,7 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
     }
     own.retain(|(key, _)| is_given(key));
     let base = [("PATH", interpreters.path.as_str()), ("HOME", "/tmp"), ("LANG", "C.UTF-8")];
-    // A program that finds a variable twice takes the first.
+    // If a variable occurs twice, a program takes the first value.
     let mut env: Vec<(String, String)> = base
         .into_iter()
         .chain(KEEPS_MEMORY)
@@ -99,7 +103,7 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
         && matches!(launch, Launch::Worker { .. })
         && !spec.env.contains_key("GOMEMLIMIT")
     {
-        // With this limit the garbage collector works harder before the kernel has to kill the
+        // With this limit, the garbage collector works harder before the kernel has to kill the
         // instance.
         env.push(("GOMEMLIMIT".into(), (spec.limits.memory_bytes / 8 * 7).to_string()));
     }
@@ -140,9 +144,10 @@ pub(crate) fn request(revision: &Revision, instance: u64) -> Result<InstanceRequ
     })
 }
 
-/// Whether the interpreter of a runtime reads a variable only when it starts, so that it has no
-/// effect on one that already runs. The workers apply `PYTHONPATH`, `NODE_PATH` and `TZ` when they
-/// load a function, and always do what `PYTHONUNBUFFERED` and `PYTHONDONTWRITEBYTECODE` ask for.
+/// Whether the interpreter of a runtime reads a variable only when it starts, so that setting the
+/// variable later has no effect. `PYTHONPATH`, `NODE_PATH` and `TZ` do not count, because the
+/// workers apply them when they load a function. `PYTHONUNBUFFERED` and `PYTHONDONTWRITEBYTECODE`
+/// do not count either, because the workers always behave as these request.
 fn is_read_at_start(runtime: Runtime, name: &str) -> bool {
     const APPLIED: [&str; 6] = [
         "PYTHONPATH",
@@ -162,7 +167,8 @@ fn is_read_at_start(runtime: Runtime, name: &str) -> bool {
     (name == "LANG" || begins(prefixes) || begins(&OF_LIBRARIES)) && !APPLIED.contains(&name)
 }
 
-/// The program that runs once per call: the command of the manifest, or the program that was built.
+/// The program that runs once per call: the manifest's command, or the program that the deploy
+/// built.
 pub(crate) fn program(spec: &FunctionSpec) -> Vec<String> {
     match spec.runtime {
         Runtime::Go => vec![GO_PROGRAM.to_owned()],

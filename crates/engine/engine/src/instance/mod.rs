@@ -39,9 +39,9 @@ use crate::revision::logs::{LogLevel, Stopped};
 use crate::revision::pool::{FollowUp, Instance, Left, Link, fault_of_exit, leave_behind};
 use mote_process::clock::{now_ns, unix_ms};
 
-/// How long a worker whose socket closed may take to report its exit before it is killed.
+/// How long a worker whose socket has closed may take to report its exit before it is killed.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
-/// How often another program is tried when a prewarmed program was killed.
+/// How many further programs are tried if a prewarmed program was killed.
 const DIED_PREWARMED_MAX: u32 = 2;
 /// Why an instance did not become ready.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +56,7 @@ enum StartFailure {
     NotListening { port: u16, waited_ms: u64, listening: Vec<u16> },
     #[error("worker ended before it was ready ({0})")]
     Ended(String),
-    /// The same for a prewarmed program: it may not be the function's fault.
+    /// A prewarmed program ended before it was ready, which may not be the function's fault.
     #[error("worker ended before it was ready ({0})")]
     DiedPrewarmed(String),
     #[error("worker broke the protocol: {0}")]
@@ -67,7 +67,7 @@ enum StartFailure {
     Socket(#[from] std::io::Error),
 }
 
-/// Where a server listens instead, and what to do about it.
+/// Says on which other ports a server listens, and what to do about that.
 fn elsewhere(ports: &[u16]) -> String {
     match ports {
         [] => {
@@ -97,8 +97,9 @@ struct Birth {
     prewarmed: bool,
 }
 
-/// Starts one instance in the room reserved for it and serves it until it ends; resolves once it is
-/// ready or has failed. The caller has counted it as starting.
+/// Starts one instance in the room reserved for it, and serves the instance until it ends. Resolves
+/// once the instance is ready or has failed. The caller must already have counted the instance as
+/// starting.
 pub(crate) async fn start(
     revision: Arc<Revision>,
     why: Why,
@@ -110,7 +111,7 @@ pub(crate) async fn start(
     let mut reservation = Some(reservation);
     let mut result = ready(&revision, birth, &mut reservation).await;
     for _ in 0..DIED_PREWARMED_MAX {
-        // As far as the node can tell, this is not the function's fault.
+        // As far as the node can tell, the function did not cause this failure.
         if let Err(StartFailure::DiedPrewarmed(_)) = result {
             result = ready(&revision, birth, &mut reservation).await;
         }
@@ -135,8 +136,8 @@ fn bury(runtime: &Handle, exited: BoxFuture<Exit>, reservation: Option<Reservati
     });
 }
 
-/// Why a server is not ready when its time is over. Sockets that stand for destinations of the
-/// function are not its own.
+/// Why a server was not ready in time. Sockets that stand for destinations of the function do not
+/// count as sockets of the server.
 fn silent_server(
     spec: &FunctionSpec,
     waited_ms: u64,
@@ -155,7 +156,7 @@ fn held(room: &mut Option<Reservation>) -> Reservation {
     room.take().expect("room is held until an instance takes it")
 }
 
-/// One attempt. Leaves `room` as it was when another attempt may follow.
+/// Makes one attempt to start an instance. If another attempt may follow, `room` is left unchanged.
 async fn ready(
     revision: &Arc<Revision>,
     birth: Birth,
@@ -227,7 +228,8 @@ async fn ready(
             let ready = match handshake.await {
                 Ok(Ok(ready)) => ready,
                 Ok(Err(StartFailure::Ended(_))) => {
-                    // The worker's own last message explains more than the fact that it was killed.
+                    // The exit status of the worker explains more than the fact that it was killed,
+                    // so the exit is awaited before the kill.
                     let mut exited = control.exited();
                     let last_word = tokio::time::timeout(EXIT_GRACE, &mut exited).await;
                     control.kill();
@@ -248,8 +250,8 @@ async fn ready(
             let revision = revision.clone();
             tokio::spawn(async move {
                 let (link_end, reached) = connection.run(&revision, key, instance).await;
-                // This happens before the exit is known, so that an invocation that arrives
-                // meanwhile is not given to this worker.
+                // This must happen before the exit is known, so that an invocation that arrives in
+                // the meantime is not given to this worker.
                 leave(&revision, key, reached);
                 let log = revision.log_of(instance);
                 let fault = fault_of_end(&revision.spec, log, &control, link_end).await;
@@ -325,10 +327,11 @@ async fn handshake(
                 for line in error.trace.lines().take(TRACE_LINES_MAX) {
                     revision.log.platform(LogLevel::Error, revision.number, instance, line);
                 }
-                // The same applies where the program is looked up before anything runs.
+                // This is also the text of the backend's error for a program that it cannot
+                // execute. Here, the worker has looked up the program before it runs anything.
                 let text = match error.kind.as_str() {
                     "Exec" => format!("{}: cannot execute {}", revision.label(), error.message),
-                    // The file and the line say more than a kind.
+                    // The file and the line are more useful than the kind of the error.
                     "Chain" => error.message.clone(),
                     kind => format!("{kind}: {}", error.message),
                 };
@@ -339,7 +342,7 @@ async fn handshake(
     }
 }
 
-/// The services among `all` that a worker of this function may send requests to.
+/// The services among `all` to which a worker of this function may send requests.
 fn services(spec: &FunctionSpec, all: Option<&Arc<dyn Services>>) -> Vec<String> {
     match spec.answered_by() {
         Runtime::Python | Runtime::Node | Runtime::Go => {
@@ -372,8 +375,8 @@ fn enlist(
     let mut follow_ups: Vec<FollowUp> = Vec::new();
     let has_neighbours = revision.has_neighbours(now);
     let mut pool = revision.pool.lock();
-    // Not done earlier, because on a machine that is always busy the instance would not come up in
-    // the background.
+    // This is not done earlier, because on a machine that is always busy, an instance in the
+    // background would never become ready.
     if pool.background().is_some() && has_neighbours {
         control.set_background(true);
     } else if pool.background().is_some() {
@@ -388,7 +391,7 @@ fn enlist(
         Instance::new(link, control, reservation, ready.shape, why, times, place);
     ready_instance.takes_requests =
         !services(&revision.spec, revision.shared.services.get()).is_empty();
-    // Polling would use up a smaller share.
+    // With a smaller share of the processor, polling would use up the share.
     ready_instance.may_poll = revision.spec.limits.cpu_millis.is_none_or(|millis| millis >= 1_000);
     let key = pool.add_ready(
         NewInstance {
@@ -417,7 +420,7 @@ fn enlist(
     key
 }
 
-/// Handles a failed start: remembers it, and answers the waiting callers if no other instance can.
+/// Handles a failed start: records it, and answers the waiting callers if no other instance can.
 fn failed(revision: &Arc<Revision>, birth: Birth, text: &str) {
     revision.metrics.stopped("start");
     revision.log.stopped(Stopped::now(birth.instance, revision.number, "start", text));
@@ -441,7 +444,8 @@ fn pause_text(pause_ns: u64) -> String {
     format!("the next start is tried in {} s", pause_ns / 1_000_000_000)
 }
 
-/// Why a worker's connection ended, as the fault of the invocations that it held.
+/// Converts the reason for which a worker's connection ended into the fault of the invocations that
+/// the worker held.
 async fn fault_of_end(
     spec: &FunctionSpec,
     log: InstanceLog<'_>,
@@ -468,8 +472,9 @@ async fn fault_of_end(
     }
 }
 
-/// A worker has closed its connection: it receives nothing more. The invocations that it was given
-/// after the first `reached` ones never left the engine, so they wait for another worker.
+/// Notes that a worker has closed its connection and receives nothing more. Of the invocations that
+/// the worker was given, only the first `reached` left the engine. The others wait for another
+/// worker.
 fn leave(revision: &Arc<Revision>, key: usize, reached: u64) {
     let mut follow_ups = Vec::new();
     let now = now_ns();
@@ -484,8 +489,8 @@ fn leave(revision: &Arc<Revision>, key: usize, reached: u64) {
     revision.follow_up(follow_ups);
 }
 
-/// A worker has ended: the invocations that it held run once more or fail, and the reconciler
-/// replaces the worker if needed.
+/// Notes that a worker has ended. The invocations that it held run once more or fail, and the
+/// reconciler replaces the worker if needed.
 fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
     let now = now_ns();
     let has_neighbours = revision.has_neighbours(now);
@@ -507,8 +512,8 @@ fn end(revision: &Arc<Revision>, key: usize, fault: Fault) {
         }
     }
     // A function that hangs, exhausts its memory or dies repeatedly is restarted in the background,
-    // so that it does not slow others. A single death may not be its own fault, and on a busy
-    // machine a start in the background takes long.
+    // so that it does not slow other functions. A single death is not enough: it may not be the
+    // function's fault, and on a busy machine a start in the background takes long.
     if has_neighbours && (hung || ended.deaths > 1 || matches!(fault, Fault::OutOfMemory { .. })) {
         pool.start_in_background();
     }

@@ -1,4 +1,4 @@
-//! The bytes that an instance writes to stdout and stderr outside its shim, as lines of the
+//! Turns the bytes that an instance writes to stdout and stderr outside its shim into lines of the
 //! function's log.
 
 use std::os::fd::OwnedFd;
@@ -13,11 +13,12 @@ use crate::instance::worker_log::{InstanceLog, tell_dropped, tell_rest};
 use crate::revision::logs::{FunctionLog, LogLevel, LogSource};
 use mote_process::clock::now_ns;
 
-/// Longest run of bytes taken as one line.
+/// The maximum number of bytes that are taken as one line.
 const LINE_BYTES_MAX: u64 = 8 << 10;
 
-/// Reads until the pipe closes. Reading is bounded: one line at a time, a turn's worth of lines
-/// before the other tasks of the data path run, and a number of lines per second that are kept.
+/// Reads the output of an instance until the pipe closes. Reading is bounded: one line at a time,
+/// at most a turn's worth of lines before the other tasks of the data path run, and a limited
+/// number of kept lines per second.
 pub(crate) async fn read(to: Arc<FunctionLog>, (revision, instance): (u64, u64), output: OwnedFd) {
     let Ok(receiver) = pipe::Receiver::from_owned_fd(output) else { return };
     let mut reader = BufReader::with_capacity(LINE_BYTES_MAX as usize, receiver);

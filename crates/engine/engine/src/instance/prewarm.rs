@@ -1,5 +1,5 @@
-//! Prewarmed programs: which kinds the deployed functions need, and how many of each the backend
-//! should keep. The rule is [`mote_pool::prewarm`].
+//! Prewarmed programs: which kinds the deployed functions need, and how many of each kind the
+//! backend should keep. [`mote_pool::prewarm`] holds the rule.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,24 +14,26 @@ use tokio::runtime::Handle;
 use crate::ledger::{Evictable, Ledger, Reservation, RoomRequest, Survey};
 use mote_process::clock::now_ns;
 
-/// Memory of a prewarmed interpreter with its shim loaded, a generous estimate from measurements.
+/// The memory of a prewarmed Python interpreter with its shim loaded. The value is a generous
+/// estimate from measurements.
 const PYTHON_BYTES: u64 = 16 << 20;
-/// See [`PYTHON_BYTES`].
+/// The same for Node.
 const NODE_BYTES: u64 = 64 << 20;
-/// Memory of a sandbox whose pid 1 runs a program per invocation, which is very little.
+/// The memory of a sandbox whose pid 1 runs a program for each invocation. It needs very little.
 const EXEC_BYTES: u64 = 4 << 20;
-/// Pause between two checks while more than the first of a kind are kept, or the node has no room
-/// for one.
+/// The pause between two checks. Checks are needed while more than one program of a kind is kept,
+/// or while the node has no room for a wanted program.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// The kinds of programs on this node.
+/// The kinds of prewarmed programs on this node.
 pub(crate) struct Prewarm {
     backend: Arc<dyn Backend>,
     runtime: Handle,
     ledger: Arc<Ledger>,
-    /// The maximum for one kind: as many as may start at once.
+    /// The maximum number of programs of one kind. It is the number of instances that may start at
+    /// once.
     count_max: u32,
-    /// Memory for all of them together.
+    /// The maximum memory of all programs together.
     bytes_max: u64,
     state: Mutex<State>,
 }
@@ -39,11 +41,12 @@ pub(crate) struct Prewarm {
 #[derive(Default)]
 struct State {
     kinds: Vec<Entry>,
-    /// Number of the next kind; no number is used twice.
+    /// The number of the next kind. No number is used twice.
     next: u64,
-    /// Kinds and counts that the backend was given.
+    /// The kinds and counts that were last passed to the backend.
     told: Vec<(u64, u32)>,
-    /// A task checks again later: starts may have become rare, or room may be free.
+    /// Whether a task will check again later, because starts may have become rare or room may be
+    /// free.
     looking: bool,
 }
 
@@ -53,12 +56,12 @@ struct Entry {
     functions: u32,
     peak: Peak,
     memory_bytes: u64,
-    /// Room for the programs that wait, one reservation each.
+    /// The room for the waiting programs, with one reservation for each program.
     held: Vec<Reservation>,
 }
 
 impl Entry {
-    /// Reserves room for as many programs as are wanted and fit. No instance is evicted for them.
+    /// Reserves room for as many of the wanted programs as fit. No instance is evicted for them.
     fn hold(&mut self, wanted: usize, ledger: &Arc<Ledger>) {
         self.held.truncate(wanted);
         while self.held.len() < wanted {
@@ -70,11 +73,11 @@ impl Entry {
     }
 }
 
-/// Prewarmed programs as a source of room: they are evicted before any instance.
+/// The prewarmed programs as a source of room. They are evicted before any instance.
 pub(crate) struct PrewarmedPrograms(pub(crate) Weak<Prewarm>);
 
 impl PrewarmedPrograms {
-    /// The first id of prewarmed programs, far from the numbers of instances.
+    /// The first id of prewarmed programs, which is far above the numbers of instances.
     const FIRST_ID: u64 = 1 << 63;
 }
 
@@ -117,8 +120,8 @@ impl State {
                 Runtime::Exec | Runtime::Go | Runtime::Chain => EXEC_BYTES,
             };
             let mut like = request.clone();
-            // An interpreter needs more memory to come up than to wait, and some versions need more
-            // than others.
+            // An interpreter needs more memory to start than to wait, and how much more depends on
+            // the version.
             like.limits.memory_bytes = 2 * memory_bytes;
             like.limits.cpu_millis = None;
             let functions = 0;
@@ -134,7 +137,8 @@ impl State {
 }
 
 impl Prewarm {
-    /// Starts without kinds. At most `count_max` programs of each kind wait, in `bytes_max` in all.
+    /// Creates the set without any kinds. At most `count_max` programs of each kind wait, and all
+    /// programs together use at most `bytes_max`.
     pub(crate) fn new(
         backend: Arc<dyn Backend>,
         runtime: Handle,
@@ -145,7 +149,8 @@ impl Prewarm {
         Arc::new(Self { backend, runtime, ledger, count_max, bytes_max, state: Mutex::default() })
     }
 
-    /// Notes that functions were added or removed, each with the request of an instance of it.
+    /// Notes that functions were added or removed. Each change contains the request for an instance
+    /// of the function.
     pub(crate) fn functions(
         self: &Arc<Self>,
         changes: impl IntoIterator<Item = (InstanceRequest, Runtime, bool)>,
@@ -163,7 +168,7 @@ impl Prewarm {
         self.tell();
     }
 
-    /// Notes a start that a caller waits for.
+    /// Notes a start for which a caller waits.
     pub(crate) fn start(self: &Arc<Self>, request: &InstanceRequest) {
         let now_ns = now_ns();
         let mut state = self.state.lock();
@@ -174,7 +179,7 @@ impl Prewarm {
         }
     }
 
-    /// Gives the backend the counts that fit, if they have changed.
+    /// Tells the backend how many programs of each kind have room, if these numbers have changed.
     fn pass_on(&self, state: &mut State) {
         let up = || state.kinds.iter().filter(|entry| !entry.held.is_empty());
         let counts: Vec<_> = up().map(|entry| (entry.number, entry.held.len() as u32)).collect();
@@ -186,11 +191,11 @@ impl Prewarm {
             .collect();
         state.told = counts;
         let backend = self.backend.clone();
-        // Runs on the data path's runtime, which serves the programs' sockets.
+        // The task runs on the data path's runtime, which serves the sockets of the programs.
         self.runtime.spawn(async move { backend.keep_prewarmed(list) });
     }
 
-    /// Decides again which programs should wait.
+    /// Decides again which programs should wait, and passes the result to the backend.
     fn tell(self: &Arc<Self>) {
         let now_ns = now_ns();
         let mut state = self.state.lock();

@@ -1,4 +1,4 @@
-//! What an instance may ask of its node at once, and the count of what it does.
+//! Limits how much an instance may request from its node at once, and counts what is under way.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -7,20 +7,20 @@ use mote_core::services::{REQUEST_BYTES_MAX, REQUESTS_MAX};
 use mote_core::wire::{FrameKind, WireError};
 use tokio::sync::{Semaphore, oneshot};
 
-/// Requests of one instance that read from the state at once. Each may bring as much as a value or
-/// a listing, so this bounds what the node keeps for a worker that does not read.
+/// How many requests of one instance may read from the state at once. Each may return a whole value
+/// or listing, so this limit bounds what the node keeps for a worker that does not read.
 pub(crate) const READS_MAX: usize = 16;
-/// The list of an invocation's calls is cleaned of ended ones when it has this many.
+/// When the list of an invocation's calls has this many entries, ended calls are removed from it.
 pub(crate) const CALLS_KEPT: usize = 8;
 
-/// Held by the invocation; a call whose other end is dropped is cancelled.
+/// The invocation holds this guard. When the guard is dropped, the call is cancelled.
 pub(crate) type CallGuard = oneshot::Sender<()>;
 
 pub(crate) struct Requests {
     under_way: u32,
     bytes: usize,
     reads: Option<Arc<Semaphore>>,
-    /// Tasks whose answer waits for room.
+    /// Tasks whose answer waits for room in the outgoing bytes.
     wakers: Vec<Waker>,
     /// Calls that belong to no invocation.
     calls: Vec<CallGuard>,
@@ -31,17 +31,17 @@ impl Requests {
         Self { under_way: 0, bytes: 0, reads: None, wakers: Vec::new(), calls: Vec::new() }
     }
 
-    /// What admits the requests that read.
+    /// The semaphore that admits reading requests.
     pub(crate) fn reads(&mut self) -> Arc<Semaphore> {
         self.reads.get_or_insert_with(|| Arc::new(Semaphore::new(READS_MAX))).clone()
     }
 
-    /// The calls that belong to no invocation.
+    /// The guards of calls that belong to no invocation.
     pub(crate) fn calls(&mut self) -> &mut Vec<CallGuard> {
         &mut self.calls
     }
 
-    /// Keeps a task that waits for room.
+    /// Adds a task that waits for room.
     pub(crate) fn wait(&mut self, waker: Option<&Waker>) {
         self.wakers.extend(waker.cloned());
     }
@@ -51,14 +51,14 @@ impl Requests {
         self.bytes -= bytes;
     }
 
-    /// Wakes those that wait for room in the outgoing bytes.
+    /// Wakes the tasks that wait for room in the outgoing bytes.
     pub(crate) fn wake(&mut self) {
         for waker in self.wakers.drain(..) {
             waker.wake();
         }
     }
 
-    /// Counts a request; an error if it is one too many.
+    /// Counts a request. Returns an error if there are too many.
     pub(crate) fn admit(&mut self, bytes: usize) -> Result<(), WireError> {
         let too_many = |why| Err(WireError::Malformed(FrameKind::Request, why));
         if self.under_way >= REQUESTS_MAX {

@@ -1,9 +1,10 @@
 //! Requests of workers to services of the node (REQUEST and RESPONSE frames).
 //!
-//! The task of a worker's connection reads the requests, counts them against the worker's bounds
-//! under the pool's lock, and begins them after it has released the lock. An answer that is there
-//! at once is written at once; for any other request a task waits. Answers leave through the bytes
-//! of the instance like all frames, and wait while too many of these are unwritten.
+//! The task of a worker's connection reads the requests, counts them against the worker's limits
+//! while it holds the pool's lock, and begins them after it has released the lock. An answer that
+//! is available at once is written at once. For any other request, a task waits for the answer.
+//! Answers leave through the bytes of the instance like all frames, and wait while too many of
+//! these are unwritten.
 
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -29,12 +30,12 @@ pub(crate) struct Admitted {
     deadline_ns: u64,
     chain: Option<Arc<Chain>>,
     asked: Asked,
-    /// Resolves when nobody waits for a call any more.
+    /// Resolves when nobody waits for the call any more.
     stopped: Option<oneshot::Receiver<()>>,
     reads: Option<Arc<Semaphore>>,
 }
 
-/// Where an answer goes.
+/// Identifies the request that an answer belongs to.
 #[derive(Clone, Copy)]
 struct Place {
     key: usize,
@@ -44,7 +45,8 @@ struct Place {
     bytes: usize,
 }
 
-/// Admits a request of the worker with this key, whose invocations may take `timeout_ms`; `stream` is `None` outside an invocation.
+/// Admits a request of the worker with this key, whose invocations may take `timeout_ms`. `stream`
+/// is `None` if the request belongs to no invocation.
 pub(crate) fn admit(
     timeout_ms: u64,
     (key, number): (usize, u64),
@@ -93,9 +95,9 @@ pub(crate) fn admit(
     Ok(admitted)
 }
 
-/// The RESPONSE frame to a request of a worker that loads its function. Requests are answered one
-/// after another, within the time that the function has for loading. Only its state is there: a call
-/// could wait for the very function that loads.
+/// The RESPONSE frame for a request of a worker that is loading its function. Such requests are
+/// answered one after another, within the time that the function has for loading. They may only use
+/// the function's state, because a call might wait for the very function that is loading.
 pub(crate) async fn answer_while_loading(
     revision: &Revision,
     header: &FrameHeader,
@@ -127,7 +129,7 @@ pub(crate) async fn answer_while_loading(
     Ok(frame)
 }
 
-/// Adds a call to those of an invocation; the receiver resolves when the invocation ends.
+/// Adds a call to the calls of an invocation. The receiver resolves when the invocation ends.
 pub(crate) fn guard_call(guards: &mut Vec<CallGuard>) -> Result<oneshot::Receiver<()>, String> {
     if guards.len() >= CALLS_KEPT {
         guards.retain(|guard| !guard.is_closed());
@@ -140,7 +142,7 @@ pub(crate) fn guard_call(guards: &mut Vec<CallGuard>) -> Result<oneshot::Receive
     Ok(stopped)
 }
 
-/// Begins admitted requests. Call it without the pool's lock.
+/// Begins admitted requests. Call it without holding the pool's lock.
 pub(crate) fn begin(revision: &Arc<Revision>, requests: Vec<Admitted>) {
     let Some(services) = revision.shared.services.get() else { return };
     for request in requests {

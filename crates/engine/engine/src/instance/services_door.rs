@@ -1,8 +1,10 @@
-//! Requests of programs and servers to services of the node, over HTTP ([`crate::service_api`]).
+//! Requests that programs and servers make over HTTP to services of the node
+//! ([`crate::service_api`]).
 //!
-//! A listener inside the sandbox belongs to one instance, so everything that arrives there comes
-//! from its function. The invocation that asks is looked up among those that the instance runs: its
-//! deadline and its callers apply, and its calls end with it.
+//! A listener inside the sandbox belongs to one instance, so every request that arrives there comes
+//! from the instance's function. The invocation that makes the request is looked up among those
+//! that the instance runs. The deadline and the callers of this invocation apply to the request,
+//! and calls that it makes end with it.
 
 use std::sync::Arc;
 
@@ -20,12 +22,12 @@ use crate::instance::requests::guard_call;
 use crate::revision::Revision;
 use mote_process::clock::now_ns;
 
-/// The variable with the address of the services, for an instance that has one.
+/// The variable that contains the address of the services, for functions that use them over HTTP.
 pub(crate) fn variable(spec: &FunctionSpec, instance: u64) -> Option<(String, String)> {
     spec.has_services_door().then(|| (URL_VARIABLE.to_owned(), address(instance)))
 }
 
-/// Tells a server which invocation a request is. Only the node says so, not its client.
+/// Tells a server which invocation a request is. The node replaces any value that the client sent.
 pub(crate) fn name_invocation(invocation: &mut Invocation) {
     let id = invocation.id.text();
     invocation.head.replace_header(b"mote-invocation", &id);
@@ -54,7 +56,7 @@ struct Programs {
     reads: Arc<Semaphore>,
 }
 
-/// What is known about the invocation that asks.
+/// What is known about the invocation that makes the request.
 struct Asking {
     deadline_ns: u64,
     chain: Option<Arc<Chain>>,
@@ -118,7 +120,8 @@ impl Ask for Programs {
             reads: self.reads.clone(),
         };
         Box::pin(async move {
-            // Held until the answer is there, so that few large values are read at once.
+            // The permit is held until the answer is available, so that only a few large values are
+            // read at once.
             let _permit = match reads {
                 Some(reads) => reads.acquire_owned().await.ok(),
                 None => None,

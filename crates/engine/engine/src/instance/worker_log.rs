@@ -1,4 +1,4 @@
-//! Writes a worker's output to the log of its function: LOG frames, and how many lines were
+//! Writes a worker's LOG frames to the log of its function, and reports how many lines were
 //! dropped.
 
 use mote_core::InvocationId;
@@ -7,11 +7,10 @@ use mote_core::line_budget::{LINES_PER_S, Line, LineBudget};
 use crate::revision::Revision;
 use crate::revision::logs::{FunctionLog, LogLevel, LogSource};
 
-/// The log of a function, for the lines of one instance.
+/// The log of a function, with the revision and the instance to which lines are attributed.
 #[derive(Clone, Copy)]
 pub(crate) struct InstanceLog<'a> {
     pub(crate) to: &'a FunctionLog,
-    /// The number of the revision.
     pub(crate) revision: u64,
     pub(crate) instance: u64,
 }
@@ -23,7 +22,7 @@ impl Revision {
     }
 }
 
-/// Whether there is room for a line of `bytes`. Logs when lines begin to be dropped and how many
+/// Whether there is room for a line of `bytes`. Logs when lines begin to be dropped, and how many
 /// were dropped.
 pub(crate) fn tell_dropped(
     lines: &mut LineBudget,
@@ -43,7 +42,7 @@ pub(crate) fn tell_dropped(
     false
 }
 
-/// When an instance ends, logs how many dropped lines were not reported yet.
+/// Logs how many dropped lines were not reported yet. Called when an instance ends.
 pub(crate) fn tell_rest(lines: &LineBudget, log: InstanceLog<'_>) {
     if lines.dropped() > 0 {
         log_dropped(log, lines.dropped());
@@ -58,7 +57,8 @@ pub(crate) fn log_dropped(log: InstanceLog<'_>, count: u64) {
     log.to.platform(LogLevel::Warn, log.revision, log.instance, &text);
 }
 
-/// Keeps a LOG frame's line. Malformed lines are kept as they are: a log line never ends a worker.
+/// Keeps the line of a LOG frame. A malformed line is kept as it is, because a log line must never
+/// end a worker.
 pub(crate) fn log_frame(log: InstanceLog<'_>, id: InvocationId, payload: &[u8]) {
     let (source, level, text) = match payload {
         [source, level, text @ ..] => (*source, *level, text),

@@ -1,7 +1,7 @@
-//! A streamed answer on its way from a worker's socket to the front that sends it.
+//! Carries a streamed answer from a worker's socket to the front that sends it to the caller.
 //!
-//! The worker may have a window of bytes under way. Bytes that the front takes out are credited
-//! back, so a slow client slows only its own stream, and memory stays bounded.
+//! The worker may have only a window of bytes under way. Bytes that the front takes are credited to
+//! the worker. A slow client therefore slows only its own stream, and memory stays bounded.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -11,15 +11,15 @@ use mote_core::body::{BodyError, BodySource};
 use mote_core::chunks::Chunks;
 use parking_lot::Mutex;
 
-/// Called with the number of bytes taken out of BODY frames; bytes that arrived with RESULT do not
-/// count.
+/// Called with the number of bytes that were taken from BODY frames. Bytes that arrived with RESULT
+/// do not count.
 pub(crate) type OnTaken = Box<dyn Fn(Taken) + Send + Sync>;
 
-/// What the reader did.
+/// What the reading end did.
 pub(crate) enum Taken {
-    /// It consumed this many bytes.
+    /// It took this many bytes.
     Bytes(u32),
-    /// It was dropped before the end.
+    /// It was dropped before the end of the answer.
     Dropped,
 }
 
@@ -35,16 +35,16 @@ struct State {
 #[derive(Clone)]
 pub(crate) struct AnswerSink(Arc<Mutex<State>>);
 
-/// The reading end, inside a [`mote_core::body::Body::Stream`].
+/// The reading end, which is inside a [`mote_core::body::Body::Stream`].
 pub(crate) struct AnswerSource {
     state: Arc<Mutex<State>>,
     on_taken: OnTaken,
-    /// Bytes at the beginning for which the worker gets no credit.
+    /// How many bytes at the beginning give the worker no credit.
     inline: usize,
     done: bool,
 }
 
-/// A connected pair; the answer begins with `inline`, which needed no credit.
+/// Creates a connected pair of ends. The answer begins with `inline`, which needed no credit.
 pub(crate) fn answer_channel(inline: Bytes, on_taken: OnTaken) -> (AnswerSink, AnswerSource) {
     let length = inline.len();
     let mut state = State::default();
@@ -54,7 +54,7 @@ pub(crate) fn answer_channel(inline: Bytes, on_taken: OnTaken) -> (AnswerSink, A
 }
 
 impl AnswerSink {
-    /// Adds a chunk and, with `end`, closes.
+    /// Adds a chunk, and closes the channel if `end` is true.
     pub(crate) fn push(&self, chunk: Bytes, end: bool) {
         let mut state = self.0.lock();
         let reader_waits = state.waker.is_some();

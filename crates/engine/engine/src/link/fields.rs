@@ -3,13 +3,13 @@
 use mote_core::invocation::headers;
 use mote_spec::hop_by_hop::is_hop_by_hop;
 
-/// Fields of a request at most, as the fronts have it.
+/// The maximum number of fields in a request, which is the same as in the fronts.
 const FIELDS_MAX: usize = 128;
-/// Longest header block of a request.
+/// The maximum length of a request's header block.
 const FIELDS_BYTES_MAX: usize = 64 << 10;
 
-/// Checks the fields of a header block from a worker, and passes on those that do not belong to a
-/// front.
+/// Checks the fields of a header block from a worker, and passes on those that are not reserved for
+/// a front.
 pub fn for_each_field(
     block: &[u8],
     mut take: impl FnMut(&[u8], &[u8]),
@@ -29,7 +29,7 @@ pub fn for_each_field(
         if name.is_empty() || !name.iter().all(token) || !value.iter().all(plain) {
             return Err(WRONG);
         }
-        // Programs that receive fields as variables would take `proxy` for their own HTTP_PROXY.
+        // A program that receives fields as variables would take `proxy` for its own `HTTP_PROXY`.
         let of_front = is_hop_by_hop(name) || matches!(name, b"content-length" | b"proxy");
         if !of_front {
             take(name, value);

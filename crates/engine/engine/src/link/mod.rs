@@ -1,5 +1,5 @@
-//! The connections to what answers inside a sandbox: workers that speak the worker protocol, and
-//! servers that speak HTTP.
+//! The connections to the programs that answer inside a sandbox: workers that speak the worker
+//! protocol, and servers that speak HTTP.
 
 pub(crate) mod body_channel;
 pub mod fields;

@@ -1,4 +1,4 @@
-//! Serves invocations of functions that are HTTP servers of their own, over HTTP/1.1.
+//! Serves invocations of functions that are HTTP servers, over HTTP/1.1.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::revision::Revision;
 use crate::revision::pool::{FollowUp, end_stream};
 use mote_process::clock::now_ns;
 
-/// Answers up to this length are read whole before the head is passed on.
+/// An answer of up to this length is read whole before its head is passed on.
 const WHOLE_BYTES_MAX: u64 = 64 << 10;
 
 /// Serves one invocation over HTTP/1.1.
@@ -64,7 +64,8 @@ async fn perform(
                 connection.meter.head_came(length.is_none());
                 return Ok((response, connection));
             }
-            // The server closed a kept connection at the moment when we used it: nothing was read.
+            // The server closed a kept connection at the moment when it was used again, so it read
+            // nothing.
             Err(error)
                 if reused
                     && repeatable
@@ -112,7 +113,7 @@ pub(crate) async fn answer(
         place.reply(Err(Fault::BadReply { message: format!("status {status}") }));
         return;
     }
-    // An answer over HTTP/2 with a length can have trailers, too.
+    // Over HTTP/2, even an answer with a length can have trailers.
     let whole_bytes_max = if connection.is_some() { WHOLE_BYTES_MAX } else { 0 };
     let whole = length.is_some_and(|length| length <= whole_bytes_max);
     let source = ServerAnswer {
@@ -120,8 +121,8 @@ pub(crate) async fn answer(
         connection,
         link,
         trailers: Bytes::new(),
-        // A streamed answer ends its stream when it is dropped; for a whole one, the code below
-        // does it.
+        // If the answer is streamed, dropping it ends the stream. If it is whole, the code below
+        // ends the stream.
         place: (!whole).then(|| place.clone()),
     };
     let mut body = Body::Stream { source: Box::new(source), length };
@@ -137,7 +138,7 @@ pub(crate) async fn answer(
     place.deliver(status, block.into(), body);
 }
 
-/// Where an exchange's stream is.
+/// Identifies the stream of an exchange.
 #[derive(Clone)]
 pub(crate) struct Place {
     revision: Arc<Revision>,
@@ -162,8 +163,8 @@ impl Place {
         let whole = !matches!(body, Body::Stream { .. });
         if let Some((sender, mut phases)) = self.take() {
             phases.answered_ns = now_ns();
-            // A server does not report when its handler was entered, so all of the time is counted
-            // as its own.
+            // A server does not report when its handler was entered, so all of the time counts as
+            // the server's.
             phases.entered_ns = phases.sent_ns;
             phases.returned_ns = phases.answered_ns;
             {
@@ -184,13 +185,13 @@ impl Place {
         let mut pool = self.revision.pool.lock();
         let (streams, _) = pool.worker_mut(self.key)?.parts();
         let stream = streams.get_mut_if(self.stream, self.serial)?;
-        // From here on, dropping the body ends the stream; an abort does not.
+        // From here on, the stream ends when the body is dropped, and no longer by an abort.
         stream.task = None;
         stream.phases.entered_ns = stream.phases.sent_ns;
         Some((stream.reply.take()?, stream.phases))
     }
 
-    /// Whether the instance is on its way out.
+    /// Whether the instance is being stopped.
     pub(crate) fn drains(&self) -> bool {
         let mut pool = self.revision.pool.lock();
         pool.worker_mut(self.key).is_none_or(|worker| worker.is_draining())
@@ -211,7 +212,7 @@ impl Place {
     }
 }
 
-/// A streamed answer of a server; keeps its connection when it was read to the end.
+/// A streamed answer of a server. If the answer was read to the end, its connection is kept.
 struct ServerAnswer {
     incoming: Incoming,
     connection: Option<Connection>,

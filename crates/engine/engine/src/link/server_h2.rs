@@ -1,5 +1,5 @@
-//! Functions that are HTTP/2 servers, as gRPC needs them: one connection for each instance, on which
-//! invocations are streams. Bodies stream in both directions, with trailers.
+//! Functions that are HTTP/2 servers, as gRPC needs them. Each instance has one connection, and
+//! each invocation is a stream on it. Bodies stream in both directions, with trailers.
 
 use std::future::Future;
 use std::io;
@@ -22,28 +22,28 @@ use mote_core::{Fault, Invocation};
 use crate::link::server_message::{bad, is_framing};
 use crate::link::server_meter::{Meter, Metered};
 
-/// Bytes that a function may send on one stream before its caller has taken them.
+/// The number of bytes that a function may send on one stream before its caller has taken them.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
-/// The same for all streams of its connection.
+/// The same limit for all streams of a connection together.
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
-/// Bytes of requests that wait in memory for the function to take them, for each stream.
+/// The number of request bytes per stream that may wait in memory until the function takes them.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 
 /// A new socket, and its meter.
 type Opened = (TokioIo<Metered>, Arc<Meter>);
-/// Opens a socket. Behind a pointer, so that the code of a connection is compiled once.
+/// Opens a socket. The future is boxed so that the code of a connection is compiled only once.
 type Opening<'a> = Pin<Box<dyn Future<Output = io::Result<Opened>> + Send + 'a>>;
 
-/// The connection to a server that speaks HTTP/2. It is made again when it has ended.
+/// The connection to a server that speaks HTTP/2. If it has ended, it is opened again.
 #[derive(Default)]
 pub(crate) struct H2Link {
     connection: tokio::sync::Mutex<Option<SendRequest<H2Body>>>,
-    /// The meter of the connection, for answers that arrive.
+    /// The meter of the connection, on which arriving answers are noted.
     meter: parking_lot::Mutex<Option<Arc<Meter>>>,
 }
 
 impl H2Link {
-    /// The connection, which is made on a new socket if there is none.
+    /// Returns the connection. If there is none, it is opened on a new socket.
     pub(crate) async fn connection<'a>(
         &self,
         open: &(dyn Fn() -> Opening<'a> + Sync),
@@ -61,7 +61,8 @@ impl H2Link {
             .handshake(io);
         let (sender, driver) = handshake.await.map_err(io::Error::other)?;
         tokio::spawn(async move {
-            // The callers that wait for answers receive the error; here it only ends the task.
+            // The callers that wait for answers receive the error. Here, the error only ends the
+            // task.
             let _ = driver.await;
         });
         *self.meter.lock() = Some(meter);
@@ -100,7 +101,7 @@ impl H2Link {
                     self.progress();
                     return Ok(response);
                 }
-                // The server ended the connection before it read the request.
+                // The server ended the connection before it had read the request.
                 Err(error) if attempt == 1 && repeatable && error.is_canceled() => {}
                 Err(error) => return Err(bad("reply is not valid HTTP/2", &error_chain(&error))),
             }
@@ -123,11 +124,11 @@ fn request(head: &Head, body: Body) -> Result<Request<H2Body>, hyper::http::Erro
             builder = builder.header(name, value);
         }
     }
-    // The node passes trailers on, which servers of gRPC require.
+    // The node passes trailers on. gRPC servers require this field.
     builder.header("te", "trailers").body(H2Body { body, is_over: false })
 }
 
-/// A request body with its trailers.
+/// A request body, including its trailers.
 pub(crate) struct H2Body {
     body: Body,
     is_over: bool,
@@ -176,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    /// One chunk, and trailers.
+    /// A source with one chunk, followed by trailers.
     struct Source(Option<Bytes>);
 
     impl BodySource for Source {

@@ -1,6 +1,6 @@
-//! Connections to functions that are HTTP servers of their own, inside their sandboxes.
+//! Connections to functions that are HTTP servers inside their sandboxes.
 //!
-//! A connection carries one invocation at a time and is kept for the next.
+//! A connection carries one invocation at a time, and is kept for the next one.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -29,35 +29,36 @@ use tokio::runtime::Handle;
 use crate::link::server_h2::H2Link;
 use crate::link::server_meter::{Meter, Metered};
 
-/// Pause between attempts to connect while the server starts, doubling from first to last.
+/// The pause between attempts to connect while the server starts. It doubles from the first value
+/// to the last.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_LAST: Duration = Duration::from_millis(50);
-/// Idle connections kept per instance.
+/// The maximum number of idle connections that are kept per instance.
 const IDLE_MAX: usize = 64;
-/// A connection to a server, and the meter of the bytes read from it.
+/// A connection to a server, and the meter of the bytes that were read from it.
 pub(crate) struct Connection {
     pub(crate) sender: SendRequest<RequestBody>,
     pub(crate) meter: Arc<Meter>,
 }
 
-/// The way into one server instance.
+/// The access to one server instance.
 pub(crate) struct ServerLink {
     channel: UnixStream,
-    /// Held by whoever waits for an answer on the channel.
+    /// Held by the task that waits for an answer on the channel.
     asking: tokio::sync::Mutex<()>,
     idle: Mutex<Vec<Connection>>,
-    /// The one connection of a server that speaks HTTP/2.
+    /// The only connection, if the server speaks HTTP/2.
     h2: Option<H2Link>,
-    /// Where its connections are served.
+    /// The runtime on which the connections are served.
     runtime: Handle,
 }
 
 impl ServerLink {
-    /// Takes the channel on which connections are requested. Called on the runtime that is to serve
-    /// the connections.
+    /// Takes the channel on which connections are requested. Call it on the runtime that is to
+    /// serve the connections.
     pub(crate) fn new(channel: OwnedFd, protocol: Protocol) -> io::Result<Self> {
-        // The channel carries sequenced packets and is not a stream; only readiness and the calls
-        // below are used.
+        // The channel carries sequenced packets and is not a stream. Only its readiness and the
+        // calls below are used.
         let channel = std::os::unix::net::UnixStream::from(channel);
         channel.set_nonblocking(true)?;
         let channel = UnixStream::from_std(channel)?;
@@ -66,12 +67,12 @@ impl ServerLink {
         Ok(Self { channel, asking, idle: Mutex::new(Vec::new()), h2, runtime: Handle::current() })
     }
 
-    /// Where its connections are served.
+    /// The runtime on which the connections are served.
     pub(crate) fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    /// The connection of a server that speaks HTTP/2.
+    /// The connection to the server, if it speaks HTTP/2.
     pub(crate) fn h2(&self) -> Option<&H2Link> {
         self.h2.as_ref()
     }
@@ -106,7 +107,8 @@ impl ServerLink {
         let (io, meter) = self.open().await?;
         let (sender, driver) = client().handshake(io).await.map_err(io::Error::other)?;
         tokio::spawn(async move {
-            // The caller that waits for the answer receives the error; here it only ends the task.
+            // The caller that waits for the answer receives the error. Here, the error only ends
+            // the task.
             let _ = driver.await;
         });
         Ok(Connection { sender, meter })
@@ -142,10 +144,10 @@ impl ServerLink {
         Ok((io, meter))
     }
 
-    /// Asks the server to end (SIGTERM). Returns whether the order is on its way.
+    /// Asks the server to end (SIGTERM). Returns whether the order could be sent.
     pub(crate) fn terminate(&self) -> bool {
-        // The order has no answer, so it may pass between a question and its answer. Whether the
-        // channel has room is asked of the kernel: nobody waits for it here.
+        // The order has no answer, so it may be sent between a question and its answer. Nobody
+        // waits here for room in the channel, so the kernel reports at once whether there is room.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         rustix::net::send(&self.channel, &[ServerOrder::Terminate as u8], flags).is_ok()
     }
@@ -168,14 +170,14 @@ impl ServerLink {
     }
 }
 
-/// Settings of all connections: room for the largest head, and for one read of a body.
+/// The settings of all connections, with room for the largest head and for one read of a body.
 fn client() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder.max_buf_size(HEADERS_BYTES_MAX);
     builder
 }
 
-/// One message of the channel: a descriptor, or an errno.
+/// Receives one message of the channel, which is a descriptor or an errno.
 fn receive(channel: &UnixStream) -> io::Result<OwnedFd> {
     let mut bytes = [0; 8];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -202,7 +204,7 @@ fn receive(channel: &UnixStream) -> io::Result<OwnedFd> {
     }
 }
 
-/// A request body for hyper.
+/// A request body in the form that hyper needs.
 pub(crate) struct RequestBody(pub(crate) Body);
 
 impl hyper::body::Body for RequestBody {

@@ -1,5 +1,4 @@
-//! What the exchanges with servers have in common: header fields, and the fault of an answer that is
-//! not valid.
+//! Code that all exchanges with servers share: header fields, and the fault for an invalid answer.
 
 use hyper::HeaderMap;
 use hyper::header::HeaderValue;
@@ -7,13 +6,13 @@ use mote_core::Fault;
 use mote_core::invocation::put_header;
 use mote_spec::hop_by_hop::{is_hop_by_hop, is_named};
 
-/// The fault of a server that does not answer as it should.
+/// The fault for a server whose answer is invalid.
 pub(crate) fn bad(what: &str, error: &dyn std::fmt::Display) -> Fault {
     Fault::BadReply { message: format!("{what}: {error}") }
 }
 
-/// The valid fields of an answer, or its trailers, as a header block. What the answer's `Connection`
-/// names was meant for the node.
+/// The valid fields of an answer or of its trailers, as a header block. Fields that the answer's
+/// `Connection` field names are left out, because they were meant for the node.
 pub(crate) fn block_of(fields: &HeaderMap) -> Vec<u8> {
     let mut block = Vec::new();
     let connection = || fields.get_all("connection").iter().map(HeaderValue::as_bytes);
@@ -26,7 +25,8 @@ pub(crate) fn block_of(fields: &HeaderMap) -> Vec<u8> {
     block
 }
 
-/// Fields that describe one connection, and those about the body that this end writes itself.
+/// Whether a field describes one connection, or belongs to the framing of the body, which this end
+/// writes itself.
 pub(crate) fn is_framing(name: &[u8]) -> bool {
     is_hop_by_hop(name) || matches!(name, b"content-length" | b"expect")
 }

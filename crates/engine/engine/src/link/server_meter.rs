@@ -1,5 +1,5 @@
-//! The sockets to servers: bounds what a server may send without progress, and lets the other tasks
-//! of the data path run.
+//! The sockets to servers. They limit how many bytes a server may send without progress, and let
+//! the other tasks of the data path run.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -13,31 +13,32 @@ use mote_core::wire::HEADERS_BYTES_MAX;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Bytes that a server may send before the head of its answer is complete, `1xx` answers included.
+/// The number of bytes that a server may send before the head of its answer is complete, including
+/// `1xx` answers.
 const HEAD_BYTES_MAX: usize = HEADERS_BYTES_MAX + HEAD_READ_BYTES;
-/// Bytes of one read while a head is awaited. All of it is parsed at once: a hundred `1xx` answers,
-/// or 0.2 ms of a chunk's size after the head.
+/// The number of bytes of one read while a head is awaited. All of them are parsed at once: a
+/// hundred `1xx` answers, or 0.2 ms of a chunk's size after the head.
 const HEAD_READ_BYTES: usize = 4 << 10;
-/// Bytes that a server may send without any content of its answer among them: sizes and extensions
-/// of chunks, trailers. It is larger than the bytes that are read ahead of a caller that takes
-/// nothing.
+/// The number of bytes that a server may send without any content of its answer among them. Such
+/// bytes are the sizes and extensions of chunks, and trailers. The limit is larger than what is
+/// read ahead for a caller that takes nothing.
 const SILENT_BYTES_MAX: usize = 512 << 10;
-/// A byte that is parsed uses as much of a turn as this many bytes that are only copied.
+/// A parsed byte uses as much of a turn as this many bytes that are only copied.
 const PARSE_WEIGHT: usize = 4;
-/// Bytes of one read of an answer of unknown length, usually in chunks, while content arrives. All
-/// of it is parsed at once, at 50 ns for a byte of a chunk's size.
+/// The number of bytes of one read while content arrives in an answer of unknown length, which
+/// usually has chunks. All of them are parsed at once, and each byte of a chunk's size takes 50 ns.
 const CONTENT_READ_BYTES: usize = 8 << 10;
-/// The same while no content arrives: at most 0.1 ms of parsing.
+/// The same number while no content arrives. Parsing then takes at most 0.1 ms.
 const SILENT_READ_BYTES: usize = 2 << 10;
-/// The same as [`PARSE_WEIGHT`] for such a read, which uses a whole turn.
+/// The weight of a parsed byte in such a read, like [`PARSE_WEIGHT`]. One read uses a whole turn.
 const SILENT_WEIGHT: usize = TURN_BYTES_MAX / SILENT_READ_BYTES;
 
-/// The bytes that were read from a server since its answer last made progress.
+/// Counts the bytes that were read from a server since its answer last made progress.
 #[derive(Default)]
 pub(crate) struct Meter {
     silent_bytes: AtomicUsize,
     awaits_head: AtomicBool,
-    /// The length of the answer is unknown.
+    /// Whether the length of the answer is unknown.
     is_open_ended: AtomicBool,
 }
 
@@ -48,7 +49,8 @@ impl Meter {
     }
 
     pub(crate) fn head_came(&self, is_open_ended: bool) {
-        // Bytes after an open-ended head do not count as content until some have been taken.
+        // If the head is open-ended, later bytes do not count as content until some have been
+        // taken.
         self.silent_bytes.store(is_open_ended.into(), Ordering::Relaxed);
         self.is_open_ended.store(is_open_ended, Ordering::Relaxed);
         self.awaits_head.store(false, Ordering::Relaxed);
@@ -58,7 +60,7 @@ impl Meter {
         self.silent_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Counts the bytes that were read; fails when there are too many without progress.
+    /// Counts the bytes that were read. Fails if there are too many without progress.
     fn charge(&self, bytes: usize) -> io::Result<()> {
         let silent = self.silent_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let (what, bytes_max) = if self.awaits_head.load(Ordering::Relaxed) {
@@ -73,8 +75,8 @@ impl Meter {
     }
 }
 
-/// The socket of a connection. Ends a connection that sends on and on without progress, and lets
-/// the other tasks of the data path run after a turn's worth of bytes.
+/// The socket of a connection. It ends a connection on which a server keeps sending without
+/// progress, and lets the other tasks of the data path run after a turn's worth of bytes.
 pub(crate) struct Metered {
     stream: TcpStream,
     meter: Arc<Meter>,
@@ -100,7 +102,8 @@ impl AsyncRead for Metered {
     ) -> Poll<io::Result<()>> {
         if self.turn.is_over() {
             self.turn = Turn::new();
-            // It never resolves at once; the runtime wakes this task when the others have run.
+            // The future never resolves at its first poll. The runtime wakes this task after the
+            // other tasks have run.
             let _ = pin!(tokio::task::yield_now()).poll(cx);
             return Poll::Pending;
         }
@@ -170,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that sends `bytes` over and over, as its client sees it.
+    /// A server that sends `bytes` again and again, as its client sees it.
     async fn flood(bytes: &'static [u8]) -> (Metered, Arc<Meter>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -190,7 +193,7 @@ mod tests {
             let mut taken = Vec::new();
             let error = metered.read_to_end(&mut taken).await.unwrap_err();
             assert!(error.to_string().contains(&bytes_max.to_string()), "{error}");
-            // The bytes of the last read are not handed on.
+            // The bytes of the last read are not passed on.
             assert!(taken.len() <= bytes_max, "{} bytes", taken.len());
         }
         let (mut metered, meter) = flood(&[b'0'; 64 << 10]).await;

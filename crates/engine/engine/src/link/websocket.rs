@@ -1,9 +1,9 @@
-//! WebSockets into functions that are HTTP servers: the request that asks for one, and the bytes in
-//! both directions after its answer.
+//! WebSockets to functions that are HTTP servers: the request that opens a WebSocket, and the bytes
+//! that flow in both directions after its answer.
 //!
-//! The bodies of the invocation carry these bytes, so fronts and limits treat them like other bodies.
-//! The engine does not read the frames. An open WebSocket is a running invocation: it occupies a
-//! place of its instance until the body of its answer is dropped.
+//! These bytes are in the bodies of the invocation, so fronts and limits treat them like other
+//! bodies. The engine does not read the frames. An open WebSocket is a running invocation: it
+//! occupies a place of its instance until the body of its answer is dropped.
 
 use std::future::Future;
 use std::io;
@@ -31,8 +31,8 @@ use crate::link::server_link::{Connection, ServerLink};
 use crate::link::server_message::{bad, block_of};
 use crate::link::server_meter::Metered;
 
-/// Pause between two looks at whether the instance drains. A WebSocket can stay open for days, and
-/// a draining instance cannot end before its WebSockets.
+/// The pause between two checks whether the instance is draining. A WebSocket can stay open for
+/// days, and a draining instance cannot end before its WebSockets.
 const LOOK: Duration = Duration::from_secs(5);
 const READ_BYTES: usize = 16 << 10;
 
@@ -52,7 +52,7 @@ pub(crate) async fn exchange(place: Place, link: Arc<ServerLink>, invocation: In
     }
 }
 
-/// Sends the request on a connection of its own.
+/// Sends the request on a separate connection.
 async fn ask(link: &ServerLink, head: &Head) -> Result<(Response<Incoming>, Connection), Fault> {
     let connected = link.connect_for_upgrade().await;
     let mut connection = connected.map_err(|error| bad("cannot connect to $PORT", &error))?;
@@ -97,8 +97,9 @@ async fn switch(
     Ok((block.into(), Body::Stream { source: Box::new(source), length: None }))
 }
 
-/// Writes the client's bytes to the function. Only one chunk is held, so a function that does not
-/// read stops its client. At the end, the function sees the end of the connection.
+/// Writes the client's bytes to the function. Only one chunk is held at a time, so a function that
+/// does not read stops its client. At the end of the bytes, the function sees the end of the
+/// connection.
 async fn to_function(mut from_client: Body, mut writer: OwnedWriteHalf) {
     while let Some(Ok(chunk)) = from_client.chunk().await {
         if writer.write_all(&chunk).await.is_err() {
@@ -107,7 +108,7 @@ async fn to_function(mut from_client: Body, mut writer: OwnedWriteHalf) {
     }
 }
 
-/// The function's bytes. Dropping it ends the WebSocket and gives its place back.
+/// The bytes that the function sends. Dropping this ends the WebSocket and frees its place.
 struct FromFunction {
     reader: OwnedReadHalf,
     /// Bytes that arrived together with the head of the answer.
@@ -125,7 +126,8 @@ impl BodySource for FromFunction {
         }
         if self.turn.is_over() {
             self.turn = Turn::new();
-            // It never resolves at once; the runtime wakes this task when the others have run.
+            // The future never resolves at its first poll. The runtime wakes this task after the
+            // other tasks have run.
             let _ = pin!(tokio::task::yield_now()).poll(cx);
             return Poll::Pending;
         }
@@ -137,7 +139,7 @@ impl BodySource for FromFunction {
         }
         let stream = self.reader.as_ref();
         loop {
-            // There is a buffer only while there is something to read.
+            // The buffer exists only while there is something to read.
             if ready!(stream.poll_read_ready(cx)).is_err() {
                 return Poll::Ready(None);
             }
@@ -149,8 +151,8 @@ impl BodySource for FromFunction {
                     return Poll::Ready(Some(Ok(bytes.freeze())));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // A function that ends its process resets the connection. For the client, this is
-                // the end like any other.
+                // If a function ends its process, the connection is reset. For the client, this is
+                // an end like any other.
                 Err(_) => return Poll::Ready(None),
             }
         }

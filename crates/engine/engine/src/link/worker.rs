@@ -1,8 +1,8 @@
-//! One connection to a worker that speaks the worker protocol: reads and writes in batches.
+//! A connection to a worker that speaks the worker protocol. It reads and writes in batches.
 //!
-//! A single task owns the socket. Each time it runs, it reads everything available, ends and begins
-//! streams under one lock, and writes all gathered bytes with one call. Code that adds bytes wakes
-//! it.
+//! A single task owns the socket. Each time the task runs, it reads everything available, ends and
+//! begins streams while it holds the lock once, and writes all gathered bytes with one call. Code
+//! that adds bytes wakes the task.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -35,23 +35,22 @@ use crate::thread::threads::Answers;
 use mote_process::clock::now_ns;
 
 const READ_BYTES: usize = 64 << 10;
-/// A write buffer that grew beyond this is released once it is empty.
+/// If a write buffer has grown beyond this size, it is released when it is empty.
 const KEEP_BYTES: usize = 256 << 10;
-/// When this many bytes are gathered, they are written without another look for more.
+/// When this many bytes are gathered, they are written without waiting for more.
 const GATHER_BYTES: usize = 8 << 10;
-/// If a worker is busy for at least this long, in nanoseconds, gathering more bytes does not delay
-/// it.
+/// If a worker has at least this much work, in nanoseconds, gathering more bytes does not delay it.
 const GATHER_WORK_NS: u64 = 50_000;
-/// This many frames that end an invocation count as one item of a turn: there are only as many as
-/// callers wait for, and delivering one is less work than its caller's own.
+/// How many frames that end an invocation count as one item of a turn. There are only as many as
+/// callers that wait for them, and delivering one is less work than what its caller has to do.
 const ENDS_PER_ITEM: u32 = 8;
-/// Lines kept of one ERROR's trace.
+/// The maximum number of lines that are kept from the trace of an ERROR frame.
 pub(crate) const TRACE_LINES_MAX: usize = 200;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkEnd {
-    /// The worker closed it, mostly by exiting.
+    /// The worker closed the connection, usually by exiting.
     #[error("worker closed its socket")]
     Closed,
     #[error("worker broke the protocol: {0}")]
@@ -66,16 +65,16 @@ pub(crate) struct Connection {
     input: BytesMut,
     writing: Vec<u8>,
     written: usize,
-    /// How many of the invocations that the worker was given are in the bytes being written, and
-    /// how many may have reached it, each counted from the first.
+    /// How many of the invocations given to the worker are contained in the bytes being written,
+    /// and how many may have reached the worker. Both are counted from the first invocation.
     writing_to: u64,
     reached: u64,
-    /// The number of bytes that waited for a write at the last look.
+    /// The number of bytes that waited to be written at the last check.
     gathered: usize,
-    /// `input` may hold whole frames for which the last turn had no room.
+    /// Whether `input` may hold whole frames for which the last turn had no room.
     unserved: bool,
     lines: LineBudget,
-    /// Room for the answers of a batch; empty between batches.
+    /// The answers of a batch. The list is empty between batches and is kept for its capacity.
     answers: Answers,
 }
 
@@ -95,7 +94,7 @@ impl Connection {
         }
     }
 
-    /// The next frame; for the handshake only. Lets other tasks run when `turn` is over.
+    /// Reads the next frame, during the handshake only. Lets other tasks run when `turn` is over.
     pub(crate) async fn read_frame(
         &mut self,
         turn: &mut Turn,
@@ -118,21 +117,21 @@ impl Connection {
         }
     }
 
-    /// Writes all bytes; for the handshake only.
+    /// Writes all bytes, during the handshake only.
     pub(crate) async fn write_all(&mut self, bytes: &[u8]) -> Result<(), LinkEnd> {
         tokio::io::AsyncWriteExt::write_all(&mut self.stream, bytes).await?;
         Ok(())
     }
 
-    /// Keeps the line of a LOG frame, if there is room for it; for the handshake only.
+    /// Keeps the line of a LOG frame if there is room for it, during the handshake only.
     pub(crate) fn log(&mut self, log: InstanceLog<'_>, payload: &[u8]) {
         if tell_dropped(&mut self.lines, payload.len(), now_ns(), log) {
             log_frame(log, InvocationId(0), payload);
         }
     }
 
-    /// Serves the worker until the connection ends; returns why it ended, and how many of the
-    /// invocations that the worker was given may have reached it.
+    /// Serves the worker until the connection ends. Returns why the connection ended, and how many
+    /// of the invocations given to the worker may have reached it.
     pub(crate) async fn run(
         mut self,
         revision: &Arc<Revision>,
@@ -156,8 +155,8 @@ impl Connection {
         self.poll_output(cx, revision, key)
     }
 
-    /// Reads until the socket is empty and serves every complete frame. After a turn's worth of
-    /// them the other tasks of the data path run first.
+    /// Reads until the socket is empty, and serves every complete frame. After a turn's worth of
+    /// frames, the other tasks of the data path run first.
     fn poll_input(
         &mut self,
         cx: &mut Context<'_>,
@@ -202,15 +201,16 @@ impl Connection {
                 return Poll::Ready(error.into());
             }
             if turn.is_over() {
-                // Its first poll never resolves; the runtime wakes this task when the others have
-                // run.
+                // The future never resolves at its first poll. The runtime wakes this task after
+                // the other tasks have run.
                 let _ = pin!(tokio::task::yield_now()).poll(cx);
                 return Poll::Pending;
             }
         }
     }
 
-    /// Writes the gathered bytes. Once all are written, code that adds more wakes this task.
+    /// Writes the gathered bytes. After all of them are written, code that adds more bytes wakes
+    /// this task.
     fn poll_output(
         &mut self,
         cx: &mut Context<'_>,
@@ -241,15 +241,16 @@ impl Connection {
                     self.gathered = 0;
                     return Poll::Pending;
                 }
-                // Look once more for requests that have already arrived: a write that wakes the
-                // worker costs as much as serving a request. While the worker has work, this is
-                // repeated until a look finds nothing; an idle worker must not wait for more than
-                // one look.
+                // Check once more for requests that have already arrived, because a write that
+                // wakes the worker costs as much as serving a request. While the worker has work,
+                // the check is repeated until it finds nothing new. An idle worker must not wait
+                // for more than one check.
                 let grows = out.len() > self.gathered && out.len() < GATHER_BYTES;
                 if grows && (self.gathered == 0 || has_work) {
                     self.gathered = out.len();
                     drop(pool);
-                    // Its first poll never resolves; the runtime wakes this task after the look.
+                    // The future never resolves at its first poll. The runtime wakes this task
+                    // after it has checked for events.
                     let _ = pin!(tokio::task::yield_now()).poll(cx);
                     return Poll::Pending;
                 }
@@ -278,7 +279,8 @@ impl Connection {
     }
 }
 
-/// The frames of one read, served under one lock; answers are delivered after it.
+/// The frames of one read. They are served while the lock is held once, and answers are delivered
+/// afterwards.
 struct Batch<'a> {
     revision: &'a Arc<Revision>,
     key: usize,
@@ -288,19 +290,19 @@ struct Batch<'a> {
     lines: &'a mut LineBudget,
     logs: Vec<(InvocationId, Logged)>,
     errors: Vec<(InvocationId, String)>,
-    /// Requests to services of the node.
+    /// Requests for services of the node.
     requests: Vec<Admitted>,
-    /// Invocations that ended in this batch.
+    /// The number of invocations that ended in this batch.
     ended: u32,
-    /// Invocations that move on to the next revision.
+    /// Invocations that must move on to the next revision.
     moved: Vec<Pending>,
 }
 
-/// What a batch adds to the log.
+/// An entry that a batch adds to the log.
 enum Logged {
     /// The payload of a LOG frame.
     Frame(Bytes),
-    /// This many lines were dropped before; 0 means that dropping begins.
+    /// The number of lines that were dropped; 0 means that dropping begins.
     Dropped(u64),
 }
 
@@ -336,13 +338,13 @@ impl<'a> Batch<'a> {
         self.logs.push((id, Logged::Frame(payload)));
     }
 
-    /// Serves one frame; returns how many items of a turn it cost.
+    /// Serves one frame. Returns how many items of a turn the frame used.
     fn frame(&mut self, header: FrameHeader, payload: Bytes) -> Result<u32, WireError> {
         let Some(worker) = self.pool.worker_mut(self.key) else { return Ok(1) };
         worker.note_message();
         let slot = stream_slot(header.stream);
         if header.kind == FrameKind::Log {
-            // Log lines may arrive after the end of their invocation.
+            // Log lines may arrive after their invocation has ended.
             let stream = slot.and_then(|slot| worker.calls().get(slot));
             let id = stream.map_or(InvocationId(0), |stream| stream.id);
             self.log(id, payload);
@@ -350,8 +352,8 @@ impl<'a> Batch<'a> {
         }
         if header.kind == FrameKind::Error && header.stream == 0 {
             worker_error(&payload)?;
-            // The worker ends, and has begun only invocations that it has ended or answered in
-            // part.
+            // The worker is ending. It has begun only invocations that it has ended or partly
+            // answered.
             self.moved.append(&mut self.pool.take_back(self.key, 0, self.now_ns));
             return Ok(1);
         }
@@ -363,9 +365,9 @@ impl<'a> Batch<'a> {
         };
         let Some(stream) = worker.parts().0.get_mut(slot) else {
             return match header.kind {
-                // These frames crossed the end of their stream.
+                // These frames were sent before the worker knew that the stream had ended.
                 FrameKind::Body | FrameKind::Credit => Ok(1),
-                // So did this one: it goes on outside the invocation.
+                // The same is true of this frame. Its request runs outside the invocation.
                 FrameKind::Request => self.request(header.stream, None, payload),
                 kind => Err(WireError::Malformed(kind, "no such stream")),
             };
@@ -391,7 +393,7 @@ impl<'a> Batch<'a> {
                 } else {
                     stream.kept = None;
                     if reply.is_none() || too_many {
-                        // The caller does not read, so there is no channel: BODY frames are
+                        // No caller reads the answer, so there is no channel. BODY frames are
                         // credited and dropped.
                         Body::Empty
                     } else {
@@ -424,8 +426,8 @@ impl<'a> Batch<'a> {
                 stream.answer_credit = left;
                 match &stream.sink {
                     Some(sink) => sink.push(payload, header.is_end()),
-                    // The caller does not read. The credit is given back so that the worker can
-                    // end.
+                    // No caller reads the answer. The credit is returned so that the worker can
+                    // finish.
                     None if taken > 0 && !header.is_end() => owe(worker, slot, taken),
                     None => {}
                 }
@@ -474,7 +476,7 @@ impl<'a> Batch<'a> {
         Ok(items)
     }
 
-    /// Admits a request to a service of the node; it begins after the batch.
+    /// Admits a request for a service of the node. The request begins after the batch.
     #[cold]
     #[inline(never)]
     fn request(
@@ -494,7 +496,8 @@ impl<'a> Batch<'a> {
         Ok(1)
     }
 
-    /// Gives the next invocations to freed workers, then delivers log lines and answers.
+    /// Gives the next invocations to workers that have become free, then delivers log lines and
+    /// answers.
     fn finish(self) {
         let Batch {
             revision,
@@ -550,8 +553,8 @@ impl<'a> Batch<'a> {
                 revision.log.push(level, source, revision.number, instance, Some(id), hint);
             }
         }
-        // Answers follow the log lines, so that a caller that has the answer finds the lines in the
-        // log.
+        // Answers are delivered after log lines, so that a caller that has its answer finds the
+        // lines in the log.
         revision.shared.threads.pass_on(answers);
         for pending in moved {
             pending.move_on();
@@ -570,7 +573,7 @@ fn worker_error(payload: &[u8]) -> Result<WorkerError, WireError> {
         .map_err(|_| WireError::Malformed(FrameKind::Error, "not the expected JSON"))
 }
 
-/// What happens when a front takes from, or abandons, a streamed answer.
+/// The function that is called when a front takes bytes from a streamed answer or abandons it.
 fn on_taken(
     revision: Arc<Revision>,
     key: usize,
@@ -589,7 +592,7 @@ fn on_taken(
     })
 }
 
-/// Sends the rest of a request body as credit allows.
+/// Sends the rest of a request body as fast as the worker gives credit.
 pub(crate) async fn pump(
     revision: Arc<Revision>,
     key: usize,
@@ -653,7 +656,7 @@ pub(crate) async fn pump(
 }
 
 /// Whether a header block has more fields than any answer needs. A field takes at least two bytes,
-/// so short blocks are not examined.
+/// so short blocks need not be examined.
 fn has_too_many_fields(block: &[u8]) -> bool {
     block.len() > 2 * HEADER_FIELDS_MAX
         && block.iter().filter(|byte| **byte == b'\n').count() > 2 * HEADER_FIELDS_MAX

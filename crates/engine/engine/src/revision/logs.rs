@@ -1,8 +1,8 @@
-//! The output of functions, and the platform's messages about them: a bounded ring per function, in
-//! memory.
+//! The output of functions, and the platform's messages about them, in a bounded ring per function
+//! in memory.
 //!
-//! Nothing is written to disk (SD cards wear). A ring that is full drops its oldest lines; a
-//! follower that is too slow misses lines and receives their number.
+//! Nothing is written to disk, because SD cards wear out. A full ring drops its oldest lines. A
+//! follower that is too slow misses lines, and receives the number of missed lines.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use tokio::sync::broadcast;
 
 use mote_process::clock::unix_us;
 
-/// Lines kept per function.
+/// The maximum number of lines kept per function.
 const LINES_MAX: usize = 1_000;
-/// Bytes of text kept per function.
+/// The maximum number of bytes of text kept per function.
 const BYTES_MAX: usize = 256 << 10;
-/// Longest line kept; the rest is cut, so one line cannot push out all others.
+/// The maximum length of a kept line. The rest is cut off, so that one line cannot push out all
+/// others.
 const LINE_BYTES_MAX: usize = 8 << 10;
-/// Stopped instances kept per function: those of the last few minutes, as a rule.
+/// The maximum number of stopped instances kept per function. Usually this covers the last few
+/// minutes.
 const STOPS_MAX: usize = 16;
-/// Lines a follower may lag behind.
+/// How many lines a follower may lag behind.
 const FOLLOWER_LAG_MAX: usize = 1_024;
 
-/// Which stream a line came from.
+/// The stream from which a line came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogSource {
-    /// The function's standard output.
     Stdout,
-    /// The function's standard error.
     Stderr,
     /// The function's logger.
     Log,
-    /// A message of `mote` about the function: started, stopped, failed.
+    /// A message of `mote` about the function, for instance that it started, stopped or failed.
     Platform,
 }
 
@@ -47,19 +47,19 @@ pub enum LogLevel {
 
 #[derive(Debug, Clone)]
 pub struct LogLine {
-    /// Position in the function's log, from 1 on, without gaps.
+    /// The position in the function's log. Positions begin at 1 and have no gaps.
     pub sequence: u64,
-    /// Wall clock, microseconds since 1970.
+    /// Wall-clock time, in microseconds since 1970.
     pub unix_us: u64,
     pub level: LogLevel,
-    /// The stream that it came from.
     pub source: LogSource,
-    /// The revision that wrote the line, 0 for the platform before any revision.
+    /// The revision that wrote the line; 0 for a message of the platform that belongs to no
+    /// revision.
     pub revision: u64,
-    /// The instance that wrote the line, 0 for none.
+    /// The instance that wrote the line; 0 if no instance did.
     pub instance: u64,
     pub invocation: Option<InvocationId>,
-    /// The text, one line, without its end.
+    /// The text of one line, without its line end.
     pub text: String,
 }
 
@@ -67,11 +67,11 @@ pub struct LogLine {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stopped {
     pub instance: u64,
-    /// The revision that it ran.
+    /// The revision that the instance ran.
     pub revision: u64,
-    /// Wall clock, milliseconds since 1970.
+    /// Wall-clock time, in milliseconds since 1970.
     pub unix_ms: u64,
-    /// A stable word such as `idle`, `evicted` or `crash`; `start` for an instance that was never
+    /// A stable word such as `idle`, `evicted` or `crash`; `start` if the instance never became
     /// ready.
     pub reason: &'static str,
     /// More details, if there are any.
@@ -79,13 +79,13 @@ pub struct Stopped {
 }
 
 impl Stopped {
-    /// An instance that ended just now.
+    /// Records an instance that ended just now.
     pub(crate) fn now(instance: u64, revision: u64, reason: &'static str, text: &str) -> Self {
         Self { instance, revision, unix_ms: unix_us() / 1_000, reason, text: cut(text).to_owned() }
     }
 }
 
-/// The log of one function, across revisions. The log of a function without output takes a few
+/// The log of one function, across its revisions. For a function without output, it takes a few
 /// bytes.
 #[derive(Default)]
 pub struct FunctionLog {
@@ -98,7 +98,7 @@ struct Ring {
     bytes: usize,
     sequence: u64,
     stops: VecDeque<Stopped>,
-    /// Exists only while there is a follower: the channel allocates its whole length at once.
+    /// `None` while there is no follower, because the channel allocates its whole length at once.
     followers: Option<broadcast::Sender<Arc<LogLine>>>,
 }
 
@@ -157,17 +157,17 @@ impl FunctionLog {
         }
     }
 
-    /// The last instances that have ended, oldest first.
+    /// The instances that ended last, oldest first.
     pub fn stops(&self) -> Vec<Stopped> {
         self.ring.lock().stops.iter().cloned().collect()
     }
 
-    /// A line of the platform.
+    /// Adds a message of the platform.
     pub fn platform(&self, level: LogLevel, revision: u64, instance: u64, text: &str) {
         self.push(level, LogSource::Platform, revision, instance, None, text);
     }
 
-    /// The kept lines, oldest first, and a receiver for those after them.
+    /// The kept lines, oldest first, and a receiver for the lines after them.
     pub fn follow(&self) -> (Vec<Arc<LogLine>>, broadcast::Receiver<Arc<LogLine>>) {
         let mut ring = self.ring.lock();
         let followers =

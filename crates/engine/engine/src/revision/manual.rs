@@ -1,4 +1,4 @@
-//! Manual scaling: a number of instances now, or other bounds until the next deploy.
+//! Manual scaling: sets a number of instances now, or other bounds until the next deploy.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use mote_process::clock::now_ns;
 /// The result of a request for a number of instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scaled {
-    /// The number of ready instances.
     pub ready: u32,
-    /// The number of starting instances, without those that will stop when they are ready.
+    /// The number of starting instances, not counting those that will stop as soon as they are
+    /// ready.
     pub starting: u32,
     /// The number of idle instances that were asked to exit.
     pub stopped: u32,
-    /// Why not all instances were started, if some were not.
+    /// Why not all requested instances were started, if some were not.
     pub lack: Option<String>,
 }
 
@@ -39,10 +39,10 @@ impl Revision {
         }
     }
 
-    /// Starts instances up to `count`, or stops idle ones down to it, now. The autoscaler continues
-    /// from there: it keeps the started instances for `scale.idle` at most, and starts more when
-    /// they are needed. Instances that `min` keeps are not stopped, and `max` is not exceeded. Does
-    /// not wait for starts.
+    /// Starts instances until there are `count`, or stops idle ones until `count` are left. The
+    /// autoscaler continues from there: it keeps the started instances for at most `scale.idle`,
+    /// and starts more when they are needed. Instances that `min` keeps are not stopped, and `max`
+    /// is not exceeded. Does not wait for starts.
     pub fn scale_to(self: &Arc<Self>, count: u32) -> Scaled {
         let now = now_ns();
         let count = count.min(self.instances_max());

@@ -1,4 +1,4 @@
-//! One immutable revision of a function, and the operations on its queue from outside.
+//! One immutable revision of a function, and the operations that other code performs on its queue.
 
 pub mod logs;
 pub(crate) mod manual;
@@ -29,21 +29,21 @@ use crate::revision::shared::Shared;
 use crate::thread::threads::ReplySender;
 use mote_process::clock::{now_ns, unix_ms};
 
-/// A revision: its spec, where its files are, and its pool.
+/// A revision: its spec, its folders and its pool.
 pub struct Revision {
     pub spec: FunctionSpec,
-    /// Revision number, from 1 on.
+    /// The number of the revision, counted from 1.
     pub number: u64,
-    /// Host folder of the code.
+    /// The folder of the code on the host.
     pub code_dir: PathBuf,
-    /// Host folder of installed packages.
+    /// The folder of the installed packages on the host.
     pub packages_dir: Option<PathBuf>,
-    /// Who may call it; not [`Access::Unset`].
+    /// Who may call the function; not [`Access::Unset`].
     pub(crate) access: Access,
-    /// The function's log, shared by its revisions.
+    /// The log of the function, which all its revisions share.
     pub log: Arc<FunctionLog>,
-    /// Its function among all callees of the node: the same for every revision, even after a
-    /// removal.
+    /// Identifies the function among all functions of the node. It is the same for every revision,
+    /// even after the function was removed.
     pub(crate) who: Callee,
     /// Whether the function is in a namespace.
     pub(crate) is_confined: bool,
@@ -51,38 +51,38 @@ pub struct Revision {
     pub(crate) shared: Arc<Shared>,
     pub(crate) tasks: Arc<dyn Tasks>,
     pub(crate) pool: Mutex<Pool>,
-    /// Its name for other cells, once one was needed.
+    /// The key of this revision for other cells, which is computed when it is first needed.
     pub(crate) key: OnceLock<RevisionKey>,
-    /// Bounds that replace the manifest's.
+    /// Bounds that replace those of the manifest.
     pub(crate) bounds: Mutex<ScaleOverride>,
     /// Wakes the reconciler.
     pub(crate) changed: Arc<Notify>,
     pub(crate) last_error: Mutex<Option<LastError>>,
-    /// The last value of `whole_bodies` that its workers reported.
+    /// Whether workers take only whole bodies, as a worker last reported.
     pub(crate) whole_bodies: AtomicBool,
-    /// The last number of concurrent invocations that a worker reported; 1 until then.
+    /// The number of concurrent invocations that a worker last reported; 1 until one has reported.
     pub(crate) concurrency: AtomicU32,
 }
 
-/// The tasks that work for a revision. They use [`Revision`], so the revision knows them only by
-/// this trait.
+/// The tasks that work for a revision. Their code uses [`Revision`], so the revision knows them
+/// only through this trait.
 pub(crate) trait Tasks: Send + Sync {
     /// Spawns the reconciler of `revision`. Does not block.
     fn reconcile(&self, revision: Arc<Revision>);
-    /// Spawns the task for the work that a dispatch left. Called without the lock of the pool,
-    /// which it takes for a moment. Does not block.
+    /// Spawns the task for the work that a dispatch left over. Does not block. Call it without
+    /// holding the lock of the pool, because it takes that lock for a moment.
     fn follow_up(&self, revision: &Arc<Revision>, follow_up: FollowUp);
-    /// Notes that `revision` accepts nothing new while its instances drain.
+    /// Notes that `revision` accepts no new invocations while its instances drain.
     fn drains(&self, revision: &Arc<Revision>);
 }
 
 /// The last invocation or start that failed, for people.
 #[derive(Debug, Clone)]
 pub struct LastError {
-    /// Wall clock, milliseconds since 1970.
+    /// Wall-clock time, in milliseconds since 1970.
     pub unix_ms: u64,
     pub code: &'static str,
-    /// The whole text, which is for the owner and not for the network.
+    /// The whole text. It is meant for the owner, and must not be sent to callers.
     pub message: String,
     pub invocation: Option<InvocationId>,
 }
@@ -90,46 +90,45 @@ pub struct LastError {
 /// A running instance, for people.
 #[derive(Debug, Clone)]
 pub struct InstanceStatus {
-    /// Number, unique while the node runs.
+    /// The number of the instance, which is unique while the node runs.
     pub instance: u64,
-    /// `ready`, `paused`, `spare` (paused, and has not served yet) or `draining`.
+    /// `ready`, `paused`, `spare` (paused and has not served yet) or `draining`.
     pub state: &'static str,
     pub shape: String,
-    /// The number of invocations that it holds.
+    /// The number of invocations that the instance holds.
     pub in_flight: usize,
-    /// The number of invocations that it has ended.
+    /// The number of invocations that the instance has ended.
     pub served: u64,
-    /// The number of invocations that it runs at once.
+    /// The number of invocations that the instance runs at once.
     pub concurrency: u32,
-    /// When it was started, milliseconds since 1970.
+    /// When the instance was started, in milliseconds since 1970.
     pub started_unix_ms: u64,
     pub why: Why,
-    /// How long it took to become ready, in nanoseconds.
+    /// How long the instance took to become ready, in nanoseconds.
     pub init_ns: u64,
-    /// The process id of its first process on the host.
+    /// The process id, on the host, of the instance's first process.
     pub pid: Option<u32>,
-    /// Memory in bytes, if the machine can measure it.
+    /// The memory of the instance in bytes, if the machine can measure it.
     pub memory_bytes: Option<u64>,
 }
 
 /// A function's pool, for people.
 #[derive(Debug, Clone)]
 pub struct PoolStatus {
-    /// Ready and draining instances.
+    /// The ready and draining instances.
     pub instances: Vec<InstanceStatus>,
-    /// The number of starting instances.
     pub starting: u32,
     /// The number of waiting invocations.
     pub queued: usize,
-    /// Why the last start failed, if it did.
+    /// Why the last start failed, if it failed.
     pub last_failure: Option<String>,
     /// The last decision of the autoscaler.
     pub decision: Option<Decision>,
 }
 
-/// How many instances a function may have. `own` replaces the bounds of its manifest, and a
-/// manifest without a maximum means `max_default`, or the minimum if that is larger. At least `least`
-/// may be there.
+/// How many instances a function may have. `own` replaces the bounds of the function's manifest. A
+/// manifest without a maximum means `max_default`, or the minimum if that is larger. The maximum is
+/// at least `least`.
 pub(crate) fn bounds_of(
     spec: &FunctionSpec,
     own: ScaleOverride,
@@ -146,8 +145,8 @@ pub(crate) fn bounds_of(
 }
 
 impl Revision {
-    /// Whether its handlers begin only with their whole body; `false` until a worker has reported
-    /// it.
+    /// Whether the function's handlers begin only after they have the whole body. `false` until a
+    /// worker has reported this.
     pub fn takes_whole_bodies(&self) -> bool {
         self.whole_bodies.load(Ordering::Relaxed)
     }
@@ -166,12 +165,12 @@ impl Revision {
         ms * u64::from(self.shared.config.timeout_factor)
     }
 
-    /// Invocations that its instances can run at once when there are as many as there may be.
+    /// The number of invocations that can run at once when there are as many instances as allowed.
     pub(crate) fn places(&self) -> u32 {
         self.instances_max().saturating_mul(self.concurrency.load(Ordering::Relaxed).max(1))
     }
 
-    /// The label `thermo-3`, for names of things on the host.
+    /// The label `thermo-3`, for names of objects on the host.
     pub(crate) fn label(&self) -> String {
         format!("{}-{}", self.spec.name, self.number)
     }
@@ -189,24 +188,24 @@ impl Revision {
         self.autoscaler_bounds().min
     }
 
-    /// Bounds that replace the manifest's.
+    /// Bounds that replace those of the manifest.
     pub fn bounds(&self) -> ScaleOverride {
         *self.bounds.lock()
     }
 
-    /// The bounds in the autoscaler's form. A node that knows other cells may have no instance at
-    /// all and forward every invocation.
+    /// The bounds in the autoscaler's form. If the node knows other cells, the maximum may be 0,
+    /// because the node can then forward every invocation.
     pub(crate) fn autoscaler_bounds(&self) -> Bounds {
         let least = u32::from(self.shared.elsewhere.get().is_none());
         bounds_of(&self.spec, self.bounds(), self.shared.config.instances_max_default, least)
     }
 
-    /// Whether at least one instance is kept whatever the demand.
+    /// Whether at least one instance is kept even without demand.
     pub(crate) fn keeps_some(&self) -> bool {
         self.pool.lock().keeps_some()
     }
 
-    /// State for people; reads one small file per instance.
+    /// The state of the pool, for people. Reads one small file per instance.
     pub fn status(&self) -> PoolStatus {
         let pool = self.pool.lock();
         let mut controls = Vec::new();
@@ -242,17 +241,17 @@ impl Revision {
         status
     }
 
-    /// What the autoscaler has learned about it.
+    /// What the autoscaler has learned about the function.
     pub fn known(&self) -> Known {
         self.pool.lock().known()
     }
 
-    /// Invocations ended, by outcome.
+    /// The number of ended invocations, by outcome.
     pub fn totals(&self) -> [(&'static str, u64); 6] {
         self.metrics.totals()
     }
 
-    /// Runs one invocation to the head of its answer.
+    /// Runs one invocation until the head of its answer is available.
     pub(crate) async fn invoke(self: &Arc<Self>, offer: Offer) -> Result<Reply, Unanswered> {
         let now = now_ns();
         let mut in_flight = self.shared.busy_poll.enter(self.who, now);
@@ -314,22 +313,22 @@ impl Revision {
         self.last_error.lock().clone()
     }
 
-    /// How many instances became ready, and how long their starts took in all, in nanoseconds.
+    /// How many instances became ready, and the total time of their starts, in nanoseconds.
     pub fn starts(&self) -> (u64, u64) {
         self.metrics.starts()
     }
 
-    /// Invocations that waited for an instance to start.
+    /// The number of invocations that waited for an instance to start.
     pub fn cold_starts(&self) -> u64 {
         self.metrics.cold_starts()
     }
 
-    /// Latency that `share` of all answers did not exceed, in nanoseconds.
+    /// The latency in nanoseconds that a `share` of all answers did not exceed.
     pub fn latency_ns(&self, share: f64) -> Option<u64> {
         self.metrics.latency_ns(share)
     }
 
-    /// Names of the code and package folders that it runs from.
+    /// The names of the code and package folders from which the revision runs.
     pub fn trees_in_use(&self) -> impl Iterator<Item = String> {
         [Some(&self.code_dir), self.packages_dir.as_ref()]
             .into_iter()
@@ -339,8 +338,8 @@ impl Revision {
             .into_iter()
     }
 
-    /// Admits an invocation: dispatches it, queues it, or refuses it. Returns its number, and whether
-    /// it waits and may leave.
+    /// Admits an invocation: dispatches it, queues it or refuses it. Returns the invocation's
+    /// serial number, and whether it waits and may leave for another cell.
     fn submit(
         self: &Arc<Self>,
         offer: Offer,
@@ -363,7 +362,7 @@ impl Revision {
                 return Err(self.refused(pending, moved, refusal));
             }
         };
-        // It is at the end of the queue, so it runs if the queue is empty.
+        // The new invocation is the last in the queue. If the queue is empty, the invocation runs.
         let may_leave = matches!(origin, Origin::Movable | Origin::Waits) && pool.queued() > 0;
         let starts = pool.starts_reconciler();
         let wakes = std::mem::take(&mut pool.reconciler_sleeps) || submitted.asks;
@@ -394,14 +393,14 @@ impl Revision {
         }
     }
 
-    /// Does the work that a dispatch left for outside the lock.
+    /// Does the work that a dispatch has left to be done without the lock.
     pub(crate) fn follow_up(self: &Arc<Self>, follow_ups: Vec<FollowUp>) {
         for follow_up in follow_ups {
             self.tasks.follow_up(self, follow_up);
         }
     }
 
-    /// Ends an invocation that no caller waits for any more, wherever it is.
+    /// Ends an invocation for which no caller waits any more, whether it waits or runs.
     fn cancel(self: &Arc<Self>, serial: u64) {
         let now = now_ns();
         let mut follow_ups = Vec::new();
@@ -431,9 +430,9 @@ impl Revision {
         }
     }
 
-    /// Takes no new invocations; instances stop when the invocations that they hold have ended.
-    /// Invocations that wait for an instance go back to their callers' tasks, which look up the
-    /// next revision.
+    /// Closes the revision: it takes no new invocations, and each instance stops once the
+    /// invocations that it holds have ended. Waiting invocations return to their callers' tasks,
+    /// which look up the next revision.
     pub(crate) fn close(self: &Arc<Self>, reason: StopReason) {
         let mut pool = self.pool.lock();
         let waiting = pool.close(reason, now_ns());

@@ -1,11 +1,11 @@
-//! The pool of a revision as the engine drives it: the engine's data for invocations and instances,
-//! and how an invocation is written to an instance.
+//! The pool of a revision, as the engine drives it: the engine's data about invocations and
+//! instances, and how an invocation is written to an instance.
 //!
 //! [`mote_pool`] decides which worker runs which invocation, and how many instances there are.
-//! Everything that a request touches is behind one short lock per revision: the queue, the streams
-//! that each worker has open, and the bytes that wait to be written to it. Nothing awaits under the
-//! lock. The task that frees a worker also writes the frame of the next invocation, so a waiting
-//! caller is woken only once, for its answer.
+//! Everything that a request touches is behind one short lock per revision: the queue, the open
+//! streams of each worker, and the bytes that wait to be written to each worker. No task awaits
+//! while it holds the lock. The task that frees a worker also writes the frame of the next
+//! invocation, so a waiting caller is woken only once, for its answer.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -33,14 +33,14 @@ use crate::link::server_link::ServerLink;
 use crate::thread::busy_poll::{Load, Work, few_in_flight};
 use crate::thread::threads::{ReplySender, Seat, here};
 
-/// When this many bytes wait to be written to a worker, it gets no further invocation and no more
-/// of a body. A worker may answer without reading, so only this limit bounds the bytes that are
-/// kept for it; a worker that reads takes this much in a few milliseconds.
+/// When this many bytes wait to be written to a worker, the worker gets no further invocation and
+/// no more of a body. A worker may answer without reading, so nothing else limits the bytes that
+/// are kept for it. A worker that reads takes this many bytes in a few milliseconds.
 pub(crate) const OUT_BYTES_MAX: usize = 1 << 20;
-/// Bytes of an answer that a front has taken are credited to the worker in steps of this size: a
-/// quarter of the window, the most that the protocol lets a receiver owe.
+/// Bytes of an answer that a front has taken are credited to the worker in steps of this size. It
+/// is a quarter of the window, the most that the protocol allows a receiver to owe.
 const CREDIT_STEP_BYTES: u32 = WINDOW_BYTES / 4;
-/// Pause between two lines about one function in the node's own log.
+/// The pause between two lines about the same function in the node's own log.
 const TELL_PAUSE_NS: u64 = 1_000_000_000;
 
 pub(crate) type Worker = pool::Worker<Stream, Instance>;
@@ -49,7 +49,7 @@ pub(crate) type Worker = pool::Worker<Stream, Instance>;
 pub(crate) struct Pending {
     pub(crate) invocation: Invocation,
     pub(crate) reply: ReplySender,
-    /// How often it was already given to a worker that died.
+    /// How often the invocation was already given to a worker that died.
     pub(crate) attempts: u8,
     pub(crate) origin: Origin,
 }
@@ -77,7 +77,7 @@ impl Waiting for Pending {
 
 impl Pending {
     /// Gives the invocation back to its caller's task, which looks up the next revision. Call it
-    /// without the pool's lock.
+    /// without holding the pool's lock.
     pub(crate) fn move_on(self) {
         let Pending { invocation, reply, attempts, origin } = self;
         let offer = Offer { invocation, attempts, moved: true, origin };
@@ -97,39 +97,40 @@ pub(crate) struct Stream {
     pub(crate) reply: Option<ReplySender>,
     pub(crate) phases: Phases,
     pub(crate) deadline_ns: u64,
-    /// BODY bytes that may still be sent before the worker gives credit.
+    /// How many BODY bytes may still be sent before the worker gives credit.
     pub(crate) send_credit: u32,
     pub(crate) credit_waker: Option<Waker>,
-    /// We have not sent END yet.
+    /// Whether END has not been sent to the worker yet.
     pub(crate) request_open: bool,
-    /// Its RESULT has arrived.
+    /// Whether the RESULT frame has arrived.
     pub(crate) answered: bool,
-    /// BODY bytes that the worker may still send before it gets credit.
+    /// How many BODY bytes the worker may still send before it gets credit.
     pub(crate) answer_credit: u32,
-    /// BODY bytes that were taken but are not credited yet.
+    /// How many BODY bytes were taken but not credited yet.
     owed: u32,
-    /// The answer has begun and is streamed into this sink.
+    /// Where the rest of the answer goes, once the answer has begun and is streamed.
     pub(crate) sink: Option<AnswerSink>,
-    /// The invocation itself, until its answer begins, so that another worker can run it. `None` if
-    /// its body streams.
+    /// The invocation, kept until its answer begins so that another worker can run it. `None` if
+    /// its body is a stream.
     pub(crate) kept: Option<Invocation>,
-    /// It may run once more even if the worker has begun it.
+    /// Whether the invocation may run once more even if the worker has begun it.
     may_repeat: bool,
-    /// How often it was already given to a worker that died.
+    /// How often the invocation was already given to a worker that died.
     attempts: u8,
     origin: Origin,
-    /// Who called the function.
+    /// The functions that called this one.
     pub(crate) chain: Option<Arc<Chain>>,
-    /// Its calls of other functions, which end with it.
+    /// Guards of the calls that the invocation makes to other functions. The calls end with the
+    /// invocation.
     pub(crate) calls: Vec<CallGuard>,
-    /// Ends the task that serves this stream over HTTP.
+    /// The handle that aborts the task that serves this stream over HTTP.
     pub(crate) task: Option<tokio::task::AbortHandle>,
     _work: Work,
 }
 
 impl Running for Stream {
     fn due_ns(&self) -> Option<u64> {
-        // Once the head of an answer was passed on, the deadline has been met.
+        // Once the head of an answer has been passed on, the deadline is met.
         self.reply.is_some().then_some(self.deadline_ns)
     }
 
@@ -138,11 +139,11 @@ impl Running for Stream {
     }
 }
 
-/// How a worker is reached.
+/// How the engine reaches a worker.
 pub(crate) enum Link {
-    /// Worker protocol: the bytes to write, and the waker of the task that writes them.
+    /// By the worker protocol: the bytes to write, and the waker of the task that writes them.
     Frames { out: Vec<u8>, waker: Option<Waker> },
-    /// HTTP/1.1 connections.
+    /// By HTTP connections.
     Server(Arc<ServerLink>),
 }
 
@@ -150,36 +151,38 @@ pub(crate) enum Link {
 pub(crate) struct Instance {
     pub(crate) link: Link,
     pub(crate) control: Arc<dyn InstanceControl>,
-    /// The thread of the data path that serves it, and its seat there.
+    /// The thread of the data path that serves the instance, and the instance's seat on that
+    /// thread.
     thread: Option<usize>,
     _seat: Option<Seat>,
-    /// Its memory in the node's ledger, given back when this is dropped.
+    /// The instance's memory in the node's ledger. It is given back when this is dropped.
     pub(crate) reservation: Reservation,
     pub(crate) shape: String,
     pub(crate) why: Why,
     pub(crate) started_unix_ms: u64,
     pub(crate) init_ns: u64,
-    /// Its requests to services of the node, and whether it may send any.
+    /// The instance's requests for services of the node, and whether it may send any.
     pub(crate) requests: Requests,
     pub(crate) takes_requests: bool,
-    /// Whether it has a whole processor, which it may use to poll for its next invocation.
+    /// Whether the instance has a whole processor, so that it may poll for its next invocation.
     pub(crate) may_poll: bool,
     load: Arc<Load>,
-    /// Some stream is owed enough credit for a frame. The frame is made when the socket takes it.
+    /// Whether some stream is owed enough credit for a frame. The frame is created when the socket
+    /// can take it.
     owes: bool,
-    /// Invocations whose frame waits to be written.
+    /// The number of invocations whose frame waits to be written.
     unwritten: usize,
-    /// Processor time at the last measurement, and the time of that measurement; used to find
-    /// greedy functions and starved ones. A lift does not change it.
+    /// The processor time at the last measurement, and the time of that measurement. They serve to
+    /// find greedy functions and starved instances. A lift does not change them.
     pub(crate) burnt_ns: u64,
     pub(crate) looked_ns: u64,
-    /// Until when it competes for the processor although its function is in the background; 0 if it
-    /// does not.
+    /// The time until which the instance competes for the processor although its function is in the
+    /// background; 0 if the instance does not compete.
     pub(crate) lifted_until_ns: u64,
 }
 
 impl Instance {
-    /// Makes it run in the background again.
+    /// Returns the instance to the background.
     pub(crate) fn end_lift(&mut self) {
         self.lifted_until_ns = 0;
         self.control.set_background(true);
@@ -187,7 +190,7 @@ impl Instance {
 }
 
 impl pool::Instance for Instance {
-    /// Whether the limit of bytes that wait to be written is reached; see [`OUT_BYTES_MAX`].
+    /// Whether too many bytes wait to be written; see [`OUT_BYTES_MAX`].
     fn is_full(&self) -> bool {
         matches!(&self.link, Link::Frames { out, .. } if out.len() >= OUT_BYTES_MAX)
     }
@@ -200,7 +203,7 @@ impl pool::Instance for Instance {
         self.thread
     }
 
-    /// Makes a few system calls per process, under the lock, because code that dispatches an
+    /// Makes a few system calls per process while the lock is held, because code that dispatches an
     /// invocation must see the true state.
     fn set_paused(&mut self, paused: bool) -> bool {
         self.control.set_paused(paused)
@@ -216,7 +219,7 @@ impl pool::Instance for Instance {
             Link::Frames { .. } => {
                 self.write(|out| wire::put_frame(out, FrameKind::Drain, 0, 0, &[]));
             }
-            // It is killed later if it still runs.
+            // If the server still runs later, it is killed then.
             Link::Server(link) if link.terminate() => {}
             Link::Server(_) => self.control.kill(),
         }
@@ -234,13 +237,13 @@ impl pool::Instance for Instance {
     }
 }
 
-/// How long a worker of ours may take to exit after its last invocation.
+/// How long a worker that speaks the worker protocol may take to exit after its last invocation.
 const WORKER_EXIT_NS: u64 = 1_000_000_000;
-/// How long a server may take to exit after a SIGTERM: it may write what it holds somewhere.
+/// How long a server may take to exit after a SIGTERM. It may need time to save its data.
 const SERVER_EXIT_NS: u64 = 10_000_000_000;
 
 impl Instance {
-    /// An instance that this thread serves.
+    /// Creates an instance that the current thread serves.
     pub(crate) fn new(
         link: Link,
         control: Arc<dyn InstanceControl>,
@@ -272,7 +275,7 @@ impl Instance {
         }
     }
 
-    /// Adds bytes for the worker, and wakes its writer if that sleeps.
+    /// Adds bytes for the worker, and wakes the task that writes them if it sleeps.
     pub(crate) fn write(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
         if let Link::Frames { out, waker } = &mut self.link {
             put(out);
@@ -282,14 +285,14 @@ impl Instance {
         }
     }
 
-    /// Notes that all frames of invocations have been handed to the socket.
+    /// Notes that the frames of all invocations have been handed to the socket.
     pub(crate) fn has_written(&mut self) {
         self.unwritten = 0;
     }
 }
 
 /// How long the worker will be busy with the invocations that were written to it, in nanoseconds,
-/// by its mean service time.
+/// according to its mean service time.
 pub(crate) fn work_ahead_ns(worker: &Worker) -> u64 {
     let written = worker.calls().len().saturating_sub(worker.instance().unwritten);
     written as u64 * worker.mean_ns()
@@ -305,9 +308,9 @@ pub(crate) fn wake_bodies(worker: &mut Worker) {
     worker.instance_mut().requests.wake();
 }
 
-/// Notes that `bytes` of a stream's answer were taken. The credit leaves as one frame per stream
-/// when the socket takes it, however many pieces were taken meanwhile, so a worker that never reads
-/// uses no memory.
+/// Notes that `bytes` of a stream's answer were taken. When the socket can take it, the credit is
+/// sent as one frame per stream, however many pieces were taken by then. A worker that never reads
+/// therefore uses no memory.
 pub(crate) fn owe(worker: &mut Worker, slot: usize, bytes: u32) {
     let (streams, instance) = worker.parts();
     let Some(stream) = streams.get_mut(slot) else { return };
@@ -322,7 +325,7 @@ pub(crate) fn owe(worker: &mut Worker, slot: usize, bytes: u32) {
     }
 }
 
-/// Makes the CREDIT frames that are due. Called when everything written before has been sent.
+/// Creates the CREDIT frames that are due. Call it when everything written before has been sent.
 pub(crate) fn pay(worker: &mut Worker) {
     let (streams, instance) = worker.parts();
     if !std::mem::take(&mut instance.owes) {
@@ -368,8 +371,8 @@ pub(crate) fn cancel(worker: &mut Worker, slot: usize, now_ns: u64) {
 pub(crate) fn end_stream(worker: &mut Worker, slot: usize, now_ns: u64) {
     let Some(mut stream) = worker.end(slot, now_ns) else { return };
     if stream.request_open {
-        // The worker answered before it had read everything. Our direction is closed so that the
-        // number can be used again.
+        // The worker answered before it had read the whole request. Our direction is closed so that
+        // the stream number can be used again.
         worker.instance_mut().write(|out| {
             wire::put_frame(out, FrameKind::Body, FLAG_END, stream_number(slot), &[]);
         });
@@ -379,11 +382,11 @@ pub(crate) fn end_stream(worker: &mut Worker, slot: usize, now_ns: u64) {
     }
 }
 
-/// What happens to an invocation whose worker has died.
+/// What remains of an invocation whose worker has died.
 pub(crate) enum Left {
     /// It may run once more.
     Repeat { serial: u64, pending: Pending },
-    /// It may not run again. The number is how often it had been tried before.
+    /// It may not run again. The number says how often it had been tried before.
     Failed(u8, ReplySender),
     /// No caller waits for it.
     Abandoned,
@@ -413,17 +416,17 @@ pub(crate) fn leave_behind(call: Call<Stream>) -> Left {
     }
 }
 
-/// Stream numbers on the wire start at 1; 0 is the connection.
+/// The stream number of a slot. Numbers on the wire start at 1, because 0 is the connection.
 pub(crate) fn stream_number(slot: usize) -> u32 {
     slot as u32 + 1
 }
 
-/// The slot of a stream number, `None` for 0.
+/// The slot of a stream number; `None` for 0.
 pub(crate) fn stream_slot(number: u32) -> Option<usize> {
     (number as usize).checked_sub(1)
 }
 
-/// The work that must be done outside the lock after a dispatch.
+/// Work that a dispatch leaves to be done without the lock.
 pub(crate) enum FollowUp {
     /// Send the rest of a request body in BODY frames.
     Pump { worker: usize, stream: usize, serial: u64, body: Body },
@@ -437,17 +440,18 @@ pub(crate) enum FollowUp {
     },
 }
 
-/// Queue and instances of one revision, and the engine's data about them under the same lock.
+/// The queue and the instances of one revision, and the engine's data about them under the same
+/// lock.
 pub(crate) struct Pool {
     inner: pool::Pool<Pending, Stream, Instance>,
-    /// When the node's own log last reported a death or a failed start, and how many it has left
-    /// out since then.
+    /// When the node's own log last reported a death or a failed start, and how many of them it has
+    /// left out since then.
     told_ns: u64,
     untold: u32,
     reconciler_runs: bool,
-    /// The reconciler sleeps until it is woken; new work must wake it.
+    /// Whether the reconciler sleeps until it is woken, so that new work must wake it.
     pub(crate) reconciler_sleeps: bool,
-    /// Why its instances run in the background.
+    /// Why the instances run in the background, if they do.
     background: Option<Background>,
 }
 
@@ -494,8 +498,9 @@ impl Pool {
         self.inner.dispatch(now_ns, |dispatched| begin(dispatched, now_ns, follow_ups));
     }
 
-    /// Marks the worker as ending, and takes back the invocations that it was given after the first
-    /// `reached` ones. Returns those that the caller must move on after it has released the lock.
+    /// Marks the worker as ending, and takes back the invocations that the worker was given after
+    /// the first `reached`. Returns the ones that the caller must move on after it has released the
+    /// lock.
     pub(crate) fn take_back(&mut self, key: usize, reached: u64, now_ns: u64) -> Vec<Pending> {
         self.inner.take_back(key, reached, now_ns, |stream| {
             let Stream { kept, reply, attempts, origin, .. } = stream;
@@ -503,7 +508,7 @@ impl Pool {
         })
     }
 
-    /// Dispatches, and does everything else that is due.
+    /// Does everything that is due, including dispatching.
     pub(crate) fn look(
         &mut self,
         around: Surroundings,
@@ -513,24 +518,25 @@ impl Pool {
         self.inner.look(around, now_ns, |dispatched| begin(dispatched, now_ns, follow_ups))
     }
 
-    /// Whether the reconciler has to be started now; from then on it counts as running.
+    /// Whether the caller must start the reconciler now. If so, the reconciler counts as running
+    /// from then on.
     pub(crate) fn starts_reconciler(&mut self) -> bool {
         !std::mem::replace(&mut self.reconciler_runs, true)
     }
 
-    /// Lets the reconciler end if nothing is left to do. Returns whether it may end.
+    /// Whether the reconciler may end because nothing is left to do. If so, it counts as ended.
     pub(crate) fn ends_reconciler(&mut self) -> bool {
         let ends = self.inner.is_quiet() && !self.inner.keeps_some();
         if ends {
             self.reconciler_runs = false;
-            // An idle function does not keep the memory that it allocated in busy times.
+            // An idle function must not keep the memory that it allocated in busy times.
             self.inner.shrink();
         }
         ends
     }
 
-    /// Whether the node's own log should report a death or a failed start now, and how many there
-    /// were since the last report. A function must not fill the node's log.
+    /// Whether the node's own log should report a death or a failed start now, and how many were
+    /// left out since the last report. The limit prevents a function from filling the node's log.
     pub(crate) fn tells(&mut self, now_ns: u64) -> Option<u32> {
         if now_ns.saturating_sub(self.told_ns) < TELL_PAUSE_NS {
             self.untold = self.untold.saturating_add(1);
@@ -540,13 +546,12 @@ impl Pool {
         Some(std::mem::take(&mut self.untold))
     }
 
-    /// Why its instances run only when nothing else needs the processor.
+    /// Why the instances run only when nothing else needs the processor, if they do.
     pub(crate) fn background(&self) -> Option<Background> {
         self.background
     }
 
-    /// Whether one of its instances competes for the processor although the function is in the
-    /// background.
+    /// Whether an instance competes for the processor although the function is in the background.
     pub(crate) fn has_lifted(&self) -> bool {
         self.inner.workers().any(|(_, worker)| worker.instance().lifted_until_ns != 0)
     }
@@ -556,8 +561,8 @@ impl Pool {
         self.background = Some(Background::Function);
     }
 
-    /// Makes its instances run only when nothing else needs the processor, or with the usual
-    /// priority.
+    /// Makes the instances run only when nothing else needs the processor, or with the usual
+    /// priority if `background` is `None`.
     pub(crate) fn put_into_background(&mut self, background: Option<Background>) {
         self.background = background;
         for (_, worker) in self.inner.workers_mut() {
@@ -568,7 +573,7 @@ impl Pool {
     }
 }
 
-/// Writes an invocation to its worker, or leaves that to be done outside the lock.
+/// Writes an invocation to its worker, or leaves the work to be done without the lock.
 fn begin(
     dispatched: Dispatched<'_, Pending, Instance>,
     now_ns: u64,
@@ -641,7 +646,7 @@ fn begin(
     entry
 }
 
-/// The fault of invocations that a dead worker held.
+/// The fault of the invocations that a dead worker held.
 pub(crate) fn fault_of_exit(exit: &Exit, spec: &FunctionSpec) -> Fault {
     if exit.out_of_memory {
         Fault::OutOfMemory { limit_bytes: spec.limits.memory_bytes, platform: spec.compat }

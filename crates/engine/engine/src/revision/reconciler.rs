@@ -1,8 +1,8 @@
 //! The reconciler of a revision: a task that exists only while the revision has work or instances.
 //!
-//! It carries out the decisions of the pool: it answers invocations whose deadline has passed,
-//! starts instances, and logs those that stop. An idle function without instances has no task and
-//! no timer.
+//! The reconciler carries out the decisions of the pool: it answers invocations whose deadline has
+//! passed, starts instances, and logs the instances that stop. An idle function without instances
+//! has no task and no timer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +23,12 @@ use mote_process::clock::now_ns;
 /// The shortest sleep of the reconciler.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
 
-/// What one look at the pool decided.
+/// The result of one look at the pool.
 struct Round {
     orders: Orders,
     expired: Vec<(Trigger, ReplySender, Fault)>,
     follow_ups: Vec<FollowUp>,
-    /// Invocations that wait although no further instance can be started.
+    /// The number of invocations that wait although no further instance can be started.
     stuck: usize,
 }
 
@@ -105,7 +105,7 @@ fn look(pool: &mut Pool, ledger: &Ledger, timeout_ms: u64, now: u64) -> Round {
     Round { orders, expired, follow_ups, stuck }
 }
 
-/// Reads the resource use of instances, where the autoscaler's rule depends on it.
+/// Reads the resource use of instances if the autoscaler's rule depends on it.
 fn measure(pool: &Mutex<Pool>, now: u64) {
     let controls: Vec<_> = {
         let mut pool = pool.lock();

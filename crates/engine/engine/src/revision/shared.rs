@@ -1,4 +1,4 @@
-//! What all revisions of a node share.
+//! The data that all revisions of a node share.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -20,11 +20,11 @@ use crate::ledger::Ledger;
 use crate::thread::busy_poll::BusyPoll;
 use crate::thread::threads::Threads;
 
-/// What all revisions share.
+/// The data that all revisions share.
 pub(crate) struct Shared {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) config: Config,
-    /// The runtime of the engine's tasks that no thread has for itself.
+    /// The runtime for the engine's tasks that do not belong to a particular thread.
     pub(crate) runtime: Handle,
     /// The threads that serve connections and instances.
     pub(crate) threads: Threads,
@@ -33,19 +33,20 @@ pub(crate) struct Shared {
     pub(crate) ledger: Arc<Ledger>,
     /// Carries bytes between functions and other hosts.
     pub(crate) carrier: Carrier,
-    /// The limits of those connections and of look-ups.
+    /// The limits on connections to other hosts and on look-ups.
     pub(crate) egress: EgressShares,
-    /// The node's own APIs by the destinations under which functions of other platforms call them.
-    /// Set once, at the start.
+    /// The addresses of the node's own APIs, by the destinations under which functions of other
+    /// platforms call them. Set once, at the start.
     pub(crate) own_apis: OnceLock<HashMap<Egress, SocketAddr>>,
-    /// What functions may ask of the node. Set once, at the start.
+    /// The services that functions may request from the node. Set once, at the start.
     pub(crate) services: OnceLock<Arc<dyn Services>>,
     /// The other cells, if the node has any. Set once, at the start.
     pub(crate) elsewhere: OnceLock<Arc<dyn Elsewhere>>,
-    /// Memory for further instances in bytes, as of the last report to other cells.
+    /// The memory for further instances in bytes, as last reported to other cells.
     pub(crate) free_bytes: AtomicU64,
     pub(crate) instances: AtomicU64,
-    /// The processor time of each namespace that used some of late while others were called.
+    /// The processor time of each namespace that recently used some while functions of other
+    /// namespaces were called.
     pub(crate) meters: Mutex<HashMap<u64, ProcessorMeter>>,
 }
 

@@ -1,4 +1,5 @@
-//! Asks the node's ledger for room on behalf of a revision, and makes room on behalf of others.
+//! Requests room from the node's ledger on behalf of a revision, and makes room on behalf of
+//! others.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -23,13 +24,14 @@ use crate::revision::logs::LogLevel;
 use crate::revision::pool::Pool;
 use mote_process::clock::now_ns;
 
-/// Pause before a refused start is requested again while a caller waits for it. It is requested
-/// earlier if memory is given back, but an instance that becomes idle sends no notification.
+/// How long a refused start waits before it is requested again while a caller waits for it. It is
+/// requested earlier if memory is given back, but an instance that becomes idle sends no
+/// notification.
 const ASK_AGAIN_NS: u64 = 20_000_000;
-/// The assumed duration of a start until one was measured; it is only compared with others.
+/// The assumed duration of a start until one has been measured. It is used only for comparisons.
 const START_NS_GUESS: u64 = 50_000_000;
 
-/// Why a start that was requested explicitly was not made.
+/// Why an explicitly requested start did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WarmError {
     #[error("{0}")]
@@ -42,8 +44,9 @@ pub enum WarmError {
     Failed(String),
 }
 
-/// Starts instances that the pool already counts as starting, or as many as the node has room for.
-/// The rest is taken back, and the returned text names what the node lacks.
+/// Starts the instances that the pool already counts as starting, or as many of them as the node
+/// has room for. The remaining starts are taken back, and the returned text says what the node
+/// lacks.
 pub(crate) fn begin(revision: &Arc<Revision>, start: Start) -> Option<String> {
     let room = if start.evict { Room::Evicting } else { Room::Free };
     for started in 0..start.count {
@@ -56,8 +59,8 @@ pub(crate) fn begin(revision: &Arc<Revision>, start: Start) -> Option<String> {
     None
 }
 
-/// Starts one spare instance that the pool already counts as starting, or tries again later. Spare
-/// instances take no room from others.
+/// Starts one spare that the pool already counts as starting. If there is no room, the pool tries
+/// again later, because a spare takes no room from others.
 pub(crate) fn begin_spare(revision: &Arc<Revision>) {
     match revision.shared.ledger.reserve(&wish(revision, Room::Free)) {
         Ok(reservation) => spawn(revision, Why::SPARE, reservation),
@@ -65,12 +68,12 @@ pub(crate) fn begin_spare(revision: &Arc<Revision>) {
     }
 }
 
-/// Where the room for a start comes from.
+/// Where the room for a start may come from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// What is free, and idle instances of others that are stopped for it.
+    /// From free memory, and from idle instances of other functions, which are stopped for it.
     Evicting,
-    /// What is free.
+    /// From free memory only.
     Free,
 }
 
@@ -89,13 +92,13 @@ fn spawn(revision: &Arc<Revision>, why: Why, reservation: Reservation) {
     let start = instance::start(revision.clone(), why, reservation);
     let (runtime, seat) = revision.shared.threads.next();
     runtime.spawn(async move {
-        // A failure is in the pool and in the log.
+        // A failure has already been recorded in the pool and in the log.
         let _ = start.await;
         drop(seat);
     });
 }
 
-/// Takes starts back, and answers the callers that cannot be served before their deadline.
+/// Takes back refused starts, and answers the callers that cannot be served before their deadline.
 fn refused(revision: &Revision, count: u32, refusal: Refusal) -> String {
     let lack = refusal.lack;
     let version = revision.shared.ledger.version();
@@ -114,7 +117,7 @@ fn refused(revision: &Revision, count: u32, refusal: Refusal) -> String {
     }
     for pending in in_vain {
         match pending.origin {
-            // Another cell may have room for it.
+            // Another cell may have room for the invocation.
             Origin::Movable | Origin::Waits | Origin::Guest if lack == Lack::Memory => {
                 pending.move_on();
             }
@@ -127,7 +130,7 @@ fn refused(revision: &Revision, count: u32, refusal: Refusal) -> String {
     text
 }
 
-/// What the node lacks for an instance of this function, in words for its owner.
+/// Says what the node lacks for an instance of this function, for the function's owner.
 fn lack_text(spec: &FunctionSpec, ledger: &Ledger, refusal: &Refusal) -> String {
     if let (Some(exceeded), Some(namespace)) = (&refusal.exceeded, spec.name.namespace()) {
         return exceeded.text(namespace);
@@ -149,15 +152,17 @@ fn lack_text(spec: &FunctionSpec, ledger: &Ledger, refusal: &Refusal) -> String 
 }
 
 impl Revision {
-    /// Starts one instance and waits until it is ready. Used by deploys: a revision that cannot
-    /// start never takes traffic. May stop idle instances of others to make room.
+    /// Starts one instance and waits until it is ready. Deploys use this, so that a revision that
+    /// cannot start never takes traffic. It may stop idle instances of other functions to make
+    /// room.
     pub async fn warm(self: &Arc<Self>) -> Result<(), WarmError> {
         self.start_one(Why::DEPLOY, Room::Evicting).await
     }
 
-    /// Starts one instance and waits until it is ready. Waits for room as long as a start may take.
+    /// Starts one instance and waits until it is ready. Waits for room for at most the time that a
+    /// start may take.
     pub(crate) async fn start_one(self: &Arc<Self>, why: Why, room: Room) -> Result<(), WarmError> {
-        // This is not the reconciler's `Notify`, so that this wait takes no notification from the
+        // This is a separate `Notify`, so that this wait does not take notifications from the
         // reconciler.
         let told = Arc::new(Notify::new());
         let until = now_ns() + self.init_timeout_ms() * 1_000_000;
@@ -191,10 +196,10 @@ impl Revision {
     }
 }
 
-/// Revisions that accept nothing new while the invocations that they hold end.
+/// Revisions that accept no new invocations while those that they hold end.
 pub(crate) type Draining = Arc<Mutex<Vec<Weak<Revision>>>>;
 
-/// The instances of all revisions.
+/// The instances of all revisions, as a source of room.
 pub(crate) struct Revisions {
     pub(crate) routes: Weak<ArcSwap<Routes>>,
     pub(crate) draining: Draining,
@@ -247,7 +252,8 @@ impl Evictable for Revisions {
         let Some((revision, _)) = most.filter(|_| leaving_bytes < wish.memory_bytes) else {
             return;
         };
-        // The owner of a namespace chooses the minimum, which must not be worth more than its share.
+        // In a namespace the minimum is not kept, because the owner of the namespace chooses it,
+        // and it must not count for more than the namespace's share.
         let keeps_minimum = revision.spec.name.namespace().is_none();
         let given = revision.pool.lock().give_way(Why::OTHERS, keeps_minimum);
         if let Some(number) = given {
@@ -290,8 +296,8 @@ fn survey(pool: &Pool, memory_bytes: u64, now_ns: u64, into: &mut Survey) {
         start_ns: start_ns.unwrap_or(START_NS_GUESS),
     }));
     let mut occupied = occupied(memory_bytes, pool, &known, now_ns);
-    // A starting instance first serves the caller that it was started for, so it counts as busy
-    // until then.
+    // A starting instance will first serve the caller for which it was started, so it counts as
+    // busy until then.
     let elapsed_ns = now_ns.saturating_sub(pool.starting_since_ns());
     let free_in_ns =
         remaining_ns(elapsed_ns, start_ns).saturating_add(known.service.mean_ns().unwrap_or(0));
@@ -303,9 +309,9 @@ fn survey(pool: &Pool, memory_bytes: u64, now_ns: u64, into: &mut Survey) {
     }
 }
 
-/// The instances that work, and when each is likely to have ended its invocations. An instance that
-/// has ended its last call and is about to be asked to exit counts as well: until then nothing else
-/// shows that its memory will be given back.
+/// The instances that work, and when each of them has probably ended its invocations. An instance
+/// that has ended its last call and is about to be asked to exit is included, because nothing else
+/// shows yet that its memory will be given back.
 fn occupied(memory_bytes: u64, pool: &Pool, known: &Known, now_ns: u64) -> Vec<Occupied> {
     let workers = pool.workers().filter_map(|(_, worker)| {
         let mean_ns = match worker.mean_ns() {
@@ -327,7 +333,7 @@ fn occupied(memory_bytes: u64, pool: &Pool, known: &Known, now_ns: u64) -> Vec<O
 fn evict(revision: &Revision, id: u64, wish: &RoomRequest<'_>, now_ns: u64) -> bool {
     let mut line = String::new();
     let text = |idle_ns: u64| {
-        // The owners of a namespace do not know the functions of others.
+        // The owners of a namespace must not learn the names of functions in other namespaces.
         let is_known = split(wish.function).1 == revision.spec.name.namespace();
         let whom = if is_known { wish.function } else { "another function of the node" };
         let idle_ms = idle_ns / 1_000_000;

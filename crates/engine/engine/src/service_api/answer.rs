@@ -1,4 +1,4 @@
-//! Writes the answer of the node as a response.
+//! Converts the node's answer into an HTTP response.
 
 use bytes::{Buf as _, Bytes};
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
@@ -11,13 +11,13 @@ use mote_spec::hop_by_hop::is_hop_by_hop;
 
 use crate::service_api::request::Refusal;
 
-/// Names the reason in every answer of the node itself, so that it cannot be taken for an answer of
-/// a called function.
+/// Present in every answer that comes from the node itself, with the reason, so that the answer
+/// cannot be mistaken for the answer of a called function.
 const ERROR: HeaderName = HeaderName::from_static("mote-error");
-/// When an entry vanishes, in milliseconds since 1970.
+/// When an entry expires, in milliseconds since 1970.
 const EXPIRES: HeaderName = HeaderName::from_static("mote-expires");
 
-/// The form of an answer, which depends on the request.
+/// The form of an answer. It depends on the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     Entry,
@@ -28,7 +28,7 @@ pub(crate) enum Form {
     /// A text, such as the id of an accepted call.
     Accepted,
     Notified,
-    /// Nothing is said.
+    /// An answer without content.
     Done,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn refused(refusal: &Refusal) -> Response<Bytes> {
     error(refusal.status, "invalid", &refusal.text)
 }
 
-/// The response to a request that was.
+/// The response to a request that was carried out.
 pub(crate) fn response(form: Form, answer: Answer) -> Response<Bytes> {
     let status = answer.status;
     if status == Status::Done {
@@ -89,7 +89,7 @@ pub(crate) fn response(form: Form, answer: Answer) -> Response<Bytes> {
     error(code, word, &String::from_utf8_lossy(&content))
 }
 
-/// The whole content. Only parts that are both there are copied.
+/// The whole content. It is copied only if both parts are present.
 fn whole(answer: Answer) -> Bytes {
     match answer.body.is_empty() {
         true => answer.head.into(),
@@ -147,7 +147,8 @@ fn done(form: Form, answer: Answer) -> Response<Bytes> {
     }
 }
 
-/// Entries as JSON. A value that is text is `value`, any other is `base64`.
+/// Entries as JSON. A value that is valid text is in the field `value`; any other value is in
+/// `base64`.
 fn listing(mut content: Bytes) -> Response<Bytes> {
     let mut entries = Vec::new();
     let more = content.first().is_some_and(|more| *more != 0);
@@ -176,7 +177,7 @@ fn listing(mut content: Bytes) -> Response<Bytes> {
     response
 }
 
-/// The answer of a called function, as it gave it.
+/// The answer that a called function gave, unchanged.
 fn called(mut head: Bytes, body: Bytes) -> Response<Bytes> {
     let broken = || error(StatusCode::BAD_GATEWAY, "failed", "the answer cannot be passed on");
     if head.len() < 8 {

@@ -1,7 +1,7 @@
-//! Serves the listener inside a sandbox: connections, sizes and times are bounded.
+//! Serves the listener inside a sandbox, with limits on connections, sizes and times.
 //!
-//! The clients are processes of one instance, so a client that is slow or silent only takes from
-//! what its own instance has.
+//! All clients are processes of one instance, so a slow or silent client takes only from the
+//! resources of that instance.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -27,51 +27,54 @@ use crate::service_api::answer::{Form, refused, response};
 use crate::service_api::request::{Parts, Refusal, read};
 use crate::service_api::timed::Timed;
 
-/// Connections of one instance at once. Further ones wait in the listener.
+/// The maximum number of simultaneous connections of one instance. Further connections wait in the
+/// listener.
 const CONNECTIONS_MAX: usize = 128;
-/// While there are more, an answer is the last one of its connection. So idle connections never take
-/// all places.
+/// While more connections than this are open, each answer closes its connection, so that idle
+/// connections never take all places.
 const KEPT_MAX: usize = 32;
-/// How long a connection may be idle, or a head or a body incomplete.
+/// How long a connection may be idle, and how long a head or a body may be incomplete.
 const IDLE: Duration = Duration::from_secs(60);
-/// Longest head of a request, without optional spaces, and the bytes that are read ahead.
+/// The maximum length of a request's head, not counting optional spaces. It is also the number of
+/// bytes that are read ahead.
 const HEAD_BYTES_MAX: usize = 32 << 10;
-/// Bytes of answers that may wait to be written, and as much again of answers of calls that wait for
-/// this room.
+/// The maximum number of bytes of answers that are being written. Answers of calls may hold as many
+/// bytes again while they wait to be written.
 const ANSWERS_BYTES_MAX: usize = 4 << 20;
-/// Answers up to this length need no room: there is one for each connection.
+/// Answers of up to this length need no reserved room, because each connection has at most one of
+/// them.
 const SMALL_BYTES: usize = 8 << 10;
-/// Values and lists that are read at once, until they have room.
+/// How many values and lists are read at once. A read counts until its answer has room.
 const READS_MAX: usize = 8;
-/// Bytes of a connection that the kernel holds for its client.
+/// How many bytes of a connection the kernel holds for its client.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
-/// Bodies and answers, in units of this many bytes.
+/// The unit, in bytes, in which bodies and answers are counted.
 const UNIT_BYTES: usize = 1 << 10;
-/// Pause when the node has no descriptors or memory left.
+/// The pause when the node has no descriptors or memory left.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long an answer may take.
+/// How long each part of an answer may take.
 #[derive(Debug, Clone, Copy)]
 struct Times {
-    /// For its room.
+    /// Until the answer has room.
     room: Duration,
-    /// Until its client has read it.
+    /// Until the client has read the answer.
     writing: Duration,
 }
 
 const TIMES: Times = Times { room: Duration::from_secs(10), writing: Duration::from_secs(30) };
 
-/// What the connections of one listener share.
+/// The data that the connections of one listener share.
 struct Door {
     token: String,
     ask: Arc<dyn Ask>,
-    /// Bytes of bodies that may be held at once, in units.
+    /// The bytes of request bodies that may be held at once, in units.
     room: Arc<Semaphore>,
-    /// Bytes of answers that are being written, in units.
+    /// The bytes of answers that may be written at once, in units.
     answers: Arc<Semaphore>,
-    /// Bytes of answers of calls that wait for that, in units.
+    /// The bytes of call answers that may wait for `answers`, in units.
     waiting: Semaphore,
-    /// Reads that are under way.
+    /// The reads that may be under way at once.
     reads: Semaphore,
     times: Times,
     open: AtomicUsize,
@@ -85,7 +88,8 @@ impl Drop for Open {
     }
 }
 
-/// Serves the listener of an instance until `closed` resolves; its connections end with it.
+/// Serves the listener of an instance until `closed` resolves. The connections end with the
+/// listener.
 pub async fn serve(
     listener: TcpListener,
     instance: u64,
@@ -136,7 +140,8 @@ async fn connection(door: Arc<Door>, stream: TcpStream) {
         let door = door.clone();
         async move { Ok::<_, Infallible>(door.answer(request).await.map(Full::new)) }
     });
-    // An error means that the client broke the protocol or left; it has been told, or it is gone.
+    // Nothing needs to be done about an error: either the client broke the protocol and has been
+    // told so, or it has left.
     let _ = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE)
@@ -145,7 +150,7 @@ async fn connection(door: Arc<Door>, stream: TcpStream) {
         .await;
 }
 
-/// A body with its room.
+/// A body, together with the room that it occupies.
 struct Held {
     body: Bytes,
     _room: OwnedSemaphorePermit,
@@ -157,8 +162,8 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// Refuses a head that is too long. What has arrived at once may be longer than the bytes that are
-/// read ahead.
+/// Refuses a head that is too long. This check is needed because a head that arrives at once may be
+/// longer than the bytes that are read ahead.
 fn check_length(head: &hyper::http::request::Parts) -> Result<(), Refusal> {
     let target = head.uri.path_and_query().map_or(0, |target| target.as_str().len());
     let line = head.method.as_str().len() + target + " HTTP/1.1\r\n\r\n".len() + 1;
@@ -183,7 +188,7 @@ impl Door {
         response
     }
 
-    /// The response, whose body holds its room until the client has it.
+    /// The response. Its body holds its room until the client has read it.
     async fn finish(
         &self,
         form: Form,
@@ -194,7 +199,8 @@ impl Door {
             let text = "the answers of this instance are not read; read them and try again";
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
         };
-        // What is read waits before it is read, so that it is not held meanwhile.
+        // A reading request waits for its turn before it reads, so that its value is not held while
+        // it waits.
         let read = match form {
             Form::Entry | Form::Listed => {
                 let turn = tokio::time::timeout(self.times.room, self.reads.acquire()).await;
@@ -244,8 +250,8 @@ impl Door {
         Ok((Form::of(&asked), self.ask.ask(invocation, asked), room))
     }
 
-    /// The invocation that asks, and the rest of the path: `/TOKEN/kv/KEY`, or with the invocation
-    /// `/TOKEN.ID/kv/KEY`.
+    /// The invocation that makes the request, and the rest of the path. The path is
+    /// `/TOKEN/kv/KEY`, or `/TOKEN.ID/kv/KEY` with the id of the invocation.
     fn admit<'p>(
         &self,
         path: &'p str,
@@ -272,7 +278,8 @@ impl Door {
         Ok((id.transpose()?, rest))
     }
 
-    /// The whole body. The permit stands for its bytes as long as the request is carried out.
+    /// The whole body. The permit reserves room for its bytes for as long as the request is carried
+    /// out.
     async fn collect(
         &self,
         mut incoming: Incoming,

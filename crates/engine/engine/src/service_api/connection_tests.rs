@@ -1,4 +1,4 @@
-//! Bounds of a listener, with clients on loopback.
+//! Tests the limits of a listener with clients on loopback.
 
 use std::sync::Mutex;
 
@@ -12,7 +12,7 @@ const BIG_BYTES: usize = 900 << 10;
 const INSTANCE: u64 = 7;
 const CALL: &str = ".01ARZ3NDEKTSV4RRFFQ69G5FAV/call/big";
 
-/// How many large answers there are, and how many there were at most.
+/// How many large answers exist, and the largest number that existed at once.
 #[derive(Default)]
 struct Count(Mutex<(usize, usize)>);
 
@@ -83,7 +83,7 @@ async fn send(address: std::net::SocketAddr, path: &str) -> TcpStream {
     stream
 }
 
-/// All that arrives until the connection ends.
+/// Everything that arrives until the connection ends.
 async fn rest(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes).await;
@@ -111,7 +111,7 @@ async fn unread(path: &str) {
     assert_eq!(count.0.lock().unwrap().0, room);
     let small = rest(&mut send(address, "/kv/small").await).await;
     assert!(small.starts_with("HTTP/1.1 200") && small.ends_with("small"), "{small}");
-    // The clients did not read in time, so their connections end, and there is room again.
+    // The clients did not read in time, so their connections have ended and there is room again.
     for mut stream in accepted {
         let _ = stream.peek(&mut [0]).await;
         while count.0.lock().unwrap().0 > 0 {

@@ -1,14 +1,15 @@
 //! The services of a node over HTTP/1.1, for programs and servers in their sandboxes.
 //!
-//! Functions in Python, Node and Go ask their node over the worker protocol. A program that runs
-//! once per call, and a server, have an address instead, in the variable [`URL_VARIABLE`]:
-//! `http://mote.internal:6685/TOKEN`. The node listens there inside the sandbox, so nobody else
-//! reaches it. The token keeps out requests that a program sends to an address that somebody else
-//! chose.
+//! Functions in Python, Node and Go request services over the worker protocol. A program that runs
+//! once per call, and a server, use an HTTP address instead. They find it in the variable
+//! [`URL_VARIABLE`]: `http://mote.internal:6685/TOKEN`. The node listens at that address inside the
+//! sandbox, so nobody outside the sandbox reaches it. A third party could make a program send a
+//! request to an address of its choice; the token makes such requests fail.
 //!
-//! [`request`] turns a request into what a worker would ask for, and [`answer`] turns the node's
-//! answer into a response; both are pure. [`connection`] serves a listener. Whose invocation asks,
-//! and what is done, are up to the caller, behind [`Ask`].
+//! [`request`] converts an HTTP request into the request that a worker would send, and [`answer`]
+//! converts the node's answer into a response. Both are pure. [`connection`] serves a listener. The
+//! caller of this module decides, behind [`Ask`], which invocation makes a request and how the
+//! request is carried out.
 
 mod answer;
 mod connection;
@@ -26,7 +27,7 @@ pub use connection::serve;
 pub use mote_core::services::URL_VARIABLE;
 pub use mote_spec::SERVICES_PORT;
 
-/// Keys the tokens of all instances, anew with each start of the node.
+/// The keys for the tokens of all instances. They are new at each start of the node.
 static TOKENS: LazyLock<[RandomState; 2]> = LazyLock::new(Default::default);
 
 /// The address of the services for an instance.
@@ -34,7 +35,8 @@ pub fn address(instance: u64) -> String {
     format!("http://{}:{SERVICES_PORT}/{}", OWN_FRONT.0, token(instance))
 }
 
-/// A program cannot be made to send a request to an address with this token unless it reveals it.
+/// The token of an instance. Unless the token leaks, nobody can make a program send a request to an
+/// address that contains it.
 fn token(instance: u64) -> String {
     let [high, low] = TOKENS.each_ref().map(|key| key.hash_one(instance));
     format!("{high:016x}{low:016x}")
@@ -42,7 +44,7 @@ fn token(instance: u64) -> String {
 
 /// Carries out requests of one instance.
 pub trait Ask: Send + Sync + 'static {
-    /// Begins a request of this invocation; `None` if it belongs to none. Dropping the future
-    /// cancels a call.
+    /// Begins a request of this invocation, or of no invocation if it is `None`. If the request is
+    /// a call, dropping the future cancels the call.
     fn ask(&self, invocation: Option<InvocationId>, asked: Asked) -> AnswerFuture;
 }

@@ -1,4 +1,4 @@
-//! Reads a request: what it asks for, as a worker would ask.
+//! Converts an HTTP request into the request that a worker would send.
 
 use std::borrow::Cow;
 
@@ -13,23 +13,24 @@ use mote_spec::fields::is_set_by_node;
 use mote_spec::hop_by_hop::{is_hop_by_hop, is_named};
 use mote_spec::mqtt::Connection;
 
-/// What `curl -d` calls every body. It says nothing about the body, so it does not become the
-/// content type of a message or of a state.
+/// The content type that `curl -d` gives to every body. It says nothing about the body, so it does
+/// not become the content type of a message or of a state.
 const FORM: &[u8] = b"application/x-www-form-urlencoded";
-/// Fields of a call that belong to the request itself, apart from those of its connection.
+/// Fields of a call that describe the request to the node and are not passed on. The fields of the
+/// connection are not in this list.
 const OWN_FIELDS: [&str; 8] = [
     "content-length",
     "expect",
     "host",
     "mote-invocation",
     "mote-timeout",
-    // Programs that receive fields as variables would take it for their own HTTP_PROXY.
+    // A program that receives fields as variables would take this field for its own `HTTP_PROXY`.
     "proxy",
     "mote-after",
     "mote-order-key",
 ];
 
-/// Longest method of a call.
+/// The maximum length of a call's method.
 const METHOD_BYTES_MAX: usize = 24;
 
 /// A request that is not carried out.
@@ -53,7 +54,7 @@ fn not_allowed(allowed: &str) -> Refusal {
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, format!("use {allowed} here"))
 }
 
-/// A request without its token: `path` begins with `/`.
+/// The parts of a request. `path` does not include the token and begins with `/`.
 pub(crate) struct Parts<'a> {
     pub(crate) method: &'a Method,
     pub(crate) path: &'a str,
@@ -122,7 +123,7 @@ fn state(parts: &Parts<'_>, key: &str, body: Bytes) -> Result<Asked, Refusal> {
     Ok(Asked::State { shared, operation, durable: query.flag_or("durable", true)? })
 }
 
-/// What a change requires of the entry, in the words of HTTP.
+/// The condition that a change sets for the entry, read from the HTTP header fields.
 fn condition(headers: &HeaderMap) -> Result<Condition, Refusal> {
     let text = |name: &str| {
         let value = headers.get(name)?;
@@ -140,12 +141,12 @@ fn condition(headers: &HeaderMap) -> Result<Condition, Refusal> {
     }
 }
 
-/// What the caller does after a call.
+/// How the caller continues after a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Caller {
     /// It waits for the answer.
     Waits,
-    /// It goes on, and the call runs later.
+    /// It continues, and the call runs later.
     GoesOn,
 }
 
@@ -248,7 +249,7 @@ fn notify(parts: &Parts<'_>, path: &str, body: Bytes) -> Result<Asked, Refusal> 
     if let Some(value) = parts.headers.get(hyper::header::CACHE_CONTROL) {
         put_header(&mut block, b"cache-control", value.as_bytes());
     }
-    // An empty state is possible, but rare: it has a content type.
+    // An empty state is possible but rare. If there is one, it has a content type.
     let is_state = !body.is_empty() || parts.headers.contains_key(CONTENT_TYPE);
     Ok(Asked::Notify(Notice {
         path: format!("/{path}").into(),
@@ -269,7 +270,7 @@ fn too_large(what: &str, bytes: usize) -> Refusal {
     Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, text)
 }
 
-/// The parameters of a query. Unknown ones are refused, because they are mistakes of writing.
+/// The parameters of a query. Unknown parameters are refused, because they are probably misspelt.
 struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> Query<'a> {
@@ -295,7 +296,7 @@ impl<'a> Query<'a> {
         self.all(name).next()
     }
 
-    /// A value that is true or false; `without` if the query does not have it.
+    /// A parameter that is true or false, or `without` if the query does not have it.
     fn flag_or(&self, name: &str, without: bool) -> Result<bool, Refusal> {
         match self.get(name) {
             None => Ok(without),
@@ -314,7 +315,7 @@ enum Part {
     Query,
 }
 
-/// A text without percent-encoding.
+/// The text with percent-encoding removed.
 fn decoded(text: &str, part: Part) -> Result<Cow<'_, str>, Refusal> {
     let is_query = part == Part::Query;
     let is_encoded = text.contains('%') || is_query && text.contains('+');
@@ -340,8 +341,8 @@ fn decoded(text: &str, part: Part) -> Result<Cow<'_, str>, Refusal> {
     String::from_utf8(bytes).map(Cow::Owned).map_err(|_| wrong())
 }
 
-/// A duration in milliseconds: `2`, `2.5` and `2s` are seconds, `90ms`, `5m`, `2h` and `1d` say what
-/// they are.
+/// A duration in milliseconds. `2`, `2.5` and `2s` are seconds; `90ms`, `5m`, `2h` and `1d` name
+/// their unit.
 fn milliseconds(name: &str, text: &str) -> Result<u64, Refusal> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let factor = match &text[digits.len()..] {

@@ -1,4 +1,4 @@
-//! A connection whose client must read.
+//! A connection whose client must read in time.
 
 use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::pin::Pin;
@@ -9,13 +9,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-/// A stream that fails when something has waited to be written for too long. A client that takes a
-/// few bytes now and then does not extend the time: it ends when everything is written, which is
-/// when the stream is flushed.
+/// A stream that fails if bytes have waited to be written for too long. A client that takes a few
+/// bytes now and then does not extend the time. The time ends only when everything is written,
+/// which is when the stream is flushed.
 pub(crate) struct Timed {
     stream: TcpStream,
     limit: Duration,
-    /// Since something waits.
+    /// The timer that runs while bytes wait to be written.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
@@ -24,7 +24,7 @@ impl Timed {
         Self { stream, limit, waits: None }
     }
 
-    /// Passes on what a write has come to, or ends it.
+    /// Passes on the result of a write, or fails if the time is over.
     fn within<T>(&mut self, cx: &mut Context<'_>, written: Poll<Result<T>>) -> Poll<Result<T>> {
         if written.is_ready() {
             return written;
@@ -66,7 +66,8 @@ impl AsyncWrite for Timed {
     }
 
     fn is_write_vectored(&self) -> bool {
-        // Otherwise answers would be copied, and their room would be free too early.
+        // Without vectored writes, answers would be copied, and their room would be freed too
+        // early.
         self.stream.is_write_vectored()
     }
 

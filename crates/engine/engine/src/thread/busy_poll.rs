@@ -1,16 +1,17 @@
 //! Keeps the data path awake while the next event is likely to arrive at once.
 //!
-//! With few requests at a time, the most common load at the edge, every event finds the data path
+//! At the edge, there are usually few requests at a time. Every event then finds the data path
 //! asleep, and waking it costs more than serving the event. This task polls for the next event for
-//! as long as [`HaltPoll`] expects one, and sleeps otherwise. With several invocations in flight, it
-//! does so only while the machine has a processor for each instance that works on them and one for
-//! each thread of the data path: otherwise polling would take the processor from the instances.
-//! Each thread counts its own invocations and instances, so that threads do not wait for each
-//! other; one polls only while no other has any invocation.
+//! as long as [`HaltPoll`] expects one, and sleeps otherwise. With several invocations in flight,
+//! the task polls only while the machine has a processor for each instance that works on them and
+//! one for each thread of the data path, because otherwise polling would take the processor from
+//! the instances. Each thread counts its own invocations and instances, so that threads do not wait
+//! for each other. A thread polls only while no other thread has any invocation.
 //!
 //! A worker that has answered waits for its next invocation in the same way, and may poll for it by
-//! the same rule. Only the engine knows how many others need a processor meanwhile, so it tells the
-//! worker with each invocation whether few are under way ([`few_in_flight`]).
+//! the same rule. Only the engine knows how many others need a processor in the meantime. With each
+//! invocation, it therefore tells the worker whether few invocations are under way
+//! ([`few_in_flight`]).
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -33,12 +34,12 @@ pub(crate) fn few_in_flight() -> bool {
     FEW.get()
 }
 
-/// How many instances of a thread work on an invocation, in a cache line of its own.
+/// The number of a thread's instances that work on an invocation, in a separate cache line.
 #[derive(Default)]
 #[repr(align(128))]
 struct Working(AtomicU32);
 
-/// The invocations of one instance, which is counted in [`Working`] while it has any.
+/// Counts the invocations of one instance. The instance counts in [`Working`] while it has any.
 pub(crate) struct Load {
     invocations: AtomicU32,
     working: Arc<Working>,
@@ -65,20 +66,21 @@ impl Drop for Work {
     }
 }
 
-/// Watches the invocations in flight on the whole node.
+/// Observes the invocations in flight on the whole node.
 pub(crate) struct BusyPoll {
     enabled: bool,
-    /// Instances of one thread that work at a time up to which it may poll, whatever is in flight.
+    /// The maximum number of working instances with which a thread may poll, however many
+    /// invocations are in flight.
     room: u32,
-    /// Invocations in flight on one thread up to which the workers may poll.
+    /// The maximum number of invocations in flight on a thread with which its workers may poll.
     few: u32,
-    /// Threads with invocations in flight.
+    /// The number of threads with invocations in flight.
     busy: AtomicU32,
-    /// One for each thread of the data path; other threads count as the first one.
+    /// One entry for each thread of the data path. All other threads count as the first one.
     threads: Box<[Thread]>,
 }
 
-/// One thread's invocations, in cache lines of its own.
+/// The invocations of one thread, in separate cache lines.
 #[repr(align(128))]
 struct Thread {
     state: Mutex<State>,
@@ -99,7 +101,7 @@ struct State {
 }
 
 impl State {
-    /// `has_room`: each instance that works has a processor.
+    /// How long to poll. `has_room` says whether each working instance has a processor.
     fn window_ns(&self, has_room: bool) -> u64 {
         match self.in_flight {
             0 => self.arrival.window_ns(),
@@ -109,7 +111,7 @@ impl State {
         }
     }
 
-    /// Learns how long the thread has waited for an invocation that begins or ends now.
+    /// Learns how long the thread has waited until an invocation began or ended now.
     fn waited(&mut self, now_ns: u64) {
         let wait_ns = now_ns.saturating_sub(self.last_ns);
         if self.in_flight == 0 { &mut self.arrival } else { &mut self.answer }.waited(wait_ns);
@@ -123,8 +125,8 @@ impl State {
 }
 
 impl BusyPoll {
-    /// `enabled` is for machines with more than one core: on a single one, polling would keep the
-    /// awaited process from running.
+    /// Set `enabled` only on machines with more than one core. On a single core, polling would keep
+    /// the awaited process from running.
     pub(crate) fn new(enabled: bool, threads: usize) -> Arc<Self> {
         let thread = || Thread {
             state: Mutex::new(State {
@@ -144,12 +146,13 @@ impl BusyPoll {
         Arc::new(Self { enabled, room, few, busy: AtomicU32::new(0), threads })
     }
 
-    /// Whether a thread may poll that has no invocation in flight, or is the only one that has.
+    /// Whether polling is allowed for a thread with no invocation in flight, and for the only
+    /// thread that has some.
     fn may_poll(&self) -> bool {
         self.enabled && self.busy.load(Ordering::Relaxed) <= 1
     }
 
-    /// Whether each instance of the thread that works on an invocation has a processor.
+    /// Whether each of the thread's instances that work on an invocation has a processor.
     fn has_room(&self, thread: &Thread) -> bool {
         thread.working.0.load(Ordering::Relaxed) <= self.room
     }
@@ -158,7 +161,7 @@ impl BusyPoll {
         here().and_then(|thread| self.threads.get(thread)).unwrap_or(&self.threads[0])
     }
 
-    /// The load of a new instance that this thread serves.
+    /// The counter for a new instance that the current thread serves.
     pub(crate) fn load(&self) -> Arc<Load> {
         let working = self.this_thread().working.clone();
         Arc::new(Load { invocations: AtomicU32::new(0), working })
@@ -200,7 +203,7 @@ impl BusyPoll {
         }
     }
 
-    /// How long no invocation has been in flight, in nanoseconds; `None` while one is.
+    /// How long no invocation has been in flight, in nanoseconds. `None` while one is in flight.
     pub(crate) fn idle_ns(&self, now_ns: u64) -> Option<u64> {
         let idle = |thread: &Thread| {
             let state = thread.state.lock();
@@ -219,7 +222,7 @@ impl BusyPoll {
         self.threads.iter().any(|thread| thread.state.lock().callees.has_strangers(who, now_ns))
     }
 
-    /// Whether to poll once more; otherwise the next event must wake the task.
+    /// Whether to poll once more. If not, the next event must wake the task.
     fn expects_more(&self, thread: &Thread) -> bool {
         let now_ns = now_ns();
         let may_poll = self.may_poll();
@@ -231,7 +234,7 @@ impl BusyPoll {
     }
 
     /// Polls on the thread with this number, for the life of the node. Each yield lets the runtime
-    /// poll for events without sleeping, and run the tasks that they made ready.
+    /// check for events without sleeping, and run the tasks that became ready.
     pub(crate) async fn run(self: Arc<Self>, thread: usize) {
         let thread = &self.threads[thread];
         loop {
@@ -243,9 +246,11 @@ impl BusyPoll {
     }
 }
 
-/// The invocations in flight on each of so many threads for which workers may poll: each has a
-/// processor, one is left for each thread and one for a client on this machine. On two processors, a
-/// client and a worker that polls leave none for the thread while a second invocation waits.
+/// The maximum number of invocations in flight on a thread with which its workers may poll, if
+/// there are `threads` threads. Up to this number, each invocation has a processor, and one more is
+/// left for each thread and one for a client on this machine. With two processors the result is 1,
+/// because a client and a polling worker would leave no processor for the thread while a second
+/// invocation waits.
 fn few_of(threads: usize) -> u32 {
     u32::try_from((cores().saturating_sub(threads + 1) / threads).max(1)).unwrap_or(1)
 }
@@ -261,7 +266,7 @@ pub(crate) struct InFlight<'a> {
 }
 
 impl InFlight<'_> {
-    /// Sets when the invocation ended, where that is known, which saves reading the clock.
+    /// Sets when the invocation ended. This saves reading the clock if the time is already known.
     pub(crate) fn ended_ns(&mut self, ns: u64) {
         self.ended_ns = ns;
     }
@@ -278,7 +283,7 @@ impl Drop for InFlight<'_> {
 mod tests {
     use super::*;
 
-    /// A thread for which nothing but the number of working instances forbids to poll.
+    /// A thread that may poll unless too many instances work.
     fn poll() -> BusyPoll {
         let mut poll = Arc::into_inner(BusyPoll::new(true, 1)).unwrap();
         poll.room = 1;

@@ -1,31 +1,32 @@
-//! Decides how long to poll before sleeping. The rule is pure and adaptive; KVM and the kernel's
-//! `haltpoll` governor use it for idle processors.
+//! Decides how long to poll before sleeping. The rule is pure and adaptive. KVM and the kernel's
+//! `haltpoll` governor use the same rule for idle processors.
 //!
-//! Waking a sleeping thread on an idle core costs tens of microseconds, more than a whole
+//! Waking a sleeping thread on an idle core costs tens of microseconds, which is more than a whole
 //! invocation of a short function. If the next event usually arrives sooner than that, polling for
-//! it is cheaper than sleeping; if it does not, the window closes at once and costs nothing.
+//! it is cheaper than sleeping. If it does not, the window closes at once and costs nothing.
 
-/// Longest window, and the longest wait that opens one, in nanoseconds. A wait measured across a
-/// sleep includes the wake-up itself, and that of the worker: each takes up to 0.1 ms in a virtual
-/// machine whose idle processors are given back to the host.
+/// The longest window, and the longest wait that opens a window, in nanoseconds. A wait that is
+/// measured across a sleep includes the wake-up of the thread and that of the worker. Each of them
+/// takes up to 0.1 ms in a virtual machine whose idle processors are given back to the host.
 pub(crate) const POLL_MAX_NS: u64 = 300_000;
-/// Window after the first short wait.
+/// The window after the first short wait.
 const POLL_FIRST_NS: u64 = 12_500;
 
-/// The window of one kind of wait.
+/// The polling window for one kind of wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct HaltPoll {
     window_ns: u64,
 }
 
 impl HaltPoll {
-    /// How long to poll for the next event before sleeping, in nanoseconds; 0 means sleep at once.
+    /// How long to poll for the next event before sleeping, in nanoseconds; 0 means to sleep at
+    /// once.
     pub(crate) fn window_ns(self) -> u64 {
         self.window_ns
     }
 
-    /// Learns from one wait: a short one that outlasted the window doubles it, a long one closes
-    /// it.
+    /// Learns from one wait. A short wait that was longer than the window doubles the window; a
+    /// long wait closes it.
     pub(crate) fn waited(&mut self, wait_ns: u64) {
         if wait_ns > POLL_MAX_NS {
             self.window_ns = 0;

@@ -1,9 +1,9 @@
-//! The threads of the data path, and how an answer gets from one to another.
+//! The threads of the data path, and how an answer gets from one thread to another.
 //!
-//! Each thread has a runtime of its own and serves some of the connections and some of the
-//! instances. An answer often belongs to a caller on another thread than its worker. Waking a task of
-//! another runtime costs a system call, so the answers of a batch are put into the inboxes of their
-//! threads, and each of these is woken once.
+//! Each thread has a separate runtime, and serves some of the connections and some of the
+//! instances. The caller that waits for an answer is often on another thread than the worker.
+//! Waking a task of another runtime costs a system call. The answers of a batch are therefore put
+//! into the inboxes of their threads, and each of these threads is woken only once.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::entry::offer::Unanswered;
 
-/// Threads of the data path at most: one bit for each in a [`u64`].
+/// The maximum number of threads of the data path. Each of them has one bit in a [`u64`].
 pub const THREADS_MAX: usize = u64::BITS as usize;
 
 thread_local! {
@@ -26,12 +26,12 @@ thread_local! {
     static HERE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The number of the current thread among those of the data path; `None` on any other thread.
+/// The number of the current thread among those of the data path. `None` on any other thread.
 pub(crate) fn here() -> Option<usize> {
     HERE.get()
 }
 
-/// Where an invocation's answer goes.
+/// Sends the answer of an invocation to its caller.
 pub(crate) struct ReplySender {
     sender: oneshot::Sender<Result<Reply, Unanswered>>,
     /// The thread whose task waits for the answer.
@@ -39,7 +39,7 @@ pub(crate) struct ReplySender {
 }
 
 impl ReplySender {
-    /// A channel for the answer to an invocation of a task on this thread.
+    /// A channel for the answer to an invocation of a task on the current thread.
     pub(crate) fn channel() -> (Self, oneshot::Receiver<Result<Reply, Unanswered>>) {
         let (sender, answer) = oneshot::channel();
         (Self { sender, thread: here() }, answer)
@@ -57,28 +57,28 @@ impl ReplySender {
 
     /// Passes the answer on, if somebody still waits for it.
     pub(crate) fn send(self, answer: Result<Reply, Unanswered>) {
-        // An error means that the caller left at this moment; nothing is left to do.
+        // An error means that the caller left at this moment, so nothing is left to do.
         let _ = self.sender.send(answer);
     }
 }
 
-/// Answers that were taken from a worker, and where they go.
+/// Answers that were taken from a worker, each with its recipient.
 pub(crate) type Answers = Vec<(ReplySender, Result<Reply, Unanswered>)>;
 
-/// Answers that other threads have for the tasks of one thread.
+/// Answers that other threads have passed to the tasks of one thread.
 #[derive(Default)]
 struct Inbox(Mutex<Arrived>);
 
 #[derive(Default)]
 struct Arrived {
     answers: Answers,
-    /// Wakes the task that hands them out; `None` if it has been woken.
+    /// Wakes the task that hands out the answers; `None` if the task has already been woken.
     waker: Option<Waker>,
 }
 
 impl Inbox {
-    /// Hands out the answers on the thread with this number, for the life of its runtime: those that
-    /// are there at once, and then other tasks run.
+    /// Hands out answers on the thread with this number, for the life of the thread's runtime.
+    /// After the answers that are available at once, other tasks run.
     async fn hand_out(self: Arc<Self>, thread: usize) {
         HERE.set(Some(thread));
         let mut answers = Answers::new();
@@ -100,21 +100,23 @@ fn send(answers: &mut Answers) {
     }
 }
 
-/// The threads of the data path. The first is that of the engine's other tasks.
+/// The threads of the data path. The first thread also runs the engine's other tasks.
 pub(crate) struct Threads {
     runtimes: Box<[Handle]>,
-    /// One for each thread; empty if there is only one thread.
+    /// One inbox for each thread. Empty if there is only one thread.
     inboxes: Box<[Arc<Inbox>]>,
-    /// One for each thread, with a reference for each instance that it serves or starts.
+    /// One seat for each thread, with one reference for each instance that the thread serves or
+    /// starts.
     seats: Box<[Seat]>,
 }
 
-/// An instance counts as one of its thread while this exists.
+/// A place on a thread. While it exists, its instance counts as one of that thread.
 pub(crate) type Seat = Arc<()>;
 
 impl Threads {
-    /// `first`, and the runtimes of further threads, of which those beyond [`THREADS_MAX`] are not
-    /// used. Each runtime must run all its tasks on one thread, unless there is only one runtime.
+    /// The threads of `first` and of the `further` runtimes. Runtimes beyond [`THREADS_MAX`] are
+    /// not used. Each runtime must run all its tasks on one thread, unless there is only one
+    /// runtime.
     pub(crate) fn new(first: Handle, further: &[Handle]) -> Self {
         let further = &further[..further.len().min(THREADS_MAX - 1)];
         let runtimes: Box<[_]> = std::iter::once(first).chain(further.iter().cloned()).collect();
@@ -131,12 +133,13 @@ impl Threads {
         &self.runtimes
     }
 
-    /// The runtime of the current thread, or the first one.
+    /// The runtime of the current thread, or the first runtime on any other thread.
     pub(crate) fn this(&self) -> &Handle {
         here().and_then(|thread| self.runtimes.get(thread)).unwrap_or(&self.runtimes[0])
     }
 
-    /// The thread for a new instance: the one with the fewest, and among equals the first.
+    /// The thread for a new instance: the one with the fewest instances, or the first of several
+    /// such threads.
     pub(crate) fn next(&self) -> (&Handle, Seat) {
         let count = |at: &usize| Seat::strong_count(&self.seats[*at]);
         let at = (0..self.seats.len()).min_by_key(count).unwrap_or(0);
@@ -148,8 +151,8 @@ impl Threads {
         self.seats.get(here()?).cloned()
     }
 
-    /// Runs the start of an instance on the thread that gets the next one. If this is dropped, the
-    /// start ends.
+    /// Runs the start of an instance on the thread that is due for the next instance. Dropping this
+    /// future ends the start.
     pub(crate) async fn start<T: Send + 'static>(
         &self,
         start: impl Future<Output = T> + Send + 'static,
@@ -166,8 +169,9 @@ impl Threads {
         }
     }
 
-    /// Passes the answers on, and empties `answers`. Answers for tasks of this thread or of none are
-    /// passed on at once, others through the inbox of their thread.
+    /// Passes the answers on, and empties `answers`. An answer is passed on at once if its task is
+    /// on the current thread or on none of the data path's threads. Any other answer goes through
+    /// the inbox of its thread.
     pub(crate) fn pass_on(&self, answers: &mut Answers) {
         if self.inboxes.is_empty() {
             return send(answers);

@@ -1,5 +1,6 @@
-//! Workers that the engine cannot distinguish from real ones: tasks that speak the worker protocol
-//! over a socket pair, each with a script of the test, and an engine that starts them.
+//! Workers that the engine cannot distinguish from real ones, and an engine that starts them. The
+//! workers are tasks that speak the worker protocol over a socket pair, each with a script of the
+//! test.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -28,11 +29,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc, watch};
 
-/// One end of a worker's socket, for the script of a test.
+/// A worker's end of the socket, for the script of a test.
 pub(crate) struct Worker {
     pub(crate) stream: UnixStream,
     pub(crate) input: BytesMut,
-    /// The bytes that a program writes outside its shim.
+    /// Where a script writes the output that a program produces outside its shim.
     pub(crate) output: std::io::PipeWriter,
 }
 
@@ -51,7 +52,7 @@ impl Worker {
     pub(crate) async fn send(&mut self, kind: FrameKind, flags: u8, stream: u32, payload: &[u8]) {
         let mut out = Vec::new();
         wire::put_frame(&mut out, kind, flags, stream, payload);
-        // The engine may have closed the socket, which the test itself checks.
+        // The engine may have closed the socket. The test itself checks for that.
         let _ = self.stream.write_all(&out).await;
     }
 
@@ -89,7 +90,7 @@ impl Worker {
         self.send(FrameKind::Ready, 0, 0, &serde_json::to_vec(&ready).unwrap()).await;
     }
 
-    /// The next INVOKE: its stream and body.
+    /// Waits for the next INVOKE, and returns its stream and body.
     pub(crate) async fn invoke(&mut self) -> Option<(u32, String)> {
         let (header, payload) = self.frame().await?;
         if header.kind != FrameKind::Invoke {
@@ -103,10 +104,10 @@ impl Worker {
 pub(crate) type Script = Box<dyn FnOnce(Worker) -> BoxFuture<()> + Send>;
 
 /// The processor time of all instances, which a test sets, and whether the engine has moved the
-/// last one into the background.
+/// last instance into the background.
 pub(crate) struct Processor {
-    /// Processor time so far, when it was last measured, and how much is used, in thousandths of a
-    /// processor. `None`: nothing can be measured.
+    /// The processor time up to the last measurement, the time of that measurement, and the present
+    /// use in thousandths of a processor. `None` if nothing can be measured.
     used: Mutex<Option<(u64, u64, u64)>>,
     pub(crate) background: watch::Sender<bool>,
 }
@@ -118,7 +119,7 @@ impl Default for Processor {
 }
 
 impl Processor {
-    /// From now on, the instances use this many thousandths of a processor.
+    /// Sets how many thousandths of a processor the instances use from now on.
     pub(crate) fn uses(&self, thousandths: u64) {
         let so_far = self.measure().unwrap_or(0);
         *self.used.lock() = Some((so_far, clock::now_ns(), thousandths));
@@ -131,14 +132,14 @@ impl Processor {
     }
 }
 
-/// Starts the next script for each instance; without one the start fails.
+/// A backend that runs the next script for each instance. If there is no script, the start fails.
 #[derive(Default)]
 pub(crate) struct Scripts {
     pub(crate) next: Mutex<VecDeque<Script>>,
     pub(crate) starts: AtomicUsize,
     /// Whether instances can be paused.
     pub(crate) pausable: AtomicBool,
-    /// The last list of programs that should be kept waiting.
+    /// The last list of programs that the engine wanted to keep waiting.
     pub(crate) waiting: Mutex<Vec<Prewarmed>>,
     pub(crate) processor: Arc<Processor>,
 }
@@ -225,7 +226,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// An engine that serves everything on this runtime.
+    /// An engine that serves everything on the current runtime.
     pub(crate) fn new() -> Self {
         Self::on(tokio::runtime::Handle::current(), &[])
     }
@@ -324,7 +325,7 @@ pub(crate) async fn echo(mut worker: Worker) {
     }
 }
 
-/// Waits until some instance has an invocation.
+/// Waits until some instance holds an invocation.
 pub(crate) async fn until_running(revision: &Arc<Revision>) {
     patient(async {
         while revision.status().instances.first().is_none_or(|i| i.in_flight == 0) {

@@ -1,20 +1,20 @@
 //! The rule that needs no threshold from the tenant.
 //!
 //! The rule answers three questions and takes the largest answer:
-//! - *Load*: how many instances serve the offered load (arrivals times run time, refused
-//!   invocations included) so that the mean wait stays under a target (`staffing.rs`)?
-//! - *Backlog*: how many more clear the waiting invocations in about the time that a start takes?
-//!   This is computed at the arrival itself, so several starts follow a burst at once, without
-//!   waiting for a poll.
-//! - *CPU*: does an instance that runs many invocations at once use the CPU that it was promised?
-//!   Its run times grow with the other work that runs at the same time, so neither queue nor load
-//!   shows this.
+//! - *Load*: how many instances serve the offered load (arrivals times run time, including refused
+//!   invocations) so that the mean wait stays below a target (`staffing.rs`)?
+//! - *Backlog*: how many more instances clear the waiting invocations in about the time that a start
+//!   takes? The rule answers this question at each arrival, so that a burst causes several starts at
+//!   once, without waiting for a poll.
+//! - *CPU*: how many instances keep the processor use of each below a target, if one instance runs
+//!   many invocations at once? In that case, run times grow with the other work that runs at the
+//!   same time, so neither queue nor load shows the lack of processor time.
 //!
-//! Instances that an answer has started are held until the memory that they keep has cost as much as
-//! the start that would replace them (`cost.rs`).
+//! The instances that an answer has started are kept until their memory has cost as much as the
+//! start that would replace them (`cost.rs`).
 //!
-//! When no invocation arrives, the last instance is kept as long as the next call is worth waiting
-//! for (`keep_alive.rs`).
+//! When no invocation arrives, the last instance is kept for as long as a warm start of the next
+//! call is worth the memory (`keep_alive.rs`).
 
 use super::cost::break_even_s;
 use super::decision::Reason;
@@ -25,67 +25,69 @@ use super::observation::{Observation, SECOND_NS};
 use super::proposal::{Bounds, MS_NS, Proposal};
 use super::staffing::{Load, Patience, servers_for};
 
-/// Allowed mean wait, as a share of the mean run time, and its bounds: a wait below a few
-/// milliseconds is the hand-over itself, and people notice one above a tenth of a second.
+/// The allowed mean wait as a share of the mean run time, and its lower and upper bound. A wait
+/// below a few milliseconds is only the hand-over, and people notice a wait above a tenth of a
+/// second.
 const WAIT_SHARE: f64 = 0.35;
 const WAIT_MIN_S: f64 = 0.002;
 const WAIT_MAX_S: f64 = 0.1;
-/// Below that wait, an instance is added as long as this many instance-seconds spare callers one
-/// second of waiting.
+/// Even if the mean wait is below the target, the rule adds an instance as long as this many
+/// instance-seconds spare callers at least one second of waiting.
 const INSTANCE_SECONDS_PER_SECOND: f64 = 3.5;
-/// Shortest and longest stretch of time over which the rate is measured.
+/// The shortest and the longest period over which the rate is measured.
 const RATE_MIN_NS: u64 = 1_000 * MS_NS;
 const RATE_MAX_NS: u64 = 60_000 * MS_NS;
-/// While an invocation waits, the rate of this many arrivals over at least this long counts if it
-/// is higher than chance explains, so that a burst does not wait for the shortest stretch above.
-/// The longer a burst lasts, the more of it the stretch above has covered, and the more arrivals
-/// are needed to detect it.
+/// While an invocation waits, the rule also measures the rate of the newest arrivals, of which
+/// there must be this many over at least this long. That rate is used if it is higher than chance
+/// explains, so that a burst need not wait for the shortest period above. The longer a burst lasts,
+/// the more of it the period above already covers, and the more arrivals are needed to detect it.
 const SURGE_ARRIVALS: [u64; 4] = [48, 36, 24, 12];
 const SURGE_MIN_NS: u64 = 50 * MS_NS;
 const RECENT_STEP_NS: u64 = 20 * MS_NS;
-/// Running work is assumed to be longer than ended work when the mean of its ages is above the
-/// expected one by this many standard deviations of an exponential distribution.
+/// Running work is assumed to take longer than ended work if the mean age of the running work
+/// exceeds the expected age by this many standard deviations of an exponential distribution.
 const AGE_DOUBT: f64 = 3.0;
-/// Step of the kept history.
+/// The time between two samples of the kept history.
 const STEP_NS: u64 = 500 * MS_NS;
-/// Processor time of a start, with that of the exit and of the program that is prewarmed for the next
-/// one, at least: 5.5 ms were measured for Python and 9.8 ms for Node. A longer start is assumed to use
-/// the processor as long as it lasts.
+/// The least processor time that a start is assumed to cost. It includes the exit of the instance
+/// and the program that is prewarmed for the next one: 5.5 ms were measured for Python and 9.8 ms
+/// for Node. A start that takes longer is assumed to use the processor for all of its time.
 const CYCLE_MIN_S: f64 = 0.0075;
-/// Bounds of the time for which an instance that was in use is held.
+/// The bounds of the time for which an instance is held after it was in use.
 const HOLD_MIN_S: f64 = 0.3;
 const HOLD_MAX_S: f64 = 30.0;
-/// Idle instance-seconds that avoiding one start is worth, per second of start time, and the
-/// minimum and maximum of this worth. Ninety seconds is the most that Knative spends (stable window
-/// and grace period).
+/// The number of idle instance-seconds that the rule may spend to avoid one start, per second of
+/// start time, and the lower and upper bound of the product. Knative spends at most ninety seconds
+/// (stable window plus grace period).
 const WORTH_PER_START_S: f64 = 80.0;
 const WORTH_MIN_S: f64 = 90.0;
 const WORTH_MAX_S: f64 = 900.0;
-/// Above this share of the memory budget, idle instances lose worth, down to zero at the full
-/// budget.
+/// Above this share of the memory budget, idle instances lose worth. They are worth nothing when
+/// the budget is used up.
 const PRESSURE_FREE: f64 = 0.5;
-/// Start time assumed before the first start was measured.
+/// The start time that is assumed until a start has been measured.
 const START_UNKNOWN_S: f64 = 0.1;
-/// The target for CPU use where one instance runs many invocations at once; Knative leaves the same
-/// share free.
+/// The target for processor use if one instance runs many invocations at once. Knative leaves the
+/// same share free.
 const CPU_SHARE: f64 = 0.7;
-/// CPU use is measured over this stretch.
+/// The period over which processor use is measured.
 const CPU_NS: u64 = 2_000 * MS_NS;
-/// Pause between two looks: while an invocation waits, and while one runs.
+/// The pause between two looks. The first value applies while an invocation waits, the second while
+/// invocations only run.
 const LOOK_WAITING_NS: u64 = 20 * MS_NS;
 const LOOK_BUSY_NS: u64 = 250 * MS_NS;
 
 #[derive(Debug)]
 pub(super) struct Auto {
     history: History,
-    /// The last second, in finer steps.
+    /// The last second, in smaller steps.
     recent: History,
     needed: WindowMax,
     idle_times: IdleTimes,
     idle_since_ns: Option<u64>,
     plan: Option<WarmPlan>,
-    /// The answer for the load and until when it is valid: during a burst of arrivals only the
-    /// backlog is computed again.
+    /// The answer for the load, and the time until which it is valid. Until then, a burst of
+    /// arrivals recomputes only the backlog.
     load: u32,
     load_until_ns: u64,
 }
@@ -104,7 +106,7 @@ impl Auto {
         }
     }
 
-    /// Work arrived after an idle time, or the last of it ended.
+    /// Called when work arrives after an idle time, and when the last work has ended.
     pub(super) fn turned(&mut self, edge: Edge, now_ns: u64) {
         self.plan = None;
         match edge {
@@ -117,7 +119,8 @@ impl Auto {
         }
     }
 
-    /// The callers stay the same when the code changes.
+    /// Takes over the idle times of the previous revision, because the callers stay the same when
+    /// the code changes.
     pub(super) fn inherit(&mut self, before: &Auto) {
         self.idle_times = before.idle_times.clone();
     }
@@ -143,8 +146,9 @@ impl Auto {
         }
         let mut backlog = service_s.map_or(0, |service_s| for_backlog(o, service_s, start_s));
         if o.service.count() == 0 && o.waiting() > 0 {
-            // No invocation has ended yet: one instance, then twice the present number, or the
-            // number that the age of the running invocations already justifies.
+            // No invocation has ended yet. The number of instances is one at first and then twice
+            // the present number, or the number that the age of the running invocations already
+            // justifies.
             let all = (o.in_flight + o.queued).div_ceil(concurrency);
             backlog = backlog.max(all.min((2 * o.ready).max(1)));
         }
@@ -153,7 +157,7 @@ impl Auto {
         self.needed.push(o.now_ns, now, hold_ns);
         let in_use = o.in_flight.div_ceil(concurrency).min(o.ready);
         let now = now.max(in_use);
-        // A peak keeps present instances and starts none.
+        // A past peak keeps present instances, but starts none.
         let desired = self.needed.max().min(o.live()).max(now);
         let reason = match () {
             () if o.live() == 0 => Reason::FirstInvocation,
@@ -169,7 +173,7 @@ impl Auto {
     fn for_load(&self, o: &Observation, service_s: f64, start_s: f64) -> u32 {
         let Some(mut rate) = self.history.offered_rate(RATE_MIN_NS) else { return 0 };
         if o.waiting() > 0 {
-            // The queue confirms the burst, so few arrivals are enough.
+            // The queue confirms the burst, so a few arrivals are enough to detect it.
             let surge = |arrivals| self.recent.surge(arrivals, SURGE_MIN_NS, rate);
             rate = SURGE_ARRIVALS.into_iter().find_map(surge).unwrap_or(rate);
         }
@@ -178,7 +182,7 @@ impl Auto {
             Load { rate, service_s, variation_squared: o.service.variation_squared(), start_s };
         let patience = Patience {
             wait_max_s: wait_max_s(service_s),
-            // One more server is only a part of an instance.
+            // One more server is only a part of an instance, because an instance has several slots.
             server_seconds_per_second: INSTANCE_SECONDS_PER_SECOND * slots,
         };
         servers_for(&load, &patience).div_ceil(o.concurrency.max(1))
@@ -201,7 +205,7 @@ impl Auto {
         hold_ns: u64,
     ) -> Proposal {
         let since = *self.idle_since_ns.get_or_insert(o.now_ns);
-        // After a peak, unused instances are held no longer than the owner allows.
+        // After a peak, unused instances are held for at most the owner's idle timeout.
         let hold_ns = hold_ns.min(bounds.idle_timeout_ns);
         self.needed.forget(o.now_ns, hold_ns);
         let held = self.needed.max().min(o.live());
@@ -230,8 +234,9 @@ impl Auto {
     }
 }
 
-/// The mean run time for the calculation: that of ended work, or the age of running work if no
-/// invocation has ended or chance does not explain why the work still runs.
+/// The mean run time for the calculation. Normally this is the mean of the ended work. The age of
+/// the running work is used instead if no invocation has ended, or if the work has been running for
+/// longer than chance explains.
 fn service_s(o: &Observation) -> Option<f64> {
     let ended_s = o.service.mean_ns().map(|mean| (mean as f64 / SECOND_NS).max(1e-9));
     if o.in_flight == 0 {
@@ -240,7 +245,7 @@ fn service_s(o: &Observation) -> Option<f64> {
     let running = f64::from(o.in_flight);
     let age_s = o.run_age_ns_total as f64 / SECOND_NS / running;
     let Some(ended_s) = ended_s else { return (age_s > 0.0).then_some(age_s) };
-    // Work that runs at a random moment has run for this long on average (length bias).
+    // The expected age of work that is running at a random moment (length bias).
     let expected_s = ended_s * (1.0 + o.service.variation_squared()) / 2.0;
     let surprise = age_s > expected_s * (1.0 + AGE_DOUBT / running.sqrt());
     Some(if surprise { age_s.max(ended_s) } else { ended_s })
@@ -250,9 +255,9 @@ fn wait_max_s(service_s: f64) -> f64 {
     (service_s * WAIT_SHARE).clamp(WAIT_MIN_S, WAIT_MAX_S)
 }
 
-/// The slots in use, and as many more as clear the waiting work in about the time that a start
-/// takes plus the allowed wait. Work that the busy slots clear by themselves within that time
-/// starts no instance: an instance that is ready after the wait is over comes too late.
+/// The number of slots in use, plus as many as clear the waiting work in about the start time plus
+/// the allowed wait. If the busy slots clear the waiting work within that time, no instance is
+/// started, because it would be ready too late to help.
 fn for_backlog(o: &Observation, service_s: f64, start_s: f64) -> u32 {
     let waiting = f64::from(o.waiting());
     if waiting == 0.0 {

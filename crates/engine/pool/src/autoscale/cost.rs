@@ -1,20 +1,20 @@
-//! What a start and an instance that waits cost, in one unit: seconds of one processor.
+//! The costs of a start and of a waiting instance in one unit: seconds of one processor.
 
-/// Memory in GiB that costs as much as one processor. The list prices of two providers for containers
-/// that are paid by the second give 9.1 (0.04048 and 0.004445 dollars an hour) and 9.6 (0.000024 and
+/// How many GiB of memory cost as much as one processor. The list prices of two providers that bill
+/// containers by the second give 9.1 (0.04048 and 0.004445 dollars an hour) and 9.6 (0.000024 and
 /// 0.0000025 dollars a second).
 const GIB_PER_PROCESSOR: f64 = 9.0;
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// What `memory_bytes` cost for a second.
+/// What holding `memory_bytes` for one second costs.
 pub fn memory_cost_s(memory_bytes: f64) -> f64 {
     memory_bytes / GIB / GIB_PER_PROCESSOR
 }
 
-/// How long an instance of `memory_bytes` that waits costs less than a start of `start_s` seconds of
-/// one processor. Who holds for this long pays at most twice the least possible, whatever callers do:
-/// the rule of Karlin, Manasse, Rudolph and Sleator, "Competitive snoopy caching", Algorithmica 3,
-/// 1988.
+/// How long an instance of `memory_bytes` can wait until that costs as much as a start that takes
+/// `start_s` seconds of one processor. Holding an instance for this long costs at most twice the
+/// least possible amount, however the callers behave. This is the rule of Karlin, Manasse, Rudolph
+/// and Sleator, "Competitive snoopy caching", Algorithmica 3, 1988.
 pub fn break_even_s(start_s: f64, memory_bytes: f64) -> f64 {
     start_s / memory_cost_s(memory_bytes.max(1.0))
 }

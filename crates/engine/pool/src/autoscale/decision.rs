@@ -2,41 +2,41 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Why this number of instances is wanted, as stable words for outputs and metrics.
+/// Why this number of instances is wanted. The words are stable, for outputs and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
     /// No invocation arrives and none runs.
     Idle,
-    /// An invocation waits and there is no instance at all.
+    /// An invocation waits and there is no instance.
     FirstInvocation,
     /// Invocations wait longer than they should.
     Backlog,
-    /// Arrivals times run time, with headroom.
+    /// The offered load (arrivals times run time, with headroom) needs them.
     OfferedLoad,
-    /// The instances were needed a short while ago.
+    /// The instances were needed a short time ago.
     RecentPeak,
-    /// The next invocation is likely soon: the instance is kept.
+    /// The next invocation is likely to arrive soon, so the instance is kept.
     KeepAlive,
-    /// The next invocation is expected now: an instance is started before it arrives.
+    /// The next invocation is expected about now, so an instance is started before it arrives.
     Predicted,
-    /// Concurrency against its target.
+    /// The rule compares concurrency with its target.
     Concurrency,
-    /// Offered invocations per second against their target.
+    /// The rule compares offered invocations per second with their target.
     Rate,
-    /// CPU use against its target.
+    /// The rule compares processor use with its target.
     Cpu,
-    /// Memory use against its target.
+    /// The rule compares memory use with its target.
     Memory,
-    /// Knative's panic mode: the short window needs at least twice the ready instances.
+    /// Knative's panic mode: the short window calls for at least twice the ready instances.
     Panic,
     /// OpenFaaS's alert fires.
     Alert,
     /// OpenFaaS's alert has ended.
     AlertEnded,
-    /// Fewer instances would be enough, but the rule waits until that has been so for a while.
+    /// Fewer instances would be enough, but the rule waits until that has been true for a while.
     Stabilising,
-    /// Within the rule's tolerance: nothing changes.
+    /// The measured value is within the rule's tolerance, so nothing changes.
     Steady,
 }
 
@@ -63,7 +63,7 @@ impl Reason {
         }
     }
 
-    /// One sentence for people.
+    /// The reason as a sentence for people.
     pub fn text(self) -> &'static str {
         match self {
             Reason::Idle => "keeping it would cost more than starting it again",
@@ -90,24 +90,24 @@ impl Reason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cut {
-    /// `scale.min` requires more.
+    /// `scale.min` requires more instances.
     Min,
-    /// `scale.max` allows no more.
+    /// `scale.max` does not allow more instances.
     Max,
 }
 
 /// How many instances there should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
-    /// Ready, starting and paused instances together, within the bounds.
+    /// The number of ready, starting and paused instances together, within the bounds.
     pub desired: u32,
-    /// The number that the policy proposed.
+    /// The number that the rule proposed.
     pub wished: u32,
     /// The reason for the number.
     pub reason: Reason,
-    /// Set when a bound changed the proposal: `mote describe` says "would be 7, scale.max is 4".
+    /// Set if a bound changed the proposal; `mote describe` then says "would be 7, scale.max is 4".
     pub cut: Option<Cut>,
-    /// Look again at this time at the latest, even if nothing happens; `None` means only when
-    /// something changes. An idle function needs no timer.
+    /// The time of the next look at the latest, even if nothing happens. `None` means that a look
+    /// is needed only when something changes, so that an idle function needs no timer.
     pub look_ns: Option<u64>,
 }

@@ -1,6 +1,6 @@
-//! Work inside a revision over time: its integral, and the moments at which it begins and ends.
+//! The work inside a revision over time: its integral, and the times at which it begins and ends.
 
-/// Running and waiting invocations, integrated.
+/// The time integral of running and waiting invocations.
 #[derive(Debug, Default)]
 pub(super) struct Demand {
     inside: u32,
@@ -8,7 +8,7 @@ pub(super) struct Demand {
     total_ns: u64,
 }
 
-/// Work arrived after an idle time, or the last of it ended.
+/// Whether work has arrived after an idle time, or the last work has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Edge {
     Woke,
@@ -16,8 +16,8 @@ pub(super) enum Edge {
 }
 
 impl Demand {
-    /// From `now_ns` on, `inside` invocations run or wait. A clock that goes back counts as
-    /// stopped.
+    /// Notes that `inside` invocations run or wait from `now_ns` on. If the clock goes back, it
+    /// counts as stopped.
     pub(super) fn settle(&mut self, inside: u32, now_ns: u64) -> Option<Edge> {
         let now_ns = now_ns.max(self.settled_ns);
         let grown = u64::from(self.inside).wrapping_mul(now_ns - self.settled_ns);
@@ -31,7 +31,7 @@ impl Demand {
         }
     }
 
-    /// The integral until [`Demand::settled_ns`], in invocation-nanoseconds. It wraps around.
+    /// The integral up to [`Demand::settled_ns`], in invocation-nanoseconds. It wraps around.
     pub(super) fn total_ns(&self) -> u64 {
         self.total_ns
     }

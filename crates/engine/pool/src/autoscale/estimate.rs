@@ -1,11 +1,11 @@
 //! Mean and spread of a duration, learned from measurements.
 
-/// The weight of the newest value is never below the reciprocal of this: the estimate follows a
-/// function whose work changes, and needs about this many invocations to forget.
+/// The newest value has at least the weight 1/256. The estimate therefore follows a function whose
+/// work changes, and forgets old values after about this many invocations.
 const MEMORY: f64 = 256.0;
 
-/// Moving mean and variance of a duration. The first values count fully (plain mean), later ones
-/// with weight 1/256. A few bytes; one call per invocation.
+/// The moving mean and variance of a duration. The first values count equally (plain mean), later
+/// ones with weight 1/256. The struct takes a few bytes and is updated once per invocation.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Estimate {
     count: u32,
@@ -19,7 +19,7 @@ impl Estimate {
         Self { count: 1, mean_ns: mean_ns as f64, variance_ns2: 0.0 }
     }
 
-    /// The same estimate with the weight of at most `count_max` values. Use it for an estimate that
+    /// The same estimate with at most the weight of `count_max` values. Use it for an estimate that
     /// was learned from something similar.
     pub fn believed(self, count_max: u32) -> Self {
         Self { count: self.count.min(count_max), ..self }
@@ -34,8 +34,8 @@ impl Estimate {
         self.variance_ns2 = (1.0 - weight) * (self.variance_ns2 + weight * difference * difference);
     }
 
-    /// Takes `count` durations into account at once, from their sum and the sum of their squares.
-    /// Use it where recording each one would cost too much.
+    /// Takes `count` durations into account at once, given their sum and the sum of their squares.
+    /// Use it where recording each duration would cost too much.
     pub fn record_many(&mut self, count: u32, sum_ns: u64, squares_ns2: u128) {
         if count == 0 {
             return;
@@ -61,13 +61,13 @@ impl Estimate {
         (self.count > 0).then_some(self.mean_ns as u64)
     }
 
-    /// Standard deviation in nanoseconds.
+    /// The standard deviation in nanoseconds.
     pub fn deviation_ns(&self) -> u64 {
         self.variance_ns2.sqrt() as u64
     }
 
-    /// Squared coefficient of variation: 0 for constant work, 1 for exponential. Fewer than two
-    /// values count as exponential.
+    /// The squared coefficient of variation: 0 for constant work, 1 for exponentially distributed
+    /// work. With fewer than two values the result is 1.
     pub fn variation_squared(&self) -> f64 {
         if self.count < 2 || self.mean_ns <= 0.0 {
             return 1.0;

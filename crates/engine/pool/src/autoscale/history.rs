@@ -1,4 +1,5 @@
-//! The recent past of a revision's counters, coarse enough to be kept for thousands of functions.
+//! The recent values of a revision's counters, sampled rarely enough to be kept for thousands of
+//! functions.
 
 use std::collections::VecDeque;
 
@@ -17,13 +18,13 @@ struct Sample {
 /// The changes of the counters between two looks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Growth {
-    /// Length of the stretch in seconds.
+    /// The length of the period in seconds.
     pub(super) seconds: f64,
-    /// Invocations offered in it.
+    /// Invocations offered in the period.
     pub(super) offered: f64,
     /// Offered invocations that were not refused.
     pub(super) admitted: f64,
-    /// Invocations answered in it.
+    /// Invocations answered in the period.
     pub(super) answered: f64,
     /// Mean number of running and waiting invocations.
     pub(super) concurrency: f64,
@@ -31,17 +32,20 @@ pub(super) struct Growth {
     pub(super) cores: f64,
 }
 
-/// Arrivals in the stretches over which a rate is measured: errors of about 1/6, 1/10 and 1/18.
+/// The number of arrivals in each period over which a rate is measured. The errors are about 1/6,
+/// 1/10 and 1/18.
 const RATE_ARRIVALS: [u64; 3] = [36, 108, 324];
 
-/// Standard deviations by which two rates must differ before chance does not explain it. There are
-/// many looks, so a smaller number would find a change every few seconds.
+/// Two rates count as different if they differ by more than this many standard deviations, because
+/// chance does not explain such a difference. There are many looks, so a smaller number would find
+/// a change every few seconds.
 const DOUBT: f64 = 3.0;
-/// The same where the stretch was chosen because it is the shortest: chance produces many such
-/// stretches.
+/// The same number for a period that was chosen because it is the shortest. It is larger, because
+/// chance produces many periods with a high rate.
 const SURGE_DOUBT: f64 = 5.0;
 
-/// Samples of counters, at most one per step (the newest is always exact), over a bounded span.
+/// Samples of the counters over a bounded time, at most one per step. The newest sample is always
+/// exact.
 #[derive(Debug)]
 pub(super) struct History {
     step_ns: u64,
@@ -50,12 +54,12 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Keeps at most `span / step + 2` samples of 48 bytes.
+    /// A history that keeps at most `span / step + 2` samples of 48 bytes.
     pub(super) fn new(step_ns: u64, span_ns: u64) -> Self {
         Self { step_ns, span_ns, samples: VecDeque::new() }
     }
 
-    /// Takes a look into account.
+    /// Adds the counters of one look.
     pub(super) fn push(&mut self, o: &Observation) {
         let sample = Sample {
             at_ns: o.now_ns,
@@ -73,15 +77,15 @@ impl History {
         } else {
             self.samples.push_back(sample);
         }
-        // One sample older than the span is kept, because the span begins there.
+        // The newest sample before the span is kept, because the growth over the span begins there.
         let begin = o.now_ns.saturating_sub(self.span_ns);
         while self.samples.get(1).is_some_and(|sample| sample.at_ns <= begin) {
             self.samples.pop_front();
         }
     }
 
-    /// Growth over the newest `window_ns`, or over the whole known time if that is shorter. `None`
-    /// until there were two looks at different times.
+    /// The growth over the newest `window_ns`, or over the whole known time if that is shorter.
+    /// `None` until there were two looks at different times.
     pub(super) fn over(&self, window_ns: u64) -> Option<Growth> {
         let newest = self.samples.back()?;
         let begin = newest.at_ns.saturating_sub(window_ns);
@@ -89,8 +93,8 @@ impl History {
         growth(&self.samples[after.saturating_sub(1)], newest)
     }
 
-    /// Growth over the shortest stretch, at least `window_min_ns` long, in which `offered`
-    /// invocations arrived; over the whole known time if fewer arrived.
+    /// The growth over the shortest period of at least `window_min_ns` in which `offered`
+    /// invocations arrived, or over the whole known time if fewer arrived.
     pub(super) fn over_arrivals(&self, offered: u64, window_min_ns: u64) -> Option<Growth> {
         let newest = self.samples.back()?;
         let enough = |sample: &Sample| {
@@ -101,10 +105,10 @@ impl History {
         growth(&self.samples[after.saturating_sub(1)], newest)
     }
 
-    /// Offered invocations per second, from the longest of three stretches that does not contradict
-    /// a shorter one: long for a steady load, which it measures well, short after a change. Two
-    /// stretches contradict each other when chance (a Poisson distribution) does not explain the
-    /// difference.
+    /// Offered invocations per second, measured over the longest of three periods whose rate does
+    /// not contradict that of a shorter one. That is a long period for a steady load, which it
+    /// measures well, and a short period after a change. Two rates contradict each other if their
+    /// difference is larger than chance (a Poisson distribution) explains.
     pub(super) fn offered_rate(&self, window_min_ns: u64) -> Option<f64> {
         let window_min_s = window_min_ns as f64 / SECOND_NS;
         let of = |growth: Growth| growth.offered / growth.seconds.max(window_min_s);
@@ -120,7 +124,7 @@ impl History {
         Some(of(believed))
     }
 
-    /// Offered invocations per second over the shortest stretch of at least `window_min_ns` with
+    /// Offered invocations per second over the shortest period of at least `window_min_ns` with
     /// `arrivals`, if that is more than `rate` and chance explain.
     pub(super) fn surge(&self, arrivals: u64, window_min_ns: u64, rate: f64) -> Option<f64> {
         let growth = self.over_arrivals(arrivals, window_min_ns)?;
@@ -143,10 +147,10 @@ fn growth(from: &Sample, to: &Sample) -> Option<Growth> {
     })
 }
 
-/// The largest value of the newest stretch of time.
+/// The largest value in the newest window of time.
 #[derive(Debug, Default)]
 pub(super) struct WindowMax {
-    /// Times rise, values fall.
+    /// Pairs of time and value. The times rise and the values fall.
     entries: VecDeque<(u64, u32)>,
 }
 
@@ -172,7 +176,7 @@ impl WindowMax {
         self.entries.front().map_or(0, |(_, value)| *value)
     }
 
-    /// When the largest value was seen.
+    /// The time at which the largest value was seen.
     pub(super) fn max_at_ns(&self) -> Option<u64> {
         self.entries.front().map(|(at, _)| *at)
     }

@@ -1,4 +1,4 @@
-//! Kubernetes' horizontal pod autoscaler on CPU, from its documentation.
+//! The CPU rule of Kubernetes' horizontal pod autoscaler, written from its documentation.
 
 use super::decision::Reason;
 use super::history::{History, WindowMax};
@@ -12,7 +12,7 @@ pub(super) struct Hpa {
     history: History,
     tick_ns: u64,
     last: Proposal,
-    /// The recommendations during the stabilisation window.
+    /// The largest recommendation during the stabilisation window.
     recommended: WindowMax,
 }
 
@@ -62,8 +62,8 @@ impl Hpa {
     }
 }
 
-/// Current instances times use divided by target. Instances that are not ready count as unused when
-/// the rule would scale up.
+/// The number of current instances times use divided by target. If the rule would scale up,
+/// instances that are not ready count as unused.
 fn recommend(settings: &HpaSettings, o: &Observation, cores: f64, current: u32) -> u32 {
     let per_instance = f64::from(o.cpu_millis_per_instance.max(1)) / 1_000.0
         * f64::from(settings.target_percent.max(1))

@@ -1,52 +1,56 @@
 //! How long an idle instance is worth its memory, learned from the arrival times of past calls.
 //!
-//! The module keeps a histogram of idle times per function, as in the hybrid histogram policy of
-//! Shahrad et al., "Serverless in the Wild", USENIX ATC 2020, which keeps an instance between two
-//! percentiles of the idle time. Here the window follows from its worth: staying warm through a
-//! stretch of time costs its length (while no call arrives) and avoids one start if the call falls
-//! into it. The stretches with the best balance are chosen. A rarely called function is stopped at
-//! once; a periodic one is stopped and started before its next call.
+//! The module keeps a histogram of idle times per function. Shahrad et al. do the same in the
+//! hybrid histogram policy ("Serverless in the Wild", USENIX ATC 2020), which keeps an instance
+//! between two percentiles of the idle time. Here, costs and savings determine the window instead.
+//! Keeping an instance through a period costs the length of the period (while no call arrives), and
+//! saves one start if the call falls into the period. The rule chooses the periods with the best
+//! balance. An instance of a rarely called function is stopped at once; an instance of a
+//! periodically called function is stopped, and started again before the next call.
 
-/// Length of the first bin; an instance is always kept through shorter idle times.
+/// The length of the first bin. An instance is always kept through shorter idle times.
 const BIN_FIRST_S: f64 = 1.0;
-/// Bins per doubling: a bin is 19 % wide, so starting ahead of a periodic call costs at most a
-/// fifth of its period.
+/// The number of bins per doubling of the idle time. A bin is 19 % wide, so that starting an
+/// instance before a periodic call costs at most a fifth of the period.
 const BINS_PER_OCTAVE: f64 = 4.0;
-/// Bins: 1 s to 4 h, the range of the published policy, and one for everything shorter.
+/// The number of bins: they cover 1 s to 4 h, the range of the published policy, and one bin holds
+/// all shorter times.
 const BINS: usize = 56;
-/// Counts are halved at this sum, so that the function's recent behaviour counts most.
+/// When the counts reach this sum, they are halved, so that the function's recent behaviour counts
+/// most.
 const COUNT_MAX: u32 = 128;
-/// Weight, in idle times, of the assumption before anything was observed: any idle time between one
-/// second and a day is equally likely per factor, the shape of rarely called functions in the
-/// published traces.
+/// The weight, in idle times, of the assumption that holds before anything was observed: idle times
+/// between one second and a day are log-uniformly distributed, as they are for the rarely called
+/// functions in the published traces.
 const PRIOR_WEIGHT: f64 = 2.0;
-/// Bins of the prior beyond the last one: 4 h to a day.
+/// The number of bins that the assumption has beyond the last bin: 4 h to a day.
 const PRIOR_BINS_BEYOND: f64 = 10.0;
 
-/// When an idle function should have an instance, in seconds since it became idle.
+/// When an idle function should have an instance. Times are in seconds since the function became
+/// idle.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WarmPlan {
     /// Keep the instance until this time.
     pub keep_s: f64,
-    /// Have an instance again in this stretch.
+    /// Have an instance again during this period.
     pub again: Option<(f64, f64)>,
 }
 
 impl WarmPlan {
-    /// Whether an instance is wanted `elapsed_s` after the last work.
+    /// Whether an instance is wanted `elapsed_s` after the last work ended.
     pub fn is_warm(&self, elapsed_s: f64) -> bool {
         elapsed_s < self.keep_s
             || self.again.is_some_and(|(from, to)| (from..to).contains(&elapsed_s))
     }
 
-    /// The next moment at which [`WarmPlan::is_warm`] changes.
+    /// The next time at which [`WarmPlan::is_warm`] changes.
     pub fn next_change_s(&self, elapsed_s: f64) -> Option<f64> {
         let (from, to) = self.again.unwrap_or((0.0, 0.0));
         [self.keep_s, from, to].into_iter().filter(|at| *at > elapsed_s).reduce(f64::min)
     }
 }
 
-/// Idle times of one function: 116 bytes.
+/// The idle times of one function, in 116 bytes.
 #[derive(Debug, Clone)]
 pub struct IdleTimes {
     bins: [u16; BINS],
@@ -72,7 +76,7 @@ fn bin_begin_s(bin: usize) -> f64 {
 }
 
 impl IdleTimes {
-    /// Takes into account an idle time in seconds that ended with a call.
+    /// Adds an idle time, in seconds, that ended with a call.
     pub fn record(&mut self, idle_s: f64) {
         if let Some(bin) = self.bins.get_mut(bin_of(idle_s)) {
             *bin += 1;
@@ -86,20 +90,20 @@ impl IdleTimes {
         }
     }
 
-    /// The number of idle times remembered.
+    /// The number of idle times that are remembered.
     pub fn count(&self) -> u32 {
         self.count
     }
 
     /// The plan for the idle time that begins now. `worth_s` is how many idle instance-seconds
-    /// avoiding one start is worth, `start_s` how long a start takes (it is added once more when
-    /// the instance is stopped and started again), and `keep_max_s` the longest time to hold an
-    /// unused instance.
+    /// avoiding one start is worth. `start_s` is how long a start takes; it is added as a cost if
+    /// the instance is stopped and started again. `keep_max_s` is the longest time for which an
+    /// unused instance is held.
     pub fn plan(&self, worth_s: f64, start_s: f64, keep_max_s: f64) -> WarmPlan {
         let prior = PRIOR_WEIGHT / (BINS as f64 - 1.0 + PRIOR_BINS_BEYOND);
         let total = f64::from(self.count) + PRIOR_WEIGHT;
-        // The balance of being warm through each bin, and the weight of the idle times that last at
-        // least until its beginning.
+        // For each bin, the balance of keeping an instance through the bin. `remaining` is the
+        // weight of the idle times that last at least until the bin begins.
         let mut remaining = total;
         let mut balance = [0.0; BINS];
         let mut remaining_at = [0.0; BINS];
@@ -113,7 +117,7 @@ impl IdleTimes {
         let keep_bins = best_prefix(&balance);
         let keep_s = bin_begin_s(keep_bins).max(BIN_FIRST_S).min(keep_max_s);
         let again = best_stretch(&balance, &remaining_at, keep_bins, start_s).map(|(from, to)| {
-            // The instance must be ready when the stretch begins, not only started then.
+            // The instance must be ready, not only starting, when the period begins.
             let from_s = (bin_begin_s(from) - start_s).max(keep_s);
             (from_s, bin_begin_s(to).min(from_s + keep_max_s))
         });
@@ -121,7 +125,7 @@ impl IdleTimes {
     }
 }
 
-/// The number of leading bins whose summed balance is the largest.
+/// The number of leading bins that together have the largest balance.
 fn best_prefix(balance: &[f64; BINS]) -> usize {
     let mut sum = 0.0;
     let mut best = 0.0;
@@ -135,7 +139,7 @@ fn best_prefix(balance: &[f64; BINS]) -> usize {
     bins
 }
 
-/// The later stretch of bins with the best balance, which includes the additional start.
+/// The later range of bins with the best balance, which includes the cost of the additional start.
 fn best_stretch(
     balance: &[f64; BINS],
     remaining_at: &[f64; BINS],

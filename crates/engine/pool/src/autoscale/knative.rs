@@ -1,4 +1,5 @@
-//! Knative's pod autoscaler, from its documentation (knative/serving `docs/scaling/SYSTEM.md`).
+//! The rules of Knative's pod autoscaler, written from its documentation (knative/serving
+//! `docs/scaling/SYSTEM.md`).
 
 use super::decision::Reason;
 use super::history::History;
@@ -12,11 +13,11 @@ pub(super) struct Knative {
     history: History,
     tick_ns: u64,
     last: Proposal,
-    /// When the short window last asked for panic, and the largest number wanted since the panic
-    /// began.
+    /// The time at which the short window last asked for panic, and the largest number that was
+    /// wanted since the panic began.
     panic_at_ns: Option<u64>,
     panic_max: u32,
-    /// Since when the stable window has been empty.
+    /// When the stable window became empty.
     empty_since_ns: Option<u64>,
 }
 
@@ -24,7 +25,7 @@ impl Knative {
     pub(super) fn new(settings: KnativeSettings) -> Self {
         let stable_ns = settings.stable_window_ms * MS_NS;
         Self {
-            // The original keeps buckets of one second.
+            // Knative keeps buckets of one second.
             history: History::new((stable_ns / 60).max(MS_NS), stable_ns),
             settings,
             tick_ns: 0,
@@ -35,10 +36,11 @@ impl Knative {
         }
     }
 
-    /// The number of invocations, at once or per second, that one instance should have.
+    /// The number of invocations, at once or per second, that one instance should get.
     fn target(&self, concurrency: u32) -> f64 {
         let target = match self.settings.metric {
-            // A hard limit (containerConcurrency) below the soft target replaces it.
+            // If the hard limit (`containerConcurrency`) is below the soft target, it replaces the
+            // target.
             KnativeMetric::Concurrency => self.settings.target.min(concurrency.max(1)),
             KnativeMetric::Rps => self.settings.target,
         };
@@ -52,7 +54,7 @@ impl Knative {
         }
         self.tick_ns = o.now_ns + self.settings.tick_ms * MS_NS;
         self.last = self.evaluate(o);
-        // At zero the activator is the only signal.
+        // With no instances, only the activator can report demand.
         if self.last.desired == 0 && o.live() == 0 && o.is_idle() {
             self.tick_ns = 0;
             return self.last;
@@ -69,8 +71,8 @@ impl Knative {
             let growth = self.history.over(window_ns);
             let value = growth.map_or(0.0, |growth| match settings.metric {
                 KnativeMetric::Concurrency => growth.concurrency,
-                // Knative's proxies count the invocations that they let in; refused ones are
-                // invisible to it. Its buckets are a second long.
+                // Knative's proxies count the invocations that they let in, so the rule does not
+                // see refused ones. Its buckets are one second long.
                 KnativeMetric::Rps => growth.admitted / growth.seconds.max(1.0),
             });
             (value / per_instance).ceil() as u32
@@ -102,8 +104,8 @@ impl Knative {
         self.keep_last(o, stable, desired, reason)
     }
 
-    /// The last instance is stopped only after the whole stable window was empty and the grace
-    /// period has passed.
+    /// Keeps the last instance until the stable window has been empty for its whole length and the
+    /// grace period has passed.
     fn keep_last(
         &mut self,
         o: &Observation,

@@ -1,27 +1,29 @@
-//! Settings that are allowed but cripple a function, reported before a caller has to wait.
+//! Finds settings that are allowed but cripple a function, and reports them before a caller has to
+//! wait.
 //!
-//! Published measurements found default or badly chosen scaling settings to be the largest source of
-//! poor results (Li et al., "Analyzing Open-Source Serverless Platforms", 2021, section V). A
-//! setting that cannot work at all is an error of the spec instead ([`FunctionSpec::check`]).
+//! Published measurements found that default or badly chosen scaling settings are the largest cause
+//! of poor results (Li et al., "Analyzing Open-Source Serverless Platforms", 2021, section V). A
+//! setting that cannot work at all is not reported here, but is an error of the spec
+//! ([`FunctionSpec::check`]).
 
 use super::estimate::Estimate;
 use mote_spec::FunctionSpec;
 use mote_spec::policy::{KnativeMetric, Policy};
 
-/// Work that runs this long makes other callers wait noticeably.
+/// Work that runs for at least this long makes other callers wait noticeably.
 const LONG_WORK_MS: u64 = 500;
 const NS_PER_MS: u64 = 1_000_000;
 
-/// Facts that are known in addition to the spec; absent ones are not judged.
+/// Facts that are known in addition to the spec. No warning depends on a fact that is absent.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Known {
-    /// Invocations that one instance runs at once.
+    /// The number of invocations that one instance runs at once.
     pub concurrency: Option<u32>,
-    /// Run time of its invocations.
+    /// The run time of the function's invocations.
     pub service: Estimate,
-    /// Start time of its instances.
+    /// The start time of the function's instances.
     pub start: Estimate,
-    /// Memory for instances on this node, in bytes.
+    /// The memory that this node has for instances, in bytes.
     pub node_memory_bytes: Option<u64>,
     pub node_cores: Option<u32>,
 }
@@ -31,11 +33,11 @@ pub struct Known {
 pub struct Warning {
     /// The name of the setting, as in the manifest.
     pub field: &'static str,
-    /// The consequence, and a better value.
+    /// The consequence of the setting, and a better value.
     pub text: String,
 }
 
-/// Settings of `spec` that cripple it under `policy`.
+/// The settings of `spec` that cripple the function under `policy`.
 pub fn lint(spec: &FunctionSpec, policy: &Policy, known: &Known) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let mut warn = |field, text: String| warnings.push(Warning { field, text });

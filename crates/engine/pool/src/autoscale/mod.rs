@@ -1,11 +1,12 @@
-//! How many instances a revision should have: pure state machines with time as an argument.
+//! How many instances a revision should have, as pure state machines that take the time as an
+//! argument.
 //!
 //! The engine, a controller and the simulator (`mote-lab`) drive the same code: they describe a
 //! revision in an [`Observation`] and carry out the [`Decision`]. This module does not know how
-//! instances start. Another module, [`crate::budget`], decides what a node can afford.
+//! instances start. What a node can afford is decided in [`crate::budget`].
 //!
 //! Start with [`Autoscaler::decide`]; then read `auto.rs`, the default rule. `knative.rs`, `hpa.rs`
-//! and `openfaas.rs` reproduce other platforms' rules for users of those platforms, and as
+//! and `openfaas.rs` reproduce the rules of other platforms, for users of those platforms and as
 //! baselines.
 
 mod auto;
@@ -39,8 +40,8 @@ pub use observation::Observation;
 pub use proposal::Bounds;
 pub use staffing::{Load, Patience, servers_for};
 
-/// While invocations wait, deciding more often than this gains nothing, because it is shorter than
-/// any start.
+/// The shortest time between two decisions while invocations wait. It is shorter than any start, so
+/// deciding more often gains nothing.
 pub const LOOK_MIN_NS: u64 = 5 * MS_NS;
 
 #[derive(Debug)]
@@ -52,8 +53,8 @@ enum Rule {
     OpenFaas(openfaas::OpenFaas),
 }
 
-/// The autoscaler of one revision: what it has learned, and its rule. It takes a few kilobytes
-/// while the function is busy.
+/// The autoscaler of one revision: its rule, and what it has learned. While the function is busy,
+/// it takes a few kilobytes.
 #[derive(Debug)]
 pub struct Autoscaler {
     bounds: Bounds,
@@ -75,7 +76,7 @@ impl Autoscaler {
         Self { bounds, rule, demand: Demand::default() }
     }
 
-    /// Sets bounds that apply from the next decision on; what was learned stays.
+    /// Sets the bounds from the next decision on, and keeps what was learned.
     pub fn set_bounds(&mut self, policy: &Policy, bounds: Bounds) {
         self.bounds = bounds.checked(policy);
     }
@@ -88,9 +89,9 @@ impl Autoscaler {
         }
     }
 
-    /// Notes that `inside` invocations run or wait from now on; call it after every change. O(1).
-    /// Returns whether work arrived after an idle time or the last of it ended: a decision is due
-    /// then.
+    /// Notes that `inside` invocations run or wait from now on; call it after every change. The
+    /// cost is constant. Returns whether a decision is due, because work arrived after an idle time
+    /// or because the last work ended.
     pub fn settle(&mut self, inside: u32, now_ns: u64) -> bool {
         let edge = self.demand.settle(inside, now_ns);
         if let (Rule::Auto(auto), Some(edge)) = (&mut self.rule, edge) {
@@ -99,10 +100,14 @@ impl Autoscaler {
         edge.is_some()
     }
 
-    /// Decides how many instances there should be. Takes microseconds. Call it when an invocation
-    /// could not be handed over at once (but not more often than every [`LOOK_MIN_NS`], unless
-    /// there is no instance), when the last work ended, when an instance became ready or died, and
-    /// at [`Decision::look_ns`].
+    /// Decides how many instances there should be, which takes microseconds. Call it in these
+    /// cases:
+    ///
+    /// - an invocation could not be handed over at once, but not more often than every [`LOOK_MIN_NS`]
+    ///   unless there is no instance
+    /// - the last work has ended
+    /// - an instance became ready or died
+    /// - the time [`Decision::look_ns`] has come
     pub fn decide(&mut self, o: &Observation) -> Decision {
         self.settle(o.in_flight + o.queued, o.now_ns);
         let now_ns = self.demand.settled_ns();
@@ -115,8 +120,9 @@ impl Autoscaler {
             Rule::Hpa(rule) => rule.decide(o),
             Rule::OpenFaas(rule) => rule.decide(o, &self.bounds),
         };
-        // Under any rule, a caller that waits gets at least one instance, also where the rule only
-        // keeps instances for a next invocation: the pool starts none for that.
+        // Under any rule, a waiting caller gets at least one instance. That includes the case in
+        // which the rule only keeps instances for the next invocation, because the pool starts no
+        // instance for that reason.
         let starts_none = proposal.desired <= 1 || proposal.reason == Reason::KeepAlive;
         let (wished, reason) = if starts_none && o.live() == 0 && o.queued > 0 {
             (proposal.desired.max(1), Reason::FirstInvocation)

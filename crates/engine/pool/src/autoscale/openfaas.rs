@@ -1,4 +1,4 @@
-//! OpenFaaS's classic alert rule, from its documentation.
+//! OpenFaaS's classic alert rule, written from its documentation.
 
 use super::decision::Reason;
 use super::history::History;
@@ -11,9 +11,9 @@ pub(super) struct OpenFaas {
     settings: OpenFaasSettings,
     history: History,
     evaluate_ns: u64,
-    /// Since when the rate has been above the threshold.
+    /// When the rate rose above the threshold.
     above_since_ns: Option<u64>,
-    /// When the firing alert is sent again.
+    /// The time at which the firing alert is sent again.
     notify_ns: Option<u64>,
     last: Proposal,
 }
@@ -39,7 +39,8 @@ impl OpenFaas {
         self.history.push(o);
         if o.now_ns >= self.evaluate_ns {
             self.evaluate_ns = o.now_ns + settings.evaluate_ms * MS_NS;
-            // Only successful answers count: a saturated or failing function does not scale.
+            // The rule counts only successful answers, so it does not scale a saturated or failing
+            // function.
             let rate = self
                 .history
                 .over(settings.window_ms * MS_NS)

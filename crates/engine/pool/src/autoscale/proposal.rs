@@ -1,4 +1,4 @@
-//! What a rule proposes, and the bounds that a proposal is held to.
+//! What a rule proposes, and the bounds within which the proposal must stay.
 
 use mote_spec::policy::Policy;
 
@@ -7,19 +7,19 @@ use super::decision::Reason;
 /// Nanoseconds in a millisecond.
 pub(super) const MS_NS: u64 = 1_000_000;
 
-/// What the function's owner allows.
+/// The bounds that the function's owner sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Instances at least.
+    /// The minimum number of instances.
     pub min: u32,
-    /// Instances at most.
+    /// The maximum number of instances.
     pub max: u32,
-    /// An unused instance is kept at most this long, in nanoseconds.
+    /// The longest time for which an unused instance is kept, in nanoseconds.
     pub idle_timeout_ns: u64,
 }
 
 impl Bounds {
-    /// The bounds that `policy` can keep.
+    /// Adjusts the bounds to what `policy` can keep.
     pub(super) fn checked(mut self, policy: &Policy) -> Self {
         self.max = self.max.max(1);
         if !policy.scales_to_zero() {
@@ -29,7 +29,7 @@ impl Bounds {
     }
 }
 
-/// A policy's proposal before the bounds.
+/// The proposal of a rule, before the bounds are applied.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Proposal {
     pub(super) desired: u32,

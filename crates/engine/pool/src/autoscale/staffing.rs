@@ -1,42 +1,42 @@
-//! The number of servers that keep the wait short, by Erlang's formulas.
+//! The number of servers that keeps the wait short, by Erlang's formulas.
 
-/// Above this offered load the recursion is replaced by square-root staffing: the two agree within
-/// a server there, and a decision stays in the microseconds.
+/// Above this offered load, square-root staffing replaces the recursion, so that a decision still
+/// takes only microseconds. The two results differ by at most one server there.
 const ERLANGS_EXACT: f64 = 1_000.0;
-/// Servers beyond the load, in units of its square root, where the recursion is not used. This
-/// keeps the probability of waiting near 5 % (Halfin and Whitt, "Heavy-traffic limits for queues
-/// with many exponential servers", Operations Research 29(3), 1981).
+/// The number of servers beyond the load, in units of the load's square root, if the recursion is
+/// not used. The factor keeps the probability of waiting near 5 % (Halfin and Whitt, "Heavy-traffic
+/// limits for queues with many exponential servers", Operations Research 29(3), 1981).
 const SQUARE_ROOT_FACTOR: f64 = 1.5;
 
-/// A stream of work, as far as it matters for staffing. Times are in seconds.
+/// The properties of a stream of work that matter for staffing. Times are in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
-    /// Invocations per second, refused ones included.
+    /// Invocations per second, including refused ones.
     pub rate: f64,
     /// Mean run time.
     pub service_s: f64,
     /// Squared coefficient of variation of the run time.
     pub variation_squared: f64,
-    /// Time until one more server could be ready: no invocation waits much longer, since a backlog
-    /// starts servers of its own.
+    /// The time until one more server could be ready. No invocation waits much longer than that,
+    /// because a backlog starts further servers.
     pub start_s: f64,
 }
 
 /// How much it is worth to avoid waiting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Patience {
-    /// Mean wait at most, in seconds.
+    /// The maximum mean wait, in seconds.
     pub wait_max_s: f64,
-    /// Below that wait, one more server is added as long as it spares callers one second of waiting
-    /// per this many server-seconds.
+    /// Even if the mean wait is below the maximum, one more server is added as long as it spares
+    /// callers at least one second of waiting per this many server-seconds.
     pub server_seconds_per_second: f64,
 }
 
 /// The number of servers for a load.
 ///
-/// The offered load in erlangs is rate times run time (Little's law). The wait of M/M/m is Erlang's
-/// C formula; run times with another variation scale it by (1 + cv²) / 2 (Allen and Cunneen's
-/// approximation for M/G/m).
+/// The offered load in erlangs is rate times run time (Little's law). Erlang's C formula gives the
+/// wait of M/M/m. If run times have another variation, the wait is multiplied by (1 + cv²) / 2
+/// (Allen and Cunneen's approximation for M/G/m).
 pub fn servers_for(load: &Load, patience: &Patience) -> u32 {
     let erlangs = load.rate * load.service_s;
     if erlangs.is_nan() || erlangs <= 0.0 {
@@ -46,7 +46,7 @@ pub fn servers_for(load: &Load, patience: &Patience) -> u32 {
         return (erlangs + SQUARE_ROOT_FACTOR * erlangs.sqrt()).ceil() as u32;
     }
     let spread = (1.0 + load.variation_squared) / 2.0;
-    // Erlang's B formula by recursion over the number of servers; C follows from it.
+    // Erlang's B formula, by recursion over the number of servers. The C formula follows from it.
     let mut blocked = 1.0;
     let mut servers = 0.0;
     let mut wait_before_s = f64::INFINITY;
@@ -83,7 +83,8 @@ mod tests {
 
     #[test]
     fn known_values() {
-        // Erlang C for 10 erlangs and 12 servers: 0.4494 of arrivals wait, 0.2247 s of a 1 s mean.
+        // Erlang C for 10 erlangs and 12 servers: 0.4494 of the arrivals wait. The mean wait is
+        // 0.2247 s if the mean run time is 1 s.
         assert_eq!(servers(10.0, 1.0, 1.0, 0.2248), 12);
         assert_eq!(servers(10.0, 1.0, 1.0, 0.2240), 13);
         assert_eq!(servers(0.0, 1.0, 1.0, 0.1), 0);

@@ -1,4 +1,4 @@
-//! Explicit targets: concurrency, rate, CPU, memory per instance.
+//! Explicit targets for one instance: concurrency, rate, processor use and memory.
 
 use super::decision::Reason;
 use super::history::{History, WindowMax};
@@ -6,17 +6,18 @@ use super::observation::Observation;
 use super::proposal::{Bounds, MS_NS, Proposal};
 use mote_spec::policy::Policy;
 
-/// Pause between two looks of the rule while there is work or an instance.
+/// The pause between two looks of the rule while there is work or an instance.
 const LOOK_NS: u64 = 500 * MS_NS;
-/// Rises are measured over this window, so that ten instances are wanted two seconds after the load
-/// began (Knative needs 12 s for the same step: Li et al., "Analyzing Open-Source Serverless
-/// Platforms", 2021, section IV-C1).
+/// The window over which rises are measured. With it, the rule wants ten instances two seconds
+/// after the load began. Knative needs 12 s for the same step (Li et al., "Analyzing Open-Source
+/// Serverless Platforms", 2021, section IV-C1).
 const RISE_NS: u64 = 2_000 * MS_NS;
-/// The level is measured over this window.
+/// The window over which the level of the load is measured.
 const LEVEL_NS: u64 = 10_000 * MS_NS;
-/// The number of instances falls only if fewer have been enough for this long.
+/// The number of instances falls only after fewer have been enough for this long.
 const FALL_NS: u64 = 30_000 * MS_NS;
-/// CPU and memory within this share of the target change nothing; Kubernetes uses the same band.
+/// If CPU or memory use is within this share of its target, nothing changes. Kubernetes uses the
+/// same tolerance.
 const TOLERANCE: f64 = 0.1;
 
 #[derive(Debug)]
@@ -65,7 +66,8 @@ impl Target {
             return Proposal::new(0, Reason::Idle);
         }
         let (wanted, reason) = self.wanted(o);
-        // The windows show nothing of an invocation that has just arrived, but its instance stays.
+        // An invocation that has just arrived does not show in the windows yet, but its instance
+        // must stay.
         let wanted = wanted.max(u32::from(o.live() > 0 || !o.is_idle()));
         self.needed.push(o.now_ns, wanted, FALL_NS);
         let desired = self.needed.max();
@@ -85,8 +87,8 @@ impl Target {
         };
         match self.policy {
             Policy::Concurrency { target } => {
-                // A target above the number that the worker runs at once could never be reached by
-                // serving.
+                // An instance could never reach a target above the number of invocations that its
+                // worker runs at once.
                 let target = target.min(o.concurrency).max(1);
                 let value = larger(|growth| growth.concurrency);
                 ((value / f64::from(target)).ceil() as u32, Reason::Concurrency)
@@ -109,7 +111,7 @@ impl Target {
     }
 }
 
-/// `used` is measured in units of one whole instance's resource.
+/// `used` is the use of the resource, in units of what one instance has.
 fn by_ratio(used: f64, target_percent: u32, ready: u32) -> u32 {
     let wanted = used * 100.0 / f64::from(target_percent.max(1));
     let ready_f = f64::from(ready);

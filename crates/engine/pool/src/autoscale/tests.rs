@@ -1,4 +1,4 @@
-//! The rules with scripted demand; whole runs with queues and instances are in `mote-lab`.
+//! Tests of the rules with scripted demand. Tests with queues and instances are in `mote-lab`.
 
 use mote_spec::policy::{HpaSettings, KnativeMetric, KnativeSettings, OpenFaasSettings};
 
@@ -6,7 +6,7 @@ use super::*;
 
 const S: u64 = 1_000_000_000;
 
-/// Constant demand, with instances that appear as soon as they are wanted.
+/// Constant demand, with instances that exist as soon as they are wanted.
 struct Script {
     scaler: Autoscaler,
     o: Observation,
@@ -15,13 +15,13 @@ struct Script {
 
 #[derive(Clone, Copy, Default)]
 struct Demand {
-    /// Offered per second.
+    /// Offered invocations per second.
     rate: f64,
-    /// Share of it that is answered.
+    /// The share of offered invocations that is answered.
     answered: f64,
-    /// Running and waiting.
+    /// The number of running and waiting invocations.
     inside: u32,
-    /// CPU in use.
+    /// Cores in use.
     cores: f64,
 }
 
@@ -39,7 +39,7 @@ impl Script {
         Self { scaler: Autoscaler::new(policy, bounds), o, answered: 0.0 }
     }
 
-    /// Continues for `seconds` with a look every tenth of a second; returns the last decision.
+    /// Runs for `seconds` with a look every tenth of a second, and returns the last decision.
     fn go(&mut self, seconds: u64, demand: Demand) -> Decision {
         let mut decision = None;
         self.scaler.settle(demand.inside, self.o.now_ns);
@@ -87,7 +87,7 @@ fn between_two_looks_of_a_target_the_first_instance_stays_and_one_that_died_is_r
         assert_eq!(at(&mut script, S / 10, (1, 1, 0)).0, 1, "{policy:?}: it runs");
         assert_eq!(at(&mut script, S / 10, (1, 0, 0)).0, 1, "{policy:?}: it has ended");
         assert_eq!(at(&mut script, S, (1, 0, 0)), (1, Reason::KeepAlive), "{policy:?}");
-        // It dies while it is kept, and the next invocation comes before the next look.
+        // The instance dies while it is kept, and the next invocation arrives before the next look.
         assert_eq!(at(&mut script, S / 10, (0, 0, 1)), first, "{policy:?}: it has died");
     }
 }
@@ -97,13 +97,13 @@ fn rules_under_constant_demand() {
     use Reason::*;
     let knative = || Policy::Knative(KnativeSettings::default());
     let cases: [(Policy, Demand, u32, Reason); 9] = [
-        // 4 erlangs of unknown spread.
+        // 4 erlangs with unknown variation.
         (Policy::Auto, busy(40.0, 4), 7, OfferedLoad),
         (Policy::Concurrency { target: 1 }, busy(40.0, 4), 4, Concurrency),
         (Policy::Concurrency { target: 10 }, busy(40.0, 4), 4, Concurrency),
         (Policy::Rps { target: 10 }, busy(40.0, 4), 4, Rate),
         (Policy::Cpu { target_percent: 50 }, busy(40.0, 4), 8, Cpu),
-        // The limit of one at a time replaces the target of 100: 4 / 0.7.
+        // The limit of one invocation at a time replaces the target of 100: 4 / 0.7.
         (knative(), busy(40.0, 4), 6, Concurrency),
         (Policy::Hpa(HpaSettings::default()), busy(40.0, 4), 5, Steady),
         (Policy::OpenFaas(OpenFaasSettings::default()), busy(4.0, 1), 1, Steady),
@@ -128,7 +128,7 @@ fn bounds_cut_and_say_so() {
 
 #[test]
 fn what_is_refused_is_demand() {
-    // Ten per second are answered, forty offered.
+    // Forty invocations per second are offered and ten are answered.
     let demand = Demand { answered: 0.25, ..busy(40.0, 1) };
     let wanted = |policy| Script::new(&policy, 0, 20).go(60, demand).desired;
     assert_eq!(wanted(Policy::Rps { target: 10 }), 4);
@@ -188,7 +188,7 @@ fn a_burst_starts_several_at_once() {
     let decision = script.scaler.decide(&script.o);
     assert!(decision.desired >= 15, "{decision:?}");
     assert_eq!(decision.reason, Reason::Backlog);
-    // The same queue, but its work is over before an instance could start, so no instance is
+    // The queue is the same, but its work ends before an instance could start, so no instance is
     // started.
     script.o.service = Estimate::of(S / 1_000);
     script.o.now_ns += S;
@@ -286,7 +286,8 @@ fn the_age_of_what_runs_is_evidence() {
         after.is_sorted() && after[2] >= 8,
         "the longer it runs the more are wanted: {after:?}"
     );
-    // Ended work was quick, but running work is not: a new revision, or other work.
+    // Ended work was quick, but running work is not, for instance because the revision is new or
+    // the work has changed.
     let mut slow = first_calls(200, 9, 2);
     slow.service = Estimate::of(S / 1_000);
     assert!(auto(20).decide(&slow).desired >= 10);
@@ -300,7 +301,7 @@ fn a_burst_on_quick_work_counts_before_a_second_is_over() {
     let mut o = first_calls(0, 0, 1);
     o.service = Estimate::of(S / 50);
     let mut decision = None;
-    // A minute of one call per second, then 200 calls per second that three instances can serve.
+    // One call per second for a minute, then 200 calls per second, which three instances can serve.
     for second in 0..60 {
         o.now_ns = (second + 1) * S;
         o.offered_total = second;

@@ -1,12 +1,13 @@
-//! What a pool says about its room, for invocations that leave for another node or arrive from one.
+//! What a pool reports about its room, for invocations that leave for another node or arrive from
+//! one.
 
 use super::{Instance, Pool, Running, Waiting, Worker};
 use crate::admission::AHEAD_NS;
 
 impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
-    /// Whether no further instance can be started for invocations that wait: there are as many as
-    /// the bounds allow, or the node has no memory for another. `version` is the state of the node's
-    /// books.
+    /// Whether no further instance can be started for waiting invocations, because the bounds allow
+    /// no more or because the node has no memory for another. `version` is the version of the
+    /// node's memory books.
     pub fn is_stuck(&self, version: u64) -> bool {
         let live = self.ready_count() + self.starting.serving;
         let lacks = self.full.is_some_and(|full| full.memory && full.version == version);
@@ -16,8 +17,9 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     /// Whether an invocation that arrives now would wait although no further instance can be
     /// started, or would be refused because the queue is full.
     ///
-    /// An instance that could be given it in advance does not count as free if its oldest invocation
-    /// has already run for longer than advance work may take: it would wait behind that one.
+    /// An instance that takes frames in advance does not count as free if its oldest invocation has
+    /// already run for longer than work sent ahead may take, because the new invocation would have
+    /// to wait for that one.
     pub fn overflows(&self, version: u64, now_ns: u64) -> bool {
         let is_quick = |worker: &Worker<R, I>| {
             let began_ns = worker.calls().iter().map(|(_, call)| call.began_ns()).min();
@@ -34,9 +36,9 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         !self.is_closed() && waits && (is_full || self.is_stuck(version))
     }
 
-    /// Invocations that it could take now: into free places of ready instances, and into instances
-    /// that are starting or could be started in `free_bytes` of memory. Frames that are sent to an
-    /// instance in advance do not count as places.
+    /// How many invocations the pool could take now: into free places of ready instances, and into
+    /// instances that are starting or could be started in `free_bytes` of memory. Frames that are
+    /// sent to an instance in advance do not count as places.
     pub fn places(&self, free_bytes: u64) -> (u32, u32) {
         if self.is_closed() {
             return (0, 0);
@@ -62,7 +64,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         (ready, more.saturating_sub(queued.saturating_sub(free)))
     }
 
-    /// Takes the waiting invocations out of the queue for which `is_guest` is true.
+    /// Removes from the queue the invocations for which `is_guest` returns true, and returns them.
     pub fn take_guests(&mut self, is_guest: impl Fn(&Q) -> bool, now_ns: u64) -> Vec<Q> {
         let mut taken = Vec::new();
         let mut at = 0;

@@ -1,65 +1,66 @@
-//! The life of an instance: starting, ready, ended.
+//! The life of an instance, from its start to its end.
 
 use super::{
     Call, Full, Instance, Pool, Queued, Running, State, Stop, StopReason, Waiting, Worker,
 };
 use crate::budget::Lack;
 
-/// First and longest pause between failed starts.
+/// The first and the longest pause after failed starts.
 const RETRY_MIN_NS: u64 = 1_000_000_000;
 const RETRY_MAX_NS: u64 = 60_000_000_000;
-/// How many instances in a row may die by themselves before their first answer until starts are
+/// How many instances in a row may die by themselves without having answered before starts are
 /// paused.
 const CRASHES_BEFORE_PAUSE: u32 = 3;
-/// How many instances in a row may die during a request, none of them with an answer, until starts
-/// are slowed: then most probably every request ends its instance.
+/// How many instances in a row may die during a request, without an answer from any of them, before
+/// starts are slowed. By then, most probably every request ends its instance.
 const DEATHS_BEFORE_SLOW: u32 = 8;
-/// Pause before a slowed start. It is as long as about ten starts take, so that a function whose
+/// The pause before a slowed start. It is about as long as ten starts, so that a function whose
 /// every request ends its instance uses a tenth of a core. Callers that wait continue to wait.
 const SLOW_NS: u64 = 500_000_000;
-/// Pause before a refused start is requested again while a caller waits for it. It is requested
-/// earlier if memory is given back, but an instance that becomes idle sends no notification.
+/// How long the pool waits before it requests a refused start again while a caller waits for that
+/// start. It requests the start earlier if memory is given back, but an instance that becomes idle
+/// sends no notification.
 const ASK_AGAIN_NS: u64 = 20_000_000;
-/// The same when no caller waits.
+/// The same pause when no caller waits.
 const ASK_AGAIN_QUIET_NS: u64 = 1_000_000_000;
 
-/// An instance that is ready, as its owner describes it.
+/// An instance that has become ready, as its owner describes it.
 #[derive(Debug)]
 pub struct NewInstance<I> {
     /// The instance's number, unique while the node runs.
     pub number: u64,
-    /// The owner's part.
+    /// The owner's part of the instance.
     pub instance: I,
-    /// Invocations that it runs at once.
+    /// The number of invocations that the instance runs at once.
     pub concurrency: u32,
     pub spare: bool,
-    /// When its start began, in nanoseconds; not later than now.
+    /// When the start of the instance began, in nanoseconds; not later than now.
     pub since_ns: u64,
 }
 
 /// What remains of an instance that has ended.
 pub struct Ended<R> {
     pub number: u64,
-    /// How it was being stopped; `None` if it ended by itself.
+    /// How the instance was being stopped; `None` if it ended by itself.
     pub stop: Option<Stop>,
-    /// The invocations that it held.
+    /// The invocations that the instance held.
     pub calls: Vec<Call<R>>,
-    /// If starts are paused because instances die before they answer: how many died in a row, and
-    /// the length of the pause in nanoseconds.
+    /// Set if starts are paused because instances die before they answer: how many instances died
+    /// in a row, and the length of the pause in nanoseconds.
     pub starts_paused: Option<(u32, u64)>,
-    /// Instances that died in a row before they answered anything, including this one.
+    /// How many instances in a row died before they answered anything, including this one.
     pub deaths: u32,
 }
 
 impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
-    /// Counts an instance as starting that was requested explicitly.
+    /// Counts an explicitly requested instance as starting.
     pub fn count_start(&mut self, now_ns: u64) {
         self.ensure_scaling();
         self.starting.serving += 1;
         self.starting.since_ns = now_ns;
     }
 
-    /// Takes a start back that [`Pool::count_start`] counted.
+    /// Takes back a start that [`Pool::count_start`] counted.
     pub fn uncount_start(&mut self) {
         self.starting.give_back(1);
     }
@@ -69,10 +70,10 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.full = None;
     }
 
-    /// The node has no room for `count` of the ordered starts. `version` is the state of the node's
-    /// books, and `room_in_ns` says when there may be room, in nanoseconds from now. Returns the
-    /// invocations that cannot be served before their deadline because there is no instance, and
-    /// whether the lack of memory is new.
+    /// Notes that the node has no room for `count` of the ordered starts. `version` is the version
+    /// of the node's memory books. `room_in_ns` says in how many nanoseconds there may be room.
+    /// Returns the invocations that no instance can serve before their deadline, and whether the
+    /// lack of memory is new.
     pub fn start_refused(
         &mut self,
         count: u32,
@@ -97,15 +98,16 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         (in_vain, is_news)
     }
 
-    /// The node has no room for the ordered spare. A spare never takes room from other functions.
+    /// Notes that the node has no room for the ordered spare. A spare never takes room from other
+    /// functions.
     pub fn spare_refused(&mut self, now_ns: u64) {
         self.starting.spare = 0;
         self.trouble.spare_again_ns = now_ns + ASK_AGAIN_QUIET_NS;
         self.look_by(self.trouble.spare_again_ns);
     }
 
-    /// A start has failed. Returns the waiting invocations, if there is no other instance to wait
-    /// for, and for how long no other start is tried, in nanoseconds.
+    /// Notes that a start has failed. Returns the waiting invocations if there is no other instance
+    /// to wait for, and the time in nanoseconds during which no other start is tried.
     pub fn start_failed(&mut self, spare: bool, text: &str, now_ns: u64) -> (Vec<Q>, u64) {
         self.start_has_ended(spare);
         self.trouble.failures = self.trouble.failures.saturating_add(1);
@@ -119,7 +121,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         (if is_alone { self.take_queue() } else { Vec::new() }, pause_ns)
     }
 
-    /// An instance is ready. Returns its worker's key. Call [`Pool::dispatch`] next.
+    /// Adds an instance that is ready, and returns its worker's key. Call [`Pool::dispatch`] next.
     pub fn add_ready(&mut self, new: NewInstance<I>, now_ns: u64) -> usize {
         let NewInstance { number, instance, concurrency, spare, since_ns } = new;
         let is_unwanted = !spare && self.starting.unwanted > 0;
@@ -150,16 +152,16 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         key
     }
 
-    /// Whether no spare instances are kept because the last one could not be paused.
+    /// Whether no spares are kept because the last one could not be paused.
     pub fn cannot_pause_spares(&self) -> bool {
         self.trouble.no_spares
     }
 
-    /// An instance is known to end by itself, and has begun at most the first `reached` invocations
-    /// that it was given: it gets no more. The others wait again, before all other invocations and
-    /// as if they had never been dispatched. `back` converts each one to a waiting invocation, or
-    /// returns `None` if no caller waits for it. If the pool is closed, they are returned instead,
-    /// the newest first.
+    /// Notes that an instance is about to end by itself, and that it has begun at most the first
+    /// `reached` of the invocations that it was given. The instance gets no further invocations.
+    /// The ones that it has not begun return to the front of the queue, as if they had never been
+    /// dispatched. `back` converts each of them to a waiting invocation, or returns `None` if no
+    /// caller waits for it. If the pool is closed, they are returned instead, newest first.
     pub fn take_back(
         &mut self,
         key: usize,
@@ -182,9 +184,9 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         returned
     }
 
-    /// The process of an instance has ended, for the reason in `text`. Takes its worker out and
-    /// drops the owner's part. Returns `None` if there is no worker with this key. Call
-    /// [`Pool::dispatch`] once the invocations that it held have been handled.
+    /// Notes that the process of an instance has ended for the reason in `text`. Removes its worker
+    /// and drops the owner's part. Returns `None` if there is no worker with this key. Handle the
+    /// invocations that the instance held, then call [`Pool::dispatch`].
     pub fn ended(&mut self, key: usize, text: &str, now_ns: u64) -> Option<Ended<R>> {
         let worker = self.workers.try_remove(key)?;
         self.threads.retain(|(_, of)| *of != key);
@@ -197,7 +199,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         let calls = calls.collect();
         let stop = state.into_stop();
         if stop.as_ref().is_none_or(|stop| stop.hung) {
-            // The instance that could not be paused may be this one.
+            // This may be the instance that could not be paused.
             self.trouble.no_spares = false;
         }
         let mut starts_paused = None;
@@ -205,14 +207,15 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             let trouble = &mut self.trouble;
             trouble.deaths = trouble.deaths.saturating_add(1);
             if had_work {
-                // The request may be the cause, and other callers wait for the next instance, so no
-                // caller is refused. If only such requests arrive, starts are slowed a little.
+                // The request may have killed the instance, and other callers wait for the next
+                // instance, so no caller is refused. If only requests that kill arrive, starts are
+                // slowed a little.
                 if trouble.deaths > DEATHS_BEFORE_SLOW {
                     trouble.slow_until_ns = now_ns + SLOW_NS;
                 }
             } else {
-                // It died by itself before it answered anything. Once or twice may be chance; more
-                // often is a crash loop, which is delayed like failed starts.
+                // The instance died by itself before it answered anything. Once or twice may be
+                // chance. More deaths are a crash loop, which delays starts as failed starts do.
                 trouble.failures = trouble.failures.saturating_add(1);
                 text.clone_into(&mut trouble.last_failure);
                 if trouble.failures >= CRASHES_BEFORE_PAUSE {
@@ -233,7 +236,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         }
     }
 
-    /// Takes out the waiting invocations whose answer is due before any instance can be free.
+    /// Removes from the queue the invocations whose answer is due before any instance can be free.
     fn take_hopeless(&mut self, room_in_ns: Option<u64>, now_ns: u64) -> Vec<Q> {
         let soonest = room_in_ns.map_or(u64::MAX, |room_in_ns| now_ns.saturating_add(room_in_ns));
         let (waiting, hopeless): (Vec<_>, Vec<_>) = std::mem::take(&mut self.queue)
@@ -244,7 +247,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     }
 }
 
-/// The pause after `before` earlier failures: it doubles from the first to the longest.
+/// The pause after `before` earlier failures. It doubles with each failure, from the first to the
+/// longest pause.
 fn pause_ns(before: u32) -> u64 {
     (RETRY_MIN_NS << before.min(6)).min(RETRY_MAX_NS)
 }

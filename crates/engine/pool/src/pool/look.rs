@@ -1,4 +1,4 @@
-//! One look at a pool: deadlines, the autoscaler, spares, pauses and stops.
+//! A look at a pool handles deadlines, the autoscaler, spares, pauses and stops.
 
 use super::orders::{Orders, Start, Stopping};
 use super::own::Unserved;
@@ -6,15 +6,15 @@ use super::{Dispatched, Instance, Pool, Running, State, StopReason, Waiting, Why
 use crate::autoscale::{Decision, Reason};
 use crate::budget::{Rest, rest};
 
-/// An instance that has not ended an invocation this long after its deadline is stuck, or works on an
-/// answer that no caller waits for.
+/// If an instance has not ended an invocation this long after the deadline, it is stuck or works on
+/// an answer for which no caller waits.
 const STUCK_NS: u64 = 1_000_000_000;
-/// Pause between two attempts to pause an instance that could not be paused, for instance because
+/// The pause before another attempt to pause an instance after one has failed, for instance because
 /// the machine has no control groups.
 const PAUSE_AGAIN_NS: u64 = 60_000_000_000;
-/// How late a deadline may be noticed, while there is work.
+/// The maximum delay until a passed deadline is noticed while there is work.
 const TICK_NS: u64 = 20_000_000;
-/// After this long without work only the autoscaler asks for looks.
+/// After this long without work, only the autoscaler requests looks.
 const QUIET_NS: u64 = 1_000_000_000;
 
 /// Why a waiting invocation has expired.
@@ -30,24 +30,24 @@ pub enum Expiry {
 
 /// Invocations whose deadline has passed.
 pub struct Expired<Q> {
-    /// Invocations that waited and have been taken out of the queue.
+    /// Waiting invocations, which have been removed from the queue.
     pub waiting: Vec<(Q, Expiry)>,
-    /// Running invocations, as worker and slot. Their callers have to be answered, and the instance
-    /// has to be informed that no caller waits ([`Worker::note_cancelled`]).
+    /// Running invocations, as worker and slot. The owner must answer their callers, and tell the
+    /// instance that no caller waits any more ([`Worker::note_cancelled`]).
     pub running: Vec<(usize, usize)>,
 }
 
 /// Facts about the node that the pool cannot know.
 #[derive(Debug, Clone, Copy)]
 pub struct Surroundings {
-    /// The state of the node's books: it changes whenever memory is given back.
+    /// The version of the node's memory books, which changes whenever memory is given back.
     pub version: u64,
-    /// Share of the node's memory that is taken, 0 to 1.
+    /// The share of the node's memory that is taken, from 0 to 1.
     pub memory_pressure: f64,
 }
 
 impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
-    /// Finds invocations whose deadline has passed. Call [`Pool::look`] once they have been
+    /// Finds invocations whose deadline has passed. Call [`Pool::look`] once these have been
     /// handled.
     pub fn expire(&mut self, now_ns: u64) -> Expired<Q> {
         let starting = self.workers.is_empty();
@@ -61,7 +61,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             Expiry::Queued
         };
         let mut expired = Expired { waiting: Vec::new(), running: Vec::new() };
-        // Deadlines differ only where callers shortened theirs, so a scan is rarely long.
+        // Deadlines are out of order only if callers shortened theirs, so the scan is rarely long.
         let mut at = 0;
         while let Some(queued) = self.queue.get(at) {
             if queued.waiting.deadline_ns() > now_ns && !queued.waiting.is_abandoned() {
@@ -78,8 +78,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         expired
     }
 
-    /// Kills instances that are stuck, dispatches, carries out a decision of the autoscaler if one
-    /// is due, keeps spares, pauses idle instances, and stops those that are not wanted.
+    /// Kills stuck instances, dispatches, carries out a decision of the autoscaler if one is due,
+    /// keeps spares, pauses idle instances, and stops instances that are not wanted.
     pub fn look(
         &mut self,
         around: Surroundings,
@@ -108,14 +108,14 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         orders.sleep_ns = if orders.rests {
             orders.next_ns.map(until)
         } else {
-            // A decision that is due before the next tick is not delayed until that tick.
+            // If a decision is due before the next tick, the look does not wait for the tick.
             Some(orders.next_ns.map_or(TICK_NS, until).min(TICK_NS))
         };
         orders
     }
 
-    /// Whether processor time and memory of instances should be read now, because the autoscaler's
-    /// rule depends on them ([`Worker::record_usage`]).
+    /// Whether the owner should now read the processor time and memory of instances, because the
+    /// autoscaler's rule depends on them ([`Worker::record_usage`]).
     pub fn wants_measures(&mut self, now_ns: u64) -> bool {
         self.scaling.as_mut().is_some_and(|scaling| scaling.wants_measures(now_ns))
     }
@@ -139,7 +139,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         let Some(decision) = self.decide(around.memory_pressure, now_ns) else { return };
         let ready = self.at_hand_count();
         let min = self.bounds.min;
-        // An instance that is kept only for the next invocation is not replaced when it dies.
+        // An instance that is kept only for the next invocation is not replaced if it dies.
         let kept_only = decision.reason == Reason::KeepAlive && ready + self.starting.serving == 0;
         let mut desired = if kept_only { min } else { decision.desired };
         self.asked_for = self.asked_for.filter(|(_, until_ns)| now_ns < *until_ns);
@@ -147,17 +147,17 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             desired = desired.max(count.min(ready + self.starting.serving));
             self.look_by(until_ns);
         }
-        // How many are kept, and how many are started if there are fewer.
+        // How many instances are kept, and how many there are once missing ones are started.
         let mut kept = desired;
         let unserved = if self.is_divided() { self.unserved() } else { Unserved::default() };
         if self.is_divided() {
-            // As long as nobody waits, those that rest serve the callers that there are.
+            // As long as nobody waits, the resting instances serve the present callers.
             let wished = if self.queue.is_empty() { min } else { desired };
             desired = wished.max(self.owned_busy_count() + unserved.count);
             kept = kept.max(desired);
         }
-        // A spare that is starting serves if it is needed by then. Instances beyond the limit of
-        // simultaneous starts are requested again when one of these is ready or has failed.
+        // A spare that is starting will serve if it is needed by then. Instances beyond the limit
+        // of simultaneous starts are requested again when a start has succeeded or failed.
         let on_their_way = self.starting.serving + self.starting.spare;
         let starts_max = self.rules.starts_max;
         let mut missing = desired
@@ -166,7 +166,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         if self.is_divided() {
             missing = self.make_place(missing, unserved, now_ns, orders);
         }
-        // Paused instances that have served count as ready.
+        // Paused instances that have already served count as ready.
         while missing > 0 && self.resume_spare() {
             missing -= 1;
         }
@@ -184,7 +184,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             self.count_starts(missing, now_ns);
             orders.start = Some(Start { count: missing, why, evict });
         }
-        // Only ready instances are stopped. A starting one is judged when it is ready.
+        // Only ready instances are stopped. An instance that is starting is judged once it is
+        // ready.
         let is_idle = decision.reason == Reason::Idle;
         let reason = if is_idle { StopReason::Idle } else { StopReason::Surplus };
         for _ in kept..ready {
@@ -193,8 +194,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         }
     }
 
-    /// Chooses the instance to stop when fewer are wanted: the one that has been idle longest,
-    /// otherwise the least busy one.
+    /// Stops one instance when fewer are wanted: the instance that has been idle longest, or the
+    /// least busy one if none is idle. Returns the number of the instance.
     pub(super) fn drain_surplus(&mut self, reason: StopReason, why: Why) -> Option<u64> {
         let workers = self.workers.iter_mut().map(|(_, worker)| worker);
         let worker = workers
@@ -204,9 +205,9 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         Some(worker.number())
     }
 
-    /// Lets the least busy instance stop when it has ended its invocations, so that a namespace with
-    /// less than its share gets memory. The number of the instance; `None` if there is none, or if the
-    /// function `keeps_minimum` and has no more than that.
+    /// Stops the least busy instance once its invocations have ended, so that a namespace with less
+    /// than its share gets memory. Returns the number of the instance, or `None` if there is no
+    /// instance or the function `keeps_minimum` and has no more than the minimum.
     pub fn give_way(&mut self, why: Why, keeps_minimum: bool) -> Option<u64> {
         if self.is_closed() || (keeps_minimum && self.ready_count() <= self.bounds.min) {
             return None;
@@ -215,7 +216,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         resting.or_else(|| self.drain_surplus(StopReason::Evicted, why))
     }
 
-    /// If memory was given back to the node since a start was refused, the next decision is due.
+    /// Makes a decision due if memory was given back to the node since a start was refused.
     fn notice_room(&mut self, version: u64) {
         if let Some(full) = &mut self.full
             && full.version != version
@@ -226,9 +227,9 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         }
     }
 
-    /// Orders the missing instances among those that are kept loaded and paused.
+    /// Orders an instance if there are fewer spares than should be kept loaded and paused.
     fn keep_spares(&mut self, now_ns: u64, orders: &mut Orders) {
-        // Instances that a caller waits for have precedence.
+        // Instances for which a caller waits take precedence.
         let have = self.spare_count() + self.starting.spare;
         let live = self.ready_count() + self.starting.serving + have;
         let room = self.bounds.max.saturating_sub(live);
@@ -241,7 +242,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         if now_ns < not_before {
             self.look_by(not_before);
         } else if on_their_way == 0 && self.queue.is_empty() {
-            // One at a time, because no caller waits for them.
+            // Only one spare starts at a time, because no caller waits for spares.
             self.starting.spare = 1;
             orders.start_spare = true;
         }
@@ -264,7 +265,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         }
     }
 
-    /// Whether no invocation runs or waits, and none has for a while.
+    /// Whether no invocation runs or waits, and none has run for a while.
     fn rests(&self, now_ns: u64) -> bool {
         let goes = |worker: &Worker<R, I>| worker.is_draining() || worker.is_ending();
         let busy = |worker: &Worker<R, I>| goes(worker) || !worker.calls().is_empty();
@@ -273,7 +274,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.queue.is_empty() && !workers.any(|worker| busy(worker) || recent(worker))
     }
 
-    /// When the next decision is due if nothing changes.
+    /// The time at which the next decision is due if nothing changes.
     fn next_ns(&self, now_ns: u64) -> Option<u64> {
         let scaling = self.scaling.as_ref()?;
         let live = self.at_hand_count() + self.starting.serving;
@@ -282,12 +283,12 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             && live < self.bounds.max
             && now_ns >= self.trouble.until_ns()
             && !is_full;
-        // One decision serves all waiting invocations, and it is made soon.
+        // One decision serves all waiting invocations and is due soon.
         let for_waiting = may_start.then(|| scaling.next_ns(live));
         for_waiting.into_iter().chain(scaling.look_ns()).chain(self.next_pause_ns()).min()
     }
 
-    /// When the next idle instance is to be paused.
+    /// The time at which the next idle instance is to be paused.
     fn next_pause_ns(&self) -> Option<u64> {
         let after_ns = self.rules.pause_after_ns?;
         let pausable =

@@ -1,11 +1,12 @@
-//! The pool of a revision: its one queue, and the instances that take from it.
+//! The pool of a revision: its single queue, and the instances that take from the queue.
 //!
-//! The queue stands in front of all instances (late binding): the instance that first has room
+//! The queue stands in front of all instances (late binding), so that the first instance with room
 //! takes the oldest invocation. The pool decides which instance runs which invocation, how many
-//! instances there are, and what happens to each of them ([`State`] lists the transitions). It has
-//! no clock, no lock and no task: every method takes the time as an argument, in nanoseconds of a
-//! clock that never goes back, and acts on an instance only through [`Instance`]. The daemon drives
-//! it behind one short lock per revision; the simulator drives the same type on a virtual clock.
+//! instances there are, and what happens to each instance ([`State`] lists the transitions). The
+//! pool has no clock, no lock and no task. Every method takes the time as an argument, in
+//! nanoseconds of a clock that never goes back, and acts on an instance only through [`Instance`].
+//! The daemon drives the pool behind one short lock per revision; the simulator drives the same
+//! type on a virtual clock.
 //!
 //! # How it is driven
 //!
@@ -16,7 +17,8 @@
 //!    instance was added or has ended, and not later than [`Orders::sleep_ns`] after the last look.
 //! 3. Starts that `look` orders are counted as starting. Each of them ends in exactly one of
 //!    [`Pool::add_ready`], [`Pool::start_failed`] and [`Pool::start_refused`].
-//! 4. When the process of an instance has ended, whatever the reason, [`Pool::ended`] takes it out.
+//! 4. When the process of an instance has ended, for whatever reason, [`Pool::ended`] removes the
+//!    instance.
 
 mod guests;
 mod life;
@@ -60,25 +62,26 @@ pub use worker::{Call, Calls, State, Stop, StopReason, Worker};
 
 /// An invocation that waits in the queue.
 pub trait Waiting {
-    /// When it arrived, in nanoseconds.
+    /// When the invocation arrived, in nanoseconds.
     fn received_ns(&self) -> u64;
-    /// When its answer is due, in nanoseconds.
+    /// When the answer is due, in nanoseconds.
     fn deadline_ns(&self) -> u64;
-    /// Whether no caller waits for its answer any more.
+    /// Whether the caller has stopped waiting for the answer.
     fn is_abandoned(&self) -> bool {
         false
     }
-    /// The thread whose task waits for its answer, if that matters; see [`Instance::thread`].
+    /// The thread whose task waits for the answer, if that matters; see [`Instance::thread`].
     fn thread(&self) -> Option<usize> {
         None
     }
-    /// The name of its caller, if that is known. Asked only if instances are kept for single callers.
+    /// The caller's name, if it is known. The pool asks only if instances are kept for single
+    /// callers.
     fn caller(&self) -> Option<&[u8]> {
         None
     }
 }
 
-/// The caller of an invocation, as the node has told it the function.
+/// The caller of an invocation, as the node names it to the function.
 pub fn caller_of(head: &Head) -> Option<&[u8]> {
     let mut fields = headers(head.headers());
     fields.find(|(name, _)| *name == CALLER_FIELD).map(|(_, value)| value)
@@ -86,81 +89,81 @@ pub fn caller_of(head: &Head) -> Option<&[u8]> {
 
 /// An invocation inside an instance.
 pub trait Running {
-    /// When its answer is due, in nanoseconds; `None` if its answer has begun, or no caller waits
-    /// for it.
+    /// When the answer is due, in nanoseconds. `None` if the answer has begun, or if no caller
+    /// waits for it.
     fn due_ns(&self) -> Option<u64>;
-    /// Whether another instance can run it, as long as this one has not begun it.
+    /// Whether another instance may run the invocation, as long as this one has not begun it.
     fn can_be_given_back(&self) -> bool {
         false
     }
 }
 
-/// The operations of a pool on an instance. Every method is called under the lock of the pool's
-/// owner and must not block.
+/// The operations that a pool performs on an instance. Every method is called under the lock of the
+/// pool's owner and must not block.
 pub trait Instance {
-    /// Whether it cannot be given anything more at the moment, whatever number of invocations it
-    /// holds.
+    /// Whether the instance can take nothing more at the moment, however many invocations it holds.
     fn is_full(&self) -> bool {
         false
     }
-    /// Whether it may be given further invocations in advance while it runs others, if they are
-    /// short.
+    /// Whether the instance may be given further invocations in advance while it runs short ones.
     fn takes_ahead(&self) -> bool {
         false
     }
-    /// The thread that serves it, if that matters: an invocation of a task on the same thread costs
-    /// less.
+    /// The thread that serves the instance, if that matters. An invocation from a task on the same
+    /// thread costs less.
     fn thread(&self) -> Option<usize> {
         None
     }
-    /// Pauses its processes, or lets them continue; returns `false` if they could not be paused.
+    /// Pauses or resumes the processes of the instance. Returns `false` if they could not be
+    /// paused.
     fn set_paused(&mut self, paused: bool) -> bool;
-    /// The instance has been chosen to exit, so its memory will be given back. Called once at most,
-    /// before `ask_to_exit`.
+    /// Notes that the instance has been chosen to exit, so its memory will be given back. Called at
+    /// most once, before `ask_to_exit`.
     fn leaving(&mut self) {}
-    /// Asks it to exit. It holds no invocation and gets no more.
+    /// Asks the instance to exit. At this point it holds no invocation, and it will get none.
     fn ask_to_exit(&mut self);
-    /// How long it may take to exit after it was asked to; then it is killed.
+    /// How long the instance may take to exit after it was asked. Then it is killed.
     fn exit_grace_ns(&self) -> u64 {
         EXIT_NS
     }
-    /// Ends its processes at once.
+    /// Kills the processes of the instance at once.
     fn kill(&mut self);
 }
 
-/// A draining instance that has not exited this long after it was asked to is killed, unless it says
-/// another time.
+/// How long a draining instance may take to exit after it was asked, unless it names another time.
+/// Then it is killed.
 const EXIT_NS: u64 = 1_000_000_000;
 
-/// The rules for all instances of a revision.
+/// The settings for all instances of a revision.
 #[derive(Debug, Clone)]
 pub struct Rules {
     /// The rule that chooses the instance for an invocation.
     pub balance: Balance,
     /// The policy that determines the number of instances.
     pub policy: Policy,
-    /// The number of invocations that may wait.
+    /// The maximum number of waiting invocations.
     pub queue_max: u32,
-    /// Instances that are kept loaded and paused in addition to those that serve.
+    /// The number of instances that are kept loaded and paused in addition to those that serve.
     pub spares: u32,
-    /// How long an instance is idle until it is paused, in nanoseconds; `None` for never.
+    /// How long an instance must be idle before it is paused, in nanoseconds; `None` for never.
     pub pause_after_ns: Option<u64>,
-    /// Invocations that an instance runs at once; used until an instance has reported its own value.
+    /// The number of invocations that an instance runs at once, until an instance reports its own
+    /// number.
     pub concurrency: u32,
     /// Processor time that an instance may use, in thousandths of a core.
     pub cpu_millis_per_instance: u32,
     /// Memory that an instance may use, in bytes.
     pub memory_limit_bytes: u64,
-    /// Starts that may be under way at the same time. A start is mostly processor work, so more starts
-    /// than cores make each start later and take the processor from instances that serve.
+    /// The maximum number of starts under way at the same time. A start is mostly processor work,
+    /// so more starts than cores delay each start and take the processor from instances that serve.
     pub starts_max: u32,
 }
 
 impl Rules {
-    /// Starts of one function under way at once, per core.
+    /// How many starts of one function may be under way at once, per core.
     pub const STARTS_PER_CORE: u32 = 2;
 
-    /// The rules of a function on a node with `cores` cores.
+    /// The rules for a function on a node with `cores` cores.
     pub fn of(spec: &FunctionSpec, cores: u32) -> Self {
         let concurrency = spec.limits.concurrency.unwrap_or(match spec.answered_by() {
             Runtime::Python => 1,
@@ -170,7 +173,7 @@ impl Rules {
             Runtime::Server => CONCURRENCY_DEFAULT_SERVER,
             Runtime::Chain => CONCURRENCY_DEFAULT_CHAIN,
         });
-        // Without a limit, an interpreter with one thread uses one core at most; other programs use
+        // Without a limit, an interpreter with one thread uses at most one core. Other programs use
         // all cores.
         let cores_used = match spec.runtime {
             Runtime::Python | Runtime::Node | Runtime::Chain => 1,
@@ -193,19 +196,20 @@ impl Rules {
 /// An invocation that was taken into the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Submitted {
-    /// The number by which [`Pool::withdraw`] finds it; 1 and more, unique in this pool.
+    /// The number that identifies the invocation for [`Pool::withdraw`]. It is at least 1 and
+    /// unique in this pool.
     pub serial: u64,
-    /// The invocation waits, and no look has been asked for since the last decision: call
-    /// [`Pool::look`] soon.
+    /// Whether the invocation waits and no look has been requested since the last decision. If so,
+    /// call [`Pool::look`] soon.
     pub asks: bool,
 }
 
-/// Why an invocation was not taken into the queue.
+/// Why an invocation was not accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     Closed,
-    /// The last start failed for this reason, there is no instance, and the pause before the next
-    /// start has not ended.
+    /// There is no instance because the last start failed, and the pause before the next start has
+    /// not ended. The text is the reason of the failure.
     NotStarted(String),
     QueueFull {
         /// See [`Submitted::asks`].
@@ -213,26 +217,25 @@ pub enum Refusal {
     },
 }
 
-/// An invocation that is given to an instance. The closure passed to [`Pool::dispatch`] converts it
-/// to the data that is kept while the invocation runs.
+/// An invocation that is being given to an instance. The closure passed to [`Pool::dispatch`]
+/// converts it to the data that is kept while the invocation runs.
 pub struct Dispatched<'a, Q, I> {
     pub instance: &'a mut I,
     /// The key of the instance's worker.
     pub worker: usize,
-    /// The slot of the invocation in that worker.
+    /// The slot that the invocation takes in that worker.
     pub slot: usize,
-    /// The number of the invocation.
+    /// The serial number of the invocation.
     pub serial: u64,
-    /// The invocation.
     pub waiting: Q,
-    /// The part of its wait during which an instance was being started, in nanoseconds.
+    /// The part of the invocation's wait during which an instance was starting, in nanoseconds.
     pub init_ns: u64,
 }
 
 /// Where a withdrawn invocation was.
 #[derive(Debug)]
 pub enum Withdrawn<Q> {
-    /// It waited and has been taken out of the queue.
+    /// It was waiting and has been removed from the queue.
     Waiting(Q),
     /// An instance holds it.
     Running { worker: usize, slot: usize },
@@ -244,55 +247,56 @@ pub enum Withdrawn<Q> {
 struct Starting {
     serving: u32,
     spare: u32,
-    /// Of those that will serve, how many stop at once when they are ready, because the owner has
-    /// asked for fewer since. A start cannot be interrupted.
+    /// How many of the `serving` starts stop as soon as they are ready, because the owner has asked
+    /// for fewer instances since. A start cannot be interrupted.
     unwanted: u32,
-    /// Since when the oldest of those that will serve has been starting.
+    /// When the oldest of the `serving` starts began.
     since_ns: u64,
 }
 
 impl Starting {
-    /// Starts of instances that would have served have ended, or are not made.
+    /// Stops counting starts of serving instances, because these starts have ended or are not
+    /// carried out.
     fn give_back(&mut self, count: u32) {
         self.serving = self.serving.saturating_sub(count);
         self.unwanted = self.unwanted.min(self.serving);
     }
 }
 
-/// Recent failures, and until when nothing is tried because of them.
+/// Recent failures, and the times until which nothing is tried because of them.
 #[derive(Debug, Default)]
 struct Trouble {
-    /// Failed starts in a row, and until when no other start is tried.
+    /// The number of failed starts in a row, and the time until which no other start is tried.
     failures: u32,
     retry_at_ns: u64,
     last_failure: String,
-    /// Instances in a row that died before they answered anything, and until when no other is
-    /// started because of them. Unlike a failed start, this causes no refusals.
+    /// How many instances in a row died before they answered anything, and the time until which no
+    /// other is started for that reason. Unlike a failed start, this causes no refusals.
     deaths: u32,
     slow_until_ns: u64,
-    /// Until when no spare instance is tried: the node had no room for it.
+    /// The time until which no spare is tried, because the node had no room for one.
     spare_again_ns: u64,
-    /// An instance that should be a spare could not be paused: another one would only serve as
-    /// well.
+    /// Whether spares are impossible, because an instance that should have become a spare could not
+    /// be paused. A further attempt would only produce another ordinary instance.
     no_spares: bool,
     /// No instance is paused before this time, because the last attempt to pause one failed.
     pause_again_ns: u64,
 }
 
 impl Trouble {
-    /// Until when no instance that would serve is started.
+    /// The time until which no serving instance is started.
     fn until_ns(&self) -> u64 {
         self.retry_at_ns.max(self.slow_until_ns)
     }
 }
 
-/// The node had no room for another instance.
+/// The refusal of a start because the node had no room for another instance.
 #[derive(Debug, Clone, Copy)]
 struct Full {
-    /// Memory is short, not only the right to start now.
+    /// Whether memory is short. Otherwise, too many instances are starting at the moment.
     memory: bool,
-    /// The version of the node's books at the time of the refusal. While it is unchanged, no start is
-    /// tried before `until_ns`.
+    /// The version of the node's memory books at the time of the refusal. While the version is
+    /// unchanged, no start is tried before `until_ns`.
     version: u64,
     until_ns: u64,
 }
@@ -303,32 +307,35 @@ struct Queued<Q> {
     waiting: Q,
 }
 
-/// Queue and instances of one revision. See the module's documentation.
+/// The queue and the instances of one revision. See the module's documentation.
 #[derive(Debug)]
 pub struct Pool<Q, R, I> {
     rules: Rules,
     bounds: Bounds,
     queue: VecDeque<Queued<Q>>,
     workers: Slab<Worker<R, I>>,
-    /// The threads that serve the workers, with their keys; only of those on a known thread. The workers
-    /// know them, too, but to ask all of them would read what other threads have just written.
+    /// Pairs of a thread and the key of a worker that the thread serves; a worker without a known
+    /// thread has no entry. The workers know their threads, too, but asking all of them would read
+    /// memory that other threads have just written.
     threads: Vec<(usize, usize)>,
-    /// The invocations inside all workers, which are not counted for the same reason.
+    /// The number of invocations inside all workers. It is kept as a total, because counting would
+    /// also read memory that other threads have just written.
     in_flight: Total,
     starting: Starting,
-    /// When an instance last became ready, and when its start had begun.
+    /// The time at which an instance last became ready, and the time at which that start began.
     last_ready_ns: u64,
     last_ready_since_ns: u64,
     trouble: Trouble,
     full: Option<Full>,
-    /// Instances that the owner asked for, and until when they are kept even if no calls arrive.
+    /// The number of instances that the owner asked for, and the time until which they are kept
+    /// even if no calls arrive.
     asked_for: Option<(u32, u64)>,
-    /// If the pool takes no new invocations, the reason. The queue is empty from then on.
+    /// Why the pool takes no new invocations, if it is closed. The queue is empty from then on.
     closed: Option<StopReason>,
     scaling: Option<Box<Scaling>>,
     next_serial: u64,
-    /// The data of the balancing rule: choices so far, random numbers, and space for a list of the
-    /// instances.
+    /// The data of the balancing rule: the number of choices so far, random numbers, and space for
+    /// a list of the instances.
     turn: u64,
     random: Xoshiro256PlusPlus,
     line_up: Vec<Candidate>,
@@ -358,8 +365,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         }
     }
 
-    /// Sets the seed of the balancing rule's random numbers. Without it every pool draws the same
-    /// ones.
+    /// Sets the seed of the balancing rule's random numbers. Without it, every pool draws the same
+    /// numbers.
     pub fn seed(&mut self, seed: u64) {
         self.random = Xoshiro256PlusPlus::seed_from_u64(seed);
     }
@@ -383,29 +390,30 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.workers.iter_mut()
     }
 
-    /// Instances that are ready or paused, and those that end although they were not stopped.
-    /// Spares do not count. Visits each instance, like all these counts.
+    /// The number of instances that are ready or paused, or are ending although nobody stopped
+    /// them. Spares do not count. Like the other counts, it visits each instance.
     pub fn ready_count(&self) -> u32 {
         let ready = |worker: &Worker<R, I>| !worker.is_draining() && !worker.is_spare();
         self.workers.iter().filter(|(_, worker)| ready(worker)).count() as u32
     }
 
-    /// Instances that are kept loaded and paused in addition to those that serve.
+    /// The number of instances that are kept loaded and paused in addition to those that serve.
     pub fn spare_count(&self) -> u32 {
         self.workers.iter().filter(|(_, worker)| worker.is_spare()).count() as u32
     }
 
-    /// Instances that are starting and will serve.
+    /// The number of instances that are starting and will serve.
     pub fn starting_count(&self) -> u32 {
         self.starting.serving
     }
 
-    /// How many of those stop at once when they are ready, unless they are needed by then.
+    /// How many of the starting instances stop as soon as they are ready, unless they are needed by
+    /// then.
     pub fn unwanted_count(&self) -> u32 {
         self.starting.unwanted
     }
 
-    /// Since when the oldest of those has been starting, in nanoseconds.
+    /// When the oldest start that is under way began, in nanoseconds.
     pub fn starting_since_ns(&self) -> u64 {
         self.starting.since_ns
     }
@@ -415,7 +423,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.queue.len()
     }
 
-    /// When the answer of the invocation that has waited longest is due, in nanoseconds.
+    /// When the answer to the first invocation in the queue is due, in nanoseconds.
     pub fn oldest_deadline_ns(&self) -> Option<u64> {
         self.queue.front().map(|queued| queued.waiting.deadline_ns())
     }
@@ -425,20 +433,20 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.closed.is_some()
     }
 
-    /// Whether no instance starts, and no invocation runs or waits.
+    /// Whether no instance is starting, and no invocation runs or waits.
     pub fn is_quiet(&self) -> bool {
         self.queue.is_empty()
             && self.workers.is_empty()
             && self.starting.serving + self.starting.spare == 0
     }
 
-    /// Whether instances are kept whatever the demand, so that the pool needs looks even when it is
+    /// Whether instances are kept even without demand, so that the pool needs looks even when it is
     /// idle.
     pub fn keeps_some(&self) -> bool {
         self.closed.is_none() && (self.bounds.min > 0 || self.rules.spares > 0)
     }
 
-    /// Why the last start failed, if it did.
+    /// Why the last start failed, if it failed.
     pub fn last_failure(&self) -> Option<&str> {
         (self.trouble.failures > 0).then_some(self.trouble.last_failure.as_str())
     }
@@ -453,7 +461,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.scaling.as_ref().map_or_else(Known::default, |scaling| scaling.known())
     }
 
-    /// Recently offered invocations per second; 0 before the first one.
+    /// The recent demand in offered invocations per second; 0 before the first one.
     pub fn demand_per_s(&self) -> f64 {
         self.scaling.as_ref().map_or(0.0, |scaling| scaling.demand_per_s())
     }
@@ -467,7 +475,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
 
     // Requests of the owner.
 
-    /// Sets other bounds from now on.
+    /// Sets the bounds from now on.
     pub fn set_bounds(&mut self, bounds: Bounds) {
         self.bounds = bounds;
         if let Some(scaling) = &mut self.scaling {
@@ -475,12 +483,12 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         }
     }
 
-    /// Makes the autoscaler. A pool without work has none.
+    /// Creates the autoscaler if there is none. A pool that never had work has none.
     pub fn ensure_scaling(&mut self) {
         self.scaling.get_or_insert_with(|| Box::new(Scaling::new(&self.rules, self.bounds)));
     }
 
-    /// Begins with what the previous revision has learned.
+    /// Takes over what the previous revision has learned.
     pub fn inherit(&mut self, before: &Self) {
         if let Some(learnt) = &before.scaling {
             self.ensure_scaling();
@@ -491,10 +499,10 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
     }
 
     /// Stops idle instances until `count` are left, or counts missing instances as starting.
-    /// Returns the numbers of the stopped instances, and how many instances to start. For `hold_ns`
-    /// at most, the autoscaler does not stop the started instances. At least `min` of the bounds
-    /// stay. Starting instances beyond that number stop when they are ready, unless an invocation
-    /// waits by then.
+    /// Returns the numbers of the stopped instances, and how many instances to start. For at most
+    /// `hold_ns`, the autoscaler does not stop the started instances. At least as many instances
+    /// stay as the bounds require. Starting instances beyond `count` stop when they are ready,
+    /// unless an invocation waits by then.
     pub fn scale_to(&mut self, count: u32, hold_ns: u64, now_ns: u64) -> (Vec<u64>, u32) {
         self.ensure_scaling();
         let count = count.min(self.bounds.max);
@@ -518,8 +526,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         (stopped, missing)
     }
 
-    /// Takes no new invocations from now on; instances stop when the invocations that they hold
-    /// have ended. Returns the waiting invocations, oldest first.
+    /// Closes the pool: it takes no new invocations, and each instance stops once the invocations
+    /// that it holds have ended. Returns the waiting invocations, oldest first.
     pub fn close(&mut self, reason: StopReason, now_ns: u64) -> Vec<Q> {
         self.closed.get_or_insert(reason);
         let waiting = self.take_queue();
@@ -530,9 +538,9 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         waiting
     }
 
-    /// Stops an idle instance so that another function can use its memory. `text` makes the
-    /// sentence for it from the time for which the instance has been idle, in nanoseconds. Returns
-    /// whether there is an instance with this number that may be stopped.
+    /// Stops an idle instance so that another function can use its memory. `text` receives the time
+    /// for which the instance has been idle, in nanoseconds, and returns the sentence that explains
+    /// the stop. Returns whether there is an instance with this number that may be stopped.
     pub fn evict(&mut self, number: u64, text: impl FnOnce(u64) -> String, now_ns: u64) -> bool {
         if self.dispensable() == 0 {
             return false;
@@ -548,8 +556,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         true
     }
 
-    /// How many instances may be stopped to make room for other functions. Instances that the bounds
-    /// keep do not count; the result is 0 while invocations wait.
+    /// How many instances may be stopped to make room for other functions. Instances that the
+    /// bounds require do not count. The result is 0 while invocations wait.
     pub fn dispensable(&self) -> usize {
         if self.is_closed() || !self.queue.is_empty() {
             return 0;
@@ -559,12 +567,12 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
 
     // The path of an invocation.
 
-    /// Takes an invocation into the queue. One that `was_accepted` before is taken however many
-    /// invocations wait. Call [`Pool::dispatch`] next.
+    /// Puts an invocation into the queue. An invocation that `was_accepted` before is taken however
+    /// many invocations wait. Call [`Pool::dispatch`] next.
     ///
     /// # Errors
     ///
-    /// Gives the invocation back with the reason why it was not taken.
+    /// Returns the invocation with the reason why it was not taken.
     pub fn submit(
         &mut self,
         waiting: Q,
@@ -584,7 +592,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         let serial = self.next_serial;
         let queue_max = if was_accepted { u32::MAX } else { self.rules.queue_max };
         let admission = match self.is_divided() {
-            // Invocations that wait for other instances are in nobody's way.
+            // Invocations that wait for other instances do not delay this one.
             true if self.has_own_room(waiting.caller()) => Admission::Dispatch,
             true => admit(false, self.queue.len(), queue_max),
             false => admit(self.has_room(), self.queue.len(), queue_max),
@@ -604,14 +612,15 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         Ok(Submitted { serial, asks })
     }
 
-    /// Puts an invocation that an instance held when it ended into the queue again, behind those
-    /// that have not run yet, because it may have caused the instance's end.
+    /// Puts an invocation into the queue again after the instance that held it has ended. It goes
+    /// behind those that have not run yet, because it may have caused the end of the instance.
     pub fn requeue(&mut self, serial: u64, waiting: Q) {
         self.queue.push_back(Queued { serial, waiting });
     }
 
     /// Gives waiting invocations, oldest first, to instances with room, and resumes paused
-    /// instances for the rest. `begin` converts each one to the data that is kept while it runs.
+    /// instances for the rest. `begin` converts each invocation to the data that is kept while it
+    /// runs.
     pub fn dispatch(&mut self, now_ns: u64, mut begin: impl FnMut(Dispatched<'_, Q, I>) -> R) {
         if self.is_divided() {
             self.dispatch_to_own(now_ns, &mut begin);
@@ -629,12 +638,12 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.settle(now_ns);
     }
 
-    /// Takes an invocation as [`Pool::submit`] does, and dispatches. One that need not wait does not
-    /// pass through the queue.
+    /// Takes an invocation as [`Pool::submit`] does, and dispatches it. An invocation that need not
+    /// wait does not pass through the queue.
     ///
     /// # Errors
     ///
-    /// As those of [`Pool::submit`].
+    /// The same as those of [`Pool::submit`].
     pub fn offer(
         &mut self,
         waiting: Q,
@@ -680,8 +689,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         worker.begin(serial, now_ns, running);
     }
 
-    /// Finds an invocation that no caller waits for any more, and takes it out of the queue if it
-    /// waits.
+    /// Finds an invocation for which no caller waits any more, and removes it from the queue if it
+    /// is waiting.
     pub fn withdraw(&mut self, serial: u64, now_ns: u64) -> Withdrawn<Q> {
         if let Some(at) = self.queue.iter().position(|queued| queued.serial == serial)
             && let Some(queued) = self.queue.remove(at)
@@ -698,7 +707,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         Withdrawn::Unknown
     }
 
-    /// An instance has answered, so earlier failures no longer count.
+    /// Notes that an instance has answered, so that earlier failures no longer count.
     pub fn answered(&mut self) {
         if self.trouble.failures > 0 || self.trouble.deaths > 0 {
             (self.trouble.failures, self.trouble.retry_at_ns) = (0, 0);
@@ -719,12 +728,12 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         std::mem::take(&mut self.queue).into_iter().map(|queued| queued.waiting).collect()
     }
 
-    /// Whether a worker could take an invocation now, possibly after it is resumed.
+    /// Whether a worker could take an invocation now, if necessary after being resumed.
     fn has_room(&self) -> bool {
         self.workers.iter().any(|(_, worker)| worker.room() > 0 || worker.is_paused())
     }
 
-    /// Resumes a paused instance: one that has served before is preferred.
+    /// Resumes a paused instance, preferably one that has served before.
     fn resume_one(&mut self) -> Option<usize> {
         let paused = self.workers.iter_mut().filter(|(_, worker)| worker.is_paused());
         let (key, worker) = paused.min_by_key(|(_, worker)| worker.is_spare())?;
@@ -732,7 +741,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         Some(key)
     }
 
-    /// Lets a spare instance serve from now on; returns whether there was one.
+    /// Lets a spare serve from now on. Returns whether there was a spare.
     fn resume_spare(&mut self) -> bool {
         let mut spares = self.workers.iter_mut().filter(|(_, worker)| worker.is_spare());
         let Some((_, worker)) = spares.next() else { return false };
@@ -740,25 +749,25 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         true
     }
 
-    /// Whether a look must be asked for, for an invocation that cannot be dispatched.
+    /// Whether the caller must request a look for an invocation that cannot be dispatched.
     fn ask(&mut self) -> bool {
         self.scaling.as_mut().is_some_and(|scaling| scaling.asks())
     }
 
-    /// Updates the autoscaler's integrals; call it after every change of the running or waiting
-    /// invocations. Returns whether the autoscaler needs to know of this change.
+    /// Updates the autoscaler's integrals. Call it after every change in the number of running or
+    /// waiting invocations. Returns whether the autoscaler needs to know of this change.
     pub fn settle(&mut self, now_ns: u64) -> bool {
         let running = self.in_flight();
         let queued = self.queue.len() as u32;
         self.scaling.as_mut().is_some_and(|scaling| scaling.settle(running + queued, now_ns))
     }
 
-    /// Invocations inside instances.
+    /// The number of invocations inside instances.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.get()
     }
 
-    /// Requests a look at `at_ns` at the latest.
+    /// Requests a look not later than `at_ns`.
     fn look_by(&mut self, at_ns: u64) {
         if let Some(scaling) = &mut self.scaling {
             scaling.look_by(at_ns);

@@ -1,10 +1,11 @@
-//! Instances of their own: with the rules `per-caller` and `per-call`, no instance serves two callers,
-//! or two invocations.
+//! Instances with an owner. With the rule `per-caller`, no instance serves two callers; with
+//! `per-call`, no instance serves two invocations.
 //!
-//! An instance that has served nobody is open to everybody. The first invocation makes it that of its
-//! caller (or of itself), and nothing makes it open again. The autoscaler counts only the instances
-//! that are open or busy: one that rests for a caller is no help for others. Below, the pool adds what
-//! the autoscaler cannot know: which callers wait without an instance, and who gives way to them.
+//! An instance that has served nobody is open to every caller. With its first invocation it becomes
+//! the instance of that caller (or of that invocation), and it never becomes open again. The
+//! autoscaler counts only instances that are open or busy, because an instance that rests for its
+//! caller does not help other callers. This file adds what the autoscaler cannot know: which
+//! waiting callers have no instance, and which instances give way to them.
 
 use mote_spec::policy::Balance;
 
@@ -12,27 +13,28 @@ use super::orders::{Orders, Stopping};
 use super::owner::Owner;
 use super::{Dispatched, Instance, Pool, Queued, Running, StopReason, Waiting, Why, Worker};
 
-/// How long an invocation waits for an instance of its own, while there are as many as there may be,
-/// before a busy one gives way: it takes nothing more, and exits when it has ended what it runs. Each
-/// change of hands costs a start, so callers that share too few instances change less often than that.
+/// How long an invocation without an instance waits, when there are as many instances as the bounds
+/// permit, before a busy instance gives way. That instance then takes nothing more, and exits when
+/// its running invocations have ended. Each such change costs a start, so this is the shortest time
+/// between changes if callers share too few instances.
 const GIVE_WAY_NS: u64 = 500_000_000;
 
-/// Waiting callers without an instance.
+/// The waiting callers that have no instance.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Unserved {
-    /// The instances that they need.
+    /// How many instances they need.
     pub(super) count: u32,
-    /// When the first of their invocations arrived, if a busy instance may give way to it.
+    /// When the first of their invocations arrived. `None` if no busy instance may give way to it.
     oldest_ns: Option<u64>,
 }
 
 impl<R: Running, I: Instance> Worker<R, I> {
-    /// Whether it is kept for somebody and holds no invocation.
+    /// Whether the worker is kept for its owner and holds no invocation.
     pub(super) fn rests(&self) -> bool {
         self.owner.is_some() && self.is_idle()
     }
 
-    /// Whether it could serve this caller now, possibly after it is resumed.
+    /// Whether the worker could serve this caller now, if necessary after being resumed.
     fn serves(&self, caller: Option<&[u8]>) -> bool {
         self.owner.as_ref().is_none_or(|owner| owner.is(caller))
             && (self.room() > 0 || self.is_paused())
@@ -40,18 +42,18 @@ impl<R: Running, I: Instance> Worker<R, I> {
 }
 
 impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
-    /// Whether its instances are kept for single callers or invocations.
+    /// Whether the pool keeps its instances for single callers or invocations.
     #[inline]
     pub(super) fn is_divided(&self) -> bool {
         matches!(self.rules.balance, Balance::PerCaller | Balance::PerCall)
     }
 
-    /// As [`Pool::ready_count`], without the instances that rest for somebody.
+    /// Like [`Pool::ready_count`], without the instances that rest for their owners.
     pub(super) fn at_hand_count(&self) -> u32 {
         self.ready_count() - self.resting().count() as u32
     }
 
-    /// The instances that are kept for somebody and are in use.
+    /// The number of instances that have an owner and are in use.
     pub(super) fn owned_busy_count(&self) -> u32 {
         let is_busy = |worker: &Worker<R, I>| {
             worker.owner.is_some() && !worker.is_draining() && !worker.calls().is_empty()
@@ -63,13 +65,13 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.workers.iter().map(|(_, worker)| worker).filter(|worker| worker.rests())
     }
 
-    /// Whether an invocation of this caller need not wait.
+    /// Whether an invocation of this caller can start at once.
     pub(super) fn has_own_room(&self, caller: Option<&[u8]>) -> bool {
         self.workers.iter().any(|(_, worker)| worker.serves(caller))
     }
 
-    /// The worker for an invocation of this caller: one of its own, the least busy first, otherwise an
-    /// open one.
+    /// The worker for an invocation of this caller: the least busy one that the caller owns, or
+    /// else an open one.
     fn pick_own(&self, caller: Option<&[u8]>) -> Option<usize> {
         let rank = |worker: &Worker<R, I>| {
             (worker.owner.is_none(), worker.is_spare(), worker.is_paused(), worker.calls().len())
@@ -78,7 +80,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         serving.min_by_key(|(_, worker)| rank(worker)).map(|(key, _)| key)
     }
 
-    /// Gives waiting invocations to instances that may serve them, those of each caller oldest first.
+    /// Gives waiting invocations to instances that may serve them. Each caller's invocations are
+    /// served oldest first.
     pub(super) fn dispatch_to_own(
         &mut self,
         now_ns: u64,
@@ -93,7 +96,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
             }
             let caller = if per_call { None } else { waiting.caller() };
             let Some(key) = self.pick_own(caller) else {
-                // The queue may be long, and nobody in it can begin.
+                // The queue may be long, and none of its invocations can start.
                 if !self.has_any_room() {
                     return;
                 }
@@ -114,8 +117,9 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         self.workers.iter().any(|(_, worker)| worker.room() > 0 || worker.is_paused())
     }
 
-    /// How many instances the waiting callers need that have none, and when the first of their
-    /// invocations arrived. With the rule `per-call`, each invocation needs one.
+    /// How many instances are needed by waiting callers that have none, and when the first
+    /// invocation of these callers arrived. With the rule `per-call`, each invocation needs an
+    /// instance.
     pub(super) fn unserved(&self) -> Unserved {
         if self.rules.balance == Balance::PerCall {
             return Unserved { count: self.queue.len() as u32, oldest_ns: None };
@@ -129,7 +133,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         };
         let waiting = self.queue.iter().map(|queued| &queued.waiting);
         let mut callers: Vec<_> = waiting.map(|one| (one.caller(), one.received_ns())).collect();
-        // Of each caller, the invocation that arrived first stays.
+        // For each caller, only the invocation that arrived first stays in the list.
         callers.sort_unstable();
         callers.dedup_by_key(|(caller, _)| *caller);
         callers.retain(|(caller, _)| !has_one(*caller));
@@ -137,7 +141,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         Unserved { count: callers.len() as u32, oldest_ns }
     }
 
-    /// Stops instances whose one invocation has ended.
+    /// Stops instances whose only invocation has ended.
     pub(super) fn stop_spent(&mut self) {
         for (_, worker) in &mut self.workers {
             if worker.owner == Some(Owner::Call) && worker.rests() {
@@ -146,10 +150,11 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         }
     }
 
-    /// Returns how many of the `missing` instances may be started, so that with those that are still
-    /// ending there are not more than the bounds permit. Stops instances that rest: those whose callers
-    /// are gone, and as many as have to give way. If none rests, a busy one gives way to an `unserved`
-    /// caller that has waited for long.
+    /// Makes places for `missing` instances, and returns how many of them may be started now.
+    /// Instances that are still ending count, so that there are never more than the bounds permit.
+    /// Resting instances are stopped if their callers have not called for long, and as many more as
+    /// are needed. If no instance rests, a busy one gives way to an `unserved` caller that has
+    /// waited for long.
     pub(super) fn make_place(
         &mut self,
         missing: u32,
@@ -167,7 +172,8 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         let on_their_way = self.starting.serving + self.starting.spare;
         let taken = self.workers.len() as u32 + on_their_way;
         let room = self.bounds.max.saturating_sub(taken);
-        // Instances that end already make place without anybody giving way.
+        // An instance that is ending already makes a place, so no other needs to give way for that
+        // place.
         let ending = self.workers.iter().filter(|(_, worker)| worker.is_draining()).count() as u32;
         let lacks_memory = self.full.is_some_and(|full| full.memory);
         let needed = missing.min(unserved.count);
@@ -193,7 +199,7 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         missing.min(room)
     }
 
-    /// Stops the instance that has rested longest for somebody.
+    /// Stops the instance that has rested longest.
     pub(super) fn drain_resting(&mut self, reason: StopReason, why: Why) -> Option<u64> {
         let workers = self.workers.iter_mut().map(|(_, worker)| worker);
         let resting = workers.filter(|worker| worker.rests());

@@ -14,14 +14,14 @@ fn bench(max: u32, balance: Balance) -> Bench {
     Bench::new(0, max, |rules| rules.balance = balance)
 }
 
-/// Offers an invocation of a caller; returns its name.
+/// Offers an invocation of a caller, and returns its name.
 fn call(bench: &mut Bench, caller: Option<&'static [u8]>) -> u32 {
     let job = Job { caller, ..bench.job() };
     bench.offer(job).map_err(|(_, refusal)| refusal).expect("it is taken");
     job.name
 }
 
-/// Looks, and starts what was ordered.
+/// Looks, and starts the ordered instances.
 fn look_and_start(bench: &mut Bench) -> u32 {
     let orders = bench.look();
     let count = orders.start.map_or(0, |start| start.count);
@@ -43,7 +43,7 @@ fn an_instance_serves_one_caller() {
     let (name, of_ann) = last(&bench);
     assert_eq!(name, first);
     bench.end(of_ann, 0);
-    // It is idle, but it is no instance for another caller, with or without a name.
+    // The instance is idle, but it does not serve another caller, with or without a name.
     for caller in [NAMES[1], NAMES[3]] {
         let name = call(&mut bench, caller);
         assert_ne!(last(&bench).0, name, "it waits");
@@ -53,12 +53,12 @@ fn an_instance_serves_one_caller() {
         assert_ne!(of_other, of_ann);
         bench.end(of_other, 0);
     }
-    // Each of them comes back to its own.
+    // Each caller gets its previous instance again.
     let again = call(&mut bench, NAMES[0]);
     assert_eq!(last(&bench), (again, of_ann));
     bench.end(of_ann, 0);
     assert_eq!(bench.pool.ready_count(), 3);
-    // Nobody starts an instance for callers who have one, however busy they are together.
+    // No instance is started for callers that have one, however busy their instances are.
     bench.now_ns += 20 * MS;
     assert_eq!(look_and_start(&mut bench), 0);
 }
@@ -148,8 +148,8 @@ fn an_instance_serves_one_invocation() {
     assert_eq!(last(&bench).0, third);
 }
 
-/// Callers at random, who call at random, and instances that end at random: each invocation runs once,
-/// no instance serves two callers, and there are never more processes than permitted.
+/// Random callers call at random times, and instances end at random times. Each invocation runs
+/// once, no instance serves two callers, and there are never more processes than permitted.
 #[test]
 fn whatever_happens_no_instance_serves_two_callers() {
     for (seed, balance) in [(1, Balance::PerCaller), (2, Balance::PerCaller), (3, Balance::PerCall)]
@@ -158,7 +158,7 @@ fn whatever_happens_no_instance_serves_two_callers() {
         let mut bench = bench(max, balance);
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut callers = BTreeMap::new();
-        // Of each worker, by its key.
+        // The callers that each worker has served, by the worker's key.
         let mut served: BTreeMap<usize, BTreeSet<Option<&[u8]>>> = BTreeMap::new();
         let mut starting = 0;
         let mut seen = 0;
@@ -168,7 +168,7 @@ fn whatever_happens_no_instance_serves_two_callers() {
             bench.now_ns += random.random_range(1..40) * MS;
             if let Some(key) = gone.pop_if(|_| random.random_range(0..2) == 0) {
                 bench.pool.ended(key, "exited", bench.now_ns);
-                // Its key may be that of another instance from now on.
+                // Another instance may get the same key from now on.
                 served.remove(&key);
             }
             if calls < 3_000 && random.random_range(0..3) == 0 {

@@ -1,11 +1,11 @@
-//! The owner of an instance that serves one caller or one invocation.
+//! The owner of an instance that serves only one caller or one invocation.
 
-/// For whom alone an instance is.
+/// The caller or invocation that an instance is reserved for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// A caller; without a name, all invocations whose caller has none.
+    /// A caller. `None` stands for all invocations whose caller has no name.
     Caller(Option<Box<[u8]>>),
-    /// The one invocation that it was given.
+    /// The one invocation that the instance was given.
     Call,
 }
 

@@ -1,4 +1,4 @@
-//! Which worker takes an invocation.
+//! Chooses the worker that takes an invocation.
 
 use mote_spec::policy::Balance;
 use rand::Rng;
@@ -6,13 +6,13 @@ use rand::Rng;
 use super::{Instance, Pool, Running, Waiting, Worker};
 use crate::balance::{self, Candidate};
 
-/// How much longer an invocation may wait for an instance on its own thread than for another one, in
-/// nanoseconds: the cost of waking another thread for the invocation and for its answer.
+/// How much longer an invocation may wait for an instance on its thread than for another instance,
+/// in nanoseconds. This is the cost of waking another thread for the invocation and for its answer.
 const NEAR_NS: u64 = 100_000;
 
 impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
-    /// The worker that takes the next invocation, whose caller is on this thread; `None` if no
-    /// worker has room, or if that depends on who the caller is.
+    /// The worker that takes the next invocation, whose caller is on `thread`. `None` if no worker
+    /// has room, or if the choice depends on the caller's name.
     pub(super) fn pick(&mut self, thread: Option<usize>) -> Option<usize> {
         if self.rules.balance != Balance::LateBinding {
             return self.pick_by_rule();
@@ -35,21 +35,21 @@ impl<Q: Waiting, R: Running, I: Instance> Pool<Q, R, I> {
         keys.map(|(_, key)| (*key, &self.workers[*key])).filter(|(_, worker)| worker.room() > 0)
     }
 
-    /// A worker on this thread that is in use and whose invocations end soon. Other workers, whose
-    /// data other threads change, are not looked at.
+    /// A worker on this thread that is in use and whose invocations end soon. The workers of other
+    /// threads are not examined, because those threads change their data.
     fn pick_at_hand(&self, thread: usize) -> Option<usize> {
         let ends_soon = |worker: &Worker<R, I>| {
             let calls = worker.calls().len() as u64;
             let mean_ns = worker.mean_ns();
-            // A mean of 0 is not known yet.
+            // A mean of 0 means that no run time is known yet.
             calls > 0 && mean_ns > 0 && calls.saturating_mul(mean_ns) <= NEAR_NS
         };
         self.near(thread).find(|(_, worker)| ends_soon(worker)).map(|(key, _)| key)
     }
 
-    /// The worker on this thread, if that is not much busier than the one with the `fewest`
-    /// invocations. An idle instance elsewhere is preferred, so that calls stay on as few instances
-    /// as can serve them.
+    /// The worker on this thread, if it is not much busier than `fewest`, the worker with the
+    /// fewest invocations. An idle instance on another thread is preferred, so that calls stay on
+    /// as few instances as can serve them.
     fn pick_near(&self, thread: usize, fewest: &Worker<R, I>) -> Option<usize> {
         if fewest.calls().is_empty() {
             return None;

@@ -1,10 +1,10 @@
-//! Run times of one worker's invocations.
+//! The run times of one worker's invocations.
 
 use crate::admission::service_mean_ns;
 use crate::autoscale::Estimate;
 
-/// The moving mean that dispatch uses, and sums that wait for the next look of the autoscaler.
-/// Integers only: one is recorded per invocation.
+/// The moving mean that dispatch uses, and the sums that the autoscaler collects at its next look.
+/// All values are integers, because one run time is recorded per invocation.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RunTimes {
     mean_ns: u64,
@@ -14,18 +14,18 @@ pub(super) struct RunTimes {
 }
 
 impl RunTimes {
-    /// Moving mean in nanoseconds; 0 before the first run.
+    /// The moving mean in nanoseconds; 0 before the first run.
     pub(super) fn mean_ns(&self) -> u64 {
         self.mean_ns
     }
 
-    /// Takes an invocation into account.
+    /// Records the run time of an invocation.
     pub(super) fn record(&mut self, run_ns: u64) {
         self.mean_ns = service_mean_ns(self.mean_ns, run_ns);
         self.add(run_ns);
     }
 
-    /// The same, but without a change of the mean.
+    /// Records a run time without changing the mean.
     pub(super) fn add(&mut self, run_ns: u64) {
         self.count = self.count.saturating_add(1);
         self.sum_ns = self.sum_ns.saturating_add(run_ns);

@@ -1,6 +1,6 @@
-//! The autoscaler of a revision, and the counters from which it decides.
+//! The autoscaler of a revision, and the counters on which its decisions are based.
 //!
-//! The request path only adds to integers; an [`Observation`] is made when a decision is due.
+//! The request path only adds to integers. An [`Observation`] is made only when a decision is due.
 
 use mote_spec::policy::Policy;
 
@@ -9,12 +9,13 @@ use crate::autoscale::{Autoscaler, Bounds, Decision, Estimate, Known, LOOK_MIN_N
 use super::Rules;
 
 const MS_NS: u64 = 1_000_000;
-/// How long an invocation counts as demand: the loss of an eviction is judged by the last minute.
+/// How long an invocation counts as demand. The demand of the last minute determines how much an
+/// eviction would cost.
 const DEMAND_MEMORY_S: f64 = 60.0;
-/// Pause between two readings of the processor time and memory of instances: each reading costs a
-/// file or two per instance.
+/// The pause between two readings of the instances' processor time and memory. Each reading reads
+/// one or two files per instance.
 const MEASURE_NS: u64 = 250 * MS_NS;
-/// What a revision takes over from the previous one counts as this many measurements at most.
+/// What a revision takes over from the previous one counts as at most this many measurements.
 const INHERITED_MAX: u32 = 8;
 
 /// The instances and the queue of one revision, as the pool counts them for a decision.
@@ -33,42 +34,43 @@ pub(super) struct Count {
     pub(super) draining: u32,
 }
 
-/// The autoscaler of one revision and the counters that it reads. It is made with the first work,
-/// so a function that was never called has none.
+/// The autoscaler of one revision and the counters that it reads. It is created with the first
+/// work, so a function that was never called has none.
 #[derive(Debug)]
 pub(super) struct Scaling {
     scaler: Autoscaler,
-    /// Invocations that an instance runs at once; the runtime's default until an instance has
-    /// reported its own value.
+    /// The number of invocations that an instance runs at once: the runtime's default until an
+    /// instance has reported its own number.
     concurrency: u32,
     cpu_millis_per_instance: u32,
     memory_limit_bytes: u64,
-    /// Whether the rule always depends on the processor or on memory.
+    /// Whether the rule always depends on processor time or memory.
     always_measures: bool,
     measures: bool,
     measured_ns: u64,
     refused: u64,
-    /// The sums of instances that have ended.
+    /// The sums over all instances that have ended.
     answered_before: u64,
     cpu_ns_before: u64,
     pub(super) service: Estimate,
     start: Estimate,
-    /// Recently offered invocations per second, and the values for computing it.
+    /// Recently offered invocations per second, and the values from which the next result is
+    /// computed.
     demand_per_s: f64,
     demand_seen: (u64, u64),
-    /// Something happened that the autoscaler should know soon.
+    /// Whether something happened that the autoscaler should know soon.
     due: bool,
-    /// An invocation could not be dispatched since the last decision.
+    /// Whether an invocation could not be dispatched since the last decision.
     asked: bool,
     decided_ns: u64,
-    /// When the autoscaler wants the next look.
+    /// The time at which the autoscaler wants the next look.
     look_ns: Option<u64>,
-    /// Its last decision, for people.
+    /// The autoscaler's last decision, for people.
     decision: Option<Decision>,
 }
 
 impl Scaling {
-    /// A new one that knows nothing yet.
+    /// A new autoscaler that knows nothing yet.
     pub(super) fn new(rules: &Rules, bounds: Bounds) -> Self {
         let policy = &rules.policy;
         Self {
@@ -97,7 +99,7 @@ impl Scaling {
         }
     }
 
-    /// Sets other bounds from now on; what was learned stays.
+    /// Sets the bounds from now on, and keeps what was learned.
     pub(super) fn set_bounds(&mut self, policy: &Policy, bounds: Bounds) {
         self.scaler.set_bounds(policy, bounds);
         self.due = true;
@@ -110,8 +112,8 @@ impl Scaling {
         news
     }
 
-    /// Begins with what the previous revision has learned: the callers are the same, and the work
-    /// is probably similar. New measurements soon outweigh it.
+    /// Takes over what the previous revision has learned, because the callers are the same and the
+    /// work is probably similar. New measurements soon outweigh it.
     pub(super) fn inherit(&mut self, before: &Scaling) {
         self.scaler.inherit(&before.scaler);
         self.service = before.service.believed(INHERITED_MAX);
@@ -137,25 +139,25 @@ impl Scaling {
         self.decision
     }
 
-    /// When the next look is due, whatever happens.
+    /// The time at which the next look is due even if nothing happens.
     pub(super) fn look_ns(&self) -> Option<u64> {
         self.look_ns
     }
 
-    /// Updates the demand with the arrivals since the last look; older demand fades.
+    /// Adds the arrivals since the last look to the demand, in which older arrivals fade.
     fn see_demand(&mut self, offered: u64, now_ns: u64) {
         let (offered_before, before_ns) =
             std::mem::replace(&mut self.demand_seen, (offered, now_ns));
         let elapsed_s = now_ns.saturating_sub(before_ns) as f64 / 1e9;
         let kept = (-elapsed_s / DEMAND_MEMORY_S).exp();
         let came = offered.saturating_sub(offered_before) as f64;
-        // At a constant rate r, `came` is r * elapsed, and the result stays r for any interval
-        // between looks.
+        // At a constant rate r, `came` is r * elapsed. The weight keeps the result at r for any
+        // interval between looks.
         let weight = if elapsed_s > 0.0 { (1.0 - kept) / elapsed_s } else { 1.0 / DEMAND_MEMORY_S };
         self.demand_per_s = self.demand_per_s * kept + came * weight;
     }
 
-    /// Requests another look at `at_ns`, or earlier if one is due before.
+    /// Requests another look not later than `at_ns`.
     pub(super) fn look_by(&mut self, at_ns: u64) {
         self.look_ns = Some(self.look_ns.map_or(at_ns, |at| at.min(at_ns)));
     }
@@ -165,35 +167,35 @@ impl Scaling {
         self.refused += 1;
     }
 
-    /// An instance became ready `start_ns` after it was requested.
+    /// Notes that an instance became ready `start_ns` after it was requested.
     pub(super) fn ready(&mut self, start_ns: u64, concurrency: u32) {
         self.start.record(start_ns);
         self.concurrency = concurrency.max(1);
         self.due = true;
     }
 
-    /// An instance has ended, after it had answered this many invocations and used this much
-    /// processor time.
+    /// Notes that an instance has ended, and how many invocations it answered and how much
+    /// processor time it used.
     pub(super) fn gone(&mut self, answered: u64, cpu_ns: u64) {
         self.answered_before += answered;
         self.cpu_ns_before += cpu_ns;
         self.due = true;
     }
 
-    /// An invocation could not be dispatched. Returns whether a look must be requested: the first
-    /// one since the last decision requests it for all.
+    /// Notes that an invocation could not be dispatched. Returns whether the caller must request a
+    /// look: one look after the last decision serves all waiting invocations.
     pub(super) fn asks(&mut self) -> bool {
         !std::mem::replace(&mut self.asked, true)
     }
 
-    /// The earliest time of another decision for the waiting invocations: deciding more often than
+    /// The earliest time of the next decision for the waiting invocations. Deciding more often than
     /// every few milliseconds gains nothing, unless there is no instance.
     pub(super) fn next_ns(&self, live: u32) -> u64 {
         if live == 0 { 0 } else { self.decided_ns + LOOK_MIN_NS }
     }
 
-    /// Whether processor time and memory of instances should be read now. Where an instance runs
-    /// one invocation at a time, the default rule does not depend on them.
+    /// Whether the processor time and memory of instances should be read now. The default rule does
+    /// not need them if an instance runs one invocation at a time.
     pub(super) fn wants_measures(&mut self, now_ns: u64) -> bool {
         let wanted = self.measures
             && (self.concurrency > 1 || self.always_measures)
@@ -209,7 +211,7 @@ impl Scaling {
         self.due || waits || self.look_ns.is_some_and(|at_ns| at_ns <= now_ns)
     }
 
-    /// The autoscaler's decision. Takes microseconds.
+    /// Makes a decision, which takes microseconds.
     pub(super) fn decide(&mut self, count: &Count, memory_pressure: f64, now_ns: u64) -> Decision {
         self.see_demand(count.offered, now_ns);
         let decision = self.scaler.decide(&Observation {
@@ -225,7 +227,7 @@ impl Scaling {
             ready: count.ready,
             starting: count.starting,
             draining: count.draining,
-            // A paused instance is resumed when there is work, so it counts as ready.
+            // Paused instances count as ready, because they are resumed when there is work.
             paused: 0,
             concurrency: self.concurrency,
             service: self.service,

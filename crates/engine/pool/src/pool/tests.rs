@@ -47,7 +47,7 @@ impl Running for Job {
     }
 }
 
-/// The operations that were performed on an instance.
+/// The operations that the pool performed on an instance.
 #[derive(Debug, Default)]
 pub(super) struct Fake {
     paused: bool,
@@ -94,7 +94,7 @@ impl Bench {
         edit(&mut rules);
         let bounds = Bounds { min, max, idle_timeout_ns: 60 * SECOND };
         let pool = Pool::new(rules, bounds);
-        // The clock does not start at 0, because no real clock does.
+        // The clock does not start at 0, because a real clock never does.
         let now_ns = 1_000 * SECOND;
         Self { pool, now_ns, version: 0, instances: 0, jobs: 0, began: Vec::new() }
     }
@@ -156,7 +156,7 @@ impl Bench {
         key
     }
 
-    /// Counts a start and lets it succeed.
+    /// Counts a start, which succeeds.
     fn started(&mut self) -> usize {
         self.pool.count_start(self.now_ns);
         self.ready(Fake::default(), false)
@@ -207,8 +207,8 @@ fn an_accepted_invocation_is_taken_whatever_waits() {
     assert!(bench.pool.submit(job, true, bench.now_ns).is_ok());
 }
 
-/// A stopping instance whose connection has closed still counts as stopping: no other instance is
-/// stopped in its place.
+/// A stopping instance whose connection has closed still counts as stopping, so no other instance
+/// is stopped in its place.
 #[test]
 fn an_instance_that_was_stopped_and_ends_does_not_count_as_ready() {
     let mut bench = Bench::new(1, 4, |_| ());
@@ -454,7 +454,7 @@ fn starts_that_the_owner_no_longer_wants_end_when_they_are_ready() {
     }
     let last = bench.ready(Fake::default(), false);
     assert_eq!(*bench.state(last), State::Ready);
-    // One that is asked for again, or that an invocation waits for, stays.
+    // A starting instance stays if it is asked for again, or if an invocation waits for it.
     let mut bench = Bench::new(0, 3, |_| ());
     bench.pool.scale_to(2, SECOND, bench.now_ns);
     bench.pool.scale_to(0, SECOND, bench.now_ns);
@@ -512,8 +512,8 @@ fn a_new_revision_inherits_what_was_learnt() {
     assert_eq!(after.pool.known().service.mean_ns(), Some(MS));
 }
 
-/// For any events in any order: each invocation is answered, given back, expired or still there,
-/// exactly once, and every instance counted as starting is really starting.
+/// For any events in any order: each invocation is exactly once answered, given back, expired or
+/// still in the pool, and every instance that counts as starting is really starting.
 #[test]
 fn nothing_is_lost_in_any_order() {
     for seed in 0..300_u64 {
@@ -618,21 +618,21 @@ fn nothing_is_lost_in_any_order() {
 
 #[test]
 fn an_instance_on_the_thread_of_the_caller_is_preferred_while_it_is_not_much_busier() {
-    // Two instances on two threads, which have this many invocations and take this long for each;
-    // and the instance that takes the next one of a caller on the second thread.
+    // Each row: the invocations of two instances on two threads, the run time of an invocation, and
+    // the instance that takes the next invocation of a caller on the second thread.
     for (first, second, run_ns, expected) in [
-        (0, 0, 1_000, 0),   // as few as can serve them
-        (0, 1, 1_000, 1),   // it is in use, and free soon
-        (0, 1, 10 * MS, 0), // it is not
+        (0, 0, 1_000, 0),   // calls stay on as few instances as can serve them
+        (0, 1, 1_000, 1),   // the second is in use and soon free
+        (0, 1, 10 * MS, 0), // the second is not soon free
         (1, 0, 1_000, 1),
         (1, 1, 1_000, 1),
-        (1, 5, 1_000, 1),   // 4 us longer
-        (1, 5, 50_000, 0),  // 200 us longer
-        (1, 3, 50_000, 1),  // 100 us longer
-        (2, 2, 10 * MS, 1), // no longer
+        (1, 5, 1_000, 1),   // the wait is 4 us longer
+        (1, 5, 50_000, 0),  // the wait is 200 us longer
+        (1, 3, 50_000, 1),  // the wait is 100 us longer
+        (2, 2, 10 * MS, 1), // the wait is not longer
         (1, 2, 10 * MS, 0),
-        (1, 2, 0, 0),     // nothing is known
-        (1, 8, 1_000, 0), // it is full
+        (1, 2, 0, 0),     // no run time is known
+        (1, 8, 1_000, 0), // the second is full
     ] {
         let mut bench = Bench::new(0, 2, |_| {});
         let mut keys = [0; 2];

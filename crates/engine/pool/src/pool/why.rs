@@ -17,23 +17,23 @@ impl Why {
     /// The node started.
     pub const WARM: Why =
         Why { word: "warm", text: "scale.start requires one as soon as the node runs" };
-    /// It is loaded and paused in addition to those that serve.
+    /// The instance is loaded and paused in addition to those that serve.
     pub const SPARE: Why =
         Why { word: "spare", text: "scale.spare keeps this many loaded and paused" };
-    /// No caller needs it, but the owner keeps a minimum.
+    /// No caller needs the instance, but the owner keeps a minimum.
     pub const MIN: Why = Why { word: "min", text: "scale.min keeps this many" };
-    /// It stops, because a namespace with less than its share of the memory needs room.
+    /// The instance stops because a namespace with less than its share of the memory needs room.
     pub const OTHERS: Why = Why {
         word: "evicted",
         text: "its namespace uses more than its share of the memory, and another one needs some",
     };
-    /// It stops, because another caller needs an instance of its own.
+    /// The instance stops because another caller needs an instance.
     pub const CALLERS: Why =
         Why { word: "callers", text: "another caller needs an instance of its own" };
-    /// It stops, because its caller has not called for long enough.
+    /// The instance stops because its caller has not called for a long time.
     pub const CALLER_GONE: Why =
         Why { word: "idle", text: "its caller has not called for scale.idle" };
-    /// The owner asked for it.
+    /// The owner asked for the instance.
     pub const MANUAL: Why = Why { word: "scale", text: "mote scale asked for it" };
 }
 

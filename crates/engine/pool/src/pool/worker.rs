@@ -1,4 +1,4 @@
-//! One instance as seen by the pool: its state, and the invocations that it holds.
+//! One instance from the pool's point of view: its state, and the invocations that it holds.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use super::run_times::RunTimes;
 use super::{Instance, Running};
 use crate::admission::frames_max;
 
-/// The activity of an instance, and the transitions to other states.
+/// The state of an instance, with the transitions to other states.
 ///
 /// | From | To | When |
 /// |---|---|---|
 /// | (started) | `Ready` | the instance reports that it is ready ([`Pool::add_ready`]) |
-/// | (started) | `Spare` | the same, if it was started as a spare, no invocation waits, and it can be paused |
-/// | (started) | `Draining` | the same, if the pool was closed meanwhile |
+/// | (started) | `Spare` | the instance reports that it is ready, was started as a spare and can be paused, and no invocation waits |
+/// | (started) | `Draining` | the instance reports that it is ready, but the pool has been closed |
 /// | `Ready` | `Paused` | it has been idle for as long as the manifest says ([`Pool::look`]) |
 /// | `Paused`, `Spare` | `Ready` | an invocation needs it ([`Pool::dispatch`]), or the autoscaler wants one more ([`Pool::look`], [`Pool::scale_to`]) |
-/// | `Ready`, `Paused`, `Spare` | `Draining` | fewer are wanted, another function needs the memory, a deadline passed and the invocation continues, or the pool is closed |
+/// | `Ready`, `Paused`, `Spare` | `Draining` | fewer instances are wanted, another function needs the memory, an invocation continues after its deadline, or the pool is closed |
 /// | all | `Ending` | the instance reported that it ends, or closed its connection ([`Pool::take_back`]) |
 /// | all | (ended) | its process has ended ([`Pool::ended`]) |
 ///
@@ -36,17 +36,18 @@ use crate::admission::frames_max;
 pub enum State {
     /// It takes invocations.
     Ready,
-    /// Its processes are paused, and it has not served yet.
+    /// Its processes are paused, and it has not served any invocation yet.
     Spare,
     /// Its processes are paused until there is work for it.
     Paused,
-    /// It takes no more invocations, and exits when those it holds have ended.
+    /// It takes no more invocations, and exits when the ones that it holds have ended.
     Draining(Stop),
-    /// It takes no more invocations, because it is known to end by itself. It is replaced only after
-    /// its process has ended, because the cause decides whether the next start is delayed.
+    /// It takes no more invocations, because it is known to end by itself. It is replaced only
+    /// after its process has ended, because the cause of the end decides whether the next start is
+    /// delayed.
     Ending {
         since_ns: u64,
-        /// How it is being stopped; `None` if no decision to stop it was made.
+        /// How the instance is being stopped; `None` if nobody decided to stop it.
         stop: Option<Stop>,
     },
 }
@@ -62,7 +63,7 @@ impl State {
         }
     }
 
-    /// How the instance is being stopped, if it is.
+    /// How the instance is being stopped, if it is being stopped.
     pub fn stop(&self) -> Option<&Stop> {
         match self {
             State::Draining(stop) => Some(stop),
@@ -71,7 +72,6 @@ impl State {
         }
     }
 
-    /// The same, by value.
     pub(super) fn into_stop(self) -> Option<Stop> {
         match self {
             State::Draining(stop) => Some(stop),
@@ -86,16 +86,17 @@ impl State {
 pub struct Stop {
     /// The reason, as a word for metrics and the log.
     pub reason: StopReason,
-    /// The same as a sentence; empty if the word is enough.
+    /// The reason as a sentence; empty if the word is enough.
     pub text: String,
-    /// When it was asked to exit, which is after its last invocation has ended.
+    /// When the instance was asked to exit, which happens after its last invocation has ended.
     pub asked_ns: Option<u64>,
-    /// It was killed because it did not end an invocation whose deadline had passed.
+    /// Whether the instance was killed because it did not end an invocation whose deadline had
+    /// passed.
     pub hung: bool,
 }
 
 impl Stop {
-    /// A stop that has only been decided.
+    /// A stop that has been decided but not begun.
     pub fn new(reason: StopReason, text: impl Into<String>) -> Self {
         Self { reason, text: text.into(), asked_ns: None, hung: false }
     }
@@ -104,7 +105,7 @@ impl Stop {
 /// Why an instance is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
-    /// Its function has not been called for long enough.
+    /// The function has not been called for a long time.
     Idle,
     /// Fewer instances are enough for the demand.
     Surplus,
@@ -112,13 +113,13 @@ pub enum StopReason {
     Manual,
     /// Another function needs the memory.
     Evicted,
-    /// It did not end an invocation whose deadline had passed.
+    /// The instance did not end an invocation whose deadline had passed.
     Deadline,
     /// A new revision takes the traffic.
     Redeploy,
-    /// Its revision was never published.
+    /// The instance's revision was never published.
     Discarded,
-    /// Its function was removed.
+    /// The function was removed.
     Removed,
     /// The node stops.
     Shutdown,
@@ -141,38 +142,38 @@ impl StopReason {
     }
 }
 
-/// One invocation inside an instance. It dereferences to its owner's data about it.
+/// One invocation inside an instance. It dereferences to the owner's data about the invocation.
 #[derive(Debug)]
 pub struct Call<R> {
     serial: u64,
-    /// Its place in the order in which the instance was given invocations, from 1.
+    /// The position of the invocation among all that the instance was given, counted from 1.
     order: u64,
     began_ns: u64,
     cancelled: Option<Cancelled>,
     running: R,
 }
 
-/// When the caller of an invocation stopped waiting.
+/// Records when the caller of an invocation stopped waiting.
 #[derive(Debug, Clone, Copy)]
 struct Cancelled {
     at_ns: u64,
-    /// The number of messages received from the instance until then. A later message shows that the
-    /// instance is slow and not stuck.
+    /// The number of messages received from the instance by then. If another message arrives later,
+    /// the instance is slow rather than stuck.
     messages: u64,
 }
 
 impl<R> Call<R> {
-    /// The number that [`Pool::submit`](super::Pool::submit) gave it.
+    /// The serial number that [`Pool::submit`](super::Pool::submit) gave the invocation.
     pub fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// When the instance received it, in nanoseconds.
+    /// When the instance received the invocation, in nanoseconds.
     pub fn began_ns(&self) -> u64 {
         self.began_ns
     }
 
-    /// The owner's data about it.
+    /// The owner's data about the invocation.
     pub fn into_inner(self) -> R {
         self.running
     }
@@ -192,8 +193,8 @@ impl<R> DerefMut for Call<R> {
     }
 }
 
-/// A number of invocations of several instances. It is an atomic only so that it can be shared: it
-/// changes under the lock of the pool's owner.
+/// A number of invocations of several instances. It is atomic only so that it can be shared; it
+/// changes only under the lock of the pool's owner.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Total(Arc<AtomicU32>);
 
@@ -211,11 +212,11 @@ impl Total {
     }
 }
 
-/// The invocations of one instance, each in a slot of its own.
+/// The invocations of one instance, each in a separate slot.
 #[derive(Debug)]
 pub struct Calls<R> {
     slots: Slab<Call<R>>,
-    /// Those of all instances of the pool.
+    /// The number of invocations of all instances of the pool.
     total: Total,
 }
 
@@ -231,12 +232,10 @@ impl<R> Calls<R> {
         Some(call)
     }
 
-    /// The number of invocations.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there are no invocations.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
@@ -249,7 +248,7 @@ impl<R> Calls<R> {
         self.slots.get_mut(slot)
     }
 
-    /// The invocation in `slot`, if it still has this serial number.
+    /// The invocation in `slot`, if it has this serial number.
     pub fn get_mut_if(&mut self, slot: usize, serial: u64) -> Option<&mut Call<R>> {
         self.slots.get_mut(slot).filter(|call| call.serial == serial)
     }
@@ -271,7 +270,7 @@ impl<R> Drop for Calls<R> {
     }
 }
 
-/// A worker: an instance that has become ready, and the pool's data about it.
+/// A worker: an instance that has become ready, and what the pool knows about it.
 #[derive(Debug)]
 pub struct Worker<R, I> {
     number: u64,
@@ -281,11 +280,12 @@ pub struct Worker<R, I> {
     concurrency: u32,
     pub(super) run_times: RunTimes,
     idle_since_ns: u64,
-    /// Messages received from the instance so far.
+    /// The number of messages received from the instance so far.
     messages: u64,
     given: u64,
     served: u64,
-    /// For whom alone it is, if it has served somebody and is not for all.
+    /// The caller or invocation that the instance is reserved for, if it has served one and does
+    /// not serve everybody.
     pub(super) owner: Option<Owner>,
     pub(super) cpu_ns: u64,
     pub(super) memory_bytes: u64,
@@ -316,7 +316,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
         }
     }
 
-    /// Number of the instance, unique while the node runs.
+    /// The number of the instance, which is unique while the node runs.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -325,32 +325,32 @@ impl<R: Running, I: Instance> Worker<R, I> {
         &self.state
     }
 
-    /// The owner's part.
+    /// The owner's part of the instance.
     pub fn instance(&self) -> &I {
         &self.instance
     }
 
-    /// The owner's part.
+    /// The owner's part of the instance.
     pub fn instance_mut(&mut self) -> &mut I {
         &mut self.instance
     }
 
-    /// The invocations that it holds.
+    /// The invocations that the instance holds.
     pub fn calls(&self) -> &Calls<R> {
         &self.calls
     }
 
-    /// The invocations that it holds, and the owner's part.
+    /// The invocations that the instance holds, and the owner's part.
     pub fn parts(&mut self) -> (&mut Calls<R>, &mut I) {
         (&mut self.calls, &mut self.instance)
     }
 
-    /// Invocations that it runs at once.
+    /// The number of invocations that the instance runs at once.
     pub fn concurrency(&self) -> u32 {
         self.concurrency
     }
 
-    /// Since when it has been idle, in nanoseconds. If it holds invocations, when its last one
+    /// When the instance became idle, in nanoseconds. If it holds invocations, when its last one
     /// ended.
     pub fn idle_since_ns(&self) -> u64 {
         self.idle_since_ns
@@ -360,27 +360,28 @@ impl<R: Running, I: Instance> Worker<R, I> {
         self.given
     }
 
-    /// Invocations that it has ended.
+    /// The number of invocations that the instance has ended.
     pub fn served(&self) -> u64 {
         self.served
     }
 
-    /// Moving mean of its run times in nanoseconds; 0 before its first run has ended.
+    /// The moving mean of the instance's run times in nanoseconds; 0 before its first run has
+    /// ended.
     pub fn mean_ns(&self) -> u64 {
         self.run_times.mean_ns()
     }
 
-    /// Whether it is ready, paused or spare, and holds no invocation.
+    /// Whether the instance is ready, paused or spare, and holds no invocation.
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Ready | State::Paused | State::Spare) && self.calls.is_empty()
     }
 
-    /// Whether it is being stopped, even if it ends by itself meanwhile.
+    /// Whether the instance is being stopped, even if it ends by itself in the meantime.
     pub fn is_draining(&self) -> bool {
         self.state.stop().is_some()
     }
 
-    /// Whether it is known to end by itself, or because it was asked to.
+    /// Whether the instance is known to be ending, by itself or because it was asked to exit.
     pub fn is_ending(&self) -> bool {
         matches!(self.state, State::Ending { .. })
     }
@@ -389,37 +390,38 @@ impl<R: Running, I: Instance> Worker<R, I> {
         matches!(self.state, State::Paused | State::Spare)
     }
 
-    /// Whether it is paused and has not served yet.
+    /// Whether the instance is paused and has not served yet.
     pub fn is_spare(&self) -> bool {
         self.state == State::Spare
     }
 
-    /// Notes a message from the instance. A message after a deadline shows that the instance is
-    /// slow and not stuck.
+    /// Notes a message from the instance. If a message arrives after a deadline, the instance is
+    /// slow rather than stuck.
     pub fn note_message(&mut self) {
         self.messages += 1;
     }
 
-    /// Takes the run time of an invocation, in nanoseconds, into account.
+    /// Records the run time of an invocation, in nanoseconds.
     pub fn record_run(&mut self, run_ns: u64) {
         self.run_times.record(run_ns);
     }
 
-    /// The same for the autoscaler alone. A server gets no invocations in advance, and a short
-    /// exchange does not mean that its work is short.
+    /// Records a run time for the autoscaler alone. It does not change the mean that allows
+    /// invocations in advance, because a server gets none, and a short exchange does not mean that
+    /// its work is short.
     pub fn record_exchange(&mut self, run_ns: u64) {
         self.run_times.add(run_ns);
     }
 
-    /// Notes the processor time that its processes have used so far, and the memory that they use
-    /// now.
+    /// Notes the processor time that the instance's processes have used so far, and the memory that
+    /// they use now.
     pub fn record_usage(&mut self, cpu_ns: u64, memory_bytes: u64) {
         self.cpu_ns = cpu_ns;
         self.memory_bytes = memory_bytes;
     }
 
-    /// Notes that no caller waits for the invocation in `slot` any more. Returns `false` if that
-    /// was known, or if the slot is empty.
+    /// Notes that no caller waits any more for the invocation in `slot`. Returns `false` if that
+    /// was already known, or if the slot is empty.
     pub fn note_cancelled(&mut self, slot: usize, now_ns: u64) -> bool {
         let messages = self.messages;
         let Some(call) = self.calls.slots.get_mut(slot) else { return false };
@@ -430,7 +432,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
         true
     }
 
-    /// Takes out an invocation that has ended, which makes room for another one.
+    /// Removes an invocation that has ended, which makes room for another one.
     pub fn end(&mut self, slot: usize, now_ns: u64) -> Option<Call<R>> {
         let call = self.calls.remove(slot)?;
         self.served += 1;
@@ -438,7 +440,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
         Some(call)
     }
 
-    /// Takes out an invocation that no caller waits for and that the instance has stopped. It does
+    /// Removes an invocation that the instance has stopped because no caller waits for it. It does
     /// not count as served.
     pub fn drop_call(&mut self, slot: usize, now_ns: u64) -> Option<Call<R>> {
         let call = self.calls.remove(slot)?;
@@ -446,19 +448,19 @@ impl<R: Running, I: Instance> Worker<R, I> {
         Some(call)
     }
 
-    /// The slot that the next invocation gets.
+    /// The slot that the next invocation will get.
     pub(super) fn next_slot(&self) -> usize {
         self.calls.slots.vacant_key()
     }
 
-    /// Gives it an invocation.
+    /// Gives the instance an invocation.
     pub(super) fn begin(&mut self, serial: u64, began_ns: u64, running: R) {
         self.given += 1;
         let order = self.given;
         self.calls.insert(Call { serial, order, began_ns, cancelled: None, running });
     }
 
-    /// How many more invocations it may take.
+    /// How many more invocations the instance may take.
     pub(super) fn room(&self) -> u32 {
         if self.state != State::Ready || self.instance.is_full() {
             return 0;
@@ -471,7 +473,8 @@ impl<R: Running, I: Instance> Worker<R, I> {
         most.saturating_sub(self.calls.len() as u32)
     }
 
-    /// `Ready` → `Paused` or `Spare`, which `paused` is; returns whether that worked.
+    /// `Ready` → `paused`, which is `Paused` or `Spare`. Returns whether the instance could be
+    /// paused.
     pub(super) fn pause_as(&mut self, paused: State) -> bool {
         debug_assert!(matches!(paused, State::Paused | State::Spare), "another state runs");
         debug_assert_eq!(self.state, State::Ready, "only a ready instance is paused");
@@ -490,8 +493,8 @@ impl<R: Running, I: Instance> Worker<R, I> {
         }
     }
 
-    /// To `Draining`, if it is not being stopped already. An instance that ends by itself continues
-    /// to end, and from now on its end counts as requested.
+    /// Changes to `Draining`, if the instance is not already being stopped. If the instance is
+    /// ending by itself, it continues to end, and its end now counts as requested.
     pub(super) fn drain(&mut self, reason: StopReason, text: impl Into<String>) {
         if self.is_draining() {
             return;
@@ -504,11 +507,12 @@ impl<R: Running, I: Instance> Worker<R, I> {
         }
     }
 
-    /// To `Ending`, from any other state. Takes out the invocations that it was given after the
-    /// first `reached` and that can be given back; the newest comes first.
+    /// Changes to `Ending` from any other state. Removes and returns the invocations that were
+    /// given to the instance after the first `reached` and that can be given back, newest first.
     pub(super) fn end_early(&mut self, reached: u64, now_ns: u64) -> Vec<Call<R>> {
         if !self.is_ending() {
-            // A paused instance could not end, and would be resumed for the next invocation.
+            // A paused instance could not end, and the pool would resume it for the next
+            // invocation.
             self.resume();
             let stop = std::mem::replace(&mut self.state, State::Ready).into_stop();
             self.state = State::Ending { since_ns: now_ns, stop };
@@ -523,8 +527,8 @@ impl<R: Running, I: Instance> Worker<R, I> {
     }
 
     /// Asks a draining instance without invocations to exit, and kills it if it still runs when its
-    /// time for that is over. An ending instance is killed as long after its end became known.
-    /// Returns whether the instance was asked now.
+    /// time for the exit is over. An instance that ends by itself has the same time from the moment
+    /// at which its end became known. Returns whether the instance was asked now.
     pub(super) fn leave(&mut self, now_ns: u64) -> bool {
         let grace_ns = self.instance.exit_grace_ns();
         let stop = match &mut self.state {
@@ -556,8 +560,8 @@ impl<R: Running, I: Instance> Worker<R, I> {
     }
 
     /// Stops an instance in which a cancelled invocation has continued for longer than `grace_ns`.
-    /// It is killed at once if it has sent nothing since the cancellation, or holds no other work.
-    /// Returns whether it was killed now.
+    /// The instance is killed at once if it has sent nothing since the cancellation, or if it holds
+    /// no other work. Returns whether the instance was killed now.
     pub(super) fn stop_if_stuck(&mut self, now_ns: u64, grace_ns: u64) -> bool {
         let all = || self.calls.slots.iter().map(|(_, call)| call.cancelled);
         let stuck =
@@ -579,7 +583,7 @@ impl<R: Running, I: Instance> Worker<R, I> {
         kills
     }
 
-    /// The parts that remain when its process has ended.
+    /// The parts of the worker that remain when its process has ended.
     pub(super) fn into_parts(self) -> (u64, State, impl Iterator<Item = Call<R>>) {
         let Self { number, state, mut calls, .. } = self;
         let slots = std::mem::take(&mut calls.slots);

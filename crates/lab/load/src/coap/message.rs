@@ -1,4 +1,4 @@
-//! Encodes requests and decodes answers for a client (RFC 7252, 3). The option codec is
+//! Encodes requests and decodes answers for a client (RFC 7252, 3). The option codec is from
 //! `coap-message-implementations`, which the node's front uses too.
 
 use coap_message::{MinimalWritableMessage, MutableWritableMessage};
@@ -10,9 +10,9 @@ use crate::{Request, Target};
 
 /// The number of the Echo option (RFC 9175).
 const ECHO: u16 = 252;
-/// Bytes of the header and token of a request.
+/// The number of bytes in the header and token of a request.
 pub(super) const FIXED_BYTES: usize = 8;
-/// Largest payload: one message without blocks.
+/// The maximum length of a payload, which must fit into one message without blocks.
 const PAYLOAD_BYTES_MAX: usize = 1_024;
 
 /// A request that one confirmable CoAP message cannot carry.
@@ -21,24 +21,24 @@ pub enum UnfitRequest {
     /// CoAP has no such method.
     #[error("CoAP supports GET, POST, PUT, DELETE, FETCH, PATCH and iPATCH, not {0}")]
     Method(String),
-    /// A field without an equivalent in CoAP.
+    /// The field has no equivalent in CoAP.
     #[error(
         "over CoAP, only content-type and accept are supported, as numbers such as 50; found {0}"
     )]
     Header(String),
-    /// A segment of the path, or a parameter, that is longer than 255 bytes or badly escaped.
+    /// A segment of the path or a parameter is longer than 255 bytes or badly escaped.
     #[error("a part of the path is longer than 255 bytes or badly escaped")]
     Path,
-    /// The body needs blocks, which are not sent.
+    /// The body would need blocks, which this client does not send.
     #[error("over CoAP, a body can have at most {PAYLOAD_BYTES_MAX} bytes here")]
     Body,
 }
 
-/// The parts that all requests share: everything after the token, and the code.
+/// The parts that are the same for all requests: the code, and everything after the token.
 #[derive(Debug, Clone)]
 pub(super) struct Template {
     code: u8,
-    /// Number and value, in ascending order.
+    /// The number and value of each option, in ascending order of the numbers.
     options: Vec<(u16, Vec<u8>)>,
     payload: Vec<u8>,
 }
@@ -77,23 +77,23 @@ impl Template {
             let value: u16 = value.parse().map_err(|_| unfit())?;
             options.push((number, shortest(u32::from(value))));
         }
-        // The sort is stable, so segments keep their order.
+        // The sort is stable, so the segments of the path keep their order.
         options.sort_by_key(|(number, _)| *number);
         Ok(Self { code, options, payload: request.body.clone() })
     }
 
-    /// The whole message, with zeros for id and token; see [`stamp`].
+    /// The whole message, with zeros for the id and token; see [`stamp`].
     pub(super) fn encode(&self, echo: Option<&[u8]>) -> Vec<u8> {
         let options = self.options.iter().map(|(_, value)| value.len() + 5).sum::<usize>();
         let room = options + echo.map_or(0, |echo| echo.len() + 5) + self.payload.len() + 1;
         let mut bytes = vec![0; FIXED_BYTES + room];
-        // Version 1, confirmable, a token of four bytes.
+        // Version 1, confirmable, with a token of four bytes.
         (bytes[0], bytes[1]) = (0x44, self.code);
         let mut code = 0;
         let length = {
             let mut message = MessageMut::new_in_slice(&mut code, &mut bytes[FIXED_BYTES..]);
             let echo = echo.map(|value| (ECHO, value));
-            // Echo has the highest option number.
+            // Echo has the highest option number, so it comes last.
             let own = self.options.iter().map(|(number, value)| (*number, value.as_slice()));
             for (number, value) in own.chain(echo) {
                 message.add_option(number, value).expect("room for every option was made above");
@@ -111,7 +111,7 @@ impl Template {
     }
 }
 
-/// Writes message id and token into a message of [`Template::encode`].
+/// Writes the message id and token into a message that [`Template::encode`] made.
 pub(super) fn stamp(message: &mut [u8], mid: u16, token: u32) {
     message[2..4].copy_from_slice(&mid.to_be_bytes());
     message[4..8].copy_from_slice(&token.to_be_bytes());
@@ -135,16 +135,16 @@ pub(super) enum MessageType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer<'a> {
     pub(super) kind: MessageType,
-    /// Class and detail; (0, 0) is an empty message.
+    /// The class and detail. (0, 0) is an empty message.
     pub(super) code: (u8, u8),
     pub(super) mid: u16,
     pub(super) token: &'a [u8],
-    /// Options and payload.
+    /// The options and the payload.
     tail: &'a [u8],
 }
 
 impl<'a> Answer<'a> {
-    /// Parses the fixed part; `None` if the message is not meant for a client.
+    /// Parses the fixed part of a message. `None` if the message is not meant for a client.
     pub(super) fn parse(datagram: &'a [u8]) -> Option<Self> {
         let [first, code, high, low, rest @ ..] = datagram else { return None };
         let kind = match first >> 4 & 3 {
@@ -165,7 +165,7 @@ impl<'a> Answer<'a> {
         Some(Self { kind, code, mid: u16::from_be_bytes([*high, *low]), token, tail })
     }
 
-    /// Bytes of the payload, and the Echo value; `None` when the options are malformed.
+    /// The number of bytes in the payload, and the Echo value. `None` if the options are malformed.
     pub(super) fn content(&self) -> Option<(u64, Option<&'a [u8]>)> {
         let mut content = (0, None);
         for item in OptPayloadReader::new(self.tail) {
@@ -180,7 +180,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// A segment or parameter without its percent-escapes.
+/// A segment or parameter, with its percent-escapes decoded.
 fn part(text: &str) -> Result<Vec<u8>, UnfitRequest> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -196,7 +196,7 @@ fn part(text: &str) -> Result<Vec<u8>, UnfitRequest> {
     if bytes.len() > 255 { Err(UnfitRequest::Path) } else { Ok(bytes) }
 }
 
-/// A number without its leading zero bytes (RFC 7252, 3.2).
+/// The bytes of a number, without leading zero bytes (RFC 7252, 3.2).
 fn shortest(number: u32) -> Vec<u8> {
     let zeros = (number.leading_zeros() / 8) as usize;
     number.to_be_bytes()[zeros..].to_vec()
@@ -219,7 +219,8 @@ mod tests {
         stamp(&mut bytes, 0x0102, 0x0a0b_0c0d);
         let expected: &[u8] =
             b"\x44\x02\x01\x02\x0a\x0b\x0c\x0d\xb2fn\x03a/b\x10\x33q=1\x21\x32\xd1\xde\x65\xffhi";
-        // Between Accept (17) and Echo (252) the delta is 235: 13 and one byte of 222.
+        // From Accept (17) to Echo (252), the delta is 235, which is written as 13 and one byte of
+        // 222.
         assert_eq!(bytes, expected);
         let target = Target::parse("coap://h").unwrap();
         let bytes = Template::new(&target, &self::request("GET", &[], b"")).unwrap().encode(None);

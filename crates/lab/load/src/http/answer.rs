@@ -1,15 +1,15 @@
-//! Parses an answer piece by piece without storing it. Pure.
+//! Parses an answer piece by piece without storing it. The code is pure.
 
 use crate::{Failure, Outcome, Phases};
 
-/// Largest head in bytes, and largest first line of a chunk.
+/// The maximum number of bytes in a head, and in the first line of a chunk.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const LINE_BYTES_MAX: usize = 1_024;
 
-/// The result of parsing a piece.
+/// The result of parsing one piece.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// More data has to arrive.
+    /// More data must arrive.
     More,
     /// The answer is complete.
     Whole {
@@ -17,24 +17,24 @@ pub(super) enum Progress {
         /// Whether the connection cannot be used again.
         closes: bool,
     },
-    /// The answer is malformed, or data follows that no request asked for.
+    /// The answer is malformed, or more data follows that no request asked for.
     Malformed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Head,
-    /// The number of bytes left.
+    /// The body, with the number of bytes that are missing.
     Body(u64),
     UntilClose,
-    /// A chunk's first line: the size as far as it was read, and the number of its characters.
+    /// The first line of a chunk: the size as far as it was read, and the number of its characters.
     ChunkSize(u64, usize),
-    /// After the size: the rest of the line.
+    /// The rest of a chunk's first line, after the size.
     ChunkLine(u64, usize),
     Chunk(u64),
     /// The line end after a chunk.
     ChunkEnd,
-    /// Fields after the last chunk: bytes of this line, and of all lines.
+    /// The fields after the last chunk: the number of bytes in this line, and in all lines.
     Trailer(usize, usize),
 }
 
@@ -49,7 +49,7 @@ struct Head {
 
 pub(super) struct AnswerReader {
     part: Part,
-    /// The parts of a head that arrived in pieces.
+    /// The parts of a head that has not arrived completely.
     held: Vec<u8>,
     head: Head,
     is_head_request: bool,
@@ -71,19 +71,21 @@ impl Default for AnswerReader {
 }
 
 impl AnswerReader {
-    /// Must be called before an answer; the answer to HEAD has no body.
+    /// Prepares for the next answer. Must be called before each answer, because the answer to HEAD
+    /// has no body.
     pub(super) fn begin(&mut self, is_head_request: bool) {
         let mut held = std::mem::take(&mut self.held);
         held.clear();
         *self = Self { held, is_head_request, ..Self::default() };
     }
 
-    /// Whether no part of the answer has arrived.
+    /// Whether no part of the answer has arrived yet.
     pub(super) fn is_untouched(&self) -> bool {
         self.is_untouched
     }
 
-    /// The connection ended: the outcome, if this kind of answer ends in this way.
+    /// Handles the end of the connection. Returns the outcome if this kind of answer ends with the
+    /// connection.
     pub(super) fn end(&self) -> Option<Outcome> {
         (self.part == Part::UntilClose).then(|| self.outcome())
     }
@@ -112,11 +114,10 @@ impl AnswerReader {
         Outcome::Answered { bytes: self.bytes, phases: self.head.phases }
     }
 
-    /// Parses the head once it is complete; returns the number of bytes of `piece` that belong to
-    /// it.
+    /// Parses the head once it is complete. Returns how many bytes of `piece` belong to the head.
     fn take_head(&mut self, piece: &[u8]) -> Result<Option<usize>, Wrong> {
         if self.held.is_empty() {
-            // The head is nearly always complete and need not be copied.
+            // The head nearly always arrives completely, and then need not be copied.
             if let Some(end) = find_end(piece, 0) {
                 self.read_head(&piece[..end])?;
                 return Ok(Some(end));
@@ -137,8 +138,8 @@ impl AnswerReader {
     fn read_head(&mut self, bytes: &[u8]) -> Result<(), Wrong> {
         let head = parse_head(bytes)?;
         if (100..200).contains(&head.status) {
-            // An interim answer, after which the final one follows. The client never asks to switch
-            // protocols.
+            // This is an interim answer, and the final one will follow. Status 101 is wrong,
+            // because the client never asks to switch protocols.
             return if head.status == 101 { Err(Wrong) } else { Ok(()) };
         }
         self.head = head;
@@ -152,7 +153,7 @@ impl AnswerReader {
         Ok(())
     }
 
-    /// Reads data of the body; `Some` with the remaining data once it is complete.
+    /// Reads data of the body. Once the body is complete, returns the remaining data.
     fn take_body<'p>(&mut self, mut piece: &'p [u8]) -> Result<Option<&'p [u8]>, Wrong> {
         loop {
             match self.part {
@@ -187,7 +188,7 @@ impl AnswerReader {
         }
     }
 
-    /// Parses one byte between chunks; `true` when it was the last of the body.
+    /// Parses one byte between chunks. Returns `true` if it was the last byte of the body.
     fn take_chunk_byte(&mut self, byte: u8) -> Result<bool, Wrong> {
         self.part = match (self.part, byte) {
             (Part::ChunkSize(_, 0), b'\r' | b'\n' | b';') => return Err(Wrong),
@@ -217,11 +218,11 @@ impl AnswerReader {
     }
 }
 
-/// The answer is malformed.
+/// The error for a malformed answer.
 #[derive(Debug, PartialEq, Eq)]
 struct Wrong;
 
-/// The end of the head, searched for from `from` on.
+/// The position at which the head ends. The search begins at `from`.
 fn find_end(bytes: &[u8], from: usize) -> Option<usize> {
     memchr::memchr_iter(b'\n', &bytes[from..])
         .map(|at| from + at + 1)
@@ -294,14 +295,14 @@ fn field(head: &mut Head, name: &[u8], value: &[u8]) -> Result<(), Wrong> {
 mod tests {
     use super::*;
 
-    /// Parses an answer at once and in pieces of every size; all results must agree.
+    /// Parses an answer at once and in pieces of every size. All results must be equal.
     fn read(text: &str) -> Progress {
         let check = |size: usize| {
             let mut reader = AnswerReader::default();
             let mut last = Progress::More;
             for piece in text.as_bytes().chunks(size) {
                 if last != Progress::More {
-                    // Data after the end was not asked for.
+                    // No request asked for the data after the end.
                     return Progress::Malformed;
                 }
                 last = reader.push(piece);

@@ -1,4 +1,4 @@
-//! One client's connection.
+//! The connection of one client.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,12 +11,12 @@ use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, Socket
 use super::answer::{AnswerReader, Progress};
 use crate::{Failure, Outcome};
 
-/// Edge-triggered, so that a connection is registered only once.
+/// The events are edge-triggered, so that a connection is registered only once.
 pub(super) const INTEREST: EventFlags =
     EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 
 pub(super) enum OperationState {
-    /// It waits for the socket.
+    /// The operation waits for the socket.
     Waits,
     Over(Outcome),
     /// The persistent connection was closed before any part of the answer arrived.
@@ -27,18 +27,18 @@ pub(super) enum OperationState {
 enum State {
     Idle,
     Connecting,
-    /// The number of bytes of the request that were sent.
+    /// Sending the request; the number says how many of its bytes were sent.
     Writing(usize),
     Reading,
 }
 
 pub(super) struct Connection {
     socket: Option<OwnedFd>,
-    /// The generation of the socket, which identifies events of a socket that was closed in the
+    /// The generation of the socket. It identifies events of a socket that was closed in the
     /// meantime.
     generation: u32,
     state: State,
-    /// Whether an operation has ended well on it.
+    /// Whether an operation has already ended well on this connection.
     is_kept: bool,
     reader: AnswerReader,
 }
@@ -64,7 +64,7 @@ impl Connection {
         self.socket.is_some()
     }
 
-    /// Begins a connection together with an operation.
+    /// Opens a connection and begins an operation on it.
     pub(super) fn open(&mut self, address: SocketAddr) -> io::Result<(&OwnedFd, u32)> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -86,7 +86,7 @@ impl Connection {
         self.generation = self.generation.wrapping_add(1);
     }
 
-    /// Begins an operation on an open connection.
+    /// Begins an operation on a connection that is already open.
     pub(super) fn send(&mut self, request: &[u8], is_head: bool) -> OperationState {
         self.reader.begin(is_head);
         self.state = State::Writing(0);
@@ -104,8 +104,8 @@ impl Connection {
         let is_ended = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         match self.state {
             State::Idle => {
-                // No request is under way: the server closed the connection, or sent data that no
-                // request asked for.
+                // No request is under way, so the server has closed the connection or sent data
+                // that no request asked for.
                 if is_ended || flags.contains(EventFlags::IN) {
                     self.close();
                 }
@@ -184,8 +184,7 @@ impl Connection {
                 Progress::More => {}
                 Progress::Malformed => return self.fail(Failure::Malformed),
                 Progress::Whole { outcome, closes } => {
-                    // A request that was not sent completely cannot share a connection with the
-                    // next one.
+                    // If a request was not sent completely, the next one cannot use its connection.
                     if closes || is_ended || self.state != State::Reading {
                         self.close();
                     } else {
