@@ -1,7 +1,7 @@
 //! Accepting an invocation that runs later, after its caller has been answered.
 //!
 //! The parts of a node that accept such invocations (fronts, schedules, MQTT triggers, other
-//! functions) know only [`Accept`]; the journal behind it implements it.
+//! functions) know only [`Accept`]. The journal implements it.
 
 use std::pin::Pin;
 
@@ -10,7 +10,8 @@ use mote_spec::ATTEMPTS_DEFAULT;
 
 use crate::invocation::{Head, InvocationId, Trigger};
 
-/// The idempotency keys and order keys of schedules begin with this, and no others do.
+/// The prefix of the idempotency keys and order keys that schedules use. No other key begins with
+/// it.
 pub const SCHEDULE_KEYS: &str = "schedule/";
 
 /// An invocation to run later.
@@ -24,22 +25,24 @@ pub struct Deferred {
     pub head: Head,
     /// The whole body.
     pub body: Bytes,
-    /// The idempotency key: of the invocations of one function that are accepted with the same key,
-    /// only the first is kept, and the others receive its id. At most 255 bytes.
+    /// The idempotency key, at most 255 bytes. If several invocations of one function are accepted
+    /// with the same key, only the first is kept, and the others receive its id.
     pub key: Option<String>,
-    /// When it may begin at the earliest, in milliseconds since 1970; 0 for at once.
+    /// The earliest time at which the invocation may begin, in milliseconds since 1970; 0 means at
+    /// once.
     pub due_unix_ms: u64,
     /// The order key: invocations of one function with the same order key run one after another, in
     /// the order in which they were accepted. `None` means that they run in any order.
     pub order: Option<String>,
     /// Where the result is sent in addition to the recipients of the function's manifest.
     pub callback: Option<Callback>,
-    /// Attempts if the function's manifest sets no number.
+    /// The number of attempts if the function's manifest does not set one.
     pub attempts_default: u32,
 }
 
 impl Deferred {
-    /// An invocation that runs as soon as possible, in any order, and whose result is only kept.
+    /// An invocation that runs as soon as possible, in any order. Its result is kept but not sent
+    /// anywhere.
     pub fn new(function: impl Into<String>, trigger: Trigger, head: Head, body: Bytes) -> Self {
         Self {
             function: function.into(),
@@ -67,26 +70,28 @@ pub struct Callback {
 /// An invocation that is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accepted {
-    /// The id under which its state and its result can be read.
+    /// The id under which the invocation's state and result can be read.
     pub id: InvocationId,
-    /// False if an earlier invocation had the same idempotency key.
+    /// False if an earlier invocation with the same idempotency key was already accepted.
     pub is_new: bool,
 }
 
-/// Why an invocation was not accepted. Nothing of it is kept.
+/// Why an invocation was not accepted. Nothing of the invocation is kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AcceptError {
-    /// The journal holds as many invocations, or bytes, as it may. Retrying later is reasonable.
+    /// The journal already holds as many invocations, or bytes, as its limits allow. The caller may
+    /// retry later.
     #[error("the journal is full: {0}")]
     Full(String),
     /// The disk is full.
     #[error("{0}")]
     DiskFull(String),
-    /// The disk did not take it.
+    /// The disk failed to store the invocation.
     #[error("the journal cannot write: {0}")]
     Disk(String),
-    /// The place outside of the machine that keeps accepted invocations did not confirm this one,
-    /// for the reason given. Nothing was accepted, unless the confirmation was lost on its way.
+    /// Accepted invocations are also kept outside this machine, and that place did not confirm this
+    /// one, for the reason given. The invocation was not accepted, unless only the confirmation was
+    /// lost in transit.
     #[error("it is not known to be accepted: {0}")]
     Away(String),
     /// Another node accepts and runs the invocations of this node.
@@ -100,21 +105,23 @@ pub enum AcceptError {
     Invalid(String),
 }
 
-/// Whether a field of this name, in lower case, describes an invocation that is accepted for later.
+/// Whether a header field with this name (in lower case) says how an accepted invocation is to be
+/// run later.
 pub fn is_wish(name: &[u8]) -> bool {
     matches!(name, b"prefer" | b"idempotency-key" | b"mote-order-key" | b"mote-after" | b"mote-at")
 }
 
-/// A future of this module.
+/// The future that [`Accept::accept`] returns.
 pub type AcceptFuture = Pin<Box<dyn Future<Output = Result<Accepted, AcceptError>> + Send>>;
 
 /// Keeps invocations until they have run.
 pub trait Accept: Send + Sync + 'static {
-    /// Keeps an invocation. When the future resolves to `Ok`, the invocation is on disk and survives
-    /// a power cut; it then runs at least once. Many callers share one write, so a caller should
-    /// not wait for one invocation before it offers the next.
+    /// Keeps an invocation. When the future resolves to `Ok`, the invocation is on disk, survives a
+    /// power cut, and will run at least once. Many callers share one write, so a caller should not
+    /// wait for one invocation before it offers the next.
     fn accept(&self, deferred: Deferred) -> AcceptFuture;
 
-    /// Resolves when an invocation has ended: at once if it has ended before, or is not known.
+    /// Resolves when the invocation has ended. Resolves at once if it has already ended or is
+    /// unknown.
     fn ended(&self, id: InvocationId) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }

@@ -1,5 +1,4 @@
-//! The interface to the backends that run instances: sandboxed processes today, other backends
-//! later.
+//! The interface to the backends that run instances. Today's only backend runs sandboxed processes.
 
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -8,7 +7,7 @@ use std::pin::Pin;
 
 use mote_spec::Egress;
 
-/// A boxed future, for this interface only; never on the request path.
+/// A boxed future. Only this interface uses it; the request path never does.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// How a backend launches the program that answers invocations.
@@ -20,19 +19,19 @@ pub enum Launch {
         /// Program and arguments.
         argv: Vec<String>,
     },
-    /// A program of the function's own that speaks the worker protocol on file descriptor 3. It is
+    /// The function's own program, which speaks the worker protocol on file descriptor 3. It is
     /// never prewarmed, because each function has a different program.
     Worker {
         /// Program and arguments.
         argv: Vec<String>,
     },
-    /// The backend's own init speaks the worker protocol and runs `argv` once per invocation,
-    /// body on stdin, answer on stdout.
+    /// The backend's own init speaks the worker protocol. It runs `argv` once per invocation, with
+    /// the body on stdin and the answer on stdout.
     PerInvocation {
-        /// Program and arguments; relative programs are looked up from the code folder.
+        /// Program and arguments. A relative program is looked up from the code folder.
         argv: Vec<String>,
     },
-    /// An HTTP/1.1 server that listens on `$PORT` of the sandbox's own loopback.
+    /// An HTTP/1.1 server that listens on `$PORT` of the sandbox's loopback interface.
     Server {
         /// Program and arguments.
         argv: Vec<String>,
@@ -59,7 +58,7 @@ pub struct InstanceLimits {
 pub struct InstanceRequest {
     /// Unique on this node while the daemon runs.
     pub instance: u64,
-    /// Function and revision for names of cgroups and log lines, for instance `thermo-3`.
+    /// Function and revision, for instance `thermo-3`. Names of cgroups and log lines contain it.
     pub label: String,
     /// Host folder of the code, read-only at `/function` inside.
     pub code_dir: PathBuf,
@@ -67,31 +66,33 @@ pub struct InstanceRequest {
     pub packages_dir: Option<PathBuf>,
     /// The program to launch.
     pub launch: Launch,
-    /// Environment at launch, complete: no variable of the daemon is added.
+    /// The complete environment at launch: no variable of the daemon is added.
     pub env: Vec<(String, String)>,
-    /// Its limits.
+    /// The limits of the instance.
     pub limits: InstanceLimits,
-    /// Whether the program finds its limit in `/proc/meminfo`. V8 would derive the size of its heap
-    /// from it, as a part of the limit, although the limit itself should decide.
+    /// Whether `/proc/meminfo` shows the program its memory limit. This must be false for V8, which
+    /// would otherwise size its heap to a part of that value, although the limit itself should
+    /// decide.
     pub shows_memory: bool,
-    /// Whether the instance may write to its code: it gets a copy of its own, unless that would use
-    /// more than half of the disk.
+    /// Whether the instance may write to its code. If so, it gets its own copy of the code, unless
+    /// the copy would use more than half of the disk.
     pub writable_code: bool,
-    /// Destinations it may reach; each becomes a listener inside the sandbox.
+    /// Destinations that the instance may reach. Each becomes a listener inside the sandbox.
     pub egress: Vec<Egress>,
-    /// Read-only files of its own: absolute path inside, and text. Only its processes see them.
+    /// Read-only files that only the processes of this instance see: absolute path inside, and
+    /// text.
     pub files: Vec<(PathBuf, String)>,
-    /// Symbolic links of its own: absolute path inside, and where it leads.
+    /// Symbolic links that only this instance has: absolute path inside, and target.
     pub links: Vec<(PathBuf, PathBuf)>,
 }
 
 impl InstanceRequest {
-    /// Whether a program that was brought up for this request can serve `other`: it must be the
-    /// same program, started under the same rules, as far as they cannot be changed afterwards.
+    /// Whether a program that was started for this request can serve `other`. It must be the same
+    /// program, and the settings that cannot be changed after the start must be equal.
     pub fn suits(&self, other: &InstanceRequest) -> bool {
         let same_program = match (&self.launch, &other.launch) {
             (Launch::Shim { argv }, Launch::Shim { argv: asked }) => argv == asked,
-            // The program receives the command later.
+            // Every per-invocation program suits, because the program receives its command later.
             (Launch::PerInvocation { .. }, Launch::PerInvocation { .. }) => true,
             _ => false,
         };
@@ -111,35 +112,36 @@ impl InstanceRequest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prewarmed {
     /// A request whose function does not matter: code, packages, label and number are ignored. A
-    /// later request can use a prewarmed program if it has the same launch, environment, processes,
-    /// disk and destinations; memory and processor may differ.
+    /// later request can use a prewarmed program if both have the same launch, environment, process
+    /// limit, disk limit and destinations. Memory and processor limits may differ.
     pub like: InstanceRequest,
     /// The number of programs.
     pub count: u32,
 }
 
-/// What the first process of a server's instance is asked for, in one byte on the instance's channel.
+/// An order to the first process of a server's instance, sent as one byte on the instance's
+/// channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ServerOrder {
-    /// A connection to the server's port; the answer is a descriptor or an errno.
+    /// Open a connection to the server's port. The answer is a descriptor or an errno.
     Connect = 1,
-    /// A SIGTERM for the server. It has no answer.
+    /// Send SIGTERM to the server. There is no answer.
     Terminate = 2,
 }
 
 /// How an instance ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
-    /// Exit status, when it exited.
+    /// The exit status, if the program exited.
     pub status: Option<i32>,
-    /// Signal, when it was killed.
+    /// The signal, if the program was killed.
     pub signal: Option<i32>,
-    /// Whether the kernel killed it for memory.
+    /// Whether the kernel killed the instance because it ran out of memory.
     pub out_of_memory: bool,
 }
 
-/// What an instance uses now.
+/// The resources that an instance uses now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Memory in bytes.
@@ -150,22 +152,26 @@ pub struct Usage {
     pub pids: u32,
 }
 
-/// A running instance. Dropping it kills the instance and everything in it.
+/// A running instance. Dropping this kills the instance and everything in it.
 pub struct Started {
-    /// For shims and per-invocation programs: the engine's end of the worker protocol, a connected,
-    /// non-blocking stream socket. For servers: a sequenced-packet socket. One byte sent on it
-    /// requests a new connection to the server, and one message with a descriptor delivers it; a
-    /// message without a descriptor holds an errno (u32) and means "not yet".
+    /// For shims, workers and per-invocation programs: the engine's end of the worker protocol, a
+    /// connected, non-blocking stream socket.
+    ///
+    /// For servers: a sequenced-packet socket. Each byte that the engine sends on it is a
+    /// [`ServerOrder`]. The answer to an order for a connection is one message: either it carries
+    /// the connection's descriptor, or it carries no descriptor but an errno (u32), which means
+    /// "not yet".
     pub channel: OwnedFd,
     /// Read end of the instance's stdout and stderr, line by line, non-blocking.
     pub output: OwnedFd,
-    /// For each requested egress, in order, a listening TCP socket inside the sandbox.
+    /// The listening TCP sockets inside the sandbox, one for each requested egress, in the same
+    /// order.
     pub egress: Vec<OwnedFd>,
-    /// The instance itself.
+    /// Controls the running instance.
     pub control: Box<dyn InstanceControl>,
-    /// Whether its program was prewarmed.
+    /// Whether the instance's program was prewarmed.
     pub prewarmed: bool,
-    /// The caller holds this until the instance serves: meanwhile the backend postpones work that
+    /// The caller holds this until the instance serves. Meanwhile the backend postpones work that
     /// no caller waits for.
     pub under_way: Box<dyn Send + Sync>,
 }
@@ -174,22 +180,22 @@ pub struct Started {
 pub trait InstanceControl: Send + Sync {
     /// Kills everything in the instance at once. Idempotent; does not block.
     fn kill(&self);
-    /// Sets whether it runs only when nothing else needs the processor. Does nothing if the machine
-    /// has no such priority. Writes one small file.
+    /// Sets whether the instance runs only when nothing else needs the processor. Does nothing if
+    /// the machine does not support this priority. Writes one small file.
     fn set_background(&self, background: bool);
-    /// Stops all its processes where they are, or lets them continue. Returns false if that is not
+    /// Pauses all processes of the instance, or lets them continue. Returns false if that is not
     /// possible, or if the instance has ended. Costs two small system calls per process. Paused
     /// processes use no processor time, keep their memory, and can be killed.
     fn set_paused(&self, paused: bool) -> bool;
-    /// The TCP ports at which its programs listen now; empty where that cannot be found out. Reads two
-    /// small files.
+    /// The TCP ports on which the instance's programs listen now; empty where that cannot be found
+    /// out. Reads two small files.
     fn listening(&self) -> Vec<u16> {
         Vec::new()
     }
-    /// The process id of its first process on the host, for people who inspect it there.
+    /// The process id of the instance's first process on the host, for people who inspect it there.
     fn pid(&self) -> Option<u32>;
-    /// The resources that it uses now, `None` if the machine cannot measure them. May read a few
-    /// small files.
+    /// The resources that the instance uses now; `None` if the machine cannot measure them. May
+    /// read a few small files.
     fn usage(&self) -> Option<Usage>;
     /// Resolves when the instance has ended. It must be called only once.
     fn exited(&self) -> BoxFuture<Exit>;
@@ -198,10 +204,10 @@ pub trait InstanceControl: Send + Sync {
 /// Why an instance could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A step of composing the sandbox failed.
+    /// A step in setting up the sandbox failed.
     #[error("sandbox for {label}: {step}")]
     Sandbox {
-        /// Label of the request.
+        /// The label of the request.
         label: String,
         /// The step that failed, with its object.
         step: String,
@@ -212,7 +218,7 @@ pub enum StartError {
     /// The program could not be executed.
     #[error("{label}: cannot execute {program}")]
     Exec {
-        /// Label of the request.
+        /// The label of the request.
         label: String,
         /// The program.
         program: String,
@@ -225,14 +231,14 @@ pub enum StartError {
     Unavailable(String),
 }
 
-/// A backend: it runs instances.
+/// Runs instances.
 pub trait Backend: Send + Sync + 'static {
-    /// Starts one instance; resolves when its program has been executed or could not be executed.
-    /// The backend limits the time (seconds).
+    /// Starts one instance. Resolves when its program has been executed or could not be executed.
+    /// The backend limits this time to some seconds.
     fn start(&self, request: InstanceRequest) -> BoxFuture<Result<Started, StartError>>;
 
-    /// Keeps programs running that wait to become an instance of the next function that needs one.
-    /// The list replaces the previous one. The programs come up with a small share of the
-    /// processor. Backends that cannot do this do nothing. Does not block.
+    /// Keeps programs running in advance, so that the next function that needs an instance can use
+    /// one. The list replaces the previous one. The programs start with a small share of the
+    /// processor. Backends that cannot prewarm programs do nothing. Does not block.
     fn keep_prewarmed(&self, _wanted: Vec<Prewarmed>) {}
 }

@@ -1,11 +1,11 @@
 //! Base64 of RFC 4648, section 4, for bytes inside JSON and header fields. Pure.
 //!
-//! Every text that the node reads follows the same rules, which are those of the platforms whose
+//! The node reads every Base64 text by the same rules, which are those of the platforms whose
 //! clients write it. The letters are `A`–`Z`, `a`–`z`, `0`–`9`, `+` and `/`. The padding at the end
 //! may be complete, too short or absent. Spaces, tabs and line ends are skipped anywhere, because
-//! command-line tools wrap long lines. Bits of the last letter that belong to no byte are ignored.
-//! Any other letter, padding before the end, more padding than the last group needs, and a single
-//! letter in the last group are refused.
+//! command-line tools wrap long lines. If the last letter has bits that belong to no byte, they are
+//! ignored. Any other letter, padding before the end, more padding than the last group needs, and a
+//! last group of a single letter are refused.
 
 use std::borrow::Cow;
 
@@ -20,19 +20,18 @@ const ENGINE: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// The text of these bytes, with padding.
+/// Encodes these bytes, with padding.
 pub fn encode(bytes: &[u8]) -> String {
     ENGINE.encode(bytes)
 }
 
-/// The bytes of a text by the rules of this module, or `None` if the text breaks them. It takes
-/// tens of milliseconds for the largest uploads, so a thread that serves requests must not call it
-/// for them.
+/// Decodes a text by the rules of this module; `None` if the text breaks them. The largest uploads
+/// take tens of milliseconds to decode, so a thread that serves requests must not decode them.
 pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
     ENGINE.decode(without_whitespace(text)).ok()
 }
 
-/// Copies the text only if there is something to skip.
+/// Removes the whitespace. Copies the text only if it contains some.
 fn without_whitespace(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.iter().any(u8::is_ascii_whitespace) {
         return Cow::Borrowed(text);

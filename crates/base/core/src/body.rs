@@ -1,4 +1,4 @@
-//! Bodies of requests and answers: none, whole, or in chunks with backpressure.
+//! Bodies of requests and answers: empty, whole, or in chunks with backpressure.
 
 use std::fmt;
 use std::task::{Context, Poll};
@@ -8,7 +8,7 @@ use bytes::Bytes;
 /// Why a body stopped before its end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
-    /// It is longer than the limit (bytes).
+    /// The body is longer than the limit (bytes).
     #[error("body is longer than {0} bytes")]
     TooLarge(u64),
     /// The sender closed the connection or broke its framing.
@@ -22,20 +22,20 @@ pub enum BodyError {
     WorkerFailed,
 }
 
-/// A body that arrives in chunks. Dropping it tells the sender that nothing reads the body any
-/// more.
+/// A body that arrives in chunks. Dropping it tells the sender that nothing will read the rest.
 pub trait BodySource: Send {
-    /// The next chunk, `None` at the end; never an empty chunk. Polled by one task at a time;
-    /// not called again after `None` or an error. Must not block.
+    /// The next chunk; `None` at the end. A chunk is never empty. Only one task polls at a time,
+    /// and it must not poll again after `None` or an error. Must not block.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>>;
 
-    /// The trailer fields behind the last chunk as a header block, empty if there were none. Called
+    /// The trailer fields after the last chunk, as a header block; empty if there were none. Called
     /// once, after `None`. Must not block.
     fn take_trailers(&mut self) -> Bytes {
         Bytes::new()
     }
 
-    /// Approximate memory of the bytes that have arrived and have not been taken. Must not block.
+    /// The approximate memory of the bytes that have arrived but have not been taken. Must not
+    /// block.
     fn held_bytes(&self) -> usize {
         0
     }
@@ -49,7 +49,7 @@ pub enum Body {
     Empty,
     /// The complete body.
     Whole(Bytes),
-    /// In chunks, with the length if it is known in advance.
+    /// A body in chunks, with its length if that is known in advance.
     Stream {
         /// The source of the chunks.
         source: Box<dyn BodySource>,
@@ -59,8 +59,9 @@ pub enum Body {
 }
 
 impl Body {
-    /// Approximate memory that the body occupies: all of a whole one; of a stream the bytes that
-    /// have arrived and were not taken, if its source counts them.
+    /// The approximate memory that the body occupies. For a whole body, this is all of it. For a
+    /// stream, it is the bytes that have arrived but have not been taken, if the source counts
+    /// them.
     pub fn held_bytes(&self) -> usize {
         match self {
             Body::Empty => 0,
@@ -69,7 +70,7 @@ impl Body {
         }
     }
 
-    /// A whole body, or [`Body::Empty`] for no bytes.
+    /// A whole body, or [`Body::Empty`] if there are no bytes.
     pub fn whole(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
         if bytes.is_empty() { Body::Empty } else { Body::Whole(bytes) }
@@ -84,7 +85,7 @@ impl Body {
         }
     }
 
-    /// The next chunk, `None` at the end. A whole body is one chunk.
+    /// The next chunk; `None` at the end. A whole body is a single chunk.
     pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         match self {
             Body::Empty => Poll::Ready(None),
@@ -97,7 +98,8 @@ impl Body {
         }
     }
 
-    /// The trailer fields behind the last chunk of a stream that has ended, as a header block.
+    /// The trailer fields after the last chunk of a stream, as a header block. The stream must have
+    /// ended.
     pub fn take_trailers(&mut self) -> Bytes {
         match self {
             Body::Stream { source, .. } => source.take_trailers(),
@@ -110,7 +112,7 @@ impl Body {
         std::future::poll_fn(|cx| self.poll_chunk(cx)).await
     }
 
-    /// Reads the whole body and refuses more than `limit_bytes`.
+    /// Reads the whole body, or refuses it if it is longer than `limit_bytes`.
     pub async fn collect(mut self, limit_bytes: u64) -> Result<Bytes, BodyError> {
         let first = match self.chunk().await {
             None => return Ok(Bytes::new()),

@@ -1,19 +1,19 @@
-//! The chain of functions that called each other until an invocation came about.
+//! The chain of calls from function to function that led to an invocation.
 
 use std::sync::Arc;
 
 use mote_spec::FunctionName;
 
-/// Functions that may call each other in a row, the first one included.
+/// The longest chain of functions that call each other, counting the first function.
 pub const DEPTH_MAX: u8 = 16;
 
-/// The functions that called each other until an invocation came about, from the last to the
-/// first. It travels with the invocation inside the node; nothing that a function sends changes it.
+/// The functions whose calls led to an invocation, from the last to the first. The chain travels
+/// with the invocation inside the node, and nothing that a function sends can change it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// The function that called.
+    /// The function that made the call.
     function: FunctionName,
-    /// Who called that one.
+    /// The chain that led to that function's own invocation.
     before: Option<Arc<Chain>>,
     depth: u8,
 }
@@ -21,17 +21,17 @@ pub struct Chain {
 /// Why a function may not be called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
-    /// The called function waits for this call already.
+    /// The called function is already in the chain, so it would wait for itself.
     #[error("a cycle of calls: {0}")]
     Cycle(String),
-    /// Too many functions call each other.
+    /// The chain of calls is too long.
     #[error("more than {DEPTH_MAX} functions call each other: {0}")]
     TooDeep(String),
 }
 
 impl Chain {
-    /// The chain of an invocation of `called` that an invocation of `function` with the chain
-    /// `before` makes.
+    /// The chain of an invocation that `function` causes by calling `called`. `before` is the chain
+    /// of the calling invocation.
     pub fn extend(
         function: &FunctionName,
         before: Option<&Arc<Chain>>,
@@ -91,7 +91,7 @@ mod tests {
                 Err(error) => break error,
             }
         };
-        // The chain of the last function that runs has one name less than there are functions.
+        // The chain of the last function that runs has one name fewer than there are functions.
         assert_eq!(depth + 1, usize::from(DEPTH_MAX));
         assert!(matches!(error, ChainError::TooDeep(_)));
     }

@@ -1,4 +1,4 @@
-//! Pieces of a body that wait for their reader.
+//! Pieces of a body that wait to be read.
 
 use std::collections::VecDeque;
 
@@ -6,9 +6,9 @@ use bytes::{Bytes, BytesMut};
 
 use crate::wire::CHUNK_BYTES_MAX;
 
-/// Pieces shorter than this are copied together when the reader is behind: a piece is a slice of the
-/// bytes that were read from a socket, so a single byte would keep a whole buffer, and each piece
-/// needs an entry of the queue.
+/// When the reader is behind, pieces shorter than this are copied together. A piece is a slice of
+/// the buffer that was read from a socket, so a single byte would keep a whole buffer in memory.
+/// Each piece also needs an entry in the queue.
 const COPY_BELOW_BYTES: usize = CHUNK_BYTES_MAX / 2;
 
 /// The pieces, in their order.
@@ -20,7 +20,7 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// Adds a piece. If `reader_waits`, it will be taken at once, so nothing is copied.
+    /// Adds a piece. If `reader_waits`, the reader takes the piece at once, so nothing is copied.
     pub fn push(&mut self, chunk: Bytes, reader_waits: bool) {
         let is_behind = !reader_waits || !self.whole.is_empty() || !self.tail.is_empty();
         if is_behind && chunk.len() < COPY_BELOW_BYTES {
@@ -40,8 +40,8 @@ impl Chunks {
         self.whole.pop_front().or_else(tail)
     }
 
-    /// Bytes of memory that the pieces keep. A piece that was not copied keeps the buffer that it
-    /// was read into, which is up to twice as long.
+    /// Bytes of memory that the pieces keep. A piece that was not copied keeps the buffer into
+    /// which it was read, which is up to twice as long as the piece.
     pub fn held_bytes(&self) -> usize {
         2 * self.whole.iter().map(Bytes::len).sum::<usize>() + self.tail.len()
     }

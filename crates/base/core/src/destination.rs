@@ -1,15 +1,17 @@
 //! Decides which addresses a name may lead to.
 //!
-//! A name is foreign data: its owner can make it lead to the node itself or to the link that the
-//! node is on (cloud metadata). So the address is checked, even if an IPv6 address carries an IPv4
-//! one inside, because such an address may be delivered to that one.
+//! A name is foreign data: its owner can make it resolve to the node itself, or to a host on the
+//! node's link (cloud metadata). The node therefore checks the address to which a name resolves. If
+//! an IPv6 address carries an IPv4 address inside, the IPv4 address is checked too, because packets
+//! may be delivered there.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use mote_spec::addresses::{embedded, is_link_local};
 
-/// Whether `address` leads to this machine or no further than its link: loopback, unspecified,
-/// "this network", link-local, multicast, broadcast, also in every form of [`embedded`].
+/// Whether `address` leads to this machine, or no further than its link: loopback, unspecified,
+/// "this network", link-local, multicast and broadcast addresses, also in every form of
+/// [`embedded`].
 pub fn is_local(address: IpAddr) -> bool {
     let is_near = |v4: Ipv4Addr| {
         v4.is_loopback() || v4.octets()[0] == 0 || v4.is_multicast() || v4.is_broadcast()
@@ -26,16 +28,17 @@ pub fn is_local(address: IpAddr) -> bool {
         }
 }
 
-/// Networks: addresses whose first bits are the same.
+/// A set of networks. The addresses of one network share their first bits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Networks(Vec<(IpAddr, u8)>);
 
-/// Networks that functions reach only if their manifest names the host, not by `*`.
+/// Networks that functions may reach only if their manifest names the host itself; `*` does not
+/// open them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClosedNetworks(Networks);
 
-/// The networks that [`ClosedNetworks`] calls `private`: private use (RFC 1918, RFC 4193), shared
-/// address space (RFC 6598) and benchmarks (RFC 2544).
+/// The networks that the word `private` stands for in [`ClosedNetworks`]: private use (RFC 1918,
+/// RFC 4193), shared address space (RFC 6598) and benchmarks (RFC 2544).
 const PRIVATE: [(IpAddr, u8); 6] = [
     (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)), 8),
     (IpAddr::V4(Ipv4Addr::new(172, 16, 0, 0)), 12),
@@ -46,8 +49,8 @@ const PRIVATE: [(IpAddr, u8); 6] = [
 ];
 
 impl Networks {
-    /// Reads a list that is separated by commas: `private`, networks such as `10.0.0.0/8`, and
-    /// addresses. Returns the entry that is none of these.
+    /// Parses a comma-separated list of networks such as `10.0.0.0/8`, single addresses, and the
+    /// word `private`. An error is the entry that is none of these.
     pub fn parse(text: &str) -> Result<Self, &str> {
         let mut networks = Vec::new();
         for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
@@ -77,12 +80,13 @@ impl Networks {
 }
 
 impl ClosedNetworks {
-    /// Reads a list as [`Networks::parse`] does.
+    /// Parses a list as [`Networks::parse`] does.
     pub fn parse(text: &str) -> Result<Self, &str> {
         Networks::parse(text).map(Self)
     }
 
-    /// Whether `address` is in one of the networks, also in every form of [`embedded`].
+    /// Whether `address`, or an address that it carries in any form of [`embedded`], is in one of
+    /// the networks.
     pub fn contains(&self, address: IpAddr) -> bool {
         let is_in = |address| self.0.has(address);
         let carried = match address {

@@ -1,14 +1,14 @@
-//! A queue in front of something slow, in which owners take turns.
+//! A queue in front of slow work, in which owners take turns.
 //!
-//! In a queue that is first come, first served, one owner with a thousand pieces of work delays all
-//! others by a thousand. Here, an owner (an address, a host) waits for at most one piece of each other
-//! owner, however much work the others have. Levels come before that: work of a lower level is taken
-//! first, so that callers of whom something good is known do not wait for those of whom nothing is.
+//! In a first-come, first-served queue, one owner with a thousand pieces of work delays all others
+//! by a thousand pieces. Here, an owner (an address, a host) waits for at most one piece of each
+//! other owner, however much work the others have. Levels take precedence over turns: work of a
+//! lower level is taken first, so that callers with a good record do not wait for unknown callers.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// Waiting work of `LEVELS` levels.
+/// Waiting work, in `LEVELS` levels.
 #[derive(Debug)]
 pub struct FairQueue<K, T, const LEVELS: usize = 1> {
     levels: [Ring<K, T>; LEVELS],
@@ -19,9 +19,9 @@ pub struct FairQueue<K, T, const LEVELS: usize = 1> {
 /// The work of one level.
 #[derive(Debug)]
 struct Ring<K, T> {
-    /// Owners with work; the next one is first.
+    /// Owners with work, in the order of their turns.
     order: VecDeque<K>,
-    /// What waits, by owner. No line is empty.
+    /// The waiting work of each owner. An owner without work has no entry.
     lines: HashMap<K, VecDeque<T>>,
 }
 
@@ -32,8 +32,9 @@ impl<K: Clone + Eq + Hash, T, const LEVELS: usize> FairQueue<K, T, LEVELS> {
         Self { levels: std::array::from_fn(ring), waiting: 0, total_max: total_max.max(1) }
     }
 
-    /// Adds work of an owner at the end of its line. If too much waits, the latest work of the owner
-    /// with the most of the last level leaves the queue and is returned; this may be the new one.
+    /// Adds work at the end of its owner's line. If the queue is full, one piece of work leaves the
+    /// queue and is returned: in the last level that has work, the newest piece of the owner with
+    /// the most. This may be the piece that was just added.
     pub fn push(&mut self, level: usize, owner: K, work: T) -> Option<T> {
         let ring = &mut self.levels[level.min(LEVELS - 1)];
         let line = ring.lines.entry(owner.clone()).or_default();
@@ -46,7 +47,8 @@ impl<K: Clone + Eq + Hash, T, const LEVELS: usize> FairQueue<K, T, LEVELS> {
             return None;
         }
         let ring = self.levels.iter_mut().rfind(|ring| !ring.order.is_empty())?;
-        // The limit bounds the number of owners. Of equal ones, the last in the order is taken.
+        // The queue's limit also bounds the number of owners, so this search is short. Among
+        // equals, the owner whose turn is last loses work.
         let greediest = ring.order.iter().max_by_key(|owner| ring.lines[*owner].len())?.clone();
         let line = ring.lines.get_mut(&greediest)?;
         let latest = line.pop_back();
@@ -58,7 +60,7 @@ impl<K: Clone + Eq + Hash, T, const LEVELS: usize> FairQueue<K, T, LEVELS> {
         latest
     }
 
-    /// Takes the next work.
+    /// Takes the next piece of work.
     pub fn pop(&mut self) -> Option<T> {
         let ring = self.levels.iter_mut().find(|ring| !ring.order.is_empty())?;
         let owner = ring.order.pop_front()?;
@@ -73,7 +75,7 @@ impl<K: Clone + Eq + Hash, T, const LEVELS: usize> FairQueue<K, T, LEVELS> {
         work
     }
 
-    /// How much waits.
+    /// The number of waiting pieces of work.
     pub fn len(&self) -> usize {
         self.waiting
     }
@@ -132,7 +134,7 @@ mod tests {
             Some(1),
             "another level has room while the last has work"
         );
-        // Of equals, the one that came last.
+        // Among equals, the owner that was added last loses its work.
         assert_eq!(queue.push(1, 'e', 40), Some(40));
         assert_eq!((queue.len(), all(&mut queue)), (4, vec![30, 0, 10, 20]));
     }

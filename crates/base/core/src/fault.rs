@@ -1,4 +1,4 @@
-//! The classes of failed invocations, and the one table of each front's answers.
+//! The classes of failed invocations, and the table with each front's answer to them.
 
 use std::fmt;
 
@@ -19,22 +19,22 @@ pub enum FaultClass {
     Platform,
 }
 
-/// Why an invocation did not end with an answer of the function.
+/// Why an invocation ended without an answer from the function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// No function has this name.
     NoSuchFunction,
     /// The function requires a valid key, and the request has none.
     NoKey,
-    /// The same for a function that also accepts the key as a password.
+    /// Like [`Fault::NoKey`], for a function that also accepts the key as a password.
     NoPassword,
     /// The function requires a valid token, and the request has none.
     NoToken,
-    /// The keys that verify tokens are not known yet.
+    /// The node does not have the keys that verify tokens yet.
     NoTokenKeys,
     /// The function requires a client certificate that it accepts, and the connection has none.
     NoCertificate,
-    /// The function accepts signed requests only, and this one has no valid signature.
+    /// The function accepts only signed requests, and this request has no valid signature.
     NoSignature,
     /// The node lacks the secret that verifies signatures.
     NoSignatureSecret,
@@ -51,15 +51,15 @@ pub enum Fault {
         /// Whose rate it is.
         of: RateOf,
     },
-    /// As many calls of the function, or of this caller, as may be at once have not ended.
+    /// The function, or this caller, already has as many unfinished calls as allowed.
     TooManyAtOnce {
-        /// Whether it is the number of this caller's calls.
+        /// Whether the limit on this caller's calls was reached, not the function's limit.
         of_caller: bool,
     },
     /// Only callers on the node's machine may call the function.
     NotLocal,
-    /// The function is closed to web pages of other sites, and one of them has caused the request, or
-    /// may have done so.
+    /// The function does not accept requests from web pages of other sites, and this request was
+    /// caused, or may have been caused, by such a page.
     OtherSite,
     /// The request body is larger than the function's limit.
     BodyTooLarge {
@@ -70,13 +70,13 @@ pub enum Fault {
     BodyIncomplete,
     /// The caller left before the answer.
     CallerGone,
-    /// The function's queue is at its bound.
+    /// The function's queue is full.
     QueueFull,
     /// The node has no room for another instance.
     NodeFull,
     /// The function's namespace is at one of its limits.
     NamespaceFull {
-        /// Which one, for the owner of the function.
+        /// Which limit was reached, for the owner of the function.
         message: String,
     },
     /// The node is stopping.
@@ -96,8 +96,8 @@ pub enum Fault {
         /// The deadline in milliseconds.
         timeout_ms: u64,
     },
-    /// The handler raised an error; the text is for the log and for callers on the management
-    /// socket, never for the network.
+    /// The handler raised an error. The text is for the log and for callers on the management
+    /// socket, and is never sent to the network.
     HandlerError {
         /// First line of the error.
         message: String,
@@ -118,7 +118,7 @@ pub enum Fault {
     OutOfMemory {
         /// The limit in bytes.
         limit_bytes: u64,
-        /// The platform whose files may set the limit.
+        /// The platform whose files can set the limit.
         platform: Option<Platform>,
     },
     /// The worker exited while it held the invocation.
@@ -145,7 +145,7 @@ pub enum Fault {
     },
 }
 
-/// Whose calls a rate counts.
+/// Whose calls a rate limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RateOf {
     /// All callers of a function.
@@ -156,16 +156,17 @@ pub enum RateOf {
     Namespace,
 }
 
-/// One row of the table: how a fault is answered.
+/// How each front answers a fault: one row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultAnswer {
     /// HTTP status (RFC 9110).
     pub http: u16,
-    /// CoAP code as class and detail (RFC 7252, 8516): `(4, 4)` is 4.04.
+    /// CoAP code as class and detail (RFC 7252, 8516): `(4, 4)` stands for 4.04.
     pub coap: (u8, u8),
     /// Seconds for `Retry-After` and CoAP Max-Age, if a retry makes sense.
     pub retry_after_s: Option<u32>,
-    /// Whether `mote` itself may run the invocation again when its method is safe to repeat.
+    /// Whether `mote` itself may run the invocation again, provided that the method is safe to
+    /// repeat.
     pub retryable: bool,
     /// The `outcome` label of the metrics.
     pub outcome: &'static str,
@@ -174,7 +175,7 @@ pub struct FaultAnswer {
 }
 
 impl Fault {
-    /// The fault of a call whose request body did not arrive.
+    /// The fault for a request body that did not arrive completely.
     pub fn of_body(error: &BodyError) -> Self {
         match error {
             BodyError::TooLarge(limit_bytes) => Fault::BodyTooLarge { limit_bytes: *limit_bytes },
@@ -184,7 +185,7 @@ impl Fault {
         }
     }
 
-    /// The row of this fault.
+    /// The table row for this fault.
     pub fn answer(&self) -> FaultAnswer {
         let row = |http, coap, retry_after_s, retryable, outcome, code| FaultAnswer {
             http,
@@ -232,8 +233,8 @@ impl Fault {
         }
     }
 
-    /// The HTTP status of this fault for callers of a function that was written for `compat`: that
-    /// of the row, except where the platform's callers expect another status.
+    /// The HTTP status of this fault for callers of a function that was written for `compat`. This
+    /// is the status in the table, except where the platform's callers expect another one.
     pub fn http_for(&self, compat: Option<Platform>) -> u16 {
         match (compat, self) {
             (Some(Platform::Knative), Fault::QueueFull) => 503,
@@ -286,7 +287,7 @@ impl Fault {
         }
     }
 
-    /// The same fault at attempt number `attempt` (from 1) of the invocation.
+    /// Sets the number of the attempt (from 1) at which the fault occurred.
     #[must_use]
     pub fn at_attempt(mut self, number: u8) -> Self {
         if let Fault::WorkerKilled { attempt, .. } | Fault::WorkerExited { attempt, .. } = &mut self
@@ -296,7 +297,8 @@ impl Fault {
         self
     }
 
-    /// The text that the caller on the network may read: no internals, no text of the function.
+    /// The text for the caller on the network. It contains no internals and no text from the
+    /// function.
     pub fn public_text(&self, function: &str) -> String {
         let at = |attempt: u8| if attempt > 1 { ", also at the second attempt" } else { "" };
         match self {
@@ -408,7 +410,8 @@ impl fmt::Display for Fault {
     }
 }
 
-/// An error with its causes on one line, for the edge, where the chain is reported once.
+/// Joins an error and its causes on one line. Used only at the edge, where the chain is reported
+/// once.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -420,7 +423,7 @@ pub fn error_chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// A size for people: exact binary units if they fit, otherwise bytes.
+/// A size as text for people: in a binary unit if it is a whole number of them, otherwise in bytes.
 pub fn bytes_text(bytes: u64) -> String {
     for (unit, size) in [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
         if bytes >= size && bytes.is_multiple_of(size) {
@@ -430,8 +433,8 @@ pub fn bytes_text(bytes: u64) -> String {
     format!("{bytes} bytes")
 }
 
-/// A size for people who need not know it exactly, such as the memory of a machine: with up to two
-/// decimals in the largest unit that it fills.
+/// A size as text for people who do not need the exact value, such as the memory of a machine. It
+/// has up to two decimals, in the largest unit of which the size has at least one.
 pub fn rounded_bytes_text(bytes: u64) -> String {
     for (unit, size) in [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
         if bytes >= size {

@@ -41,7 +41,7 @@ pub enum Trigger {
 }
 
 impl Trigger {
-    /// The metric label, which is also the word that functions see.
+    /// The metric label. Functions receive the same word as the name of the trigger.
     pub fn as_str(self) -> &'static str {
         match self {
             Trigger::Http => "http",
@@ -70,19 +70,19 @@ impl Trigger {
 /// The digits of Crockford's base 32.
 const LETTERS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
-/// 128 bits: 48 of milliseconds since 1970, 80 random; shown as 26 letters of Crockford's base 32,
-/// the form of a ULID, so ids sort by time.
+/// 128 bits: 48 bits of milliseconds since 1970, then 80 random bits. An id is shown as 26 letters
+/// of Crockford's base 32, the form of a ULID, so ids sort by time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InvocationId(pub u128);
 
 impl InvocationId {
-    /// An id from wall-clock milliseconds and 80 random bits (higher ones are ignored).
+    /// An id from wall-clock milliseconds and 80 random bits. Higher bits of `random` are ignored.
     pub fn new(unix_ms: u64, random: u128) -> Self {
         let time = (unix_ms as u128 & ((1 << 48) - 1)) << 80;
         Self(time | (random & ((1 << 80) - 1)))
     }
 
-    /// The id with these 26 letters, in either case.
+    /// Parses the 26 letters of an id, in either case.
     pub fn from_text(text: &str) -> Option<Self> {
         let bytes = text.as_bytes();
         if bytes.len() != 26 || bytes[0] > b'7' {
@@ -123,8 +123,9 @@ impl fmt::Debug for InvocationId {
 
 /// Method, path, query and header fields in worker-protocol layout, in one allocation.
 ///
-/// Header fields are `name LF value LF`, names in lower case; neither may hold LF or NUL. The path
-/// is the part below the function's own route and begins with `/`; the query has no `?`.
+/// A header field is `name LF value LF`, with the name in lower case; name and value may not
+/// contain LF or NUL. The path is the part below the function's own route and begins with `/`. The
+/// query has no `?`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Head {
     buffer: Vec<u8>,
@@ -143,7 +144,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Marks the request as one that its function accepts, from this caller if its key is known.
+    /// Marks the request as accepted by its function. Also sets the caller's name, if it is known.
     pub fn admit(&mut self, caller: Option<&[u8]>) {
         self.is_admitted = true;
         if let Some(caller) = caller {
@@ -151,7 +152,8 @@ impl Head {
         }
     }
 
-    /// The same for a caller with a key, which is in the field `sent`: the function does not receive it.
+    /// Like [`Head::admit`], for a caller whose key is in the field `sent`. That field is removed,
+    /// so that the function does not receive the key.
     pub fn admit_with_key(&mut self, sent: &[u8], caller: &[u8]) {
         self.is_admitted = true;
         self.remove_headers([sent, CALLER_FIELD]);
@@ -163,7 +165,7 @@ impl Head {
         self.is_admitted
     }
 
-    /// Marks the request as one that the rates of its function have counted.
+    /// Marks the request as counted against the rates of its function.
     pub fn count(&mut self) {
         self.is_counted = true;
     }
@@ -173,25 +175,26 @@ impl Head {
         self.is_counted
     }
 
-    /// Gives the request a place among the calls of its function that may be at once.
+    /// Stores the place that the request holds among the calls that its function accepts at once.
     pub fn keep_place(&mut self, place: Option<Place>) {
         self.place = place;
     }
 
-    /// Gives its place back while its body arrives, however slowly. It must be counted again, which
-    /// gives it another place and uses up no rate.
+    /// Releases the request's place while its body arrives, however slowly. The request must then
+    /// be counted again, which gives it another place without using up a rate.
     pub fn give_place_back(&mut self) {
         if self.place.take().is_some() {
             (self.is_counted, self.is_paid) = (false, true);
         }
     }
 
-    /// Whether the rates of its function have counted it, although it has no place.
+    /// Whether the rates of the function have already counted the request, although it released its
+    /// place.
     pub fn is_paid(&self) -> bool {
         self.is_paid
     }
 
-    /// Takes the place, to keep it until the answer has ended.
+    /// Takes the request's place, so that the caller can keep it until the answer has ended.
     pub fn take_place(&mut self) -> Option<Place> {
         self.place.take()
     }
@@ -201,39 +204,41 @@ impl Head {
         self.is_local = true;
     }
 
-    /// Whether [`Head::set_local`] was called, which is done only where somebody asks.
+    /// Whether [`Head::set_local`] was called. The access check calls it only if access depends on
+    /// it.
     pub fn is_local(&self) -> bool {
         self.is_local
     }
 
-    /// Notes the names in the certificate with which the client has proved who it is.
+    /// Stores the names in the certificate by which the client has proved its identity.
     pub fn set_certificate(&mut self, names: Option<Arc<Vec<String>>>) {
         self.certificate = names;
     }
 
-    /// The names that [`Head::set_certificate`] has noted; `None` without a certificate.
+    /// The names stored by [`Head::set_certificate`]; `None` without a certificate.
     pub fn certificate(&self) -> Option<&[String]> {
         self.certificate.as_deref().map(Vec::as_slice)
     }
 
-    /// Notes the identity of the pre-shared key with which the client has proved who it is.
+    /// Stores the identity of the pre-shared key by which the client has proved its identity.
     pub fn set_psk(&mut self, identity: Arc<String>) {
         self.psk = Some(identity);
     }
 
-    /// The identity that [`Head::set_psk`] has noted.
+    /// The identity stored by [`Head::set_psk`].
     pub fn psk(&self) -> Option<&str> {
         self.psk.as_ref().map(|identity| identity.as_str())
     }
 
-    /// The caller that [`Head::admit`] has named.
+    /// The caller's name, as set by [`Head::admit`].
     pub fn caller(&self) -> Option<&[u8]> {
         let mut fields = headers(self.headers()).filter(|_| self.is_admitted);
         fields.find(|(name, _)| *name == CALLER_FIELD).map(|(_, value)| value)
     }
 
-    /// Asks the function for a WebSocket: from an answer with status 101 on, the bodies of request
-    /// and answer are the bytes in both directions. Such a request cannot be accepted for later.
+    /// Asks the function for a WebSocket. Once the answer has status 101, the bodies of request and
+    /// answer carry the bytes of the two directions. A request for a WebSocket cannot be accepted
+    /// for later.
     pub fn ask_for_websocket(&mut self) {
         put_header(&mut self.buffer, b"upgrade", b"websocket");
         self.wants_websocket = true;
@@ -245,14 +250,15 @@ impl Head {
         self.wants_websocket
     }
 
-    /// Replaces all fields of this name, also with other signs in place of hyphens, by one. The name
-    /// is in lower case. Neither part may hold LF or NUL.
+    /// Replaces all fields with this name by a single one. A field also counts as having this name
+    /// if it has other characters in place of the hyphens. The name is in lower case. Name and
+    /// value may not contain LF or NUL.
     pub fn replace_header(&mut self, name: &[u8], value: &[u8]) {
         self.remove_header(name);
         put_header(&mut self.buffer, name, value);
     }
 
-    /// Removes all fields of this name in the same way.
+    /// Removes all fields with this name, which is matched as in [`Head::replace_header`].
     pub fn remove_header(&mut self, name: &[u8]) {
         self.remove_headers([name]);
     }
@@ -262,7 +268,7 @@ impl Head {
         self.retain_headers(|other| !names.iter().any(|name| is(other, name)));
     }
 
-    /// Removes all fields for whose names `stays` is false.
+    /// Removes all fields for which `stays` returns false. `stays` receives the field's name.
     pub fn retain_headers(&mut self, stays: impl Fn(&[u8]) -> bool) {
         let mut next = self.buffer.len() - self.headers().len();
         let mut end = next;
@@ -279,18 +285,19 @@ impl Head {
         self.buffer.truncate(end);
     }
 
-    /// Whether it has a `Prefer` field (RFC 7240).
+    /// Whether the head has a `Prefer` field (RFC 7240).
     pub fn has_preference(&self) -> bool {
         self.has_preference
     }
 
-    /// Bytes of memory that it occupies.
+    /// Bytes of memory that the head occupies.
     pub fn bytes(&self) -> usize {
         self.buffer.capacity()
     }
 
-    /// Begins a head. `method` is at most 255 bytes, `path` and `query` at most 65,535. Fronts
-    /// refuse longer ones in advance (8 KiB), so longer input is a bug and is cut.
+    /// Begins a head. `method` may have at most 255 bytes, `path` and `query` at most 65,535 each.
+    /// Longer input is cut, but only a bug can cause that, because fronts refuse far shorter input
+    /// (8 KiB).
     pub fn builder(method: &[u8], path: &[u8], query: &[u8]) -> HeadBuilder {
         let method = &method[..method.len().min(u8::MAX as usize)];
         let path = &path[..path.len().min(u16::MAX as usize)];
@@ -326,13 +333,13 @@ impl Head {
         &self.buffer[self.method_len as usize..][..self.path_len as usize]
     }
 
-    /// Replaces the path by the whole one, of which the function's name was split off, and adds the
-    /// parameters of the route that was found for it ([`PARAMETERS_FIELD`]).
+    /// Restores the whole path by putting back the function's name (`first`), which was split off.
+    /// Also adds the parameters of the matching route ([`PARAMETERS_FIELD`]).
     pub fn set_route(&mut self, first: &[u8], parameters: &[u8]) {
         let (start, end) =
             (self.method_len as usize, self.method_len as usize + self.path_len as usize);
         let mut path = Vec::with_capacity(first.len() + 1 + self.path().len());
-        // What was split off is `/` and the first segment, also an empty one (`//a`).
+        // The split-off part was `/` and the first segment, which may be empty (`//a`).
         path.push(b'/');
         path.extend_from_slice(first);
         if self.path() != b"/" {
@@ -367,7 +374,7 @@ impl Head {
 pub struct HeadBuilder(Head);
 
 impl HeadBuilder {
-    /// Adds one field. The caller has checked that neither part holds LF or NUL.
+    /// Adds one field. The caller must have checked that name and value do not contain LF or NUL.
     pub fn header(&mut self, name: &[u8], value: &[u8]) -> &mut Self {
         self.0.has_preference |= name.eq_ignore_ascii_case(b"prefer");
         put_header(&mut self.0.buffer, name, value);
@@ -380,7 +387,7 @@ impl HeadBuilder {
     }
 }
 
-/// Appends one field to a header block, its name in lower case.
+/// Appends one field to a header block, and writes its name in lower case.
 pub fn put_header(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     debug_assert!(!name.contains(&b'\n') && !value.contains(&b'\n'));
     block.reserve(name.len() + value.len() + 2);
@@ -390,13 +397,13 @@ pub fn put_header(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     block.push(b'\n');
 }
 
-/// The field with the name of the caller: of its key, or the subject of its token.
+/// The field with the caller's name: the name of its key, or the subject of its token.
 pub const CALLER_FIELD: &[u8] = b"mote-caller";
 
-/// The field with the parameters of a route, as a query: `id=17&path=a/b`.
+/// The field with the parameters of the route, encoded like a query: `id=17&path=a/b`.
 pub const PARAMETERS_FIELD: &[u8] = b"mote-params";
 
-/// The fields of a header block, in order. Ends at the first incomplete field.
+/// The fields of a header block, in order. Stops at the first incomplete field.
 pub fn headers(block: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let mut rest = block;
     std::iter::from_fn(move || {
@@ -412,7 +419,7 @@ pub fn headers(block: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
 /// A trigger's request to a function.
 #[derive(Debug)]
 pub struct Invocation {
-    /// Its id, shown to caller, function and log.
+    /// The id, which the caller, the function and the log all see.
     pub id: InvocationId,
     /// The source of the invocation.
     pub trigger: Trigger,
@@ -420,18 +427,18 @@ pub struct Invocation {
     pub head: Head,
     /// Its body.
     pub body: Body,
-    /// When it arrived, in monotonic nanoseconds.
+    /// When the invocation arrived, in monotonic nanoseconds.
     pub received_ns: u64,
-    /// When its answer must have begun, in monotonic nanoseconds. One deadline for everything.
+    /// When the answer must have begun, in monotonic nanoseconds. This one deadline covers all
+    /// phases.
     pub deadline_ns: u64,
-    /// The functions that called each other until this invocation came about; `None` if it did not
-    /// come from a function.
+    /// The functions whose calls led to this invocation; `None` if it did not come from a function.
     pub chain: Option<Arc<Chain>>,
 }
 
 impl Invocation {
-    /// Whether running it twice is allowed, because HTTP defines its method as idempotent
-    /// (RFC 9110, 9.2.2) or because the caller sent an `Idempotency-Key`.
+    /// Whether the invocation may run twice, because HTTP defines its method as idempotent (RFC
+    /// 9110, 9.2.2) or because the caller sent an `Idempotency-Key`.
     pub fn is_idempotent(&self) -> bool {
         matches!(
             self.head.method(),
@@ -440,28 +447,28 @@ impl Invocation {
     }
 }
 
-/// How the time of one invocation was spent, in monotonic nanoseconds of this machine; 0 if
-/// unknown.
+/// How the time of one invocation was spent, in monotonic nanoseconds of this machine. A value of 0
+/// means unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Phases {
-    /// The invocation arrived at the front.
+    /// When the invocation arrived at the front.
     pub received_ns: u64,
-    /// Time spent waiting for an instance to start, a part of the waiting before `t1`.
+    /// How long the invocation waited for an instance to start. This is part of the time before t1.
     pub init_ns: u64,
-    /// t1: its frame left the engine.
+    /// t1: when the invocation's frame left the engine.
     pub sent_ns: u64,
-    /// t2: the handler was entered.
+    /// t2: when the worker entered the handler.
     pub entered_ns: u64,
-    /// t3: the handler returned (for streams: began to answer).
+    /// t3: when the handler returned, or, for streams, began to answer.
     pub returned_ns: u64,
-    /// t4: the answer reached the engine.
+    /// t4: when the answer reached the engine.
     pub answered_ns: u64,
 }
 
 impl Phases {
-    /// Takes over t2 and t3 as reported by a worker, limited so that they are not before t1, not
-    /// after `now_ns`, and in their order. An honest worker reads the same clock, so its values do
-    /// not change; 0 stays 0.
+    /// Stores t2 and t3 as reported by a worker. Values before t1, after `now_ns` or in the wrong
+    /// order are moved into range. An honest worker reads the same clock, so its values stay as
+    /// they are; 0 stays 0.
     pub fn claim(&mut self, entered_ns: u64, returned_ns: u64, now_ns: u64) {
         let within = |claimed: u64, least: u64| match claimed {
             0 => 0,
@@ -471,7 +478,7 @@ impl Phases {
         self.returned_ns = within(returned_ns, self.entered_ns);
     }
 
-    /// Waiting time before the frame left, without the start of an instance.
+    /// Waiting time before the frame left, without the time in which an instance started.
     pub fn queue_ns(&self) -> u64 {
         self.sent_ns.saturating_sub(self.received_ns).saturating_sub(self.init_ns)
     }
@@ -481,7 +488,7 @@ impl Phases {
         self.returned_ns.saturating_sub(self.entered_ns)
     }
 
-    /// Time of handing over and back: t1 to t2 and t3 to t4.
+    /// Time to hand over the request and the answer: t1 to t2 plus t3 to t4.
     pub fn handover_ns(&self) -> u64 {
         self.to_worker_ns() + self.from_worker_ns()
     }
@@ -502,7 +509,7 @@ impl Phases {
 pub struct Reply {
     /// HTTP status, 200 to 599.
     pub status: u16,
-    /// Header block (see [`Head`]); framing fields are already removed.
+    /// Header block (see [`Head`]). Framing fields have already been removed.
     pub headers: Bytes,
     /// The body.
     pub body: Body,
@@ -511,7 +518,7 @@ pub struct Reply {
 }
 
 /// The facts about a function that a front needs before it reads a body. They are borrowed from the
-/// thing that is routed to, so making them neither allocates nor copies.
+/// route, so a `RouteInfo` is made without allocating or copying.
 #[derive(Clone, Copy)]
 pub struct RouteInfo<'a> {
     /// The function's name.
@@ -520,67 +527,71 @@ pub struct RouteInfo<'a> {
     pub timeout_ms: u64,
     /// Largest request body in bytes.
     pub body_bytes_max: u64,
-    /// Whether its handlers begin only with their whole body; `false` until that is known.
+    /// Whether the function's handlers begin only once the whole body has arrived; `false` until
+    /// that is known.
     pub takes_whole_bodies: bool,
-    /// Whether a connection to it may become a WebSocket.
+    /// Whether a connection to the function may become a WebSocket.
     pub takes_websockets: bool,
-    /// Whether its worker takes the messages of a WebSocket, and not its bytes.
+    /// Whether the function's worker receives the messages of a WebSocket instead of its bytes.
     pub takes_websocket_messages: bool,
-    /// Whether it speaks HTTP/2 itself, so that a call can stream in both directions at once.
+    /// Whether the function itself speaks HTTP/2, so that a call can stream in both directions at
+    /// once.
     pub takes_http2: bool,
     /// How long a WebSocket or a streamed answer may be silent, in milliseconds.
     pub stream_idle_ms: u64,
-    /// Methods it answers; empty means all.
+    /// Methods that the function answers; empty means all.
     pub methods: &'a [String],
-    /// Its CoAP description.
+    /// The function's CoAP description.
     pub coap: &'a CoapResource,
-    /// Who may call it; never [`Access::Unset`].
+    /// Who may call the function; never [`Access::Unset`].
     pub access: Access,
-    /// The tokens of its callers, if they send tokens.
+    /// The rules for callers' tokens, if the function accepts tokens.
     pub tokens: Option<&'a Arc<TokenRules>>,
-    /// The client certificates that it accepts, if it asks for them.
+    /// The rules for client certificates, if the function asks for them.
     pub certificates: Option<&'a Arc<CertificateRules>>,
-    /// The signed requests that it accepts, if it does.
+    /// The rules for signed requests, if the function accepts signed requests.
     pub webhook: Option<&'a Arc<WebhookRules>>,
-    /// How many calls from outside it accepts.
+    /// The limits on calls from outside.
     pub rates: &'a Rates,
-    /// What the HTTP fronts require of requests to it.
+    /// What the HTTP fronts require of requests to the function.
     pub http: Option<&'a HttpRules>,
-    /// The folder with its code, if it is on this machine.
+    /// The folder with the function's code, if it is on this machine.
     pub code: Option<&'a Path>,
-    /// The platform that it was written for. The callers of that platform expect other codes for
-    /// some faults.
+    /// The platform for which the function was written. Callers of that platform expect other codes
+    /// for some faults.
     pub compat: Option<Platform>,
-    /// How its accepted invocations are run; `None` for the defaults.
+    /// How accepted invocations of the function are run; `None` for the defaults.
     pub background: Option<&'a AsyncRules>,
-    /// The MQTT broker that receives its results; `None` for the one of the node.
+    /// The MQTT broker that receives the function's results; `None` for the node's broker.
     pub connection: Option<&'a Connection>,
     /// The tag by which the caller chose the revision, if it did.
     pub tag: Option<&'a str>,
-    /// Whether it is in a namespace, whose calls are counted.
+    /// Whether the function is in a namespace. Calls of a namespace are counted.
     pub is_confined: bool,
-    /// Whether its runs may pause, and go on in another attempt (chains).
+    /// Whether runs of the function may pause and continue in another attempt (chains).
     pub may_pause: bool,
-    /// What changes while the function is served; `None` if nothing does.
+    /// Facts that change while the function is served; `None` if none of them changes.
     pub instances: Option<&'a dyn Instances>,
 }
 
-/// What changes while a function is served. Few callers ask, because the answer may cost a lock.
+/// Facts that change while a function is served. Few callers ask for them, because an answer may
+/// take a lock.
 pub trait Instances: Sync {
-    /// Whether another revision has replaced it, so that its streams should end.
+    /// Whether another revision has replaced this one, so that its streams should end.
     fn is_replaced(&self) -> bool;
-    /// Invocations that its instances can run at once when there are as many as there may be.
+    /// The number of invocations that the function's instances can run at once when as many
+    /// instances run as allowed.
     fn places(&self) -> u32;
 }
 
 /// Something that a request can be routed to.
 pub trait Routed {
-    /// Its facts. Called a few times for each request.
+    /// The facts about the function. Called a few times for each request.
     fn info(&self) -> RouteInfo<'_>;
 }
 
 impl<'a> RouteInfo<'a> {
-    /// A function that everyone may call, and that has no other rules than these.
+    /// A function that everyone may call and that has no rules other than these.
     pub const fn new(name: &'a FunctionName, timeout_ms: u64, body_bytes_max: u64) -> Self {
         const NO_DESCRIPTION: &CoapResource =
             &CoapResource { title: None, resource_type: None, content_format: None };
@@ -625,29 +636,30 @@ impl<'a> RouteInfo<'a> {
 
 /// The interface between fronts and engine.
 pub trait Invoker: Clone + Send + Sync + 'static {
-    /// A function at one moment. Holding it keeps that revision's data, but not its instances.
+    /// A function as it was when it was looked up. Holding a route keeps the data of that revision,
+    /// but not its instances.
     type Route: Routed + Clone + Send + Sync + 'static;
 
     /// The function with this name, or `NAME@TAG` for the revision with that tag. Called once per
-    /// request; must not block or allocate much. If several revisions share the traffic, equal keys
-    /// lead to equal revisions; `key` is called only then, and `None` means that any revision is
+    /// request; must not block or allocate much. If several revisions share the traffic, `key` is
+    /// called, and equal keys lead to equal revisions. `None` from `key` means that any revision is
     /// suitable.
     fn route(&self, name: &str, key: impl FnOnce() -> Option<u64>) -> Option<Self::Route>;
 
-    /// Whether routes for certain hosts exist, so that [`Invoker::routed`] must be asked before a name
-    /// is looked up.
+    /// Whether any routes are for certain hosts only. If so, a front must call [`Invoker::routed`]
+    /// before it looks up a name.
     fn has_routed_hosts(&self) -> bool {
         false
     }
 
-    /// The function that a manifest has put at this host and path. Routes for certain hosts come
-    /// before names of functions, the other ones after them, except that a function's own routes come
-    /// before its name.
+    /// The function that a manifest-declared route puts at this host and path. Routes for certain
+    /// hosts take precedence over function names. Other routes come after function names, except
+    /// that a function's own routes come before its name.
     fn routed(&self, _asked: &mote_spec::routes::Asked<'_>) -> mote_spec::routes::Found {
         mote_spec::routes::Found::Nothing
     }
 
-    /// Whether the node itself answers paths whose first segment is this one, which begins with `_`.
+    /// Whether the node itself answers paths with this first segment. The segment begins with `_`.
     fn keeps(&self, _first: &str) -> bool {
         true
     }
@@ -655,9 +667,9 @@ pub trait Invoker: Clone + Send + Sync + 'static {
     /// All functions, sorted by name. For discovery, not for the request path.
     fn routes(&self) -> Vec<Self::Route>;
 
-    /// Whether the sender of a request may call the function; `from` is its address, if that is
-    /// known. A front asks before it reads a body or keeps anything. Removes what proves the caller
-    /// from the head, and adds the caller's name.
+    /// Whether the sender of a request may call the function. `from` is the sender's address, if it
+    /// is known. A front asks before it reads a body or keeps anything. The call removes the
+    /// caller's credentials from the head and adds the caller's name.
     fn admit(
         &self,
         _route: &Self::Route,
@@ -667,10 +679,11 @@ pub trait Invoker: Clone + Send + Sync + 'static {
         Ok(())
     }
 
-    /// The same for a front that waits for the whole body of a function with [`RouteInfo::webhook`]
-    /// before it invokes: it passes a request whose head has what a signature needs, which only
-    /// [`Invoker::invoke`] verifies. [`Invoker::admit`] refuses each such request, so that a front that
-    /// calls the function in another way refuses them.
+    /// Like [`Invoker::admit`], for a front that reads the whole body of a request to a function
+    /// with [`RouteInfo::webhook`] before it invokes the function. This call lets a request pass if
+    /// its head has the fields that a signature needs; only [`Invoker::invoke`] verifies the
+    /// signature. [`Invoker::admit`] refuses every such request, so fronts that call the function
+    /// in another way refuse it as well.
     fn admit_before_body(
         &self,
         route: &Self::Route,
@@ -680,9 +693,9 @@ pub trait Invoker: Clone + Send + Sync + 'static {
         self.admit(route, head, from)
     }
 
-    /// Counts a request against the rates of the function and gives it a place, once it is certain that
-    /// it leads to an invocation; `from` as for [`Invoker::admit`]. A request that was counted before is not
-    /// counted again.
+    /// Counts a request against the rates of the function, and gives it a place. Called once it is
+    /// certain that the request leads to an invocation. `from` is the same as for
+    /// [`Invoker::admit`]. A request that was already counted is not counted again.
     fn count(
         &self,
         _route: &Self::Route,
@@ -692,8 +705,8 @@ pub trait Invoker: Clone + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Runs one invocation until the head of its answer. It ends by the invocation's deadline at
-    /// the latest; dropping the future cancels the invocation.
+    /// Runs one invocation, and resolves with the head of its answer. Resolves by the invocation's
+    /// deadline at the latest. Dropping the future cancels the invocation.
     fn invoke(
         &self,
         route: &Self::Route,

@@ -1,31 +1,31 @@
 //! The basic types of `mote`, without any access to the outside world.
 //!
-//! Invocations, faults, the worker wire format, and small rules as pure functions with time as an
-//! argument. What a function is, its name included, is in `mote-spec`. This crate must not know
-//! about sockets, files, clocks, the environment or an async runtime (`clippy.toml` bans them), so
-//! all of it runs in a test in microseconds.
+//! This crate defines invocations, faults, the worker wire format, and small rules as pure
+//! functions that take the time as an argument. The definition of a function, its name included, is
+//! in `mote-spec`. This crate must not know about sockets, files, clocks, the environment or an
+//! async runtime (`clippy.toml` bans them), so a test can run all of it in microseconds.
 //!
-//! Start with [`invocation`] (a request to a function and its answer), then [`wire`] (the protocol
-//! to a worker), then [`fault`] (the classes of failures), then [`accept`] (invocations that run
-//! after their caller was answered), [`services`] (what functions ask of their node), and
-//! [`publish`] (messages for MQTT brokers). Decisions about queues and instances are in
+//! Start with [`invocation`] (a request to a function and its answer), then read [`wire`] (the
+//! protocol to a worker), [`fault`] (the classes of failures), [`accept`] (invocations that run
+//! after their caller was answered), [`services`] (the services that functions request from their
+//! node), and [`publish`] (messages for MQTT brokers). Decisions about queues and instances are in
 //! `mote-pool`.
 //!
 //! Further files:
 //!
-//! - `rollout.rs`: splits of traffic, tags, roll back
-//! - `place.rs`: from where a request comes
-//! - `seats.rs`: which connection ends for a newcomer at a limit
-//! - `shares.rs`, `fair_queue.rs`, `turn.rs`: shares of owners, turns in front of slow work, and
-//!   when a task yields
-//! - `line_budget.rs`: log lines in a second
+//! - `rollout.rs`: how traffic is split over revisions, tags, rollback
+//! - `place.rs`: the place that a call holds among the calls that a function accepts at once
+//! - `seats.rs`: which connection ends to make room for a newcomer at a limit
+//! - `shares.rs`, `fair_queue.rs`, `turn.rs`: how much one owner may hold, how owners take turns in
+//!   front of slow work, and when a task must yield
+//! - `line_budget.rs`: how many log lines per second are kept
 //! - `destination.rs`: addresses that lead to the node itself
 //! - `elsewhere.rs`: invocations that another cell runs
 //! - `retry.rs`, `state.rs`, `chain.rs`: what follows a failed attempt, the state of functions, and
-//!   the records of chains
+//!   the chain of functions that called each other
 
-// Every district uses these items, so each says what it promises. Elsewhere a comment is written
-// only where it says more than the name does.
+// Every district uses these items, so each item documents its contract. Elsewhere, a comment is
+// written only if it says more than the name.
 #![warn(missing_docs)]
 
 pub mod accept;

@@ -5,14 +5,15 @@
 //! processor from other functions. The log reports how many were lost. Pure: the caller passes the
 //! time.
 
-/// Lines per second and source (an instance's output, or its worker's LOG frames): five times the
-/// number that the log keeps, and at most half a percent of a core.
+/// Lines per second and source. A source is an instance's output, or its worker's LOG frames. This
+/// is five times the number of lines that the log keeps, and costs at most half a percent of a
+/// core.
 pub const LINES_PER_S: u32 = 5_000;
 /// Bytes of lines per second and source.
 pub const LINE_BYTES_PER_S: usize = 4 << 20;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// The rest of the budget of the current second.
+/// What is left of the budget for the current second.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LineBudget {
     since_ns: u64,
@@ -21,16 +22,18 @@ pub struct LineBudget {
     dropped: u64,
 }
 
-/// What happens to a line.
+/// What happens to a line of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
-    /// It is kept.
+    /// The line is kept.
     Kept,
-    /// It is kept. This many lines before it were dropped, which the log should report first.
+    /// The line is kept. This many lines before it were dropped, and the log should report them
+    /// first.
     KeptAfter(u64),
-    /// It is dropped, the first one in this second: the log should report that.
+    /// The line is dropped, and it is the first dropped line of this second. The log should report
+    /// that.
     FirstDropped,
-    /// It is dropped.
+    /// The line is dropped.
     Dropped,
 }
 
@@ -51,7 +54,8 @@ impl LineBudget {
         if self.dropped == 1 { Line::FirstDropped } else { Line::Dropped }
     }
 
-    /// Dropped lines that no [`Line::KeptAfter`] has reported, for the end of an instance.
+    /// The number of dropped lines that no [`Line::KeptAfter`] has reported. Asked when an instance
+    /// ends.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -1,21 +1,21 @@
-//! The arguments of an OpenWhisk action when we call it ourselves, and the translation of its
-//! result.
+//! The arguments of an OpenWhisk action when `mote` itself calls it, and the translation of the
+//! action's result.
 //!
-//! An action is called as a web action or, if the platform's own API calls it, with the arguments
-//! alone. The sandbox that runs actions as programs and OpenWhisk's API share these rules. They are
-//! pure: this module must not know of sockets, files, clocks or processes. Start reading at
-//! [`arguments`].
+//! An action is called in one of two ways: as a web action, or by the platform's own API with the
+//! arguments alone. The sandbox that runs actions as programs and OpenWhisk's API share these
+//! rules. The rules are pure: this module must not know of sockets, files, clocks or processes.
+//! Start reading at [`arguments`].
 
 use crate::base64;
 use crate::invocation::headers;
 use crate::wire::Invoke;
 use serde_json::{Map, Value};
 
-/// Field that the platform's API sets to the id of the activation. With this field, the body holds
-/// only the arguments, and the result is not read as an HTTP answer.
+/// Field that the platform's API sets to the id of the activation. If the field is present, the
+/// body holds only the arguments, and the result is not interpreted as an HTTP answer.
 pub const ACTIVATION: &[u8] = b"x-mote-activation";
 
-/// An answer as described by the action's result.
+/// An HTTP answer, as the action's result describes it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answer {
     /// 200 to 599.
@@ -37,7 +37,7 @@ impl Answer {
     }
 }
 
-/// The id of the activation, if the platform's API calls.
+/// The id of the activation; `None` unless the platform's API made the call.
 pub fn activation(request: &Invoke<'_>) -> Option<String> {
     header(request, ACTIVATION)
 }
@@ -48,8 +48,8 @@ fn header(request: &Invoke<'_>, wanted: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(value).into_owned())
 }
 
-/// The value with which the action is called. It is an array if the action follows one in a
-/// sequence that returned an array. Returns an answer if the body does not match its content type.
+/// The value with which the action is called. It is an array if the previous action of a sequence
+/// returned an array. If the body does not match its content type, the error is the answer to send.
 pub fn called_with(request: &Invoke<'_>, body: &[u8], defaults: &str) -> Result<Value, Answer> {
     if body.first() == Some(&b'[') && activation(request).is_some() {
         return serde_json::from_slice(body).map_err(|_| malformed());
@@ -61,7 +61,8 @@ fn malformed() -> Answer {
     Answer::error(400, "The request content was malformed.")
 }
 
-/// The arguments of the action as an object; an answer if the body does not match its content type.
+/// The arguments of the action as an object. If the body does not match its content type, the error
+/// is the answer to send.
 pub fn arguments(
     request: &Invoke<'_>,
     body: &[u8],
@@ -112,7 +113,7 @@ pub fn arguments(
                 put_given(&mut args, given).map_err(|Reserved| reserved())?;
                 return Ok(args);
             }
-            // The platform hands over any other JSON as it is.
+            // The platform passes any other JSON on unchanged.
             Ok(other) if !media.is_empty() => {
                 args.insert("__ow_body".into(), other);
                 return Ok(args);
@@ -133,7 +134,8 @@ pub fn arguments(
     Ok(args)
 }
 
-/// The answer for the action's last line; `raw` if the platform's API reads it.
+/// Translates the last line of the action's output to an answer. `raw` is set if the platform's API
+/// reads the answer.
 pub fn answer(line: &[u8], raw: bool) -> Answer {
     let result = match serde_json::from_slice::<Value>(line) {
         Ok(result @ (Value::Object(_) | Value::Array(_))) => result,
@@ -207,11 +209,11 @@ fn is_textual(kind: &str) -> bool {
         || kind.ends_with("+xml")
 }
 
-/// The caller sets a parameter that only the platform may set.
+/// The caller set a parameter that only the platform may set.
 struct Reserved;
 
-/// Adds the caller's parameters. Names with `__ow_` are the platform's information about the
-/// request, which an action may trust.
+/// Adds the caller's parameters. Names that begin with `__ow_` are refused, because actions trust
+/// them as the platform's information about the request.
 fn put_given(args: &mut Map<String, Value>, given: Map<String, Value>) -> Result<(), Reserved> {
     if given.keys().any(|name| name.starts_with("__ow_")) {
         return Err(Reserved);

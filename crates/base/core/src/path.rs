@@ -1,36 +1,39 @@
-//! The one form of a path that functions and observers see, from whichever front it came.
+//! The canonical form of a path, which functions and observers see whichever front the request
+//! used.
 //!
-//! RFC 3986 permits several spellings of a path. Over CoAP a path arrives as plain segments, which
-//! the node encodes; over HTTP the client has encoded it, each library in its own way. A function
-//! that keeps state by path, or tells the observers of a path that it changed, needs one spelling.
-//! In the canonical form, everything that RFC 3986 permits in a segment (`pchar`) except `;` stands
-//! as it is, and all other bytes are percent-encoded with digits in upper case. `/AA%3ABB` thus
-//! becomes `/AA:BB`, `/%c3%bc` becomes `/%C3%BC`, and `%2F`, `%25` and `%3B` stay encoded.
+//! RFC 3986 permits several spellings of a path. Over CoAP, a path arrives as plain segments, and
+//! the node encodes them. Over HTTP, the client has encoded the path, and each library does so in
+//! its own way. A function that keeps state by path, or tells the observers of a path that it
+//! changed, needs a single spelling. In the canonical form, everything that RFC 3986 permits in a
+//! segment (`pchar`) except `;` is left unencoded, and all other bytes are percent-encoded with
+//! digits in upper case. `/AA%3ABB` thus becomes `/AA:BB`, `/%c3%bc` becomes `/%C3%BC`, and `%2F`,
+//! `%25` and `%3B` stay encoded.
 //!
-//! Functions that speak the worker protocol, and observed resources, have the canonical form. A
-//! server (`runtime = "server"`) receives the path of an HTTP request as its client has sent it:
-//! it may sign or check the path byte by byte, or read a raw `+` differently from `%2B`.
+//! Functions that speak the worker protocol, and observed resources, see the canonical form. A
+//! server (`runtime = "server"`) receives the path of an HTTP request as the client sent it,
+//! because the server may sign or check the path byte by byte, or treat a raw `+` differently from
+//! `%2B`.
 
 //!
-//! A path is refused ([`check`]) unless it has the same meaning for every reader, so that no function
-//! and no proxy can be led to another route than the one that was checked. Pure.
+//! A path is refused ([`check`]) unless it has the same meaning for every reader. Otherwise, a path
+//! that was checked as one route could lead a function or a proxy to another. Pure.
 
 use std::borrow::Cow;
 
 /// Why a path is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// It has dot segments, encoded slashes or backslashes, double encoding, path parameters, bytes that
-    /// no path may have, or is not UTF-8 once it is decoded.
+    /// The path contains dot segments, encoded slashes or backslashes, double encoding, path
+    /// parameters, or bytes that no path may have, or it is not UTF-8 after decoding.
     #[error("path is not in normal form")]
     NotNormal,
-    /// It has a NUL, which truncates strings in other programs.
+    /// The path contains a NUL, at which other programs would cut the string.
     #[error("NUL is not allowed")]
     Nul,
 }
 
-/// Whether a byte stands as it is in a segment: RFC 3986's unreserved characters and
-/// sub-delimiters, `:` and `@`. Some programs cut a path at `;`, so it is encoded.
+/// Whether a byte may stand unencoded in a segment: RFC 3986's unreserved characters and
+/// sub-delimiters, `:` and `@`. `;` is encoded, because some programs cut a path at it.
 pub fn is_segment_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@".contains(&byte)
 }
@@ -41,19 +44,19 @@ pub fn push_escape(out: &mut Vec<u8>, byte: u8) {
     out.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
 }
 
-/// The byte of the escape (`%41`) at the beginning of a text.
+/// Decodes the escape (`%41`) at the beginning of a text; `None` if there is none.
 pub fn escape(text: &[u8]) -> Option<u8> {
     let [b'%', high, low, ..] = text else { return None };
     let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
     Some(digit(high)? << 4 | digit(low)?)
 }
 
-/// Whether a text that has been decoded still contains an escape, so that it was encoded twice.
+/// Whether a decoded text still contains an escape. If so, it was encoded twice.
 pub fn has_escape(decoded: &[u8]) -> bool {
     (0..decoded.len()).any(|at| escape(&decoded[at..]).is_some())
 }
 
-/// The canonical form of a path. A `%` that begins no escape is encoded.
+/// The canonical form of a path. A `%` that does not begin an escape is itself encoded.
 pub fn canonical(path: &[u8]) -> Cow<'_, [u8]> {
     let is_plain = |byte: &u8| is_segment_byte(*byte) || *byte == b'/';
     let Some(first) = path.iter().position(|byte| !is_plain(byte)) else {
@@ -96,7 +99,7 @@ pub fn decoded(path: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(decoded)
 }
 
-/// Checks a path as it was sent.
+/// Checks a path in the form in which it was sent.
 pub fn check(path: &[u8]) -> Result<(), Refused> {
     let mut decoded = Vec::with_capacity(path.len());
     let mut at = 0;
@@ -117,14 +120,14 @@ pub fn check(path: &[u8]) -> Result<(), Refused> {
         }
         at += 3;
     }
-    // An escape in the decoded bytes was encoded twice, completely or in its digits.
+    // An escape that remains after decoding was encoded twice, either as a whole or in its digits.
     if has_escape(&decoded) || std::str::from_utf8(&decoded).is_err() || has_dot_segment(&decoded) {
         return Err(Refused::NotNormal);
     }
     Ok(())
 }
 
-/// Whether a segment is `.` or `..`.
+/// Whether any segment is `.` or `..`.
 pub fn has_dot_segment(path: &[u8]) -> bool {
     // The cheap check comes first: most paths have no dot at all.
     path.contains(&b'.')

@@ -8,19 +8,19 @@ use bytes::Bytes;
 use crate::body::{Body, BodyError, BodySource};
 use crate::shares::Share;
 
-/// A place that a call holds until its answer is complete. Dropping the last clone frees it, so that
-/// a call that fails, or whose caller leaves, frees it too.
+/// The place that a call holds until its answer is complete. Dropping the last clone frees the
+/// place, so a call that fails, or whose caller leaves, frees it too.
 #[derive(Debug, Clone)]
 pub struct Place(#[expect(dead_code, reason = "held until it is dropped")] Arc<Share<u64>>);
 
 impl Place {
-    /// The place of a call that has taken this share of its function.
+    /// Makes a place from this share of the function's calls.
     pub fn new(share: Share<u64>) -> Self {
         Self(Arc::new(share))
     }
 
-    /// Keeps the place until the body of an answer has ended, if it is streamed. A whole one has
-    /// ended already.
+    /// Holds the place until the body of an answer has ended, if the body is a stream. A whole body
+    /// has already ended, so the place is freed at once.
     #[must_use]
     pub fn until_end_of(self, body: Body) -> Body {
         match body {
@@ -33,7 +33,7 @@ impl Place {
     }
 }
 
-/// Requests are compared by what they ask for.
+/// All places are equal, because requests are compared by their content and not by their place.
 impl PartialEq for Place {
     fn eq(&self, _: &Self) -> bool {
         true

@@ -1,30 +1,30 @@
-//! Publishing a message at an MQTT broker.
+//! Publishing messages to an MQTT broker.
 //!
 //! The parts of a node that publish (functions through their node, results of accepted invocations,
-//! chains) know only [`Publish`]; `mote-mqtt` implements it.
+//! chains) know only [`Publish`]. `mote-mqtt` implements it.
 
 use std::pin::Pin;
 
 use bytes::{Buf as _, Bytes};
 use mote_spec::mqtt::{Connection, check_topic, is_forbidden};
 
-/// Largest payload of a message. A request of a function to its node has the same bound.
+/// Largest payload of a message. Requests from a function to its node have the same limit.
 pub const PAYLOAD_BYTES_MAX: usize = 960 << 10;
-/// User properties of a message at most, and the bytes of their names and values.
+/// Most user properties of a message.
 pub const PROPERTIES_MAX: usize = 32;
-/// Bytes of all user properties, of the content type and of the correlation data.
+/// Most bytes of all user properties, the content type and the correlation data together.
 pub const PROPERTY_BYTES_MAX: usize = 8 << 10;
 
-/// Fixed part of the content of a request of a worker.
+/// Fixed part of the content of a worker's request to publish.
 pub const REQUEST_FIXED_BYTES: usize = 16;
 
 /// A message to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Who publishes: the name of a function or of a chain. Bounds are shared by this name, and
-    /// problems are logged under it.
+    /// The name of the function or chain that publishes. Limits apply to this name, and problems
+    /// are logged under it.
     pub owner: String,
-    /// The broker, and how the node introduces itself there.
+    /// The broker, and how the node identifies itself there.
     pub connection: Connection,
     /// The topic, without wildcards.
     pub topic: String,
@@ -36,16 +36,16 @@ pub struct Message {
     pub retain: bool,
     /// The content type (MQTT 5).
     pub content_type: Option<String>,
-    /// Where an answer is expected (MQTT 5).
+    /// The topic on which an answer is expected (MQTT 5).
     pub response_topic: Option<String>,
-    /// What an answer repeats (MQTT 5).
+    /// Data that an answer must repeat (MQTT 5).
     pub correlation: Option<Bytes>,
     /// User properties (MQTT 5).
     pub user: Vec<(String, String)>,
 }
 
 impl Message {
-    /// A message with QoS 1 and without properties, for the broker of `connection`.
+    /// A message with QoS 1 and without properties, for the broker in `connection`.
     pub fn new(
         owner: impl Into<String>,
         connection: Connection,
@@ -66,15 +66,16 @@ impl Message {
         }
     }
 
-    /// Reads the content of a request of a worker; owner and connection are not set. `None` if its
-    /// lengths pass its end; an error if it is complete but cannot be published.
+    /// Parses the content of a worker's request to publish. Does not set owner and connection.
+    /// Returns `None` if the lengths add up to more than the content, and an error if the content
+    /// is complete but cannot be published.
     ///
     /// ```text
     /// 0 QoS u8 | 1 retain u8 | 2 topic length u16 | 4 content type length u16
     /// 6 response topic length u16 | 8 correlation length u16 | 10 user properties length u16
     /// 12 zero [4] | 16 topic, content type, response topic, correlation, user properties, payload
     /// ```
-    /// The user properties have the form of a header block.
+    /// User properties are encoded like a header block.
     pub fn parse(operation: u8, mut content: Bytes) -> Option<Result<Self, String>> {
         if content.len() < REQUEST_FIXED_BYTES {
             return None;
@@ -117,7 +118,8 @@ impl Message {
         Ok(Self { qos, content_type, response_topic, user: properties, ..message })
     }
 
-    /// The first reason why no broker can take it. `Publish::publish` checks this, too.
+    /// The first reason why no broker can accept the message. `Publish::publish` checks this as
+    /// well.
     pub fn mistake(&self) -> Option<String> {
         if let Err(text) = check_topic(&self.topic) {
             return Some(format!("topic: {text}"));
@@ -146,7 +148,7 @@ impl Message {
         None
     }
 
-    /// The bytes that it occupies while it waits.
+    /// Bytes of memory that the message occupies while it waits.
     pub fn bytes(&self) -> usize {
         let user: usize = self.user.iter().map(|(name, value)| name.len() + value.len()).sum();
         let texts = [&self.content_type, &self.response_topic].into_iter().flatten();
@@ -159,17 +161,17 @@ impl Message {
 /// Why a message was not published.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// No broker can take such a message.
+    /// No broker can accept this message.
     #[error("{0}")]
     Invalid(String),
-    /// The broker took the message and refused it.
+    /// The broker received the message and refused it.
     #[error("the broker refused the message: {0}")]
     Refused(String),
-    /// Too many messages wait for this broker. The message was not sent.
+    /// Too many messages wait for this broker, so the message was not sent.
     #[error("{0}")]
     Full(String),
-    /// The broker did not acknowledge the message in time: it cannot be reached, or refuses the
-    /// node. It may have received the message all the same.
+    /// The broker did not acknowledge the message in time, because the broker cannot be reached or
+    /// refuses the node. It may have received the message nevertheless.
     #[error("{0}")]
     Unavailable(String),
     /// The node is stopping, or publishes nothing.
@@ -178,20 +180,20 @@ pub enum PublishError {
 }
 
 impl PublishError {
-    /// Whether another attempt with the same message ends in the same way.
+    /// Whether another attempt with the same message would end in the same way.
     pub fn is_final(&self) -> bool {
         matches!(self, PublishError::Invalid(_) | PublishError::Refused(_))
     }
 }
 
-/// A future of this module.
+/// The future that [`Publish::publish`] returns.
 pub type PublishFuture = Pin<Box<dyn Future<Output = Result<(), PublishError>> + Send>>;
 
-/// Publishes messages at brokers.
+/// Publishes messages to brokers.
 pub trait Publish: Send + Sync + 'static {
-    /// Publishes a message. With QoS 1 and 2 the future resolves to `Ok` when the broker has
-    /// acknowledged the message, and with QoS 0 when it was handed to the connection. It resolves
-    /// within half a minute in any case. The message may be sent even if the future is dropped.
-    /// Never blocks; may be called from any runtime.
+    /// Publishes a message. With QoS 1 and 2, the future resolves to `Ok` once the broker has
+    /// acknowledged the message; with QoS 0, once the message was handed to the connection. The
+    /// future always resolves within half a minute. The message may be sent even if the future is
+    /// dropped. Never blocks; may be called from any runtime.
     fn publish(&self, message: Message) -> PublishFuture;
 }

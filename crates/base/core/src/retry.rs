@@ -1,5 +1,5 @@
-//! What happens after an attempt at an accepted invocation: it has succeeded, it is tried again
-//! later, or it becomes a dead letter. Pure.
+//! What happens after an attempt at an accepted invocation: the invocation has succeeded, is tried
+//! again later, or becomes a dead letter. Pure.
 
 use mote_spec::{AsyncRules, RetryOn};
 
@@ -19,49 +19,49 @@ pub enum Attempt<'a> {
 pub enum Next {
     /// The invocation has succeeded.
     Succeeded,
-    /// It is tried again after this time. `counts` is false if the attempt found no room and
-    /// therefore does not count as one.
+    /// The invocation is tried again after a pause. An attempt that found no room does not count.
     Again {
         /// The pause in milliseconds.
         after_ms: u64,
-        /// Whether the attempt counts.
+        /// Whether the attempt counts towards the limit on attempts.
         counts: bool,
     },
-    /// It has failed for good and becomes a dead letter.
+    /// The invocation has failed for good and becomes a dead letter.
     Dead,
-    /// The node stops; the next start of the node runs it.
+    /// The node is stopping. The invocation is kept, and runs when the node starts again.
     Kept,
 }
 
 /// The state of an invocation at the end of an attempt.
 #[derive(Debug, Clone, Copy)]
 pub struct Tried {
-    /// The number of this attempt, from 1; attempts without room are not counted.
+    /// The number of this attempt, from 1. Attempts that found no room are not counted.
     pub attempt: u32,
     /// Attempts in a row that found no room, this one included.
     pub roomless: u32,
-    /// Milliseconds since it could first have run.
+    /// Milliseconds since the invocation could first have run.
     pub age_ms: u64,
-    /// Attempts if the manifest sets no number.
+    /// The number of attempts if the manifest does not set one.
     pub attempts_default: u32,
-    /// A random number from 0 to 1, so that many invocations that failed together are not tried
-    /// again together.
+    /// A random number from 0 to 1. It spreads out the retries of invocations that failed at the
+    /// same time.
     pub random: f64,
 }
 
-/// What happens after an attempt that ended as `ended`.
+/// Decides what happens after an attempt that ended as `ended`.
 pub fn next(rules: &AsyncRules, tried: Tried, ended: Attempt<'_>) -> Next {
     let pause = |number: u32| {
         let doubled = rules.backoff_ms.saturating_mul(1 << number.saturating_sub(1).min(32));
         let longest = doubled.min(rules.backoff_ms_max).max(1);
-        // From half of the pause to all of it.
+        // A random value between half of the longest pause and all of it.
         (longest as f64 * (0.5 + tried.random.clamp(0.0, 1.0) / 2.0)) as u64
     };
     let reason = match ended {
         Attempt::Answered(500..=599) => RetryOn::Status,
         Attempt::Answered(_) => return Next::Succeeded,
         Attempt::Failed(Fault::Stopping) => return Next::Kept,
-        // The function was removed before the attempt reached it; the next one may find it again.
+        // The function was removed before the attempt reached it. It may exist again at the next
+        // attempt.
         Attempt::Failed(Fault::NoSuchFunction) if tried.age_ms < rules.age_ms_max => {
             return Next::Again { after_ms: pause(tried.roomless), counts: false };
         }

@@ -5,21 +5,23 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Revisions with a share or a tag at most: more cannot be distinguished in a dashboard.
+/// Most revisions that may have a share or a tag. A dashboard could not show more of them
+/// distinctly.
 pub const SHARES_MAX: usize = 8;
-/// Longest tag in bytes, the same as for a function's name.
+/// Longest tag in bytes; a function's name has the same limit.
 pub const TAG_BYTES_MAX: usize = 63;
-/// Revisions remembered for rolling back at most, the same number as the store keeps.
+/// Most revisions remembered for rolling back. The store keeps the same number.
 pub const HISTORY_MAX: usize = 10;
 
-/// Part of the traffic.
+/// One revision's part of the traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     /// Revision number.
     pub revision: u64,
-    /// Percent of the invocations; 0 with a tag means reachable by its tag only.
+    /// Percent of the invocations. A revision with 0 percent and a tag is reachable only by the
+    /// tag.
     pub percent: u32,
-    /// Name that always leads to this revision, whatever its share.
+    /// A name that always leads to this revision, whatever its share is.
     pub tag: Option<String>,
 }
 
@@ -35,7 +37,7 @@ pub enum SplitError {
     /// A revision or a tag occurs twice.
     #[error("{0} is named twice")]
     Twice(String),
-    /// A tag could be mistaken for something else.
+    /// A tag does not have the required form, so it could be mistaken for something else.
     #[error(
         "tag `{0}`: 1\u{2013}63 characters of a\u{2013}z, 0\u{2013}9 and -, beginning with a letter and not ending with -"
     )]
@@ -47,14 +49,15 @@ pub enum SplitError {
 pub struct Edit {
     /// Revision number.
     pub revision: u64,
-    /// Its new share; `None` leaves the share unchanged.
+    /// The new share; `None` leaves the share unchanged.
     pub percent: Option<u32>,
-    /// Its new tag, which is taken from the revision that had it. Empty removes its tag, and `None`
-    /// leaves the tag unchanged.
+    /// The new tag. It is taken away from the revision that had it before. An empty tag removes the
+    /// revision's tag, and `None` leaves the tag unchanged.
     pub tag: Option<String>,
 }
 
-/// Checks the form of a tag. It begins with a letter, so that it cannot be mistaken for a number.
+/// Checks the form of a tag. A tag begins with a letter, because it could otherwise be mistaken for
+/// a revision number.
 pub fn check_tag(tag: &str) -> Result<(), SplitError> {
     let good = tag.len() <= TAG_BYTES_MAX
         && tag.starts_with(|first: char| first.is_ascii_lowercase())
@@ -67,7 +70,8 @@ pub fn check_tag(tag: &str) -> Result<(), SplitError> {
     Err(SplitError::Tag(shown))
 }
 
-/// How the traffic of a function is split over its revisions, which are in ascending order.
+/// How the traffic of a function is split over its revisions. The shares are in ascending order of
+/// revision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Share>", into = "Vec<Share>")]
 pub struct Split {
@@ -96,7 +100,7 @@ impl Split {
     /// A checked split. Revisions with neither share nor tag are left out.
     pub fn new(mut shares: Vec<Share>) -> Result<Self, SplitError> {
         shares.retain(|share| share.percent > 0 || share.tag.is_some());
-        // The order is fixed, so that a share grows at its neighbour's expense (see `pick`).
+        // With a fixed order, a share grows at the expense of its neighbour only (see `pick`).
         shares.sort_unstable_by_key(|share| share.revision);
         if shares.len() > SHARES_MAX {
             return Err(SplitError::TooMany(shares.len()));
@@ -120,20 +124,20 @@ impl Split {
         Ok(Self { shares })
     }
 
-    /// Its parts.
+    /// The parts of the split.
     pub fn shares(&self) -> &[Share] {
         &self.shares
     }
 
-    /// The revision for an invocation. `key` is the invocation's number, or a hash of the property
-    /// that should stay with one revision (a user, a cookie). Equal keys lead to equal revisions as
-    /// long as the split stays, and when one share grows at the next one's expense, all other keys
-    /// keep their revision.
+    /// Chooses the revision for an invocation. `key` is the invocation's number, or a hash of the
+    /// property that should stay with one revision (a user, a cookie). Equal keys lead to equal
+    /// revisions until the split changes. If one share then grows at the expense of the next one,
+    /// all other keys keep their revision.
     pub fn pick(&self, key: u64) -> u64 {
         self.shares[self.pick_index(key)].revision
     }
 
-    /// The same, as an index into [`Split::shares`].
+    /// Like [`Split::pick`], but returns an index into [`Split::shares`].
     pub fn pick_index(&self, key: u64) -> usize {
         let mut left = (mix(key) % 100) as u32;
         for (at, share) in self.shares.iter().enumerate() {
@@ -145,8 +149,8 @@ impl Split {
         unreachable!("shares of a split add up to 100")
     }
 
-    /// The revision with the largest share, among equals the newest. It represents the function
-    /// where only one revision can.
+    /// The revision with the largest share; among equals, the newest. It represents the function
+    /// wherever only one revision can.
     pub fn main(&self) -> u64 {
         let largest = self.shares.iter().max_by_key(|share| (share.percent, share.revision));
         largest.expect("a split has shares").revision
@@ -157,13 +161,13 @@ impl Split {
         self.shares.iter().filter(|share| share.percent > 0).count() > 1
     }
 
-    /// Sends all traffic to `revision`; tags stay where they are.
+    /// Sends all traffic to `revision`. All tags stay where they are.
     pub fn all_to(&self, revision: u64) -> Result<Self, SplitError> {
         self.edited(&[Edit { revision, percent: Some(100), tag: None }])
     }
 
-    /// The split after some edits. Once an edit sets a share, revisions that no edit names lose
-    /// theirs, so that exactly the written shares apply; tags stay until they are removed.
+    /// The split after some edits. If any edit sets a share, the revisions that no edit names lose
+    /// their shares, so that exactly the given shares apply. Tags stay until an edit removes them.
     pub fn edited(&self, edits: &[Edit]) -> Result<Self, SplitError> {
         let mut shares = self.shares.clone();
         if edits.iter().any(|edit| edit.percent.is_some_and(|percent| percent > 0)) {
@@ -209,7 +213,7 @@ impl Split {
             .map(|share| share.revision)
     }
 
-    /// Whether the revision can be reached at all.
+    /// Whether the revision can be reached, by its share or by a tag.
     pub fn reaches(&self, revision: u64) -> bool {
         let of = |share: &&Share| share.revision == revision;
         self.shares.iter().find(of).is_some_and(|share| share.percent > 0 || share.tag.is_some())
@@ -217,7 +221,7 @@ impl Split {
 }
 
 impl fmt::Display for Split {
-    /// `@3 90 %, @4:next 10 %`.
+    /// For example, `@3 90 %, @4:next 10 %`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, share) in self.shares.iter().enumerate() {
             let comma = if at > 0 { ", " } else { "" };
@@ -237,15 +241,15 @@ pub struct Traffic {
     /// The current split.
     pub split: Split,
     /// Revisions that were the main one before, the latest last. Revisions that were rolled back
-    /// are not among them, so that rolling back twice goes further back.
+    /// are removed from this list, so that a second rollback goes further back.
     #[serde(default)]
     pub before: Vec<u64>,
-    /// While traffic is divided: the revision that had all of it when the division began. `None`
-    /// otherwise, and for a division that began before this was recorded.
+    /// While traffic is divided: the revision that had all traffic when the division began. `None`
+    /// if traffic is not divided, or if the division began before this field existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole_before: Option<u64>,
-    /// Whether the schedules and MQTT subscriptions of the function run on another cell of the
-    /// cluster, and not here.
+    /// Whether the function's schedules and MQTT subscriptions run on another cell of the cluster
+    /// instead of this one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub elsewhere: bool,
 }
@@ -256,12 +260,12 @@ impl Traffic {
         Self { split, before: Vec::new(), whole_before: None, elsewhere: false }
     }
 
-    /// All traffic to one revision, as for a function's first revision.
+    /// All traffic to one revision, as when a function has only its first revision.
     pub fn whole(revision: u64) -> Self {
         Self::new(Split::whole(revision))
     }
 
-    /// The traffic after a change to `split`.
+    /// The traffic after a change of the split to `split`.
     pub fn moved(&self, split: Split) -> Self {
         let from = self.split.main();
         let to = split.main();
@@ -279,7 +283,7 @@ impl Traffic {
         Self { split, before, whole_before, elsewhere: self.elsewhere }
     }
 
-    /// The traffic after a rollback of everything to `revision`.
+    /// The traffic after rolling everything back to `revision`.
     pub fn rolled_back(&self, revision: u64) -> Result<Self, SplitError> {
         let split = self.split.all_to(revision)?;
         let known = self.before.iter().position(|before| *before == revision);
@@ -287,8 +291,9 @@ impl Traffic {
         Ok(Self { split, before, whole_before: None, elsewhere: self.elsewhere })
     }
 
-    /// The target of a rollback that names none: while traffic is divided, the revision that had
-    /// all of it before; otherwise the revision that was live before.
+    /// The target of a rollback that does not name a revision. While traffic is divided, this is
+    /// the revision that had all traffic before. Otherwise, it is the revision that was live
+    /// before.
     pub fn back(&self) -> Option<u64> {
         if self.whole_before.is_some() {
             return self.whole_before;
@@ -300,21 +305,22 @@ impl Traffic {
         self.before.last().copied()
     }
 
-    /// Whether the revision must be kept, because it can be reached or is the next rollback target.
+    /// Whether the revision must be kept, because it can be reached or is the target of the next
+    /// rollback.
     pub fn needs(&self, revision: u64) -> bool {
         self.split.reaches(revision) || self.back() == Some(revision)
     }
 }
 
-/// A key for [`Split::pick`] from the property that should stay with one revision; the same on
-/// every node and after every restart (FNV-1a, Fowler, Noll and Vo).
+/// Computes a key for [`Split::pick`] from the property that should stay with one revision. The key
+/// is the same on every node and after every restart (FNV-1a, Fowler, Noll and Vo).
 pub fn sticky_key(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
-/// Spreads consecutive keys (finaliser of SplitMix64, Steele et al., OOPSLA 2014).
+/// Spreads consecutive keys evenly (finaliser of SplitMix64, Steele et al., OOPSLA 2014).
 fn mix(key: u64) -> u64 {
     let key = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

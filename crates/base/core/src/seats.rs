@@ -1,30 +1,34 @@
-//! Limits how many connections, handshakes and the like are open at once, and ends some of them for
-//! newcomers, so that no number of them keeps others out.
+//! Limits how many connections, handshakes and similar things are open at once. At the limit, some
+//! of them end to make room for newcomers, so that no client can keep others out by opening many.
 //!
-//! [`Shares`](crate::shares::Shares) only refuse: whoever holds a share keeps it. That is right for
-//! bytes and running calls. It is wrong for what costs a client nothing to hold, such as a connection
-//! without a request, because two owners with half of the total each could keep everybody else out.
-//! [`Seats`] therefore admit a newcomer at the limit and end another seat in its place:
+//! [`Shares`](crate::shares::Shares) only refuse newcomers: whoever holds a share keeps it. That is
+//! right for bytes and running calls. It is wrong for things that cost a client nothing to hold,
+//! such as a connection without a request: two owners with half of the total each could keep
+//! everybody else out. [`Seats`] therefore admit a newcomer at the limit and end another seat in
+//! its place:
 //!
-//! 1. Only a seat that is not at work can end. Work is what [`Seat::begin`] marks: a call that runs, or
-//!    an answer that is being sent.
-//! 2. Seats end in the order of their [`Standing`]: those without a proof before those of proven
-//!    callers and operators.
-//! 3. Among these, the owner with the most of them loses one: its oldest one that was not used since
-//!    the last look, the least proven first. So an owner that holds more of them than others only
-//!    displaces itself, and never an owner with fewer.
-//! 4. Callers without a proof may not use the last part of the total ([`Seats::with_reserve`]), so that
-//!    proven ones find room even if all the rest is at work. [`Seats::with_most`] bounds another
-//!    standing in the same way, so that newcomers and those of a higher standing find room.
-//! 5. A holder that shows who it is can count for that user from then on, and no longer for its address
-//!    ([`Seat::belong`]).
+//! 1. Only a seat that is not at work can end. [`Seat::begin`] marks work, such as a call that runs
+//!    or an answer that is being sent.
+//! 2. Seats end in the order of their [`Standing`]: seats of callers without a proof end before
+//!    those of proven callers and operators.
+//! 3. Among these seats, the owner with the most loses one. It loses the least proven kind first,
+//!    and of that kind the oldest seat that was not used since the last search for room. An owner
+//!    that holds more seats than others therefore only displaces itself, and never an owner with
+//!    fewer.
+//! 4. Callers without a proof may not use the last part of the total ([`Seats::with_reserve`]), so
+//!    proven callers find room even if all other seats are at work. [`Seats::with_most`] bounds
+//!    another standing in the same way, so that newcomers and holders of a higher standing find
+//!    room.
+//! 5. Once a holder has shown its identity, its seat can count for that user, and no longer for its
+//!    address ([`Seat::belong`]).
 //!
-//! Whoever holds a seat waits for [`Seat::ended`] next to its work and gives up when it resolves.
+//! The holder of a seat waits for [`Seat::ended`] while it works, and gives up when that future
+//! resolves.
 //!
-//! Nothing scans all seats. Taking and returning a seat costs the logarithm of the number of owners.
-//! Beginning and ending work costs two atomic operations and no lock: a seat that a look for room finds
-//! at work is taken out of its list then, and puts itself back when its work has ended. Until such a
-//! look, it counts as idle.
+//! No operation scans all seats. Taking and returning a seat costs the logarithm of the number of
+//! owners. Beginning and ending work costs two atomic operations and no lock. This is possible
+//! because a seat at work counts as idle until a search for room finds it. The search then takes
+//! the seat out of its list, and the seat puts itself back when its work has ended.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -35,23 +39,23 @@ use std::task::{Context, Poll, Waker};
 
 use crate::shares::Exceeded;
 
-/// What is known of the holder of a seat. A lower one ends first.
+/// What is known about the holder of a seat. Seats of a lower standing end first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// It has asked for nothing yet.
+    /// The holder has not requested anything yet.
     Unproven,
-    /// It has made a call that needs no proof.
+    /// The holder has made a call that needs no proof.
     Anonymous,
-    /// It has shown a valid key, token or certificate.
+    /// The holder has shown a valid key, token or certificate.
     Proven,
-    /// It may manage the whole node.
+    /// The holder may manage the whole node.
     Operator,
 }
 
 const STANDINGS: [Standing; 4] =
     [Standing::Unproven, Standing::Anonymous, Standing::Proven, Standing::Operator];
 
-/// A bounded number of seats, and who holds them. Cloning gives another handle to the same ones.
+/// A bounded number of seats, and their holders. A clone is another handle to the same seats.
 #[derive(Debug)]
 pub struct Seats<K: Eq + Hash>(Arc<Hall<K>>);
 
@@ -65,26 +69,27 @@ impl<K: Eq + Hash> Clone for Seats<K> {
 struct Hall<K> {
     total_max: usize,
     owner_max: usize,
-    /// The most seats of each standing. One that is unproven has no other limit than the total.
+    /// The most seats of each standing. Unproven seats have no limit other than the total.
     most: [usize; 4],
-    /// A leaf lock: nothing is awaited and nobody is woken while it is held.
+    /// A leaf lock: while it is held, nothing is awaited and no task is woken.
     state: Mutex<State<K>>,
 }
 
 #[derive(Debug)]
 struct State<K> {
-    /// Seats by their number; `None` is free.
+    /// Seats by their number. `None` means that the number is free.
     seats: Vec<Option<Entry>>,
     free: Vec<u32>,
     owners: Vec<Option<Owner<K>>>,
     free_owners: Vec<u32>,
     by_key: HashMap<K, u32>,
-    /// Seats of each standing, at work or not.
+    /// The number of seats of each standing, whether at work or not.
     counts: [usize; 4],
-    /// For each standing, the owners with idle seats: the one with the most is last, and among equals
-    /// the one that has had as many for the longest time.
+    /// For each standing, the owners with idle seats. The owner with the most is last; among
+    /// equals, the owner that has had this number for the longest time is last.
     greediest: [BTreeSet<(u32, Reverse<u64>, u32)>; 4],
-    /// Counts changes; a change in an owner's number of idle seats gets the next number.
+    /// The number of changes so far. It numbers each change in the length of an owner's list of
+    /// idle seats.
     changes: u64,
 }
 
@@ -92,9 +97,9 @@ struct State<K> {
 struct Entry {
     owner: u32,
     standing: Standing,
-    /// Whether it is in the list of its owner.
+    /// Whether the seat is in its owner's list.
     is_listed: bool,
-    /// Its neighbours in that list.
+    /// The seat's neighbours in that list.
     before: u32,
     after: u32,
     signal: Arc<Signal>,
@@ -104,7 +109,7 @@ struct Entry {
 struct Owner<K> {
     key: K,
     seats: u32,
-    /// Its idle seats by standing, the oldest first.
+    /// The owner's idle seats by standing, the oldest first.
     idle: [List; 4],
 }
 
@@ -113,17 +118,17 @@ struct List {
     first: u32,
     last: u32,
     length: u32,
-    /// When the length changed.
+    /// The number of the change that set this length.
     changed: u64,
 }
 
 /// No seat.
 const NONE: u32 = u32::MAX;
 
-/// What a seat and the hall tell each other without a lock.
+/// The state that a seat and the hall exchange without a lock.
 #[derive(Debug)]
 struct Signal {
-    /// The flags below, and above them the number of works.
+    /// The flags below in the low bits, and the number of works in the bits above them.
     flags: AtomicU32,
     /// A copy of the [`Standing`].
     standing: AtomicU8,
@@ -132,11 +137,11 @@ struct Signal {
 
 /// The seat was given to a newcomer.
 const ENDED: u32 = 1;
-/// There was work since the last look.
+/// The seat was at work since the last search for room.
 const USED: u32 = 2;
-/// The seat was found at work, and is in no list.
+/// A search found the seat at work and took it out of its list.
 const ASIDE: u32 = 4;
-/// One call that runs, or answer that is being sent; there may be several.
+/// One work: a call that runs, or an answer that is being sent. There may be several at once.
 const WORK: u32 = 8;
 
 impl<K: Eq + Hash + Clone> Seats<K> {
@@ -145,7 +150,7 @@ impl<K: Eq + Hash + Clone> Seats<K> {
         Self::with_reserve(total_max, owner_max, 0)
     }
 
-    /// The same with `reserve` seats that anonymous callers leave free.
+    /// Like [`Seats::new`], but anonymous callers must leave `reserve` seats free.
     pub fn with_reserve(total_max: usize, owner_max: usize, reserve: usize) -> Self {
         let state = State {
             seats: Vec::new(),
@@ -168,8 +173,8 @@ impl<K: Eq + Hash + Clone> Seats<K> {
         }))
     }
 
-    /// The same seats, of which `most` may have this standing. Called before any is taken, and before
-    /// the handle is cloned.
+    /// Limits the number of seats of this standing to `most`. Must be called before any seat is
+    /// taken and before the handle is cloned.
     #[must_use]
     pub fn with_most(mut self, standing: Standing, most: usize) -> Self {
         let hall = Arc::get_mut(&mut self.0).expect("nothing else refers to new seats");
@@ -177,9 +182,9 @@ impl<K: Eq + Hash + Clone> Seats<K> {
         self
     }
 
-    /// Takes a seat for a newcomer that has proved nothing. At a limit, the seat of another one ends.
-    /// An error means that everything which could end is at work, or belongs to owners with less. Does
-    /// not block.
+    /// Takes a seat for a newcomer that has proved nothing. At a limit, another seat ends. Returns
+    /// an error if every seat that could end is at work or belongs to an owner with fewer seats.
+    /// Does not block.
     pub fn take(&self, owner: K) -> Result<Seat<K>, Exceeded> {
         let hall = &self.0;
         let mut state = hall.lock();
@@ -196,12 +201,12 @@ impl<K: Eq + Hash + Clone> Seats<K> {
         }
     }
 
-    /// Seats that are taken.
+    /// The number of seats that are taken.
     pub fn taken(&self) -> usize {
         self.0.lock().taken()
     }
 
-    /// Seats that `owner` holds.
+    /// The number of seats that `owner` holds.
     pub fn taken_by(&self, owner: &K) -> usize {
         let state = self.0.lock();
         let number = state.by_key.get(owner).copied();
@@ -211,13 +216,15 @@ impl<K: Eq + Hash + Clone> Seats<K> {
 
 impl<K> Hall<K> {
     fn lock(&self) -> MutexGuard<'_, State<K>> {
-        // No code panics while it is held, so the state behind a poisoned lock is complete.
+        // No code panics while this lock is held, so the state is complete even if the lock is
+        // poisoned.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<K: Eq + Hash + Clone> Hall<K> {
-    /// Ends another seat if `newcomer` exceeds a limit. If none can end, the newcomer is removed.
+    /// Ends another seat if `newcomer` exceeds a limit. If no other seat can end, removes the
+    /// newcomer.
     fn make_room(
         &self,
         state: &mut State<K>,
@@ -243,7 +250,7 @@ impl<K: Eq + Hash + Clone> Hall<K> {
     }
 }
 
-/// Wakes whoever holds a seat that has ended.
+/// Wakes the holder of a seat that has ended.
 fn wake(ended: Option<Arc<Signal>>) {
     let Some(signal) = ended else { return };
     let waker = signal.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -269,7 +276,7 @@ impl<K> State<K> {
         self.owners[number as usize].as_mut().expect("an owner with seats")
     }
 
-    /// Changes the number of idle seats of an owner, and its place among the greediest.
+    /// Changes an owner's list of idle seats, and updates its position in `greediest`.
     fn change(&mut self, owner: u32, standing: Standing, change: impl FnOnce(&mut List)) {
         let at = standing as usize;
         self.changes += 1;
@@ -308,7 +315,7 @@ impl<K> State<K> {
         });
     }
 
-    /// Takes a seat out of its owner's list, if it is there.
+    /// Takes a seat out of its owner's list, if the seat is listed.
     fn unlist(&mut self, seat: u32) {
         let entry = self.entry(seat);
         if !std::mem::replace(&mut entry.is_listed, false) {
@@ -333,9 +340,9 @@ impl<K> State<K> {
         });
     }
 
-    /// The idle seat of this owner and standing that has waited for the longest time, apart from
-    /// `newcomer`. Seats at work are set aside, and those that were used since the last look get
-    /// another one.
+    /// Finds and ends the seat of this owner and standing that has been idle for the longest time,
+    /// other than `newcomer`. Seats at work are taken out of the list. Seats used since the last
+    /// search are spared once and move to the end.
     fn oldest(&mut self, owner: u32, standing: Standing, newcomer: u32) -> Option<u32> {
         loop {
             let list = self.owner_of(owner).idle[standing as usize];
@@ -368,20 +375,20 @@ impl<K> State<K> {
         }
     }
 
-    /// The owner with the most idle seats of this standing, and how many those are.
+    /// The owner with the most idle seats of this standing, and their number.
     fn top(&self, standing: Standing) -> Option<Top> {
         let top = self.greediest[standing as usize].last().copied();
         top.map(|(length, _, owner)| Top { length, standing, owner })
     }
 
-    /// The seat that ends for a newcomer of `owner`.
+    /// Chooses the seat that ends for a newcomer of `owner`.
     fn choose(&mut self, owner: u32, newcomer: u32) -> Option<u32> {
         loop {
             let lists = self.owner_of(owner).idle;
             let all: u32 = lists.iter().map(|list| list.length).sum();
             let idle = lists[Standing::Unproven as usize].length
                 + lists[Standing::Anonymous as usize].length;
-            // The newcomer is not in its own way.
+            // The newcomer's own seat does not count.
             let unproven = self.top(Standing::Unproven);
             let unproven = unproven.filter(|top| top.owner != owner || top.length > 1);
             let anonymous = self.top(Standing::Anonymous);
@@ -408,11 +415,11 @@ impl<K> State<K> {
             if let Some(seat) = self.oldest(top.owner, top.standing, newcomer) {
                 return Some(seat);
             }
-            // All of that list was at work, and is set aside now.
+            // All seats of that list were at work, so they have been taken out of the list.
         }
     }
 
-    /// The seat of this standing that ends so that one more of `owner` can have it.
+    /// Chooses the seat of this standing that ends so that `owner` can have one more.
     fn choose_of(&mut self, standing: Standing, owner: u32, newcomer: u32) -> Option<u32> {
         while let Some(top) = self.top(standing) {
             let own = self.owner_of(owner).idle[standing as usize].length;
@@ -434,7 +441,7 @@ struct Top {
 }
 
 impl<K: Eq + Hash + Clone> State<K> {
-    /// The number of an owner, which counts one more seat from now on.
+    /// The number of an owner. Counts one more seat for that owner.
     fn owner(&mut self, key: K) -> u32 {
         if let Some(number) = self.by_key.get(&key).copied() {
             self.owner_mut(number).seats += 1;
@@ -467,7 +474,7 @@ impl<K: Eq + Hash + Clone> State<K> {
         (seat, signal)
     }
 
-    /// Forgets a seat, and its owner if that has no other.
+    /// Removes a seat, and also its owner if the owner has no other seat.
     fn remove(&mut self, seat: u32) -> Arc<Signal> {
         self.unlist(seat);
         let entry = self.seats[seat as usize].take().expect("a number of a seat that is taken");
@@ -475,7 +482,7 @@ impl<K: Eq + Hash + Clone> State<K> {
         self.counts[entry.standing as usize] -= 1;
         self.leave(entry.owner);
         if self.free.len() == self.seats.len() {
-            // Many were there once; nobody is now.
+            // All seats are free now. Releases the memory of earlier peaks.
             (self.seats, self.free) = Default::default();
             (self.owners, self.free_owners) = Default::default();
             self.by_key = HashMap::new();
@@ -494,7 +501,7 @@ impl<K: Eq + Hash + Clone> State<K> {
     }
 }
 
-/// Puts a value at a free place of a table, and returns its number.
+/// Stores a value in a free place of a table, and returns the number of the place.
 fn place<T>(table: &mut Vec<Option<T>>, free: &mut Vec<u32>, value: T) -> u32 {
     if let Some(number) = free.pop() {
         table[number as usize] = Some(value);
@@ -504,7 +511,7 @@ fn place<T>(table: &mut Vec<Option<T>>, free: &mut Vec<u32>, value: T) -> u32 {
     u32::try_from(table.len() - 1).expect("the total is less than that")
 }
 
-/// A seat; dropping it frees it.
+/// A seat. Dropping it frees the seat.
 #[derive(Debug)]
 pub struct Seat<K: Eq + Hash + Clone> {
     hall: Arc<Hall<K>>,
@@ -513,40 +520,40 @@ pub struct Seat<K: Eq + Hash + Clone> {
 }
 
 impl<K: Eq + Hash + Clone> Seat<K> {
-    /// Whether the seat was given to another one.
+    /// Whether the seat was given to another holder.
     pub fn is_ended(&self) -> bool {
         self.signal.flags.load(Ordering::Acquire) & ENDED != 0
     }
 
-    /// What is known of the holder.
+    /// What is known about the holder.
     pub fn standing(&self) -> Standing {
         let known = self.signal.standing.load(Ordering::Relaxed);
         STANDINGS.into_iter().find(|one| *one as u8 == known).unwrap_or(Standing::Unproven)
     }
 
-    /// Whether a work has begun and not ended.
+    /// Whether any work has begun and has not ended.
     pub fn is_working(&self) -> bool {
         self.signal.flags.load(Ordering::Acquire) >= WORK
     }
 
-    /// Resolves when the seat was given to another one. Its holder must then give up what the seat
-    /// stood for, at once and without waiting.
+    /// Resolves when the seat was given to another holder. The previous holder must then close what
+    /// the seat stood for, at once and without waiting.
     pub fn ended(&self) -> impl Future<Output = ()> + Send + use<K> {
         let signal = self.signal.clone();
         let mut known: Option<Waker> = None;
         std::future::poll_fn(move |cx| signal.poll_ended(&mut known, cx))
     }
 
-    /// Marks the beginning of work, during which the seat cannot end. `None` means that it has ended
-    /// already, so that nothing may begin. Takes no lock.
+    /// Marks the beginning of work, during which the seat cannot end. `None` means that the seat
+    /// has already ended, so the work must not begin. Takes no lock.
     pub fn begin(&self) -> Option<Working<'_, K>> {
         let working = self.begin_work();
         let work = Working(self);
         working.then_some(work)
     }
 
-    /// The same for work whose end [`Seat::end_work`] marks, whatever this returns. There may be
-    /// several works at once.
+    /// Like [`Seat::begin`], but the caller marks the end with [`Seat::end_work`], whatever this
+    /// call returns. Several works may run at once.
     pub fn begin_work(&self) -> bool {
         let flags = self.signal.flags.fetch_add(WORK, Ordering::AcqRel);
         if flags & USED == 0 {
@@ -572,16 +579,16 @@ impl<K: Eq + Hash + Clone> Seat<K> {
         }
     }
 
-    /// Raises the standing of the holder; a lower one than before changes nothing. An error means that
-    /// holders of this standing have all that they may, and that nothing of them can end: the holder has
-    /// to leave. Takes a lock only if the standing changes.
+    /// Raises the standing of the holder. A standing that is not higher changes nothing. An error
+    /// means that the limit of this standing is reached and that none of its seats can end, so the
+    /// holder must leave. Takes a lock only if the standing changes.
     pub fn prove(&self, standing: Standing) -> Result<(), Exceeded> {
         if self.signal.standing.load(Ordering::Relaxed) >= standing as u8 {
             return Ok(());
         }
         let mut state = self.hall.lock();
         if self.is_ended() {
-            // Its work, if there is any, ends with it.
+            // The seat has ended, so any work of its holder ends too.
             return Ok(());
         }
         let raised = self.raise(&mut state, standing);
@@ -590,9 +597,10 @@ impl<K: Eq + Hash + Clone> Seat<K> {
         Ok(())
     }
 
-    /// The same for a holder that has shown who it is: the seat counts for `owner` from now on, and no
-    /// longer for the one that took it. If `owner` then holds more than `owner_max`, its oldest idle seats
-    /// end until it does not. After an error the seat still counts for `owner`, until it is dropped.
+    /// Like [`Seat::prove`], for a holder that has shown its identity. From now on, the seat counts
+    /// for `owner`, and no longer for the owner that took it. If `owner` then holds more than
+    /// `owner_max` seats, its oldest idle seats end until it does not. After an error, the seat
+    /// still counts for `owner` until it is dropped.
     pub fn belong(&self, owner: K, owner_max: usize, standing: Standing) -> Result<(), Exceeded> {
         let mut state = self.hall.lock();
         if self.is_ended() {
@@ -608,7 +616,7 @@ impl<K: Eq + Hash + Clone> Seat<K> {
         if was_listed {
             state.list(self.number);
         }
-        // Holders that were refused before may still be there, so one end may not be enough.
+        // Holders that were refused may not have left yet, so it may not be enough to end one seat.
         let mut own = Vec::new();
         while state.owner_of(number).seats as usize > owner_max.max(1) {
             let oldest =
@@ -626,7 +634,7 @@ impl<K: Eq + Hash + Clone> Seat<K> {
         Ok(())
     }
 
-    /// Raises the standing, and returns the seat that has ended for it.
+    /// Raises the standing, and returns the signal of the seat that ended to make room.
     fn raise(
         &self,
         state: &mut State<K>,
@@ -675,7 +683,8 @@ impl Signal {
         }
         *known = Some(cx.waker().clone());
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
-        // It may have ended in between, when nobody was there to be woken.
+        // The seat may have ended before the waker was stored, and then nothing would wake this
+        // task.
         match self.flags.load(Ordering::Acquire) & ENDED {
             0 => Poll::Pending,
             _ => Poll::Ready(()),
@@ -683,7 +692,7 @@ impl Signal {
     }
 }
 
-/// Work at a seat; dropping it marks the end of the work.
+/// Work on a seat. Dropping it marks the end of the work.
 #[derive(Debug)]
 pub struct Working<'a, K: Eq + Hash + Clone>(&'a Seat<K>);
 

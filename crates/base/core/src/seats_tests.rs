@@ -1,4 +1,4 @@
-//! Who gets a seat at the limit, and whose seat ends for it.
+//! Who gets a seat at the limit, and whose seat ends to make room.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
@@ -12,7 +12,7 @@ fn take(seats: &Seats<Name>, owner: Name, count: usize) -> Vec<Seat<Name>> {
     (0..count).map(|_| seats.take(owner).expect("room can be made")).collect()
 }
 
-/// Which of these seats have ended.
+/// The positions of the seats that have ended.
 fn ended(seats: &[Seat<Name>]) -> Vec<usize> {
     (0..seats.len()).filter(|at| seats[*at].is_ended()).collect()
 }
@@ -28,7 +28,8 @@ fn a_newcomer_gets_the_oldest_seat_of_the_owner_with_the_most() {
         assert_eq!(seats.taken_by(&5), left);
     }
     assert_eq!(ended(&five), [0, 1, 2]);
-    // The greediest one only displaces itself, and so does everybody who would have more than it.
+    // The greediest owner only displaces itself. So does every owner that would have more seats
+    // than the greediest.
     let more = take(&seats, 5, 1);
     assert_eq!(ended(&five), [0, 1, 2, 3]);
     let again = take(&seats, 2, 1);
@@ -73,7 +74,7 @@ fn work_is_never_ended_and_counts_again_when_it_is_over() {
     let working: Vec<_> = held.iter().map(|seat| seat.begin().expect("it has not ended")).collect();
     assert_eq!(seats.take(2).err(), Some(Exceeded::Total));
     assert_eq!(seats.taken(), 3, "a refused newcomer leaves nothing behind");
-    // Two works at one seat: it is idle after the second.
+    // A seat with two works is idle only after both have ended.
     let second = held[1].begin().expect("it has not ended");
     drop(working);
     let other = seats.take(2).expect("room");
@@ -83,7 +84,7 @@ fn work_is_never_ended_and_counts_again_when_it_is_over() {
     drop(second);
     let _last = [5, 6, 7].map(|owner| take(&seats, owner, 1));
     assert_eq!(ended(&held), [0, 1, 2]);
-    // An ended seat begins nothing.
+    // No work can begin on a seat that has ended.
     assert!(held[0].begin().is_none());
 }
 
@@ -110,7 +111,8 @@ fn a_seat_with_a_proof_outlasts_all_without_one() {
         others.extend(take(&seats, owner, 1));
     }
     assert_eq!((ended(&proven).len(), ended(&anonymous).len(), ended(&unproven).len()), (0, 0, 2));
-    // With nobody else, a proven owner with many idle ones makes room, and the operator last.
+    // If nobody else holds a seat, a proven owner with many idle seats loses one. Operators lose
+    // theirs last.
     drop((anonymous, unproven, others));
     let operator = take(&seats, 9, 3);
     operator.iter().for_each(|seat| seat.prove(Standing::Operator).expect("no limit for it"));
@@ -127,7 +129,7 @@ fn a_proven_owner_gets_a_further_seat_and_keeps_the_others() {
     let others: Vec<_> = (2..6).flat_map(|owner| take(&seats, owner, 1)).collect();
     let more = take(&seats, 1, 1);
     assert_eq!((ended(&proven).len(), ended(&others), ended(&more).len()), (0, vec![0], 0));
-    // Without a proof, it has no more than the others.
+    // Without a proof, the owner gets no more room than the others.
     let more = take(&seats, 1, 2);
     assert_eq!((ended(&proven).len(), ended(&others), ended(&more)), (0, vec![0], vec![0]));
 }
@@ -141,18 +143,18 @@ fn anonymous_callers_leave_the_reserve_to_proven_ones() {
         assert!(seat.begin_work());
     };
     crowd.iter().for_each(at_work);
-    // All that anonymous callers may have is at work: another one comes in, and is refused when it is
-    // known that it has no proof.
+    // All seats that anonymous callers may have are at work. Another caller is admitted at first,
+    // and is refused once it is known to have no proof.
     let late = take(&seats, 2, 1).remove(0);
     assert_eq!(late.prove(Standing::Anonymous), Err(Exceeded::Total));
     assert_eq!(late.prove(Standing::Proven), Ok(()));
     drop(late);
-    // An idle one makes room.
+    // An idle anonymous seat makes room.
     crowd[3].end_work();
     let late = take(&seats, 2, 1).remove(0);
     assert_eq!(late.prove(Standing::Anonymous), Ok(()));
     assert_eq!(ended(&crowd), [3]);
-    // It leaves when it proves more.
+    // A holder that proves more frees its anonymous seat.
     assert_eq!(late.prove(Standing::Proven), Ok(()));
     let third = take(&seats, 3, 1).remove(0);
     assert_eq!(third.prove(Standing::Anonymous), Ok(()));
@@ -170,12 +172,12 @@ fn a_user_at_its_share_displaces_itself_wherever_it_connects_from() {
         assert_eq!(seats.taken_by(&address), 0, "it counts for its user alone");
     }
     assert_eq!((ended(&held), seats.taken_by(&user)), (vec![0, 1, 2, 3, 4], 3));
-    // Its address has room for others, and nothing can end that is at work.
+    // The user's address has room for other owners, and no seat at work can end.
     assert_eq!(ended(&take(&seats, 8, 4)), [0_usize; 0]);
     assert!(held[5..].iter().all(Seat::begin_work));
     let late = take(&seats, 9, 1).remove(0);
     assert_eq!(late.belong(user, 3, Standing::Proven), Err(Exceeded::Share));
-    // One that was refused and stays gives no place to the next one.
+    // A refused holder that stays does not make room for the next one.
     let later = take(&seats, 10, 1).remove(0);
     assert_eq!(later.belong(user, 3, Standing::Proven), Err(Exceeded::Share));
     drop((held, late, later));
@@ -194,10 +196,11 @@ fn proven_holders_leave_a_part_to_newcomers_and_operators() {
     let modest = prove(200, 1);
     let greedy: Vec<_> = (2..12).map(|address| prove(100, address)).collect();
     assert_eq!((seats.taken_by(&100), seats.taken_by(&200), seats.taken()), (5, 1, 6));
-    // Newcomers displace each other, and no proven holder.
+    // Newcomers displace each other, but never a proven holder.
     let crowd: Vec<_> = (20..30).flat_map(|address| take(&seats, address, 1)).collect();
     assert_eq!((ended(&crowd).len(), ended(&greedy).len()), (8, 5));
-    // Work of proven holders cannot end, so a further one has to leave. An operator stays.
+    // Proven holders at work cannot lose their seats, so a further proven holder is refused. An
+    // operator is admitted.
     assert!(modest.begin_work() && greedy[5..].iter().all(Seat::begin_work));
     let late = take(&seats, 40, 1).remove(0);
     assert_eq!(late.prove(Standing::Proven), Err(Exceeded::Total));
@@ -228,7 +231,7 @@ fn whoever_waits_for_the_end_of_a_seat_is_woken() {
     assert!(std::pin::pin!(first.ended()).poll(&mut cx).is_ready(), "also for one who asks late");
 }
 
-/// Many random steps against what must hold after each of them.
+/// Takes many random steps, and checks the invariants after each step.
 #[test]
 fn no_order_of_events_breaks_the_rules() {
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
@@ -268,7 +271,8 @@ fn no_order_of_events_breaks_the_rules() {
                             let (victim, _, standing, works) = held.remove(at);
                             evicted += 1;
                             assert_eq!(works, 0, "work was ended");
-                            // A seat at work counts as idle until a look finds it at work.
+                            // A seat at work counts as idle until a search for room finds it at
+                            // work.
                             let of_victim = all.iter().filter(|one| **one == victim).count();
                             let of_owner = before.get(&owner).copied().unwrap_or(0) as usize;
                             let less = standing < Standing::Proven && of_victim < of_owner;
@@ -293,7 +297,7 @@ fn no_order_of_events_breaks_the_rules() {
                             held[at].0 = owner;
                             held[at].2 = held[at].2.max(standing);
                         }
-                        // It has to leave.
+                        // A holder that was refused has to leave.
                         Err(_) => drop(held.swap_remove(at)),
                     }
                     held.retain(|one| !one.1.is_ended());

@@ -1,8 +1,8 @@
 //! Requests of functions to their node: the services that a worker reaches with REQUEST frames.
 //!
-//! The engine reads the frames, holds a worker to its bounds, and hands each request to
-//! [`Services`]. What a service does is not its concern: state is kept by a store behind
-//! [`crate::state::State`], and calls go back to the engine through its `Invoker`.
+//! The engine reads the frames, holds a worker to its limits, and hands each request to
+//! [`Services`]. The engine does not know what a service does: a store behind
+//! [`crate::state::State`] keeps the state, and calls go back to the engine through its `Invoker`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,31 +17,32 @@ use crate::publish::Message;
 use crate::state::{self, Condition, Operation};
 use crate::wire::{FrameKind, WireError};
 
-/// Requests of one instance that may be under way at once. A worker that sends more violates the
-/// protocol.
+/// Most requests of one instance that may be under way at once. A worker that sends more violates
+/// the protocol.
 pub const REQUESTS_MAX: u32 = 256;
-/// Bytes of the requests of one instance that are under way.
+/// Most bytes of all requests of one instance that are under way.
 pub const REQUEST_BYTES_MAX: usize = 4 << 20;
-/// Calls of one invocation that may be under way at once.
+/// Most calls of one invocation that may be under way at once.
 pub const CALLS_MAX: usize = 64;
-/// Largest body of a call, and of its answer.
+/// Largest body of a call, and of the answer to a call.
 pub const CALL_BODY_BYTES_MAX: usize = 960 << 10;
 /// Fixed part of every REQUEST payload.
 pub const REQUEST_FIXED_BYTES: usize = 8;
-/// Fixed part of a request to the state.
+/// Fixed part of a request for the state.
 pub const STATE_FIXED_BYTES: usize = 32;
 /// Fixed part of a call.
 pub const CALL_FIXED_BYTES: usize = 40;
-/// Largest body of a state that a function publishes to those who observe it.
+/// Largest body of a notice, in which a function publishes a resource's state to observers.
 pub const NOTICE_BODY_BYTES_MAX: usize = 256 << 10;
-/// Longest key of a record of a run.
+/// Longest key of a record in a run.
 pub const RECORD_KEY_BYTES_MAX: usize = 1_024;
 /// Fixed part of a notice.
 pub const NOTIFY_FIXED_BYTES: usize = 16;
 /// Fixed part of every RESPONSE payload.
 pub const RESPONSE_FIXED_BYTES: usize = 8;
 
-/// The variable with that address.
+/// The environment variable with the address of the services, for programs that cannot send REQUEST
+/// frames: servers, and programs that run once per call.
 pub const URL_VARIABLE: &str = "MOTE_SERVICES";
 
 /// The word in LOAD for the state, and its number in REQUEST.
@@ -55,13 +56,13 @@ pub const NOTIFY: (&str, u8) = ("notify", 3);
 /// The word in LOAD for messages to MQTT brokers, and its number in REQUEST.
 pub const PUBLISH: (&str, u8) = ("publish", 4);
 
-/// Flag of a request to the state: it may be lost at a power cut.
+/// Flag of a request for the state: a power cut may undo the change.
 const FLAG_NOT_DURABLE: u16 = 1;
-/// Flag: the number is the version that the entry must have.
+/// Flag of a request for the state: the number is the version that the entry must have.
 const FLAG_CONDITION: u16 = 2;
-/// Flag of a listing: without the values.
+/// Flag of a listing: the values are left out.
 const FLAG_KEYS_ONLY: u16 = 4;
-/// Flag of a notice: only for observers with this query.
+/// Flag of a notice: only observers with this query receive it.
 const FLAG_QUERY: u16 = 1;
 
 /// How a request ended.
@@ -72,32 +73,32 @@ pub enum Status {
     Done = 0,
     /// There is no such entry.
     NotFound = 1,
-    /// The entry has another version; the content is that version.
+    /// The entry has another version. The content is that version.
     Conflict = 2,
     /// A quota is used up.
     Full = 3,
-    /// It cannot be done as it is.
+    /// The request itself cannot be carried out, whatever the node's state.
     Invalid = 4,
     /// The manifest does not allow it.
     Denied = 5,
-    /// The node cannot do it now.
+    /// The node cannot carry out the request now.
     Unavailable = 6,
-    /// Nobody waits for the invocation that asked.
+    /// The caller of the invocation that sent the request has left.
     Cancelled = 7,
-    /// The called function did not answer; the content begins with the HTTP status that a caller
-    /// over HTTP would get.
+    /// The called function did not answer. The content begins with the HTTP status that a caller
+    /// over HTTP would receive.
     Failed = 8,
 }
 
-/// The answer to a request: the content of a RESPONSE in two parts, so that a value is not copied
-/// more than once.
+/// The answer to a request: the content of a RESPONSE in two parts, so that a value is copied only
+/// once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// How it ended.
+    /// How the request ended.
     pub status: Status,
     /// The first part of the content.
     pub head: Vec<u8>,
-    /// The rest.
+    /// The rest of the content.
     pub body: Bytes,
 }
 
@@ -107,24 +108,24 @@ impl Answer {
         Self { status, head, body }
     }
 
-    /// An answer that is a text for people.
+    /// An answer whose content is a text for people.
     pub fn text(status: Status, text: impl Into<String>) -> Self {
         Self { status, head: Vec::new(), body: Bytes::from(text.into()) }
     }
 
-    /// What a call of a function failed with.
+    /// The answer to a call that failed.
     pub fn failed(status: u16, text: &str) -> Self {
         let mut head = status.to_le_bytes().to_vec();
         head.extend_from_slice(text.as_bytes());
         Self { status: Status::Failed, head, body: Bytes::new() }
     }
 
-    /// Bytes of its RESPONSE payload.
+    /// Bytes of the answer's RESPONSE payload.
     pub fn payload_bytes(&self) -> usize {
         RESPONSE_FIXED_BYTES + self.head.len() + self.body.len()
     }
 
-    /// Appends it as a RESPONSE frame.
+    /// Appends the answer as a RESPONSE frame.
     pub fn put(&self, out: &mut Vec<u8>, stream: u32, id: u32) {
         out.reserve(crate::wire::HEADER_BYTES + self.payload_bytes());
         crate::wire::put_header(out, FrameKind::Response, 0, stream, self.payload_bytes());
@@ -135,60 +136,60 @@ impl Answer {
     }
 }
 
-/// A request as it was sent.
+/// A request as the worker sent it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// The number under which the worker waits for the answer.
     pub id: u32,
-    /// What it asks for.
+    /// What the worker requests.
     pub asked: Asked,
 }
 
-/// What a request asks for.
+/// What a worker requests from its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
-    /// Something of the state.
+    /// An operation on the state.
     State {
-        /// A shared namespace; `None` for the function's own.
+        /// The shared namespace; `None` for the function's own namespace.
         shared: Option<String>,
-        /// What is to be done.
+        /// The operation.
         operation: Operation,
-        /// Whether it must be on disk when it is answered.
+        /// Whether the change must be on disk before the request is answered.
         durable: bool,
     },
     /// A call of another function.
     Call(Call),
-    /// The records of a run, from the one after this key on.
+    /// Reads the records of a run, beginning after this key.
     Records {
-        /// The last key that is known; empty for none.
+        /// The last key that the worker knows; empty for none.
         after: String,
     },
-    /// A record of a run is to be kept.
+    /// Keeps a record of a run.
     Record {
-        /// The key of its step.
+        /// The key of the step.
         key: String,
-        /// Its value, as JSON.
+        /// The value as JSON.
         value: Bytes,
     },
-    /// A notice to those who observe a resource of the function.
+    /// A notice to the observers of one of the function's resources.
     Notify(Notice),
-    /// A message for the MQTT broker of the function; owner and connection are not set.
+    /// A message for the MQTT broker of the function. Owner and connection are not set.
     Publish(Box<Message>),
-    /// A service or an operation that this build does not have, or a value that is out of its
-    /// range; the text says which.
+    /// This build does not have the service or the operation, or a value is out of range. The text
+    /// says which.
     Unusable(String),
 }
 
-/// A notice to those who observe a resource of the function.
+/// A notice to the observers of one of the function's resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
     /// Path below the function, with its leading `/`.
     pub path: Bytes,
-    /// Only for observers with this query; `None` for all of the path.
+    /// Only observers with this query receive the notice; `None` for all observers of the path.
     pub query: Option<Bytes>,
-    /// Header block of the state, not yet checked.
+    /// Header block of the resource's state, not yet checked.
     pub headers: Bytes,
-    /// The state; `None` if the node is to ask the function for it.
+    /// The resource's state; `None` if the node is to ask the function for it.
     pub body: Option<Bytes>,
 }
 
@@ -199,7 +200,7 @@ pub struct Call {
     pub function: String,
     /// Whether the caller waits for the answer; otherwise the call is accepted and runs later.
     pub waits: bool,
-    /// How long the caller waits at most, in milliseconds; 0 for its own deadline.
+    /// How long the caller waits at most, in milliseconds; 0 for the caller's own deadline.
     pub timeout_ms: u32,
     /// How long an accepted call waits before it begins, in milliseconds.
     pub delay_ms: u64,
@@ -215,7 +216,7 @@ pub struct Call {
     pub query: Bytes,
     /// Header block, not yet checked.
     pub headers: Bytes,
-    /// Body.
+    /// The request body.
     pub body: Bytes,
 }
 
@@ -228,8 +229,9 @@ fn text(bytes: &Bytes) -> Option<String> {
 }
 
 impl Request {
-    /// Reads a REQUEST payload. An error means that the worker broke the protocol; a request that
-    /// is only unusable is answered.
+    /// Parses a REQUEST payload. An error means that the worker broke the protocol. A request that
+    /// is valid but cannot be carried out is no error: it is parsed as [`Asked::Unusable`] and
+    /// answered.
     pub fn parse(mut payload: Bytes) -> Result<Self, WireError> {
         if payload.len() < REQUEST_FIXED_BYTES {
             return Err(malformed("too short"));
@@ -368,7 +370,7 @@ fn call_request(number: u8, mut payload: Bytes) -> Result<Asked, WireError> {
     }))
 }
 
-/// Operation 1: a key. Operation 2: `key length u32 | key, value`.
+/// Operation 1 carries a key. Operation 2 carries `key length u32 | key, value`.
 fn run_request(number: u8, mut payload: Bytes) -> Result<Asked, WireError> {
     let not_text = || Ok(Asked::Unusable("keys are UTF-8".to_owned()));
     match number {
@@ -432,7 +434,7 @@ fn is_method(method: &[u8]) -> bool {
     (1..=32).contains(&method.len()) && method.iter().all(u8::is_ascii_uppercase)
 }
 
-/// Whether these bytes can be a path or a query: visible ASCII, as the fronts accept it.
+/// Whether these bytes can be a path or a query: visible ASCII, the rule that the fronts apply.
 fn is_target(bytes: &[u8], is_path: bool) -> bool {
     bytes.len() <= 8 << 10
         && bytes.iter().all(u8::is_ascii_graphic)
@@ -440,45 +442,45 @@ fn is_target(bytes: &[u8], is_path: bool) -> bool {
         && (!is_path || (bytes.first() == Some(&b'/') && !bytes.contains(&b'?')))
 }
 
-/// Who sends a request.
+/// The sender of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller<'a> {
-    /// The function.
+    /// The function that sends the request.
     pub spec: &'a FunctionSpec,
-    /// The invocation; 0 if the request belongs to none.
+    /// The invocation that sends the request; 0 if the request belongs to none.
     pub invocation: InvocationId,
-    /// Until when its answer must have begun, in monotonic nanoseconds.
+    /// The time by which the invocation's answer must have begun, in monotonic nanoseconds.
     pub deadline_ns: u64,
-    /// Who called the function.
+    /// The functions whose calls led to the invocation.
     pub chain: Option<&'a Arc<Chain>>,
 }
 
-/// An answer that comes later.
+/// The future of an answer.
 pub type AnswerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 /// A request that was begun.
 pub enum Begun {
-    /// It is done.
+    /// The request is done.
     Done(Answer),
-    /// It is under way. Dropping the future of a call cancels the call; a change of the state
-    /// happens all the same.
+    /// The request is under way. Dropping the future of a call cancels the call. A change of the
+    /// state happens even if its future is dropped.
     Later(AnswerFuture),
 }
 
-/// What functions may ask of their node.
+/// The services that a node offers to its functions.
 pub trait Services: Send + Sync + 'static {
-    /// The words for LOAD.
+    /// The words that LOAD announces.
     fn announced(&self) -> Vec<String>;
 
-    /// The words for the LOAD of a chain.
+    /// The words that LOAD announces to a chain.
     fn announced_to_chains(&self) -> Vec<String>;
 
     /// Begins a request. Called on the data path, so it must not block.
     fn begin(&self, caller: Caller<'_>, asked: Asked) -> Begun;
 }
 
-/// The answer to [`Asked::Records`]: `more u8 | zero [3] | count u32 | began ms u64`, then for each
-/// record `key length u32 | value length u32 | key, value`.
+/// Encodes the answer to [`Asked::Records`]: `more u8 | zero [3] | count u32 | began ms u64`, then
+/// for each record `key length u32 | value length u32 | key, value`.
 pub fn records_answer(began_ms: u64, records: &[(String, Bytes)], more: bool) -> Answer {
     let mut head = vec![u8::from(more), 0, 0, 0];
     head.extend_from_slice(&(records.len() as u32).to_le_bytes());
@@ -492,7 +494,7 @@ pub fn records_answer(began_ms: u64, records: &[(String, Bytes)], more: bool) ->
     Answer::new(Status::Done, head, Bytes::new())
 }
 
-/// The answer to an operation of the state as it is sent.
+/// Encodes the result of a state operation as an answer.
 pub fn state_answer(result: Result<state::Outcome, state::StateError>) -> Answer {
     use state::{Outcome, StateError};
     match result {

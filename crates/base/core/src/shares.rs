@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Why a piece was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exceeded {
-    /// This owner holds its whole share; others may still take.
+    /// This owner already holds its whole share. Other owners may still take pieces.
     Share,
-    /// All of the resource is taken.
+    /// All pieces of the resource are taken.
     Total,
 }
 
@@ -27,20 +27,20 @@ pub struct Shares<K: Eq + Hash>(Arc<Resource<K>>);
 struct Resource<K> {
     total_max: usize,
     share_max: usize,
-    /// Whether what each owner holds is counted.
+    /// Whether the pieces of each owner are counted.
     is_divided: bool,
-    /// Whether the share depends on what the others hold ([`even_share`]).
+    /// Whether an owner's share depends on what the others hold ([`even_share`]).
     is_even: bool,
-    /// A leaf lock: no other function is called and nothing is awaited while it is held.
+    /// A leaf lock: while it is held, no other function is called and nothing is awaited.
     held: Mutex<Held<K>>,
 }
 
 #[derive(Debug)]
 struct Held<K> {
     total: usize,
-    /// Whether two owners have been there at once. It stays so.
+    /// Whether two owners have ever been present at once.
     is_shared: bool,
-    /// Only owners that hold something, so the total bounds the map.
+    /// Has only owners that hold something, so the total bounds the size of the map.
     each: HashMap<K, usize>,
 }
 
@@ -56,15 +56,16 @@ impl<K: Eq + Hash + Clone> Shares<K> {
         Self::with(total_max, share_max, true, false)
     }
 
-    /// A resource of `total_max` pieces without shares: one owner may take all of them. It does not
-    /// count what each owner holds, so taking a piece costs less.
+    /// A resource of `total_max` pieces without shares: one owner may take all of them. The pieces
+    /// of each owner are not counted, so taking a piece costs less.
     pub fn undivided(total_max: usize) -> Self {
         Self::with(total_max, usize::MAX, false, false)
     }
 
-    /// A resource of `total_max` pieces that its owners (namespaces) divide among themselves. An owner
-    /// that is alone may hold all of it. Once a second one has asked, each may hold an [`even_share`],
-    /// so that none with less than half of an equal part is refused. For this, the total is exceeded.
+    /// A resource of `total_max` pieces that its owners (namespaces) divide among themselves. An
+    /// owner that is alone may hold all of it. Once a second owner has asked, each may hold an
+    /// [`even_share`], so no owner with less than half of an equal part is refused. To guarantee
+    /// this, the total may be exceeded.
     pub fn even(total_max: usize) -> Self {
         Self::with(total_max, usize::MAX, true, true)
     }
@@ -74,24 +75,26 @@ impl<K: Eq + Hash + Clone> Shares<K> {
         Self(Arc::new(Resource { total_max, share_max, is_divided, is_even, held }))
     }
 
-    /// Takes `pieces` for `owner`, all or none. Does not block. Dropping the [`Share`] gives them
+    /// Takes `pieces` for `owner`: either all of them or none. Does not block. Dropping the
+    /// [`Share`] gives the pieces back.
     /// back.
     pub fn take(&self, owner: K, pieces: usize) -> Result<Share<K>, Exceeded> {
         self.0.take(&owner, pieces)?;
         Ok(Share { resource: self.0.clone(), owner, pieces })
     }
 
-    /// Taken pieces, of all owners.
+    /// The number of pieces that all owners have taken.
     pub fn taken(&self) -> usize {
         self.0.lock().total
     }
 
-    /// Pieces that `owner` holds; 0 if that is not counted.
+    /// The number of pieces that `owner` holds; 0 if that is not counted.
     pub fn taken_by(&self, owner: &K) -> usize {
         self.0.lock().each.get(owner).copied().unwrap_or(0)
     }
 
-    /// Whether an owner that `wanted` selects holds pieces; `false` if that is not counted.
+    /// Whether any owner for which `wanted` returns true holds pieces; `false` if that is not
+    /// counted.
     pub fn is_taken_by(&self, wanted: impl FnMut(&K) -> bool) -> bool {
         self.0.lock().each.keys().any(wanted)
     }
@@ -99,7 +102,7 @@ impl<K: Eq + Hash + Clone> Shares<K> {
 
 impl<K> Resource<K> {
     fn lock(&self) -> MutexGuard<'_, Held<K>> {
-        // No code panics while it is held, so a poisoned lock still holds correct counts.
+        // No code panics while this lock is held, so a poisoned lock still holds correct counts.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -130,9 +133,10 @@ impl<K: Eq + Hash + Clone> Resource<K> {
     }
 }
 
-/// What one of `sharers` owners may hold of `total_max` pieces while all hold `taken`: as much as is
-/// free, so that some is free for others, and half of an equal part in any case. One that is busy
-/// alone holds half, two hold a third each.
+/// How many of `total_max` pieces one of `sharers` owners may hold while `taken` pieces are held in
+/// total. The result is the number of free pieces, so that some pieces stay free for others, but at
+/// least half of an equal part. One busy owner therefore ends with half of the pieces, and two with
+/// a third each.
 pub fn even_share(total_max: usize, taken: usize, sharers: usize) -> usize {
     let half_of_equal = total_max / (2 * sharers.max(1));
     total_max.saturating_sub(taken).max(half_of_equal).max(1)
@@ -147,12 +151,12 @@ pub struct Share<K: Eq + Hash> {
 }
 
 impl<K: Eq + Hash + Clone> Share<K> {
-    /// How many pieces it holds.
+    /// The number of pieces that this share holds.
     pub fn pieces(&self) -> usize {
         self.pieces
     }
 
-    /// Takes `pieces` more for the same owner, all or none. Does not block.
+    /// Takes `pieces` more for the same owner: either all of them or none. Does not block.
     pub fn grow(&mut self, pieces: usize) -> Result<(), Exceeded> {
         self.resource.take(&self.owner, pieces)?;
         self.pieces += pieces;
@@ -175,9 +179,10 @@ impl<K: Eq + Hash> Drop for Share<K> {
     }
 }
 
-/// The owner that an address counts as: an IPv4 address counts by itself (also if it is written as
-/// IPv6), and an IPv6 address by its first 64 bits, because one machine usually has all of those.
-/// All of 127.0.0.0/8 is one owner, because every process of this machine has all of those.
+/// The owner to which an address is counted. An IPv4 address (also if written as IPv6) is its own
+/// owner. An IPv6 address counts by its first 64 bits, because one machine usually has all
+/// addresses with the same 64 bits. All of 127.0.0.0/8 is one owner, because every process of this
+/// machine can use each of these addresses.
 pub fn address_owner(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(v4) if v4.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -225,7 +230,7 @@ mod tests {
 
     type Name = &'static str;
 
-    /// The pieces that an owner gets, one by one, and why it gets no more.
+    /// Takes pieces for an owner one by one until it is refused; returns the pieces and the reason.
     fn filled(shares: &Shares<Name>, owner: Name) -> (Vec<Share<Name>>, Exceeded) {
         let mut held = Vec::new();
         loop {

@@ -1,7 +1,7 @@
 //! The state that functions keep in their node: keys and values in namespaces.
 //!
-//! [`Operation`] says what can be done, as plain data. The store behind [`State`] does it: one file
-//! per node, or NATS for several.
+//! [`Operation`] describes, as plain data, what can be done. The store behind [`State`] does it:
+//! one file per node, or NATS for several nodes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,29 +13,29 @@ use mote_spec::QUOTA_BYTES_DEFAULT;
 pub const KEY_BYTES_MAX: usize = 512;
 /// Longest value in bytes.
 pub const VALUE_BYTES_MAX: usize = 256 << 10;
-/// Most entries of one listing.
+/// Most entries in one listing.
 pub const LIST_MAX: u32 = 1_000;
-/// A listing ends before its keys and values would have more bytes than this, but has at least one
-/// entry.
+/// A listing ends before its keys and values exceed this number of bytes, but it always has at
+/// least one entry.
 pub const LIST_BYTES_MAX: usize = 512 << 10;
-/// Keys of one namespace.
+/// Most keys of one namespace.
 pub const KEYS_MAX: u64 = 100_000;
 /// Longest time to live: about ten years.
 pub const TTL_MS_MAX: u64 = 10 * 366 * 24 * 3_600_000;
 
-/// The entry that a change requires.
+/// What a change requires of the existing entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
-    /// Any, or none.
+    /// Nothing: the entry may exist or not.
     None,
-    /// There is none.
+    /// The entry does not exist.
     Absent,
-    /// It has this version.
+    /// The entry has this version.
     Version(u64),
 }
 
 impl Condition {
-    /// Whether an entry of this version meets it; 0 stands for no entry.
+    /// Whether an entry of this version meets the condition. Version 0 stands for a missing entry.
     pub fn holds(self, version: u64) -> bool {
         match self {
             Condition::None => true,
@@ -45,7 +45,7 @@ impl Condition {
     }
 }
 
-/// What is done to the entries of one namespace.
+/// An operation on the entries of one namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
     /// Reads an entry.
@@ -59,16 +59,16 @@ pub enum Operation {
         key: String,
         /// Its value.
         value: Bytes,
-        /// What is required of the entry that it replaces.
+        /// What the operation requires of the entry that it replaces.
         condition: Condition,
-        /// After how many milliseconds it vanishes.
+        /// The time in milliseconds after which the entry vanishes.
         ttl_ms: Option<u64>,
     },
     /// Removes an entry.
     Delete {
         /// Its key.
         key: String,
-        /// What is required of it.
+        /// What the operation requires of the entry.
         condition: Condition,
     },
     /// Reads the entries whose keys begin with a prefix, in the order of the bytes of their keys.
@@ -77,24 +77,24 @@ pub enum Operation {
         prefix: String,
         /// The listing begins after this key.
         after: Option<String>,
-        /// Entries at most; 0 for as many as one listing may have.
+        /// The most entries to return; 0 for as many as one listing may have.
         limit: u32,
-        /// Whether the values are read too.
+        /// Whether to read the values as well as the keys.
         values: bool,
     },
-    /// Adds to an entry that holds a whole number in decimal; without an entry, to 0.
+    /// Adds to an entry that holds a whole number in decimal. A missing entry counts as 0.
     Increment {
         /// Its key.
         key: String,
-        /// What is added.
+        /// The number to add.
         by: i64,
-        /// After how many milliseconds it vanishes; `None` leaves that as it was.
+        /// The time in milliseconds after which the entry vanishes; `None` leaves it as it was.
         ttl_ms: Option<u64>,
     },
 }
 
 impl Operation {
-    /// Whether the lengths are allowed; the text says what is wrong.
+    /// Checks that all lengths are allowed. The error says what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let is_key = |key: &str| {
             if (1..=KEY_BYTES_MAX).contains(&key.len()) && !key.contains('\0') {
@@ -130,7 +130,7 @@ impl Operation {
         }
     }
 
-    /// Whether it changes anything.
+    /// Whether the operation can change anything.
     pub fn writes(&self) -> bool {
         !matches!(self, Operation::Get { .. } | Operation::List { .. })
     }
@@ -141,57 +141,58 @@ impl Operation {
 pub struct Entry {
     /// Its value; empty in a listing without values.
     pub value: Bytes,
-    /// Rises with every change of any entry of its namespace, so no two values of a key share one.
+    /// The version rises with every change of any entry in the namespace, so no two values of a key
+    /// have the same version.
     pub version: u64,
-    /// When it vanishes, in milliseconds since 1970.
+    /// The time at which the entry vanishes, in milliseconds since 1970.
     pub expires_unix_ms: Option<u64>,
 }
 
-/// What an operation resulted in.
+/// The result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The entry, if there is one.
     Entry(Option<Entry>),
-    /// It was written and has this version.
+    /// The entry was written and now has this version.
     Written {
         /// The version.
         version: u64,
     },
     /// Whether there was an entry to remove.
     Deleted(bool),
-    /// These entries.
+    /// The entries that were found.
     Listed {
         /// Keys and entries in order.
         entries: Vec<(String, Entry)>,
-        /// Whether there are more.
+        /// Whether the listing has more entries.
         more: bool,
     },
-    /// The number was changed to this one.
+    /// The number was changed.
     Counted {
-        /// The version of its entry.
+        /// The new version of the entry.
         version: u64,
-        /// The number.
+        /// The new number.
         value: i64,
     },
 }
 
-/// Why an operation was not done. Nothing has changed.
+/// Why an operation was not done. Nothing has changed, except where a variant says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// The entry has another version; 0 if there is none.
+    /// The entry does not have the required version.
     #[error("the entry has version {version}")]
     Conflict {
-        /// Its version.
+        /// The version of the entry; 0 if it does not exist.
         version: u64,
     },
     /// The quota of the namespace is used up.
     #[error("{0}")]
     Full(String),
-    /// It cannot be done, whatever the quota.
+    /// The operation cannot be done, whatever the quota.
     #[error("{0}")]
     Invalid(String),
-    /// The disk did not take it: it is full, or it fails. Or the server that keeps it does not answer;
-    /// then it may have changed nevertheless.
+    /// The disk is full or failed, so nothing was stored. Or the server that keeps the state did
+    /// not answer; in that case, the entry may have changed nevertheless.
     #[error("the state cannot be read or written: {0}")]
     Disk(String),
 }
@@ -199,20 +200,21 @@ pub enum StateError {
 /// Where entries are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Namespace {
-    /// A function's own.
+    /// The function's own namespace.
     Function(String),
-    /// A shared one, by its name.
+    /// A shared namespace, by its name.
     Shared(String),
 }
 
-/// What a namespace may hold when something is written to it.
+/// The limits that are checked when something is written to a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
-    /// Bytes of keys and values.
+    /// Most bytes of keys and values.
     pub bytes: u64,
-    /// Keys.
+    /// Most keys.
     pub keys: u64,
-    /// Bytes of all functions in the namespace of the function, and of what they share.
+    /// Most bytes of all functions in the same namespace as the function, together with the state
+    /// that they share.
     pub together_bytes: Option<u64>,
 }
 
@@ -222,35 +224,35 @@ impl Default for Quota {
     }
 }
 
-/// What a namespace holds.
+/// How much a namespace holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Usage {
     /// The namespace.
     pub namespace: Namespace,
-    /// Keys.
+    /// The number of keys.
     pub keys: u64,
-    /// Bytes of keys and values.
+    /// The number of bytes of keys and values.
     pub bytes: u64,
 }
 
 /// The result of an operation.
 pub type StateResult = Result<Outcome, StateError>;
-/// A future of this module.
+/// The future of an operation.
 pub type StateFuture<T> = Pin<Box<dyn Future<Output = Result<T, StateError>> + Send>>;
 
 /// An operation that was begun.
 pub enum Begun {
-    /// It is done.
+    /// The operation is done.
     Done(StateResult),
-    /// It is under way; it happens whether or not somebody waits.
+    /// The operation is under way. It completes whether or not the future is kept.
     Later(StateFuture<Outcome>),
 }
 
-/// Keeps the state.
+/// A store for the state.
 pub trait State: Send + Sync + 'static {
-    /// Begins an operation; does not block. If `durable`, the change is on disk when it is
-    /// answered. Otherwise it survives the end of the node's process, and may be lost if the
-    /// machine loses power.
+    /// Begins an operation; does not block. If `durable`, the change is on disk before the
+    /// operation is answered. Otherwise the change survives the end of the node's process, but may
+    /// be lost if the machine loses power.
     fn begin(
         &self,
         namespace: Namespace,
@@ -260,10 +262,10 @@ pub trait State: Send + Sync + 'static {
         now_unix_ms: u64,
     ) -> Begun;
 
-    /// What each namespace holds.
+    /// The usage of each namespace.
     fn usage(&self) -> StateFuture<Vec<Usage>>;
 
-    /// Removes a namespace with everything in it.
+    /// Removes a namespace and everything in it.
     fn clear(&self, namespace: Namespace) -> StateFuture<()>;
 }
 

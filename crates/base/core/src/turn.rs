@@ -1,9 +1,9 @@
 //! Limits how much one task may do before it lets the others run.
 //!
-//! Every task of the data path shares one thread. A loop that continues for as long as its peer
-//! supplies work therefore delays all other tasks for as long as the peer likes. Each such loop
-//! holds a [`Turn`], charges the work that it handles to it, and yields to the runtime when the
-//! turn is over. This file only counts; the caller yields, because core knows no async runtime:
+//! All tasks of the data path share one thread. A loop that runs for as long as its peer supplies
+//! work can therefore delay all other tasks indefinitely. Each such loop holds a [`Turn`], charges
+//! its work to the turn, and yields to the runtime when the turn is over. This file only counts.
+//! The caller yields, because core knows no async runtime:
 //!
 //! ```text
 //! turn.charge(1, bytes);
@@ -13,17 +13,18 @@
 //! }
 //! ```
 //!
-//! In a function that is polled, `yield_now` is polled once and `Pending` is returned. A task must
-//! not wake itself instead: it would be back in the queue before the runtime checks for new events,
-//! which it does only after dozens of turns while tasks are ready.
+//! In a poll function, poll `yield_now` once and return `Pending`. A task must not wake itself
+//! instead: it would be queued again before the runtime checks for new events, which the runtime
+//! does only after dozens of turns while tasks are ready.
 
 /// Items (requests, frames, lines, datagrams) per turn. An item costs 1 to 5 µs, so a turn ends
-/// after some 150 µs at the most.
+/// after about 150 µs at most.
 pub const TURN_ITEMS_MAX: u32 = 32;
-/// Bytes per turn: copying and checking them takes about as long as [`TURN_ITEMS_MAX`] items do.
+/// Bytes per turn. Copying and checking this many bytes takes about as long as [`TURN_ITEMS_MAX`]
+/// items.
 pub const TURN_BYTES_MAX: usize = 128 << 10;
 
-/// The rest of a task's turn.
+/// What is left of a task's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
     items: u32,
@@ -42,7 +43,8 @@ impl Turn {
         Self { items: TURN_ITEMS_MAX, bytes: TURN_BYTES_MAX }
     }
 
-    /// Subtracts the handled work. Never fails: an excess is not carried over.
+    /// Subtracts the work that was done. If the work exceeds the turn, the excess is dropped and
+    /// not charged to the next turn.
     pub fn charge(&mut self, items: u32, bytes: usize) {
         self.items = self.items.saturating_sub(items);
         self.bytes = self.bytes.saturating_sub(bytes);

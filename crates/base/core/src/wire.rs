@@ -1,8 +1,8 @@
 //! The worker protocol: length-prefixed binary frames over one connected Unix stream socket.
 //!
-//! The contract is `docs/reference/worker-protocol.md`; this module and every shim replay the byte
-//! fixtures in `shims/conformance`. Integers are little-endian: every machine that `mote` runs on
-//! is, and interpreters read them without swapping.
+//! The contract is `docs/reference/worker-protocol.md`. This module and every shim replay the byte
+//! fixtures in `shims/conformance`. Integers are little-endian, because every machine that `mote`
+//! runs on is little-endian, so interpreters read them without swapping bytes.
 //!
 //! ```text
 //! header (12 bytes): payload length u32 | kind u8 | flags u8 | zero u16 | stream u32
@@ -13,57 +13,59 @@ use bytes::{Buf, Bytes};
 use crate::invocation::Head;
 use crate::path;
 
-/// Version that this build speaks; a worker that speaks another version is refused at start.
+/// The protocol version of this build. A worker that speaks another version is refused at start.
 pub const VERSION: u16 = 1;
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 12;
-/// Largest payload of one frame; a worker that sends a longer one violates the protocol.
+/// Largest payload of one frame. A worker that sends a longer one violates the protocol.
 pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
-/// Bodies up to this size travel inside INVOKE and RESULT, larger ones in BODY frames.
+/// Largest body that travels inside INVOKE or RESULT. Larger bodies travel in BODY frames.
 pub const INLINE_BODY_BYTES_MAX: usize = 64 << 10;
-/// Largest chunk in one BODY frame: small enough that streams share the socket fairly.
+/// Largest chunk in one BODY frame. It is small enough that streams share the socket fairly.
 pub const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// Bytes of BODY payload a sender may send on one stream and direction before it needs CREDIT.
+/// Most bytes of BODY payload that a sender may send on one stream in one direction before it needs
+/// CREDIT.
 pub const WINDOW_BYTES: u32 = 256 << 10;
 /// Largest header block of an answer.
 pub const HEADERS_BYTES_MAX: usize = 64 << 10;
-/// Fields of an answer at most. HTTP clients and proxies refuse far fewer; the shortest field takes
-/// two bytes, so the length of the block alone would allow 32,768.
+/// Most fields of an answer. HTTP clients and proxies refuse far fewer. This limit is needed
+/// because the shortest field takes two bytes, so the length of the block alone would allow 32,768
+/// fields.
 pub const HEADER_FIELDS_MAX: usize = 512;
-/// Longest line of a LOG frame; senders split longer ones.
+/// Longest line in a LOG frame. Senders split longer lines.
 pub const LOG_LINE_BYTES_MAX: usize = 16 << 10;
-/// Source and level before the line of a LOG frame.
+/// Bytes of source and level that precede the line in a LOG frame.
 pub const LOG_FIXED_BYTES: usize = 2;
-/// Largest HELLO or READY: a name, two numbers and a word.
+/// Largest HELLO or READY, which hold a name, two numbers and a word.
 pub const GREETING_BYTES_MAX: usize = 4 << 10;
-/// Characters kept of a handler's shape.
+/// Most characters kept of a handler's shape.
 pub const SHAPE_CHARS_MAX: usize = 64;
-/// Largest ERROR: 4,096 and 16,384 characters (section 4 of the contract), each up to 12 bytes when
-/// JSON escapes it, and room for the rest.
+/// Largest ERROR: texts of 4,096 and 16,384 characters (section 4 of the contract), each character
+/// up to 12 bytes when JSON escapes it, and room for the rest.
 pub const ERROR_BYTES_MAX: usize = 256 << 10;
-/// Characters kept of an ERROR's kind, which is the name of a class.
+/// Most characters kept of an ERROR's kind, which is the name of a class.
 pub const ERROR_KIND_CHARS_MAX: usize = 200;
-/// Characters kept of an ERROR's message.
+/// Most characters kept of an ERROR's message.
 pub const ERROR_MESSAGE_CHARS_MAX: usize = 4_096;
-/// Characters kept of an ERROR's trace.
+/// Most characters kept of an ERROR's trace.
 pub const ERROR_TRACE_CHARS_MAX: usize = 16_384;
 /// Fixed part of an INVOKE payload.
 pub const INVOKE_FIXED_BYTES: usize = 40;
 /// Fixed part of a RESULT payload.
 pub const RESULT_FIXED_BYTES: usize = 24;
 
-/// Flag: this frame is the last of its direction on its stream.
+/// Flag: this frame is the last one of its direction on its stream.
 pub const FLAG_END: u8 = 1;
 
 /// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// Worker to engine, first frame: version u16, then the shim's name.
+    /// Worker to engine, the first frame: version u16, then the shim's name.
     Hello = 1,
-    /// Engine to worker: JSON, the function to load ([`Load`]).
+    /// Engine to worker: JSON that names the function to load ([`Load`]).
     Load = 2,
-    /// Worker to engine: JSON, the function is loaded ([`Ready`]).
+    /// Worker to engine: JSON, sent once the function is loaded ([`Ready`]).
     Ready = 3,
     /// Engine to worker: an invocation begins.
     Invoke = 4,
@@ -71,20 +73,21 @@ pub enum FrameKind {
     Body = 5,
     /// Worker to engine: an answer begins.
     Result = 6,
-    /// Worker to engine: JSON, the invocation (or on stream 0 the load) failed ([`WorkerError`]).
+    /// Worker to engine: JSON, sent when the invocation failed, or on stream 0 the load
+    /// ([`WorkerError`]).
     Error = 7,
-    /// Engine to worker: the caller of this stream no longer waits. No further frame is expected on
-    /// it, but the worker must end it with RESULT, BODY or ERROR carrying END.
+    /// Engine to worker: the caller of this stream no longer waits. The worker may stop working on
+    /// the stream, but must still end it with RESULT, BODY or ERROR carrying END.
     Cancel = 8,
-    /// Either way: u32, the receiver has consumed this many bytes of BODY payload.
+    /// Either way: u32, the number of bytes of BODY payload that the receiver has consumed.
     Credit = 9,
-    /// Worker to engine: source u8 (1 stdout, 2 stderr, 3 log), level u8 (1 debug, 2 info,
-    /// 3 warn, 4 error), then one line of text; stream 0 is outside any invocation.
+    /// Worker to engine: source u8 (1 stdout, 2 stderr, 3 log), level u8 (1 debug, 2 info, 3 warn,
+    /// 4 error), then one line of text. Stream 0 means outside any invocation.
     Log = 10,
     /// Engine to worker: finish the running invocations, then exit 0. No INVOKE follows.
     Drain = 11,
-    /// Worker to engine: a request to a service of the node ([`crate::services::Request`]), for the
-    /// invocation of the stream; stream 0 is outside any invocation.
+    /// Worker to engine: a request to a service of the node ([`crate::services::Request`]), made
+    /// for the invocation of the stream. Stream 0 means outside any invocation.
     Request = 12,
     /// Engine to worker: the answer to a REQUEST ([`crate::services::Answer`]).
     Response = 13,
@@ -112,7 +115,7 @@ impl FrameKind {
     }
 
     /// Largest payload of this kind that a worker may send, in bytes; 0 for kinds that only the
-    /// engine sends. Code that reads from a worker checks it before the payload is buffered.
+    /// engine sends. The engine checks this limit before it buffers the payload.
     pub fn worker_payload_bytes_max(self) -> usize {
         match self {
             FrameKind::Hello | FrameKind::Ready => GREETING_BYTES_MAX,
@@ -131,19 +134,19 @@ impl FrameKind {
     }
 }
 
-/// Why bytes are not a valid frame. The connection cannot be used afterwards.
+/// Why bytes are not a valid frame. After such an error, the connection cannot be used any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// Frame kind out of range.
+    /// The frame kind is out of range.
     #[error("unknown frame kind {0}")]
     UnknownKind(u8),
-    /// Unknown flag bits or non-zero reserved bytes.
+    /// Unknown flag bits are set, or reserved bytes are not zero.
     #[error("reserved bits are set in a frame header")]
     Reserved,
-    /// Payload length above [`PAYLOAD_BYTES_MAX`].
+    /// The payload length is above [`PAYLOAD_BYTES_MAX`].
     #[error("frame of {0} bytes, at most 1 MiB is allowed")]
     TooLong(u32),
-    /// A payload too short for its kind, or with lengths that do not add up.
+    /// The payload is too short for its kind, or its lengths do not add up.
     #[error("{0:?} frame is malformed: {1}")]
     Malformed(FrameKind, &'static str),
 }
@@ -153,17 +156,17 @@ pub enum WireError {
 pub struct FrameHeader {
     /// Bytes of payload after the header.
     pub payload_bytes: u32,
-    /// Its kind.
+    /// The kind of the frame.
     pub kind: FrameKind,
     /// [`FLAG_END`] or 0.
     pub flags: u8,
-    /// Stream number; 0 is the connection itself. Chosen by the engine, reused after both
-    /// directions ended.
+    /// Stream number; 0 is the connection itself. The engine chooses the number, and may reuse it
+    /// once both directions have ended.
     pub stream: u32,
 }
 
 impl FrameHeader {
-    /// Reads a header.
+    /// Parses a header.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
         let payload_bytes = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         if payload_bytes as usize > PAYLOAD_BYTES_MAX {
@@ -177,7 +180,7 @@ impl FrameHeader {
         Ok(Self { payload_bytes, kind, flags: bytes[5], stream })
     }
 
-    /// Whether this frame ends its direction.
+    /// Whether this frame is the last one of its direction.
     pub fn is_end(&self) -> bool {
         self.flags & FLAG_END != 0
     }
@@ -206,16 +209,16 @@ pub fn put_frame(out: &mut Vec<u8>, kind: FrameKind, flags: u8, stream: u32, pay
     out.extend_from_slice(payload);
 }
 
-/// Splits the next frame off `buffer`, or returns `None` if it is not complete yet. Reserves
-/// nothing: the caller reads more when this returns `None`.
+/// Splits the next frame off `buffer`; returns `None` if the frame is not complete yet. Does not
+/// reserve space in `buffer`, so the caller must read more after `None`.
 pub fn split_frame(
     buffer: &mut bytes::BytesMut,
 ) -> Result<Option<(FrameHeader, Bytes)>, WireError> {
     split_frame_within(buffer, |_| PAYLOAD_BYTES_MAX)
 }
 
-/// [`split_frame`] for bytes from a worker: a frame that is longer than its kind allows is an error
-/// as soon as its header has arrived.
+/// Like [`split_frame`], for bytes from a worker. A frame that is longer than its kind allows is an
+/// error as soon as its header has arrived.
 pub fn split_worker_frame(
     buffer: &mut bytes::BytesMut,
 ) -> Result<Option<(FrameHeader, Bytes)>, WireError> {
@@ -250,7 +253,7 @@ fn split_frame_within(
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invoke<'a> {
-    /// t1: monotonic nanoseconds when the frame was written.
+    /// t1: when the frame was written, in monotonic nanoseconds.
     pub sent_ns: u64,
     /// Invocation id, most significant byte first.
     pub id: u128,
@@ -266,12 +269,12 @@ pub struct Invoke<'a> {
     pub query: &'a [u8],
     /// Header block.
     pub headers: &'a [u8],
-    /// Inline body; all of it when the frame has END.
+    /// Inline body. If the frame has END, this is the whole body.
     pub body: &'a [u8],
 }
 
 impl<'a> Invoke<'a> {
-    /// Reads an INVOKE payload.
+    /// Parses an INVOKE payload.
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let malformed = |why| WireError::Malformed(FrameKind::Invoke, why);
         if payload.len() < INVOKE_FIXED_BYTES {
@@ -306,13 +309,14 @@ impl<'a> Invoke<'a> {
     }
 }
 
-/// The hint in an INVOKE frame that few invocations are under way, so that the worker may poll for the
+/// Hint in an INVOKE frame: only a few invocations are under way, so the worker may poll for the
 /// next frame for up to 0.3 ms after its answer, instead of sleeping.
 pub const HINT_POLL: u8 = 1;
 
-/// Appends an INVOKE frame, with the path in its [canonical form](path::canonical). `body` is the inline part, at most [`INLINE_BODY_BYTES_MAX`];
-/// `end` says that it is all of the body, and `may_poll` that the worker may poll for the next frame
-/// after its answer ([`HINT_POLL`]).
+/// Appends an INVOKE frame, with the path in its [canonical form](path::canonical). `body` is the
+/// inline part, at most [`INLINE_BODY_BYTES_MAX`]. `end` says that the inline part is the whole
+/// body. `may_poll` says that the worker may poll for the next frame after its answer
+/// ([`HINT_POLL`]).
 #[expect(clippy::too_many_arguments, reason = "one field of the frame each, written in order")]
 pub fn put_invoke(
     out: &mut Vec<u8>,
@@ -328,7 +332,7 @@ pub fn put_invoke(
 ) {
     let wire = head.wire();
     let sent_path = head.path();
-    // A longer path than its length field can say stays as it is.
+    // If the canonical form is too long for its length field, the path is sent unchanged.
     let path = path::canonical(sent_path);
     let path = if path.len() > usize::from(u16::MAX) { sent_path } else { &path };
     let payload_bytes = INVOKE_FIXED_BYTES + wire.len() - sent_path.len() + path.len() + body.len();
@@ -359,20 +363,20 @@ pub fn put_invoke(
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResultHead {
-    /// t2: the handler was entered, monotonic nanoseconds.
+    /// t2: when the worker entered the handler, in monotonic nanoseconds.
     pub entered_ns: u64,
-    /// t3: the handler returned, or began to answer.
+    /// t3: when the handler returned or began to answer.
     pub returned_ns: u64,
     /// HTTP status.
     pub status: u16,
     /// Header block, not yet checked.
     pub headers: Bytes,
-    /// Inline body; all of it when the frame has END.
+    /// Inline body. If the frame has END, this is the whole body.
     pub body: Bytes,
 }
 
 impl ResultHead {
-    /// Reads a RESULT payload without copying.
+    /// Parses a RESULT payload without copying.
     pub fn parse(mut payload: Bytes) -> Result<Self, WireError> {
         let malformed = |why| WireError::Malformed(FrameKind::Result, why);
         if payload.len() < RESULT_FIXED_BYTES {
@@ -401,7 +405,7 @@ impl ResultHead {
         Ok(Self { entered_ns, returned_ns, status, headers, body: payload })
     }
 
-    /// Appends a RESULT frame; `end` says that the inline body is all of it.
+    /// Appends a RESULT frame. `end` says that the inline body is the whole body.
     pub fn put(&self, out: &mut Vec<u8>, stream: u32, end: bool) {
         let payload_bytes = RESULT_FIXED_BYTES + self.headers.len() + self.body.len();
         put_header(out, FrameKind::Result, if end { FLAG_END } else { 0 }, stream, payload_bytes);
@@ -415,8 +419,8 @@ impl ResultHead {
     }
 }
 
-/// LOAD, as JSON: the code that a shim must load. With this frame, a waiting generic worker becomes
-/// a function's worker; it is sent once.
+/// LOAD, as JSON: the code that a shim must load. The engine sends it once. It turns a waiting
+/// generic worker into a worker of one function.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Load {
     /// Function name.
@@ -427,48 +431,49 @@ pub struct Load {
     pub code_dir: String,
     /// Folder of installed packages inside the sandbox, if any.
     pub packages_dir: Option<String>,
-    /// Entry ([`mote_spec::FunctionSpec::entry`]).
+    /// The entry point ([`mote_spec::FunctionSpec::entry`]).
     pub entry: String,
-    /// Invocations at once; with `None` the shim decides by the shape of the handler.
+    /// Most invocations at once. With `None`, the shim decides by the shape of the handler.
     pub concurrency: Option<u32>,
     /// Environment variables to set before the code is loaded.
     pub env: std::collections::BTreeMap<String, String>,
     /// Program and arguments to run once per invocation; empty for shims.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// Memory that the instance may use in total.
+    /// Most memory that the whole instance may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// The platform whose contract the code follows; absent for `mote`'s own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compat: Option<mote_spec::Platform>,
-    /// The contract of that platform, if it has several.
+    /// The platform's contract that the code follows, if the platform has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// The services of the node that the worker may send REQUEST frames to.
+    /// The services of the node to which the worker may send REQUEST frames.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<String>,
 }
 
-/// READY, as JSON: the function is loaded.
+/// READY, as JSON: the worker reports that the function is loaded.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Ready {
-    /// Nanoseconds from LOAD to READY: import and `init`.
+    /// Nanoseconds from LOAD to READY, in which the code was imported and `init` ran.
     pub init_ns: u64,
-    /// Invocations that the worker runs at once; the engine may send a few in advance.
+    /// Invocations that the worker runs at once. The engine may send a few more in advance.
     pub concurrency: u32,
-    /// Shape of the handler that was found, for `mote describe` (for instance `handle`, `asgi`).
+    /// Shape of the handler that the worker found, shown by `mote describe` (for instance `handle`,
+    /// `asgi`).
     pub shape: String,
-    /// Whether no handler begins before its body is complete. Bodies then wait in the engine's
-    /// front and do not occupy a place of the worker.
+    /// Whether handlers begin only once their whole body has arrived. The front then collects the
+    /// body, and an incomplete body does not occupy a place of the worker.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole_bodies: bool,
 }
 
 impl Ready {
-    /// Limits a worker's claims: at least one invocation at once and at most `concurrency_max`,
-    /// which the function's limits allow, and a word of up to [`SHAPE_CHARS_MAX`] printable
-    /// characters for its shape.
+    /// Limits a worker's claims. The concurrency is at least one and at most `concurrency_max`,
+    /// which the function's limits allow. The shape is a word of up to [`SHAPE_CHARS_MAX`]
+    /// printable characters.
     pub fn clamped(mut self, concurrency_max: u32) -> Self {
         self.concurrency = self.concurrency.clamp(1, concurrency_max.max(1));
         if self.shape.len() > SHAPE_CHARS_MAX || self.shape.contains(char::is_control) {
@@ -482,23 +487,23 @@ impl Ready {
 /// ERROR, as JSON: why an invocation or a load failed.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct WorkerError {
-    /// Class of the error in its language, for instance `ValueError`.
+    /// Class of the error in the worker's language, for instance `ValueError`.
     pub kind: String,
-    /// Its text.
+    /// The error's text.
     pub message: String,
     /// Stack trace, empty if there is none.
     #[serde(default)]
     pub trace: String,
-    /// t2 and t3 if the handler was entered, otherwise 0.
+    /// t2 if the handler was entered, otherwise 0.
     #[serde(default)]
     pub entered_ns: u64,
-    /// See `entered_ns`.
+    /// t3 if the handler was entered, otherwise 0.
     #[serde(default)]
     pub returned_ns: u64,
 }
 
 impl WorkerError {
-    /// Cuts its texts to the lengths that the contract lets a worker send.
+    /// Cuts the texts to the lengths that the contract allows.
     pub fn clamped(mut self) -> Self {
         cut(&mut self.kind, ERROR_KIND_CHARS_MAX);
         cut(&mut self.message, ERROR_MESSAGE_CHARS_MAX);
@@ -508,7 +513,8 @@ impl WorkerError {
 }
 
 fn cut(text: &mut String, chars_max: usize) {
-    // A text with at most this many bytes has at most this many characters.
+    // A text has at most as many characters as bytes, so a text with few enough bytes is short
+    // enough.
     if text.len() > chars_max
         && let Some((end, _)) = text.char_indices().nth(chars_max)
     {

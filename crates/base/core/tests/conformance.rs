@@ -49,7 +49,7 @@ fn check(case: &Value) {
     }
 }
 
-/// The frame in the terms of the fixtures.
+/// Converts a frame to the terms of the fixtures.
 fn decode(bytes: &[u8]) -> Result<Option<Value>, WireError> {
     let mut buffer = BytesMut::from(bytes);
     let Some((header, payload)) = split_frame(&mut buffer)? else {
@@ -132,7 +132,7 @@ fn pairs(block: &[u8]) -> Vec<[String; 2]> {
     headers(block).map(|(name, value)| [text(name), text(value)]).collect()
 }
 
-/// Shims treat header bytes as Latin-1; texts of frames are UTF-8.
+/// Shims treat header bytes as Latin-1, but the texts of frames are UTF-8.
 fn text(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),

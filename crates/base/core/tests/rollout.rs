@@ -86,10 +86,11 @@ fn rolling_back_goes_the_way_traffic_came() {
     let second = traffic.rolled_back(2).unwrap();
     assert_eq!((second.split.main(), second.back()), (2, Some(1)));
     assert_eq!(second.rolled_back(1).unwrap().back(), None);
-    // Deployed after a rollback: the revision that was rolled back is not the next target.
+    // After a rollback, another revision is deployed. The revision that was rolled back must not
+    // become the next rollback target.
     let fourth = second.moved(second.split.all_to(4).unwrap());
     assert_eq!(fourth.before, [1, 2]);
-    // To a revision by number, even one that never was live.
+    // A rollback may name any revision, even one that was never live.
     assert_eq!(traffic.rolled_back(1).unwrap().before, [] as [u64; 0]);
     assert_eq!(traffic.rolled_back(7).unwrap().before, [1, 2]);
 

@@ -1,9 +1,10 @@
-//! Requests that the node itself sends: the result of an accepted invocation, downloads of archives
-//! that a client names by address, and questions for the keys of an issuer of tokens. They use
-//! HTTP/1.1, plain or over TLS, are limited in time and size, and follow no redirects.
+//! Requests that the node itself sends: results of accepted invocations, downloads of archives that
+//! a client names by address, and queries for the keys of a token issuer. The requests use
+//! HTTP/1.1, plain or over TLS, are limited in time and size, and do not follow redirects.
 //!
-//! It must not know functions, or who asks for a request. Start with [`Outgoing`], which says where
-//! requests may go; `tls.rs` has the authorities that are trusted.
+//! This crate must not know functions, or which part of the node makes a request. Start with
+//! [`Outgoing`], which says where requests may go. `tls.rs` has the certificate authorities that
+//! are trusted.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,18 +24,18 @@ use crate::tls::TlsError;
 
 mod tls;
 
-/// Longest time for one request, its answer included.
+/// Longest time for one request and its answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The addresses that the node's own requests (callbacks, archives) may reach. A caller names the
-/// address, and services of this machine or its network may trust the node, so the default is
-/// public internet addresses only.
+/// address, and services on this machine or its network may trust the node. The default is
+/// therefore public internet addresses only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Reach {
-    /// Addresses of the internet.
+    /// Only addresses of the internet.
     #[default]
     Public,
-    /// Addresses of private networks, too.
+    /// Also addresses of private networks.
     Network,
     /// All addresses, including those of this machine and its links, but never the node's own
     /// listeners.
@@ -55,8 +56,8 @@ impl std::str::FromStr for Reach {
 }
 
 impl Reach {
-    /// The setting that is necessary to reach an address; `None` for an address that does not
-    /// belong to a single host.
+    /// The smallest setting that permits an address; `None` for an address that does not belong to
+    /// a single host.
     fn needed(ip: IpAddr) -> Option<Self> {
         let (own, private, other) = match canonical(ip) {
             IpAddr::V4(ip) => {
@@ -83,8 +84,8 @@ impl Reach {
     }
 }
 
-/// The address at which a packet to `ip` arrives if `ip` only carries an IPv4 address: mapped,
-/// compatible, or translated (RFC 4291, 2.5.5; RFC 6052).
+/// The address at which a packet to `ip` arrives. This differs from `ip` if `ip` only carries an
+/// IPv4 address: mapped, compatible, or translated (RFC 4291, 2.5.5; RFC 6052).
 fn canonical(ip: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = ip.to_canonical() else { return ip.to_canonical() };
     match v6.segments() {
@@ -98,29 +99,29 @@ fn v4(high: u16, low: u16) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
 }
 
-/// The rule for requests that the node itself sends.
+/// The rule for the requests that the node itself sends.
 #[derive(Debug, Clone, Default)]
 pub struct Outgoing {
-    /// The addresses that they may reach.
+    /// The addresses that the requests may reach.
     pub reach: Reach,
-    /// TCP ports on which the node listens. On this machine none of them is reached, whatever
-    /// `reach` permits, because the management APIs trust clients on this machine.
+    /// TCP ports on which the node listens. Requests never reach these ports on this machine,
+    /// whatever `reach` permits, because the management APIs trust clients on this machine.
     pub own_ports: Arc<[u16]>,
-    /// The same for ports that the node opens and closes while it runs.
+    /// Further ports that must not be reached: those that the node opens and closes while it runs.
     pub open_ports: OpenPorts,
 }
 
-/// TCP ports that a node opens and closes while it runs. A clone is another handle to the same.
+/// TCP ports that a node opens and closes while it runs. A clone is another handle to the same set.
 #[derive(Debug, Clone, Default)]
 pub struct OpenPorts(Arc<Mutex<BTreeSet<u16>>>);
 
 impl OpenPorts {
-    /// Says that the node listens on this port.
+    /// Records that the node listens on this port.
     pub fn open(&self, port: u16) {
         self.lock().insert(port);
     }
 
-    /// Says that the node no longer listens on this port.
+    /// Records that the node no longer listens on this port.
     pub fn close(&self, port: u16) {
         self.lock().remove(&port);
     }
@@ -136,15 +137,15 @@ impl OpenPorts {
 }
 
 impl Outgoing {
-    /// The rule for requests that a function causes, which may be `NAME@TAG`. What a function of a
-    /// namespace causes reaches addresses of the internet only.
+    /// The rule for requests that a function (or `NAME@TAG`) causes. Requests of a function in a
+    /// namespace may reach only addresses of the internet.
     pub fn of(&self, function: &str) -> Self {
         let is_in_namespace = function.contains('.');
         let reach = if is_in_namespace { Reach::Public } else { self.reach };
         Self { reach, ..self.clone() }
     }
 
-    /// Checks that a connection to an address to which a name resolved is permitted.
+    /// Checks that the node may connect to an address to which a name resolved.
     fn check(&self, address: SocketAddr) -> Result<(), OutgoingError> {
         match Reach::needed(address.ip()) {
             Some(Reach::Machine) => self.check_own(address),
@@ -153,8 +154,8 @@ impl Outgoing {
         }
     }
 
-    /// Checks what is known of a URL before its name is resolved: whether it is one, and whether
-    /// the address that it contains, if it does, is permitted.
+    /// Checks a URL before its name is resolved: it must be a valid URL, and if it contains an
+    /// address, the address must be permitted.
     pub fn check_url(&self, url: &str) -> Result<(), OutgoingError> {
         let uri = check(url)?;
         let port = uri.port_u16().unwrap_or(if is_secure(&uri) { 443 } else { 80 });
@@ -164,7 +165,7 @@ impl Outgoing {
         }
     }
 
-    /// The same check for an address of this machine.
+    /// Checks that requests may reach an address of this machine.
     fn check_own(&self, address: SocketAddr) -> Result<(), OutgoingError> {
         let port = address.port();
         if self.own_ports.contains(&port) || self.open_ports.contains(port) {
@@ -177,7 +178,7 @@ impl Outgoing {
     }
 }
 
-/// The reason why such a request received no answer.
+/// Why a request received no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum OutgoingError {
     /// The address cannot be used.
@@ -198,7 +199,7 @@ pub enum OutgoingError {
     /// The exchange failed.
     #[error("the exchange failed: {0}")]
     Exchange(String),
-    /// It took too long.
+    /// The request took too long.
     #[error("no answer within {} s", TIMEOUT.as_secs())]
     Timeout,
 }
@@ -214,7 +215,7 @@ impl OutgoingError {
     }
 }
 
-/// Checks an address before anything is accepted.
+/// Checks the form of a URL, before anything is accepted.
 pub fn check(url: &str) -> Result<Uri, OutgoingError> {
     let uri: Uri = url.parse().map_err(|_| OutgoingError::Address("not a URL"))?;
     match uri.scheme_str() {
@@ -227,7 +228,8 @@ pub fn check(url: &str) -> Result<Uri, OutgoingError> {
     }
 }
 
-/// Sends one request; returns status, fields and body. A body above `limit_bytes` is refused.
+/// Sends one request; returns the status, fields and body of the answer. A body above `limit_bytes`
+/// is refused.
 pub async fn send(
     method: Method,
     uri: &Uri,
@@ -238,7 +240,8 @@ pub async fn send(
 ) -> Result<(u16, HeaderMap, Bytes), OutgoingError> {
     let sent = async {
         let stream = connect(uri, outgoing).await?;
-        // One type of stream, so that a binary contains the code of an exchange once.
+        // Both kinds of stream share one type, so that the program contains the code of an exchange
+        // only once.
         let stream: Box<dyn Stream> = if is_secure(uri) {
             Box::new(tls::connect(host(uri), stream).await?)
         } else {
@@ -253,12 +256,12 @@ fn is_secure(uri: &Uri) -> bool {
     uri.scheme_str() == Some("https")
 }
 
-/// The host without the brackets of an address.
+/// The host. The brackets around an IPv6 address are removed.
 fn host(uri: &Uri) -> &str {
     uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
 }
 
-/// A connection, with TLS or without.
+/// A connection, either plain or with TLS.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
@@ -296,13 +299,13 @@ async fn exchange(
     tokio::pin!(answer);
     tokio::select! {
         answer = &mut answer => answer,
-        // The connection may end with the last byte of the answer.
+        // The connection may end together with the last byte of the answer.
         _ = connection.as_mut() => answer.await,
     }
 }
 
-/// Connects to the first permitted address of a host. The checked address is the one that is used,
-/// so the name cannot resolve to another address in between.
+/// Connects to the first permitted address of a host. The connection uses the very address that was
+/// checked, so the name cannot resolve to a different one in between.
 async fn connect(uri: &Uri, outgoing: &Outgoing) -> Result<TcpStream, OutgoingError> {
     let port = uri.port_u16().unwrap_or(if is_secure(uri) { 443 } else { 80 });
     let found: Vec<SocketAddr> =
@@ -315,8 +318,8 @@ async fn connect(uri: &Uri, outgoing: &Outgoing) -> Result<TcpStream, OutgoingEr
         }
         match TcpStream::connect(address).await {
             Ok(stream) => {
-                // An address of this machine other than loopback is detected only now: both ends
-                // have the same address.
+                // An address of this machine that is not loopback can be recognised only now,
+                // because both ends of the connection then have the same address.
                 let local = stream.local_addr().map_err(OutgoingError::Connect)?;
                 if local.ip() == address.ip() {
                     outgoing.check_own(address)?;

@@ -1,5 +1,5 @@
-//! TLS of the node's own requests: the server's certificate has to lead to a root that the machine
-//! trusts.
+//! TLS for the node's own requests. The server's certificate must lead to a root certificate that
+//! the machine trusts.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, Error, RootCertStore};
 
-/// The machine's root certificates, which are read when the first request needs them and kept until
+/// The machine's root certificates. They are read when the first request needs them, and kept until
 /// the node ends.
 static CONFIG: OnceCell<Arc<ClientConfig>> = OnceCell::const_new();
 
@@ -25,7 +25,7 @@ pub enum TlsError {
     /// The certificate does not prove that the server is the requested host.
     #[error("the certificate of {0} is not valid: {1}")]
     Certificate(String, String),
-    /// There is nothing to check certificates against.
+    /// The machine has no root certificates to check against.
     #[error("this machine has no root certificates: install ca-certificates, or set SSL_CERT_FILE")]
     NoRoots,
     /// Reading the root certificates did not finish.
@@ -43,7 +43,7 @@ impl TlsError {
     }
 }
 
-/// Agrees on keys with `host` over `stream`, and checks its certificate.
+/// Performs the TLS handshake with `host` over `stream`, and checks the host's certificate.
 pub(crate) async fn connect(
     host: &str,
     stream: TcpStream,
@@ -62,7 +62,7 @@ pub(crate) async fn connect(
 }
 
 async fn config() -> Result<Arc<ClientConfig>, TlsError> {
-    // Reads some hundred certificates from files.
+    // Blocks, because it reads some hundred certificates from files.
     let made = tokio::task::spawn_blocking(|| {
         let mut roots = RootCertStore::empty();
         let found = rustls_native_certs::load_native_certs();

@@ -1,8 +1,9 @@
-//! Processes that a node starts, what they may do, and the service manager above them.
+//! Processes that a node starts, the rights that those processes have, and the service manager
+//! above the node.
 //!
-//! The crate must not know what a process is for. [`companion`] is about the processes next to a
-//! node, [`memory`] about the memory of the own process, and [`service_manager`] about systemd and
-//! the like.
+//! The crate must not know the purpose of a process. [`companion`] has the processes next to a
+//! node, [`memory`] the memory of the current process, and [`service_manager`] the protocol of
+//! systemd and similar service managers.
 
 pub mod clock;
 pub mod companion;

@@ -1,6 +1,6 @@
-//! A program that stays running and answers one call after another: OpenWhisk's ActionLoop. A line
-//! of JSON on its stdin is a call, and a line on its descriptor 3 is the result. Everything that it
-//! prints is the log.
+//! OpenWhisk's ActionLoop: a program that stays running and answers one call after another. Each
+//! line of JSON on the program's stdin is a call, and each line on its descriptor 3 is a result.
+//! Everything that the program prints is the log.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -18,10 +18,10 @@ use crate::spawn::{Child, Command, Stdio};
 use crate::sys;
 use mote_core::openwhisk_action as whisk;
 
-/// The program is ended if a result or an acknowledgement is longer than this.
+/// The program is ended if a result or an acknowledgement is longer than this many bytes.
 const LINE_BYTES_MAX: usize = 8 << 20;
 
-/// The call that the program is working on.
+/// The call on which the program is working.
 struct Current {
     stream: u32,
     raw: bool,
@@ -42,13 +42,14 @@ pub(crate) struct ActionLoop {
     input: VecDeque<u8>,
     line: Vec<u8>,
     current: Option<Current>,
-    /// The program still has to write its acknowledgement, a first line that answers no call.
+    /// Whether the program still has to write its acknowledgement, a first line that answers no
+    /// call.
     owes_acknowledgement: bool,
     ended: bool,
 }
 
 impl ActionLoop {
-    /// Starts the program. `acknowledges` says that the program writes a line once it is ready.
+    /// Starts the program. `acknowledges` says that the program writes a line once it is up.
     pub(crate) fn start(
         command: &mut Command,
         env: &[CString],
@@ -88,17 +89,17 @@ impl ActionLoop {
         self.child.pid
     }
 
-    /// Whether the program can take a call.
+    /// Whether the program can take a call now.
     pub(crate) fn is_free(&self) -> bool {
         self.current.is_none() && !self.owes_acknowledgement && !self.ended
     }
 
-    /// Whether the program is up: it owes no acknowledgement any more.
+    /// Whether the program is up, that is, no acknowledgement is outstanding.
     pub(crate) fn is_up(&self) -> bool {
         !self.owes_acknowledgement
     }
 
-    /// Whether the program has ended and will answer nothing more.
+    /// Whether the program has ended and will not answer anything more.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
@@ -125,8 +126,8 @@ impl ActionLoop {
         });
     }
 
-    /// The caller of `stream` no longer waits. The ActionLoop protocol cannot tell the program so;
-    /// its place stays taken until it answers, or until the engine ends the instance.
+    /// The caller of `stream` no longer waits. The ActionLoop protocol cannot tell the program, so
+    /// the program's place stays taken until the program answers or the engine ends the instance.
     pub(crate) fn cancel(&mut self, stream: u32) {
         if let Some(current) = &mut self.current
             && current.stream == stream
@@ -152,8 +153,8 @@ impl ActionLoop {
         }
     }
 
-    /// The program has ended, so the call that it held fails. `loading` says that READY was not sent
-    /// yet.
+    /// Handles the end of the program: the call that it was working on fails. `loading` says that
+    /// READY has not been sent yet.
     pub(crate) fn ended(&mut self, outbox: &mut Vec<u8>, wait_status: i32, loading: bool) {
         self.child.kill_group();
         self.ended = true;
@@ -183,8 +184,8 @@ impl ActionLoop {
         );
     }
 
-    /// Moves all bytes that can be moved without waiting. Returns an answer that is longer than one
-    /// frame.
+    /// Moves all bytes that can be moved without waiting. Returns an answer if it is longer than
+    /// one frame.
     pub(crate) fn pump(&mut self, outbox: &mut Vec<u8>) -> Option<Delivery> {
         self.pump_stdin();
         self.pump_logs(outbox);
@@ -240,7 +241,8 @@ impl ActionLoop {
                 Ok(put) => drop(self.input.drain(..put)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => {
-                    // The program no longer reads. It will end, or be ended at the deadline.
+                    // The program no longer reads. It will end by itself, or be ended at the
+                    // deadline.
                     self.stdin = None;
                     self.input.clear();
                 }

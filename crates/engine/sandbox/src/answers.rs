@@ -1,4 +1,4 @@
-//! How the daemon reads the answers that children send over their status sockets.
+//! Reads the answers that children send to the daemon over their status sockets.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,8 @@ use crate::plan::{ANSWER_BYTES_MAX, Answer};
 use crate::report::user_namespaces;
 use crate::zygote::CLONE;
 
-/// One answer from a status socket; `None` when no process holds its other end any more.
+/// Reads one answer from a status socket. Returns `None` if no process holds the other end any
+/// more.
 pub(crate) async fn next_answer(
     status: &AsyncFd<OwnedFd>,
 ) -> io::Result<Option<(Answer, Vec<OwnedFd>)>> {
@@ -39,7 +40,7 @@ pub(crate) struct Child {
     pub(crate) mounts: OwnedFd,
 }
 
-/// Waits for both halves of a preparation: the zygote's pidfd and the child's mount namespace.
+/// Waits for both results of a preparation: the zygote's pidfd and the child's mount namespace.
 pub(crate) async fn await_prepared(
     status: &AsyncFd<OwnedFd>,
     label: &str,
@@ -59,7 +60,7 @@ pub(crate) async fn await_prepared(
     }
 }
 
-/// Waits until a prewarmed instance has its folders.
+/// Waits until a prewarmed instance has received its folders.
 pub(crate) async fn await_assigned(
     status: &AsyncFd<OwnedFd>,
     label: &str,
@@ -73,7 +74,7 @@ pub(crate) async fn await_assigned(
     }
 }
 
-/// Waits until the program runs; returns its egress listeners.
+/// Waits until the program runs, and returns its egress listeners.
 pub(crate) async fn await_start(
     status: &AsyncFd<OwnedFd>,
     label: &str,
@@ -88,7 +89,7 @@ fn unexpected(label: &str) -> StartError {
     sandbox_error(label, "ended while starting", io::ErrorKind::UnexpectedEof.into())
 }
 
-/// The next answer of a start that has not finished yet.
+/// Reads the next answer of a start that has not finished yet.
 async fn next_step(
     status: &AsyncFd<OwnedFd>,
     label: &str,
@@ -113,8 +114,8 @@ async fn next_step(
     }
 }
 
-/// Says why the kernel refuses namespaces. Its own error is the one of a full disk where the limit of
-/// namespaces is reached, also where that limit is 0.
+/// Explains why the kernel refuses namespaces. This is needed because the kernel reports a full
+/// disk when its limit of namespaces is reached, even if that limit is 0.
 fn namespace_error(source: io::Error, allowed: Result<(), String>) -> io::Error {
     match (allowed, source.raw_os_error()) {
         (Err(why), _) => io::Error::new(

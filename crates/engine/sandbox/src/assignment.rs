@@ -1,11 +1,11 @@
-//! A prewarmed instance becomes an instance of one function: a short-lived child of the zygote
-//! mounts the function's folders into its root.
+//! Turns a prewarmed instance into an instance of one function: a short-lived child of the zygote
+//! mounts the function's folders into the instance's root.
 //!
-//! The instance itself has dropped every privilege and is under a filter that refuses mounts; no
-//! program of a function has run in it yet. Its mount namespace belongs to the host's user
-//! namespace, so a child of the zygote may enter it. Only two folders change and, where the
-//! function's memory limit differs from that of the prewarmed instance, the file that shows the
-//! limit.
+//! The instance itself cannot mount anything, because it has dropped every privilege and is under a
+//! filter that refuses mounts. No program of a function has run in it yet. Its mount namespace
+//! belongs to the host's user namespace, so a child of the zygote may enter it. Only two folders
+//! change. If the function's memory limit differs from that of the prewarmed instance, the file
+//! that shows the limit changes too.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -35,7 +35,7 @@ fn assign(assignment: &[u8], mounts: OwnedFd) -> Result<(), Failure> {
     let assignment: Assignment = serde_json::from_slice(assignment)
         .map_err(std::io::Error::from)
         .step("read the assignment")?;
-    // Sources are opened in the host's tree, before the change of namespace.
+    // Sources are opened in the host's tree, before this process changes its mount namespace.
     let mut opened = Vec::with_capacity(assignment.binds.len());
     for bind in &assignment.binds {
         opened.push((bind, root::open_bind(bind)?));
@@ -56,8 +56,8 @@ fn assign(assignment: &[u8], mounts: OwnedFd) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Copies the code into the folder that the instance has for it. Code that is too large is a failure:
-/// the function then starts afresh.
+/// Copies the code into the instance's folder for it. If the code is too large, the assignment
+/// fails, and the function starts without a prewarmed instance.
 fn fill(code: &OwnCode, mounts: BorrowedFd<'_>) -> Result<(), Failure> {
     let Some(source) = &code.source else { return Ok(()) };
     let shown = code.target.display();

@@ -1,5 +1,5 @@
-//! The daemon's side: [`ProcessBackend`] turns requests into plans and watches the instances that
-//! result.
+//! The daemon's side: [`ProcessBackend`] turns requests into plans, and watches the resulting
+//! instances.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -31,19 +31,21 @@ use crate::slots::{Slot, Slots};
 use crate::zygote::ZygoteHandle;
 use crate::{open_network, sys};
 
-/// A start that takes longer has failed: composing a sandbox takes milliseconds.
+/// A start that takes longer counts as failed. This is generous: composing a sandbox takes
+/// milliseconds.
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause before a plan is offered again to a zygote that has not caught up.
+/// Pause before a plan is offered again to a zygote that is behind with its work.
 const SEND_PAUSE: Duration = Duration::from_millis(1);
-/// The number of starts under way up to which prewarmed programs are still brought up. Starts that
-/// follow each other one by one must not keep the pool empty, but a burst of starts has priority.
+/// Prewarmed programs are started only while at most this many other starts are under way. It is
+/// not 0, because starts that follow each other one by one must not keep the pool empty. A burst of
+/// starts has priority.
 const STARTS_BESIDE_FILLING: usize = 1;
-/// The longest time for which a burst delays the next prewarmed program. The limit is needed
-/// because functions may take minutes to load.
+/// The longest time for which a burst delays the next prewarmed program. Without this limit the
+/// delay could last for minutes, because functions may take that long to load.
 const BURST_MAX: Duration = Duration::from_secs(1);
-/// Pause between a start and the refilling of the pools after it.
+/// Pause between a start and the refilling of the pools that it used.
 const FILL_PAUSE: Duration = Duration::from_millis(20);
-/// Room for a runtime's own code and stacks where RLIMIT_DATA stands in for a memory controller.
+/// Extra room for a runtime's own code and stacks where RLIMIT_DATA replaces the memory controller.
 const DATA_BYTES_EXTRA: u64 = 256 << 20;
 const CODE_DIR: &str = "/function";
 const PACKAGES_DIR: &str = "/packages";
@@ -65,13 +67,14 @@ struct Inner {
     slots: Slots,
     pool: Pool,
     waiting: PrewarmedPool,
-    /// Starts that a caller waits for, until the instance serves. Bringing other instances up
-    /// during many such starts would slow them: composing a sandbox takes locks of the whole
-    /// machine.
+    /// The number of starts that a caller waits for. Each counts until its instance serves. While
+    /// there are many, no other programs are brought up, because that would slow these starts:
+    /// composing a sandbox takes locks of the whole machine.
     under_way: watch::Sender<usize>,
 }
 
-/// One start that a caller waits for. Dropping it ends the count, however the start ended.
+/// One start that a caller waits for. Dropping it ends the count, whether or not the start
+/// succeeded.
 struct UnderWay(ProcessBackend);
 
 impl UnderWay {
@@ -89,8 +92,9 @@ impl Drop for UnderWay {
 }
 
 impl ProcessBackend {
-    /// Makes a backend that uses this zygote. Examines the host once and prepares cgroups: reads
-    /// and writes a few small files, and ends the processes that a dead daemon has left.
+    /// Makes a backend that uses this zygote. Examines the host once and prepares cgroups. For
+    /// this, it reads and writes a few small files, and ends the processes that a dead daemon has
+    /// left.
     pub fn new(zygote: ZygoteHandle, config: SandboxConfig) -> Self {
         let facts = HostFacts::detect(&config.runtime_prefixes);
         let backend = Self {
@@ -111,37 +115,37 @@ impl ProcessBackend {
         backend
     }
 
-    /// Ends the processes that still run and removes every cgroup of this process. Call it when the
-    /// daemon ends: no start succeeds afterwards. Blocks for up to two seconds.
+    /// Ends the processes that still run and removes every cgroup of this process. Call this when
+    /// the daemon ends, because no start succeeds afterwards. Blocks for up to two seconds.
     pub fn shut_down(&self) {
         self.inner.waiting.close();
         self.inner.pool.close();
         self.inner.cgroups.remove_all();
     }
 
-    /// Resolves when the zygote, which makes sandboxes, has ended: its instances end with it, and
-    /// no start succeeds any more. Never resolves where the zygote's end cannot be watched. A
-    /// process with threads cannot fork another zygote safely, so the node should end
-    /// (docs/decisions/0002-own-sandbox.md).
+    /// Resolves when the zygote, which makes sandboxes, has ended. All its instances end with it,
+    /// and no start succeeds afterwards. A process with threads cannot safely fork another zygote,
+    /// so the node should end too (docs/decisions/0002-own-sandbox.md). If the zygote's end cannot
+    /// be watched, this never resolves.
     pub async fn helper_ended(&self) {
         if self.inner.zygote.ended().await.is_err() {
             std::future::pending().await
         }
     }
 
-    /// What this machine lets the backend enforce. Reads a few small files.
+    /// Reports what this machine lets the backend enforce. Reads a few small files.
     pub fn report(&self) -> Report {
         Report { items: report::items(&self.inner.cgroups, self.inner.config.uid_base) }
     }
 
-    /// The private memory of each process of an instance with this limit, on machines where the
-    /// memory of a whole instance cannot be limited.
+    /// The most private memory that each process of an instance with this limit may have. `None` on
+    /// machines that can limit the memory of the whole instance.
     pub fn process_bytes(&self, memory_bytes: u64) -> Option<u64> {
         let is_whole = self.inner.cgroups.has("memory");
         (!is_whole).then(|| memory_bytes.saturating_add(DATA_BYTES_EXTRA))
     }
 
-    /// The user and group id on the host that an instance in `slot` runs as.
+    /// The user and group id on the host under which an instance in `slot` runs.
     fn host_ids(&self, slot: u32) -> (u32, u32) {
         if self.inner.rootless {
             sys::effective_ids()
@@ -151,7 +155,7 @@ impl ProcessBackend {
         }
     }
 
-    /// The plan of an instance, without its cgroups.
+    /// Makes the plan of an instance, without its cgroups.
     fn plan(&self, request: &InstanceRequest, slot: &Slot) -> Plan {
         let inner = &*self.inner;
         let without = inner.config.without;
@@ -193,7 +197,7 @@ impl ProcessBackend {
         root.files.extend(request.files.iter().cloned());
         let memory = request.shows_memory.then_some(request.limits.memory_bytes);
         root.machine = Some(Machine::look(memory));
-        // A file that would lie in a bound folder of the host is left out, because that folder is
+        // Links inside a folder that is bound from the host are left out, because that folder is
         // read-only.
         let binds = &root.binds;
         let hidden = |link: &Path| binds.iter().any(|bind| link.starts_with(&bind.target));
@@ -215,7 +219,7 @@ impl ProcessBackend {
         }
     }
 
-    /// The copy of the code that an instance with these ids may write to.
+    /// Describes the writable copy of the code for an instance with these ids.
     fn own_code(&self, request: &InstanceRequest, ids: (u32, u32)) -> OwnCode {
         OwnCode {
             source: Some(request.code_dir.clone()),
@@ -253,16 +257,17 @@ impl ProcessBackend {
     }
 
     async fn start_now(self, request: InstanceRequest) -> Result<Started, StartError> {
-        // The socket for names may need one more descriptor.
+        // The limit is one lower than it could be, because the socket for names may need one more
+        // descriptor.
         if request.egress.len() >= EGRESS_MAX {
             let source = io::Error::from_raw_os_error(libc::E2BIG);
             return Err(sandbox_error(&request.label, "at most 63 egress destinations", source));
         }
         let under_way = UnderWay::begin(&self);
         if let Some((like, running)) = self.inner.waiting.take(&request) {
-            // A prewarmed instance that could not be assigned, for instance because it uses more
-            // memory than the function's limit, is gone; the function then starts as it would
-            // without one.
+            // If the assignment fails, for instance because the prewarmed instance already uses
+            // more memory than the function's limit, that instance is gone. The function then
+            // starts as if there had been none.
             if let Ok(running) = self.assign(running, &like.limits, &request).await {
                 return started(&request.label, running, true, Box::new(under_way));
             }
@@ -273,7 +278,7 @@ impl ProcessBackend {
         started(&request.label, running, false, Box::new(under_way))
     }
 
-    /// Sends a plan and waits until its program runs.
+    /// Sends a plan, and waits until its program runs.
     pub(crate) async fn launch_build(
         &self,
         label: &str,
@@ -310,7 +315,8 @@ impl ProcessBackend {
             egress,
         };
         let running = self.launch(label, plan, limits, slot).await?;
-        // The start may take minutes, and the caller expects that.
+        // An installation may take minutes, and its caller expects that, so it does not count as
+        // under way.
         started(label, running, false, Box::new(()))
     }
 
@@ -322,12 +328,13 @@ impl ProcessBackend {
         slot: Slot,
     ) -> Result<Running, StartError> {
         let running = self.run(label, plan, limits, slot).await;
-        // The next child is made only now, because making it must not slow this start.
+        // The next child is made only now, so that making it does not slow this start.
         self.fill();
         running
     }
 
-    /// Gives a prewarmed program to a function: first the function's folders, then its limits.
+    /// Gives a prewarmed program to a function: first mounts the function's folders, then sets its
+    /// limits.
     async fn assign(
         &self,
         mut running: Running,
@@ -370,9 +377,10 @@ impl ProcessBackend {
         Ok(running)
     }
 
-    /// Starts prewarmed programs one at a time until there are enough: many at once would delay the
-    /// starts that callers wait for. They start with a small share of the processor. After a
-    /// failure, the next try waits for the next start. Does nothing outside a runtime.
+    /// Starts prewarmed programs one at a time until there are enough. Starting many at once would
+    /// delay the starts that callers wait for. The programs start with a small share of the
+    /// processor. After a failure, nothing more is tried until the next start. Does nothing outside
+    /// a runtime.
     fn fill_prewarmed(&self) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if !self.inner.waiting.begin_filling() {
@@ -381,12 +389,13 @@ impl ProcessBackend {
         let inner = Arc::downgrade(&self.inner);
         let mut starts = self.inner.under_way.subscribe();
         runtime.spawn(async move {
-            // The instance that was started last loads its function now, and a caller waits for it.
+            // The instance that started last is now loading its function, and a caller waits for
+            // it.
             tokio::time::sleep(FILL_PAUSE).await;
             loop {
                 let calm = starts.wait_for(|starts| *starts <= STARTS_BESIDE_FILLING);
-                // A timeout has the same result as a calm node. Without a backend there is nothing
-                // to fill.
+                // After a timeout, filling continues as on a calm node. If the backend is gone,
+                // there is nothing to fill.
                 let _ = tokio::time::timeout(BURST_MAX, calm).await;
                 let Some(inner) = inner.upgrade() else { return };
                 let backend = Self { inner };
@@ -399,8 +408,8 @@ impl ProcessBackend {
         });
     }
 
-    /// Starts a program in a complete sandbox without a function's folders; resolves when the
-    /// program is up.
+    /// Starts a program in a complete sandbox that lacks only a function's folders. Resolves when
+    /// the program is up.
     async fn bring_up(&self, like: &InstanceRequest) -> Result<Running, StartError> {
         let slot = self.inner.slots.take()?;
         let mut plan = self.plan(like, &slot);
@@ -469,7 +478,7 @@ impl ProcessBackend {
                         return Ok((prepared, egress));
                     }
                     // The child died while it waited, for instance because the whole machine ran
-                    // out of memory.
+                    // out of memory. A new child is made in its place.
                     Err(error) if waited && has_died(&error) => {}
                     Err(source) => return Err(failed("hand over the plan", source)),
                 }
@@ -504,8 +513,8 @@ impl ProcessBackend {
         Ok(PreparedChild { status, init, pidfd, mounts, cleanup })
     }
 
-    /// Prepares children until there are enough, outside every hot path. Does nothing outside a
-    /// runtime.
+    /// Prepares children until there are enough. This happens outside every hot path. Does nothing
+    /// outside a runtime.
     fn fill(&self) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if !self.inner.pool.begin_filling() {
@@ -513,8 +522,8 @@ impl ProcessBackend {
         }
         let inner = Arc::downgrade(&self.inner);
         runtime.spawn(async move {
-            // The reference is weak between two children, because filling must not keep a backend
-            // alive.
+            // Between two children only a weak reference remains, because filling must not keep a
+            // backend alive.
             while let Some(inner) = inner.upgrade() {
                 let backend = Self { inner };
                 let preparation = backend.prepare("prepared");
@@ -565,14 +574,14 @@ fn bind(source: PathBuf, target: &str, writable: bool) -> Bind {
     Bind { source, target: PathBuf::from(target), writable }
 }
 
-/// The sockets for destinations, and /etc/hosts. A destination that is an address has its socket
-/// there. Each distinct name has one loopback address, so that a client that looks it up finds all
-/// of its ports there.
+/// Plans the sockets for destinations, and the text of /etc/hosts. A destination that is an address
+/// gets its socket at that address. Each distinct name gets one loopback address, so that a client
+/// that looks up the name finds all of its ports there.
 fn egress_plan(egress: &[Egress], own_port: Option<u16>) -> (Vec<Listen>, String) {
     let names_localhost = egress.iter().any(|to| to.host == "localhost");
     let mut hosts = "127.0.0.1 localhost function\n".to_owned();
     if !names_localhost {
-        // A client that tries ::1 first and nothing else would not find the listener.
+        // Otherwise, a client that tries only ::1 would not find `localhost` in /etc/hosts.
         hosts.push_str("::1 localhost\n");
     }
     let mut plan = Vec::with_capacity(egress.len());
@@ -590,7 +599,8 @@ fn egress_plan(egress: &[Egress], own_port: Option<u16>) -> (Vec<Listen>, String
         let number = named().position(|other| other.host == destination.host).unwrap_or(at);
         let own = egress_address(number as u8);
         match destination.literal().filter(|ip| can_stand_inside(*ip)) {
-            // The server of the function is there.
+            // The function's own server listens at this address, so the destination gets another
+            // one.
             Some(ip) if ip.is_loopback() && own_port == Some(destination.port) => add(own.into()),
             Some(ip) => add(ip),
             None => {
@@ -609,8 +619,8 @@ fn egress_plan(egress: &[Egress], own_port: Option<u16>) -> (Vec<Listen>, String
     (plan, hosts)
 }
 
-/// Whether a sandbox can have a socket at this address: not among those that stand for names, and
-/// not an IPv6 address if the kernel has no IPv6.
+/// Whether a sandbox can have a socket at this address. The loopback addresses that stand for names
+/// are taken, and an IPv6 address needs IPv6 in the kernel.
 fn can_stand_inside(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.octets()[..2] != egress_address(0).octets()[..2],
@@ -618,7 +628,7 @@ fn can_stand_inside(address: IpAddr) -> bool {
     }
 }
 
-/// A watched status socket, and the end of it for the child.
+/// Makes a pair of status sockets: the watched end, and the end for the child.
 fn status_pair() -> io::Result<(AsyncFd<OwnedFd>, OwnedFd)> {
     let (status, inside) = sys::socket_pair(libc::SOCK_SEQPACKET)?;
     sys::set_nonblocking(status.as_fd())?;

@@ -1,11 +1,10 @@
-//! Control groups: which ones exist, where ours are created, how they are read, and how they are
-//! removed.
+//! Control groups: finds the hierarchies, chooses where to create groups, reads groups, and removes
+//! them.
 //!
-//! The daemon decides paths and values; the child of the zygote creates and enters its directories
-//! when it prepares, and fills them before it does anything else for an instance, so limits hold
-//! before the first instruction of the program and even for the composition of its root. Version 1
-//! hierarchies next to an (almost) empty version 2 tree, as hybrid systems have them, count as
-//! version 1.
+//! The daemon decides paths and values. The zygote's child creates and enters its directories when
+//! it prepares. It writes the limits before it does anything else for an instance, so they hold
+//! before the first instruction of the program, and even while the root is composed. Hybrid systems
+//! have version 1 hierarchies next to an (almost) empty version 2 tree, and count as version 1.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,31 +19,33 @@ use mote_core::backend::{InstanceLimits, Usage};
 use crate::plan::CgroupDir;
 use crate::sys;
 
-/// Period over which a CPU quota is counted: the kernel's default.
+/// The period for CPU quotas. This is the kernel's default.
 const CPU_PERIOD_US: u64 = 100_000;
-/// Smallest quota the kernel accepts.
+/// The smallest quota that the kernel accepts.
 const CPU_QUOTA_US_MIN: u64 = 1_000;
-/// Our own pid 1, which is counted in addition to the processes that a function may have.
+/// The sandbox's pid 1, which is counted in addition to the processes that a function may have.
 const OWN_PROCESSES: u64 = 1;
-/// The fraction of an instance's memory limit that socket buffers may take on top of it, where they
-/// are counted separately; and the minimum, which is enough for a dozen busy connections.
+/// Where socket buffers are counted separately, they may take this fraction of the instance's
+/// memory limit on top of the limit, but at least the minimum below. The minimum is enough for a
+/// dozen busy connections.
 const SOCKET_SHARE: u64 = 8;
 const SOCKET_BYTES_MIN: u64 = 4 << 20;
-/// How often a group's processes are listed while they are being paused; an idle instance forks
-/// nothing.
+/// How often a group's processes are listed while they are being paused. A few rounds suffice,
+/// because an idle instance forks nothing.
 const PAUSE_ROUNDS: u32 = 4;
-/// How often a removal is tried: a dying process leaves its group a moment after its end is seen.
+/// How often a removal is tried. More than one try is needed, because a dying process leaves its
+/// group only a moment after its end is seen.
 const REMOVE_TRIES: u32 = 400;
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
 
-/// What kind of cgroups this machine offers us.
+/// The kind of cgroups that this machine offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Version {
     /// One tree for all controllers.
     V2,
     /// One tree per controller.
     V1,
-    /// No cgroups that we may write to.
+    /// No cgroups to which this process may write.
     None,
 }
 
@@ -52,9 +53,10 @@ pub(crate) enum Version {
 #[derive(Debug)]
 pub(crate) struct Cgroups {
     version: Version,
-    /// Maps a controller's name to our directory; several controllers may share one.
+    /// Maps a controller's name to the daemon's directory. Several controllers may share a
+    /// directory.
     bases: BTreeMap<&'static str, PathBuf>,
-    /// Why a controller is missing.
+    /// The reasons why controllers are missing.
     problems: Vec<String>,
 }
 
@@ -69,27 +71,27 @@ pub(crate) struct InstanceCgroup {
 
 const CONTROLLERS: [&str; 4] = ["memory", "pids", "cpu", "cpuacct"];
 
-/// The cgroups of this process. One set exists, however many parts of the daemon ask for it.
+/// The cgroups of this process. There is only one set, however many parts of the daemon ask for it.
 static SHARED: Mutex<Shared> = Mutex::new(Shared { current: Weak::new(), present: false });
 
-/// Signalled when the directories of a set have been removed.
+/// Signalled when the directories of the set have been removed.
 static REMOVED: Condvar = Condvar::new();
 
-/// Number of the next instance's directories. No number is used twice, because the directories of an
-/// instance may be removed after its set is gone.
+/// Number of the next instance's directories. No number is used twice, because an instance's
+/// directories may be removed only after its set is gone.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 struct Shared {
     current: Weak<Cgroups>,
-    /// The directories of a set exist. This stays true after the last reference to the set is
-    /// dropped, because its directories are removed after that; a set made meanwhile would have the
-    /// same names.
+    /// Whether the directories of a set exist. This stays true for a moment after the last
+    /// reference to the set is dropped, because the directories are removed after that. A new set
+    /// must wait until then, because its directories would have the same names.
     present: bool,
 }
 
 impl Cgroups {
-    /// The cgroups of this process, which the first caller prepares. The first call writes a few
-    /// files, and blocks for up to two seconds while another thread removes the previous set.
+    /// The cgroups of this process. The first call prepares them and writes a few files. It blocks
+    /// for up to two seconds while another thread removes the previous set.
     pub(crate) fn shared() -> Arc<Self> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -106,8 +108,8 @@ impl Cgroups {
         cgroups
     }
 
-    /// Finds the hierarchies, creates our directories and removes those of dead daemons. Writes a
-    /// few files.
+    /// Finds the hierarchies, creates the daemon's directories, and removes those of dead daemons.
+    /// Writes a few files.
     fn prepare() -> Self {
         let pid = std::process::id();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -149,8 +151,8 @@ impl Cgroups {
     fn prepare_v2(&mut self, pid: u32, mounts: &str, own: &str) -> Result<(), String> {
         let home = own_directory(mounts, own, None).ok_or("no cgroup file system is mounted")?;
         let say = |what: &str, error: io::Error| format!("{what} in {}: {error}", home.display());
-        // A daemon that was restarted in the same unit finds its own leaf from the previous run and
-        // stays above it.
+        // A daemon that was restarted in the same unit starts inside the leaf of the previous run.
+        // The new groups belong above that leaf.
         let home = match home.file_name().and_then(|name| name.to_str()) {
             Some("daemon") => home.parent().unwrap_or(&home).to_owned(),
             _ => home.clone(),
@@ -173,8 +175,8 @@ impl Cgroups {
             Ok(())
         };
         if enable(&home).is_err() {
-            // A group with processes cannot delegate controllers, so our processes move to a leaf:
-            // the zygote is already forked and moves too.
+            // A group with processes cannot delegate controllers, so the daemon's processes move to
+            // a leaf. This includes the zygote, which is already forked.
             let leaf = home.join("daemon");
             create(&leaf).map_err(|error| say("cannot create a leaf", error))?;
             let procs = fs::read_to_string(home.join("cgroup.procs")).unwrap_or_default();
@@ -210,13 +212,12 @@ impl Cgroups {
         &self.problems
     }
 
-    /// Names the directories of one instance; they are not created yet.
+    /// Chooses the names of an instance's directories. The directories are not created yet.
     pub(crate) fn place(&self) -> InstanceCgroup {
         let name = format!("instance-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         // In the hierarchy of the `cpu` controller, instances are siblings of the daemon's group
-        // and not below a group of their own: only then does the kernel compare a background
-        // instance with the daemon and with callers directly, so that they get the processor at
-        // once.
+        // and not below it. Only then does the kernel compare a background instance directly with
+        // the daemon and with callers, so that these get the processor at once.
         let beside = (self.version == Version::V1).then(|| self.bases.get("cpu")).flatten();
         let dirs = self.bases.iter().map(|(controller, base)| {
             let dir = if Some(base) == beside {
@@ -229,16 +230,16 @@ impl Cgroups {
         InstanceCgroup { version: self.version, dirs: dirs.collect(), shares: Arc::default() }
     }
 
-    /// Removes all our groups and ends the processes that still run in them. Blocks for up to two
-    /// seconds.
+    /// Removes all groups of this daemon, and ends the processes that still run in them. Blocks for
+    /// up to two seconds.
     pub(crate) fn remove_all(&self) {
         for base in self.bases.values() {
             remove_base(base);
         }
         let ours = std::process::id();
         if let Some(home) = self.bases.get("cpu").and_then(|base| base.parent()) {
-            // After the others: a child that is being prepared needs all of its groups, so it adds
-            // no more here once another one cannot be made.
+            // These groups come last. A child that is being prepared needs all of its groups, so
+            // once it fails to create one of the others, it adds no more here.
             for (path, pid) in groups_below(home) {
                 if pid == ours {
                     remove_base(&path);
@@ -264,8 +265,8 @@ impl InstanceCgroup {
         paths
     }
 
-    /// Which values to write to which files. `whole` says that the kernel kills the whole instance
-    /// when it kills one process for memory.
+    /// The values to write, by file. `whole` says that the kernel kills the whole instance when it
+    /// kills one process because of memory.
     pub(crate) fn values(&self, limits: &InstanceLimits, whole: bool) -> Vec<CgroupDir> {
         let mut plans: Vec<CgroupDir> = Vec::new();
         for (controller, path) in &self.dirs {
@@ -287,11 +288,11 @@ fn values_v1(controller: &str, limits: &InstanceLimits) -> Vec<(String, String, 
     match controller {
         "memory" => vec![
             entry("memory.limit_in_bytes", limits.memory_bytes, true),
-            // The file exists only when swap accounting is on. Its value must not be below the
-            // first one.
+            // The file exists only if swap accounting is on. Its value must not be below the memory
+            // limit above.
             entry("memory.memsw.limit_in_bytes", limits.memory_bytes, false),
             entry("memory.swappiness", 0, false),
-            // Version 1 counts socket buffers separately, and only where they have a limit.
+            // Version 1 counts socket buffers separately, and only if they have a limit.
             entry(
                 "memory.kmem.tcp.limit_in_bytes",
                 (limits.memory_bytes / SOCKET_SHARE).max(SOCKET_BYTES_MIN),
@@ -343,7 +344,7 @@ fn quota_us(cpu_millis: u32) -> u64 {
 }
 
 impl InstanceCgroup {
-    /// What the instance uses now; `None` when no controller counts it.
+    /// The instance's current usage; `None` if no controller counts it.
     pub(crate) fn usage(&self) -> Option<Usage> {
         let number = |controller: &str, file: &str| -> Option<u64> {
             let text = fs::read_to_string(self.dirs.get(controller)?.join(file)).ok()?;
@@ -365,8 +366,8 @@ impl InstanceCgroup {
         Some(usage)
     }
 
-    /// Lets the instance run only when nothing else needs the processor, or with the usual
-    /// priority. Kernels before 5.15 have no such switch; there nothing changes.
+    /// Lets the instance run only when nothing else needs the processor, or restores the usual
+    /// priority. Kernels before 5.15 have no such switch, so nothing changes there.
     pub(crate) fn set_background(&self, background: bool) {
         let Some(path) = self.dirs.get("cpu") else { return };
         let file = path.join(if self.version == Version::V1 { "cpu.shares" } else { "cpu.weight" });
@@ -374,15 +375,16 @@ impl InstanceCgroup {
             let _ = fs::read_to_string(&file).map(|shares| self.shares.set(shares));
         }
         let _ = fs::write(path.join("cpu.idle"), if background { "1" } else { "0" });
-        // The kernel forgets the share of a group that was idle, so it is written again.
+        // The kernel forgets the share of a group while it is in the background, so the share is
+        // written again.
         if !background && let Some(shares) = self.shares.get() {
             let _ = fs::write(&file, shares.trim());
         }
     }
 
-    /// Leaves the instance a tenth of the share that others get when they compete for the
-    /// processor, or the full share. The background is not used for this: on a machine that is
-    /// always busy, nothing would ever come up there.
+    /// Gives the instance either a tenth of the share that others get when they compete for the
+    /// processor, or the full share. The background is not used for this, because on a machine that
+    /// is always busy nothing would ever start there.
     pub(crate) fn set_modest(&self, modest: bool) {
         let Some(path) = self.dirs.get("cpu") else { return };
         let (file, share) = match (self.version, modest) {
@@ -394,7 +396,7 @@ impl InstanceCgroup {
         let _ = fs::write(path.join(file), share);
     }
 
-    /// Gives a running instance other limits than those it was started under. Writes only the
+    /// Gives a running instance other limits than those with which it was started. Writes only the
     /// values that differ.
     pub(crate) fn change(
         &mut self,
@@ -409,8 +411,8 @@ impl InstanceCgroup {
             let held = held.iter().find(|held| held.path == dir.path);
             let is_held = |entry| held.is_some_and(|held| held.values.contains(entry));
             let mut values: Vec<_> = dir.values.iter().filter(|entry| !is_held(entry)).collect();
-            // The limit with swap is never below the one without it, so it is raised first and
-            // lowered last.
+            // The limit that includes swap must never be below the one without it. It is therefore
+            // raised first and lowered last.
             if limits.memory_bytes > before.memory_bytes {
                 values.reverse();
             }
@@ -424,17 +426,17 @@ impl InstanceCgroup {
         Ok(())
     }
 
-    /// Stops the instance's processes where they are, or lets them continue, except `init`, its pid
-    /// 1, which runs no code of a function and answers the daemon. Signals are used instead of the
-    /// freezer, because processes that the freezer of version 1 holds cannot be killed and would
-    /// outlive a daemon that died.
+    /// Stops the instance's processes, or lets them continue. `init`, the instance's pid 1, is left
+    /// out, because it runs no code of a function and answers the daemon. Signals are used instead
+    /// of the freezer, because processes that the freezer of version 1 holds cannot be killed and
+    /// would outlive a daemon that died.
     pub(crate) fn set_paused(&self, init: i32, paused: bool) -> bool {
         let Some(dir) = self.dirs.get("pids").or_else(|| self.dirs.values().next()) else {
             return false;
         };
         let signal = if paused { libc::SIGSTOP } else { libc::SIGCONT };
         let mut told = BTreeSet::new();
-        // Repeated, because processes that are not stopped yet may have forked meanwhile.
+        // Listed again, because processes that were not stopped yet may have forked meanwhile.
         for _ in 0..PAUSE_ROUNDS {
             let listed = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
             let listed: Vec<i32> = listed.lines().filter_map(|line| line.parse().ok()).collect();
@@ -447,21 +449,22 @@ impl InstanceCgroup {
                 if pid == init {
                     continue;
                 }
-                // SAFETY: plain integers. The process was listed a moment ago in a group that
-                // only this instance is in.
+                // SAFETY: plain integers. The process was listed a moment ago in a group that only
+                // this instance uses.
                 unsafe {
                     libc::kill(pid, signal);
                 }
             }
         }
-        // The instance forks faster than it can be stopped, so it is not idle.
+        // The instance forks faster than it can be stopped. It is therefore not idle, and may
+        // continue.
         if paused {
             self.set_paused(init, false);
         }
         !paused
     }
 
-    /// Whether the kernel killed a process in the group for memory.
+    /// Whether the kernel killed a process in the group because it ran out of memory.
     pub(crate) fn out_of_memory(&self) -> bool {
         let (file, field) = match self.version {
             Version::None => return false,
@@ -480,7 +483,7 @@ impl InstanceCgroup {
     }
 
     /// Removes the directories of an instance that has ended. Blocks for up to two seconds while
-    /// its last processes leave.
+    /// the instance's last processes leave.
     pub(crate) fn remove(&self) {
         for dir in self.dirs.values() {
             for _ in 0..REMOVE_TRIES {
@@ -503,13 +506,13 @@ fn create(dir: &Path) -> io::Result<()> {
 }
 
 /// Creates the daemon's group `base` in `home`. Container runtimes mount a container's own groups
-/// read-only. A daemon that may change mounts makes them writable again, which affects only the
-/// container; everything above its groups stays out of its reach.
+/// read-only. A daemon that may change mounts makes them writable again. That affects only the
+/// container, because everything above its groups stays out of its reach.
 fn create_own(home: &Path, base: &Path) -> io::Result<()> {
     match create(base) {
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
             let mounts = home.ancestors().take_while(|dir| dir.starts_with("/sys/fs"));
-            // Only the root of a mount can be changed, so the first success is the right one.
+            // Only the root of a mount can be changed, so the first success is the right mount.
             if mounts.into_iter().any(|dir| sys::allow_writes(dir).is_ok()) {
                 create(base)
             } else {
@@ -520,7 +523,8 @@ fn create_own(home: &Path, base: &Path) -> io::Result<()> {
     }
 }
 
-/// Where this process's own cgroup of `controller` (`None` for version 2) is mounted.
+/// The path at which this process's own cgroup is mounted: that of `controller`, or with `None`,
+/// that of version 2.
 fn own_directory(mounts: &str, own: &str, controller: Option<&str>) -> Option<PathBuf> {
     let path = own.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':');
@@ -570,7 +574,8 @@ fn remove_leftovers(home: &Path) {
     }
 }
 
-/// Groups that daemons made below `home`, each with its daemon's pid: `mote-PID` and `mote-PID-…`.
+/// The groups that daemons made below `home`, each with its daemon's pid: `mote-PID` and
+/// `mote-PID-…`.
 fn groups_below(home: &Path) -> Vec<(PathBuf, u32)> {
     let entries = fs::read_dir(home).into_iter().flatten().flatten();
     entries
@@ -583,7 +588,8 @@ fn groups_below(home: &Path) -> Vec<(PathBuf, u32)> {
         .collect()
 }
 
-/// Removes a group and those below it, and ends the processes in them. Blocks for up to two seconds.
+/// Removes a group and the groups below it, and ends the processes in them. Blocks for up to two
+/// seconds.
 fn remove_base(base: &Path) {
     for _ in 0..REMOVE_TRIES {
         // Listed again on each try, because a child that is being prepared may still add a group.
@@ -598,7 +604,8 @@ fn remove_base(base: &Path) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 std::thread::sleep(REMOVE_PAUSE);
             }
-            // A group of another owner stays, and its removal is not awaited.
+            // The group is gone, or it belongs to another owner and stays. There is nothing to wait
+            // for.
             _ => return,
         }
     }
@@ -608,8 +615,8 @@ fn end_processes(group: &Path) {
     let procs = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     for process in procs.lines().filter_map(|line| line.parse::<i32>().ok()) {
         if process > 0 {
-            // SAFETY: plain integers. The process was listed in a group that only we, or a dead
-            // daemon of ours, can have filled.
+            // SAFETY: plain integers. The process was listed in a group that only this daemon, or
+            // an earlier one that has died, can have filled.
             unsafe {
                 libc::kill(process, libc::SIGKILL);
             }
@@ -678,8 +685,8 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("mote-kept-{}", std::process::id()));
         fs::create_dir_all(dir.join("kept/inner")).unwrap();
         let begun = std::time::Instant::now();
-        // Fails for another reason than processes that are still ending, for example for a group of
-        // another user.
+        // The removal fails for a reason other than processes that are still ending. A group of
+        // another user would fail in the same way.
         remove_base(&dir);
         let took = begun.elapsed();
         assert!(dir.exists());

@@ -1,9 +1,9 @@
-//! From a fresh clone of the zygote to an instance: the steps in their order.
+//! The steps, in order, that turn a fresh clone of the zygote into an instance.
 //!
-//! First the child prepares: namespaces and cgroups take most of the time and are the same for
-//! every instance, so this happens before an instance is asked for. Then the child receives its
-//! plan. Everything that needs privileges comes first, everything that removes them last, and the
-//! program starts only after all of it. If a step fails, the child reports it to the daemon and
+//! First the child prepares. Namespaces and cgroups take most of the time and are the same for
+//! every instance, so they are set up before an instance is requested. Then the child receives its
+//! plan. Steps that need privileges come first, steps that remove privileges come last, and the
+//! program starts only after all of them. If a step fails, the child reports it to the daemon and
 //! ends.
 
 use std::io;
@@ -22,18 +22,19 @@ use crate::root;
 use crate::step::{CHANNEL_FD, Failure, STATUS_FD, StepName, die_with_parent};
 use crate::sys;
 
-/// Makes an instance a likelier victim of a machine-wide shortage than the daemon.
+/// If the whole machine runs out of memory, this makes the kernel kill an instance rather than the
+/// daemon.
 const OOM_SCORE_ADJ: i32 = 500;
 
-/// What a prepared child has received.
+/// The plan and the sockets that a prepared child has received.
 struct Order {
     plan: Plan,
     channel: OwnedFd,
     output: OwnedFd,
 }
 
-/// The status socket of this process, which stays open until the process ends. It moves to another
-/// number once, when all descriptors are brought to their places.
+/// The status socket of this process, which stays open until the process ends. Its number changes
+/// once, when all descriptors are moved to their final numbers.
 struct Status(RawFd);
 
 impl Status {
@@ -43,7 +44,7 @@ impl Status {
     }
 }
 
-/// Prepares, waits, and becomes the instance. Never returns.
+/// Prepares, waits for the plan, and becomes the instance. Never returns.
 pub(crate) fn run(preparation: &[u8], status: OwnedFd, filter: &BpfProgram) -> ! {
     sys::set_signal(libc::SIGCHLD, libc::SIG_DFL);
     let mut status = Status(status.into_raw_fd());
@@ -65,11 +66,12 @@ pub(crate) fn run(preparation: &[u8], status: OwnedFd, filter: &BpfProgram) -> !
     }
 }
 
-/// The slow part, done before a caller waits: joining a cgroup waits for all processors of the
-/// machine.
+/// The slow part, done before a caller waits. It is slow because joining a cgroup waits for all
+/// processors of the machine.
 fn prepare(preparation: &[u8], status: &Status) -> Result<(), Failure> {
     die_with_parent()?;
-    // SAFETY: a fresh clone is never a group leader; a failure would only mean that it is one.
+    // SAFETY: a fresh clone is never a group leader, which is the only case in which this call
+    // fails.
     unsafe {
         libc::setsid();
     }
@@ -84,7 +86,7 @@ fn prepare(preparation: &[u8], status: &Status) -> Result<(), Failure> {
         identity::map_self(host_ids).step("map the user namespace")?;
     }
     raise_oom_score();
-    // On a host that refuses this, programs only wait longer for the processor.
+    // If the host refuses this, programs only wait longer for the processor.
     let _ = sys::take_short_turns();
     if preparation.has(Layer::NetNamespace) {
         loopback::bring_up().step("bring up loopback")?;
@@ -97,12 +99,12 @@ fn prepare(preparation: &[u8], status: &Status) -> Result<(), Failure> {
         .step("say that it is prepared")
 }
 
-/// The zygote's control socket must not be held by a process that may wait for hours.
+/// Closes the copy of the zygote's control socket, because this process may wait for hours.
 fn close_all_but(status: &Status) -> io::Result<()> {
     let status = status.0;
     for fd in 0..status {
-        // SAFETY: plain integer; everything below is a copy of the zygote's, which this process does
-        // not use.
+        // SAFETY: plain integer. Everything below is a copy of the zygote's descriptors, which this
+        // process does not use.
         unsafe {
             libc::close(fd);
         }
@@ -110,8 +112,8 @@ fn close_all_but(status: &Status) -> io::Result<()> {
     sys::close_from(status + 1)
 }
 
-/// Waits for the plan as long as the daemon lives. If the daemon closes its end, that is not a
-/// failure: the process is not needed any more and ends.
+/// Waits for the plan while the daemon lives. If the daemon closes its end, this process is no
+/// longer needed and ends. That is not a failure.
 fn wait_for_plan(status: &Status) -> Result<Order, Failure> {
     let mut buffer = vec![0; PLAN_BYTES_MAX];
     let (length, fds) = message::receive(status.as_fd(), &mut buffer).step("receive the plan")?;
@@ -139,7 +141,7 @@ fn compose(
             let text =
                 b"mote: the code takes more than half of [limits] disk, so its folder cannot be \
                 written to; raise disk\n";
-            // A full pipe only loses the hint.
+            // If the pipe is full, only the hint is lost.
             let _ = sys::write(output.as_fd(), text);
         }
     }
@@ -173,7 +175,7 @@ fn compose(
     if plan.has(Layer::Landlock) {
         landlock_rules::apply(&plan)?;
     }
-    // After the last change of ids, which clears it.
+    // This comes after the last change of ids, because each change clears the setting.
     die_with_parent()?;
     sys::prctl(libc::PR_SET_DUMPABLE, 0, 0).step("become undumpable")?;
     if plan.has(Layer::Seccomp) {
@@ -194,9 +196,9 @@ fn enter_cgroups(preparation: &Preparation) -> Result<(), Failure> {
             }
             _ => {}
         }
-        // Version 1 lets a thread that moves only itself enter without the lock that every fork and
-        // exit of the machine takes; waiting for that lock takes seconds when processes of low
-        // priority hold it.
+        // In version 1, a thread that moves only itself may enter without a certain lock. Every
+        // fork and exit of the machine takes that lock, so waiting for it takes seconds when
+        // processes of low priority hold it.
         let own_thread = dir.join("tasks");
         let file = if own_thread.exists() { own_thread } else { dir.join("cgroup.procs") };
         std::fs::write(file, "0").step(format_args!("enter cgroup {shown}"))?;
@@ -204,10 +206,11 @@ fn enter_cgroups(preparation: &Preparation) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the limits of the groups that contain only this process, and hides the path of the groups.
+/// Writes the limits of the groups that contain only this process, and then hides the path of the
+/// groups.
 ///
-/// In this order: where the hierarchy is mounted with `nsdelegate`, as systemd does, the kernel lets
-/// nobody in a cgroup namespace change the limits of the group at its root.
+/// The order matters. If the hierarchy is mounted with `nsdelegate`, as systemd does, a process in
+/// a cgroup namespace cannot change the limits of the group at the namespace's root.
 fn limit(plan: &Plan) -> Result<(), Failure> {
     for dir in &plan.cgroups {
         for (name, value, needed) in &dir.values {
@@ -219,7 +222,8 @@ fn limit(plan: &Plan) -> Result<(), Failure> {
         }
     }
     if !plan.cgroups.is_empty() {
-        // Some kernels refuse this to ordinary users, and nothing inside can see cgroups anyway.
+        // Some kernels refuse this to ordinary users. It is not essential, because nothing inside
+        // can see cgroups.
         let _ = sys::unshare(libc::CLONE_NEWCGROUP);
     }
     Ok(())
@@ -232,8 +236,8 @@ fn raise_oom_score() {
         .and_then(|text| text.trim().parse::<i32>().ok())
         .unwrap_or(0);
     if now < OOM_SCORE_ADJ {
-        // Raising the score needs no privilege. On a host where it fails, only the order of victims
-        // is lost.
+        // Raising the score needs no privilege. If it fails nevertheless, only the order in which
+        // processes are killed is different.
         let write = || std::fs::write(FILE, OOM_SCORE_ADJ.to_string());
         let _ = identity::as_owner_of_proc_files(write);
     }
@@ -246,7 +250,7 @@ fn set_host_name() -> io::Result<()> {
     Ok(())
 }
 
-/// Moves all descriptors to their final numbers and closes the rest. Returns the egress listeners,
+/// Moves all descriptors to their final numbers, and closes the rest. Returns the egress listeners,
 /// which stay open above [`STATUS_FD`] until they are handed over.
 fn place_descriptors(
     plan: &Plan,
@@ -256,11 +260,13 @@ fn place_descriptors(
     status: &mut Status,
     egress: Vec<OwnedFd>,
 ) -> Result<Vec<OwnedFd>, Failure> {
-    // First every descriptor is moved away from the final numbers, then down to its own, in order.
+    // Every descriptor first moves away from the final numbers, and then to its own final number,
+    // in order.
     const ASIDE: RawFd = 128;
     let aside = |fd: OwnedFd| -> io::Result<RawFd> {
         let raw = fd.into_raw_fd();
-        // SAFETY: a descriptor we own; the old number is closed with all others below.
+        // SAFETY: a descriptor that this process owns. Its old number is closed with all others
+        // below.
         let high = unsafe { libc::fcntl(raw, libc::F_DUPFD_CLOEXEC, ASIDE) };
         Ok(sys::check(libc::c_long::from(high))? as RawFd)
     };
@@ -268,11 +274,12 @@ fn place_descriptors(
         let null = aside(null)?;
         let output = aside(output)?;
         let channel = aside(channel)?;
-        // SAFETY: the socket is ours; what was its number is closed or overwritten below.
+        // SAFETY: this process owns the socket. Its old number is closed or overwritten below.
         status.0 = aside(unsafe { OwnedFd::from_raw_fd(status.0) })?;
         let egress = egress.into_iter().map(aside).collect::<io::Result<Vec<_>>>()?;
         let mut placed = Vec::new();
-        // SAFETY: descriptor numbers we own; targets are meant to be overwritten.
+        // SAFETY: descriptor numbers that this process owns. The targets are meant to be
+        // overwritten.
         unsafe {
             let dup = |from, to, flags| sys::check(libc::c_long::from(libc::dup3(from, to, flags)));
             dup(null, 0, 0)?;

@@ -1,16 +1,16 @@
-//! The clean-up after an instance has ended, or could not be started.
+//! The clean-up after an instance has ended or could not be started.
 
 use crate::cgroup::InstanceCgroup;
 use crate::slots::Slot;
 
-/// What the clean-up releases: the cgroups of the instance, then its slot.
+/// The resources that the clean-up releases: first the cgroups of the instance, then its slot.
 pub(crate) struct Cleanup {
     pub(crate) cgroup: InstanceCgroup,
     slot: Option<Slot>,
 }
 
-/// Cleans up after a start that failed in any way, including a dropped future. The processes that
-/// it created end with the status socket.
+/// Cleans up after a failed start, including one whose future was dropped. The processes of that
+/// start end when the status socket closes.
 pub(crate) struct Unstarted(Option<Cleanup>);
 
 impl Unstarted {
@@ -22,19 +22,19 @@ impl Unstarted {
         self.0.as_mut().map(|cleanup| &mut cleanup.cgroup)
     }
 
-    /// The program runs, so the task that watches it cleans up.
+    /// Called once the program runs. From then on, the task that watches the program cleans up.
     pub(crate) fn started(mut self) -> Option<Cleanup> {
         self.0.take()
     }
 
-    /// From now on the slot becomes free only when the cgroups have been removed.
+    /// Takes over the slot, which then becomes free only after the cgroups have been removed.
     pub(crate) fn own(&mut self, slot: Slot) {
         if let Some(cleanup) = &mut self.0 {
             cleanup.slot = Some(slot);
         }
     }
 
-    /// The number of the slot, if the program runs.
+    /// The number of the slot; 0 if no slot was taken over.
     pub(crate) fn slot_number(&self) -> u32 {
         self.0.as_ref().and_then(|cleanup| cleanup.slot.as_ref()).map_or(0, Slot::number)
     }
@@ -52,12 +52,13 @@ impl Drop for Unstarted {
     }
 }
 
-/// Removal waits for the last processes to leave, so it does not run on the runtime's threads.
+/// Removes the cgroups on another thread than the runtime's, because the removal blocks until the
+/// last processes have left.
 pub(crate) fn remove_later(cleanup: Cleanup) {
     let remove = move || {
         cleanup.cgroup.remove();
-        // The slot, and with it the uid and our own directories, is released only after the last
-        // process has ended.
+        // The slot, and with it the uid and the instance's directories, is released only after the
+        // last process has ended.
         drop(cleanup.slot);
     };
     match tokio::runtime::Handle::try_current() {

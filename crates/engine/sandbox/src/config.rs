@@ -1,14 +1,14 @@
-//! The daemon's settings for all sandboxes, and the facts of the host that sandboxes are built
-//! from.
+//! The daemon's settings for all sandboxes, and the facts about the host from which sandboxes are
+//! built.
 
 use std::path::{Path, PathBuf};
 
-/// First host user id given to instances; above every id that login databases hand out, and below
-/// the ranges of container engines' subordinate ids where those begin at 2^31.
+/// First host user id given to instances. It is above every id that login databases hand out, and
+/// below the ranges of container engines' subordinate ids where those begin at 2^31.
 pub const UID_BASE_DEFAULT: u32 = 1_000_000;
 
-/// One layer of isolation. Tests can leave each layer out, to prove that the attack battery notices
-/// its absence.
+/// One layer of isolation. Tests can leave layers out, to prove that the attack battery notices
+/// when one is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Layer {
@@ -29,7 +29,7 @@ pub enum Layer {
     NoNewPrivs = 512,
     /// Resource limits per process.
     Rlimits = 1024,
-    /// Closing of all descriptors but the allowed ones.
+    /// All descriptors other than the allowed ones are closed.
     FdClosing = 2048,
 }
 
@@ -37,11 +37,11 @@ pub enum Layer {
 #[derive(Debug, Clone)]
 pub struct SandboxConfig {
     /// Folders outside the system's own (`/usr` and the like) that runtimes need, for instance the
-    /// prefix of an interpreter in a home folder. They are bound read-only at the same path.
+    /// prefix of an interpreter in a home folder. They are bound read-only at the same path inside.
     pub runtime_prefixes: Vec<PathBuf>,
     /// Host folder of the shims, mounted read-only at `/mote` inside.
     pub shims_dir: Option<PathBuf>,
-    /// First host user id of instances when the daemon is root; each instance gets its own.
+    /// First host user id of instances if the daemon is root. Each instance then gets its own id.
     pub uid_base: u32,
     pub(crate) without: u32,
 }
@@ -58,8 +58,8 @@ impl Default for SandboxConfig {
 }
 
 impl SandboxConfig {
-    /// Leaves one layer out. Only the attack battery uses this: no setting of the product leads
-    /// here.
+    /// Leaves one layer out. Only the attack battery calls this. No setting of the product leaves a
+    /// layer out.
     #[doc(hidden)]
     #[must_use]
     pub fn without(mut self, layer: Layer) -> Self {
@@ -68,7 +68,7 @@ impl SandboxConfig {
     }
 }
 
-/// The locations of the host's files that every program needs, found once.
+/// The files of the host that every program needs. They are located once.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HostFacts {
     /// Folders and files to bind read-only at the same path.
@@ -77,9 +77,9 @@ pub(crate) struct HostFacts {
     pub(crate) links: Vec<(PathBuf, PathBuf)>,
 }
 
-/// Files and folders of /etc that programs read and that hold no secrets. A `*` at the end of a name
-/// stands for what follows it. Never here: keys (`/etc/ssl/private`), passwords, and the settings of
-/// clients that log in somewhere (`/etc/pip.conf`, `/etc/npmrc`, `/etc/gitconfig`).
+/// Files and folders of /etc that programs read and that hold no secrets. A `*` at the end of a
+/// name matches any ending. The list must never contain keys (`/etc/ssl/private`), passwords, or
+/// the settings of clients that log in somewhere (`/etc/pip.conf`, `/etc/npmrc`, `/etc/gitconfig`).
 const ETC: &[&str] = &[
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
@@ -96,7 +96,7 @@ const ETC: &[&str] = &[
     "/etc/protocols",
     "/etc/services",
     "/etc/timezone",
-    // The configuration of runtimes and libraries, to which their folders in /usr have links.
+    // The configuration of runtimes and libraries, to which links in their /usr folders lead.
     "/etc/java-*",
     "/etc/java",
     "/etc/jvm*",
@@ -110,7 +110,7 @@ const ETC: &[&str] = &[
 ];
 
 impl HostFacts {
-    /// Looks at the host. Reads a few folders.
+    /// Examines the host. Reads a few folders.
     pub(crate) fn detect(prefixes: &[PathBuf]) -> Self {
         let mut facts = Self::default();
         for name in ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"] {
@@ -149,7 +149,7 @@ impl HostFacts {
             if let Ok(target) = std::fs::read_link(path) {
                 self.links.push((path.to_owned(), target.clone()));
                 // If a link leads out of the bound folders (localtime on some systems), its target
-                // is needed too.
+                // must be bound as well.
                 let absolute = path.parent().unwrap_or(Path::new("/")).join(target);
                 if let Ok(real) = absolute.canonicalize()
                     && !self.binds.iter().any(|bound| real.starts_with(bound))

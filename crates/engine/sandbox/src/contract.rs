@@ -1,7 +1,7 @@
-//! The conditions for a program that runs once per invocation: its environment, its arguments, and
-//! the treatment of its error output and its exit code. There is `mote`'s own contract, and there
-//! are those of the platforms that it replaces. The module is pure; [`crate::program_run`] carries
-//! the contract out.
+//! The contracts for programs that run once per invocation. A contract determines the program's
+//! environment and arguments, and what happens with its error output and exit code. There is
+//! `mote`'s own contract, and there are those of the platforms that `mote` replaces. The module is
+//! pure; [`crate::program_run`] carries a contract out.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -17,19 +17,19 @@ use mote_spec::Platform;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Contract {
     Mote,
-    /// Both outputs form the answer, and so does the exit status.
+    /// The answer consists of both outputs and the exit status.
     TinyFaas {
         pass_status: bool,
     },
-    /// The classic watchdog of OpenFaaS: both outputs form the answer, and a failing exit status
+    /// The classic watchdog of OpenFaaS. Both outputs form the answer, and a failing exit status
     /// becomes 500.
     Watchdog {
         combine_output: bool,
         content_type: Option<String>,
         cgi_headers: bool,
     },
-    /// The newer watchdog's forking modes: error output is the log. `whole` is its mode
-    /// `serializing`, in which the answer waits for the program's end.
+    /// The forking modes of the newer watchdog of OpenFaaS, in which the error output is the log.
+    /// `whole` is the mode `serializing`, in which the answer waits for the program's end.
     Streaming {
         content_type: Option<String>,
         whole: bool,
@@ -38,7 +38,8 @@ pub(crate) enum Contract {
     Nuclio,
     /// Fission's binary environment.
     Fission,
-    /// An OpenWhisk action: JSON in, JSON out, once per call or, with `stays`, line by line.
+    /// An OpenWhisk action, with JSON as input and output. The program runs once per call or, with
+    /// `stays`, reads one call per line.
     Action {
         stays: bool,
         defaults: String,
@@ -47,18 +48,18 @@ pub(crate) enum Contract {
 }
 
 impl Contract {
-    /// Whether a program of that platform starts only when its input is complete. Our own programs
-    /// and those of a streaming watchdog read the input as it arrives.
+    /// Whether a program of this contract starts only when its input is complete. `mote`'s own
+    /// programs and those of a streaming watchdog read the input as it arrives.
     pub(crate) fn takes_whole_bodies(&self) -> bool {
         !matches!(self, Contract::Mote | Contract::Streaming { whole: false, .. })
     }
 }
 
-/// The answer that the contract gives when a program exits with a code other than 0.
+/// The answer if a program exits with a code other than 0.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) status: u16,
-    /// The answer's first line.
+    /// The first line of the answer.
     pub(crate) line: String,
     /// Whether the program's output follows the line.
     pub(crate) with_output: bool,
@@ -104,13 +105,14 @@ impl Contract {
         }
     }
 
-    /// Whether an answer is held until the program's end, as long as it fits, because the exit
-    /// status decides.
+    /// Whether an answer is held until the program's end, provided that it fits. It is held because
+    /// the exit status decides the answer.
     pub(crate) fn holds_answer(&self) -> bool {
         !matches!(self, Contract::Mote | Contract::Streaming { whole: false, .. })
     }
 
-    /// The answer for an exit code other than 0; `None` for an error without the program's output.
+    /// The answer for an exit code other than 0. `None` means that an error without the program's
+    /// output is sent.
     pub(crate) fn failure(&self, code: i32) -> Option<Failure> {
         let line = format!("exit status {code}");
         match self {
@@ -132,12 +134,12 @@ impl Contract {
         }
     }
 
-    /// The log line for the start of one invocation's program.
+    /// The log line for the start of an invocation's program.
     pub(crate) fn start_line(&self) -> Option<&'static str> {
         matches!(self, Contract::Watchdog { .. }).then_some("Forking fprocess.")
     }
 
-    /// The log line for its end, with the exit code unless a signal ended the program.
+    /// The log line for the program's end. It has the exit code, unless a signal ended the program.
     pub(crate) fn end_line(
         &self,
         code: Option<i32>,
@@ -156,7 +158,7 @@ impl Contract {
         }
     }
 
-    /// The media type of an answer, when the contract prescribes one for all bytes.
+    /// The media type of an answer, if the contract prescribes one regardless of the content.
     pub(crate) fn content_type(&self, request: &Invoke<'_>) -> Option<Vec<u8>> {
         match self {
             Contract::TinyFaas { .. } | Contract::Nuclio => {
@@ -170,7 +172,8 @@ impl Contract {
         }
     }
 
-    /// Arguments that replace those of the command, where the caller may set them.
+    /// The arguments that replace those of the command. Only some contracts let the caller set
+    /// them.
     pub(crate) fn arguments(&self, request: &Invoke<'_>) -> Option<Vec<String>> {
         if *self != Contract::Nuclio {
             return None;
@@ -179,8 +182,8 @@ impl Contract {
         Some(text.split_whitespace().map(str::to_owned).collect())
     }
 
-    /// The invocation's facts as environment variables. `body_bytes` is known if the whole body has
-    /// arrived.
+    /// Adds the facts about the invocation as environment variables. `body_bytes` is known if the
+    /// whole body has arrived.
     pub(crate) fn push_facts(
         &self,
         env: &mut Vec<CString>,
@@ -211,7 +214,7 @@ fn header<'a>(request: &Invoke<'a>, wanted: &[u8]) -> Option<&'a [u8]> {
     headers(request.headers).find(|(name, _)| *name == wanted).map(|(_, value)| value)
 }
 
-/// An activation's facts, under the names that ActionLoop's lines use.
+/// The facts about an activation, under the names that ActionLoop's lines use.
 pub(crate) fn action_facts(
     invoke: &Invoke<'_>,
     function: &str,
@@ -243,11 +246,13 @@ impl Facts<'_> {
         self.0.extend(CString::new(text));
     }
 
-    /// Adds every header field under `prefix`; `letters` converts a name. The values of duplicates are
-    /// joined. A field must not pass for another one, which a proxy may have set: names that have more
-    /// than letters, digits and dashes are left out, because `_` stands for the dash in variables
-    /// (RFC 9110, 17.10), and so are those that would repeat a fact. `HTTP_PROXY` is no field but names
-    /// the proxy that a program uses.
+    /// Adds every header field as a variable under `prefix`; `letters` converts its name. The
+    /// values of fields with the same name are joined.
+    ///
+    /// A field must not pass for another one that a proxy may have set, so some fields are left
+    /// out. Names with characters other than letters, digits and dashes are left out, because `_`
+    /// stands for the dash in variables (RFC 9110, 17.10). So are names that would repeat a fact,
+    /// and `HTTP_PROXY`, which programs read as the proxy to use.
     fn push_headers(&mut self, prefix: &str, invoke: &Invoke<'_>, letters: fn(&[u8]) -> String) {
         let mut fields: BTreeMap<String, Vec<u8>> = BTreeMap::new();
         let is_plain = |name: &[u8]| name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-');
@@ -287,7 +292,7 @@ impl Facts<'_> {
 
     fn watchdog(&mut self, invoke: &Invoke<'_>, body_bytes: Option<usize>) {
         self.push("Http_Method", invoke.method);
-        // As that platform's server, which decodes the path.
+        // The path is decoded, as that platform's server does.
         self.push("Http_Path", &path::decoded(invoke.path));
         if !invoke.query.is_empty() {
             self.push("Http_Query", invoke.query);
@@ -319,7 +324,8 @@ impl Facts<'_> {
         self.push("REQUEST_METHOD", invoke.method);
         self.push("REQUEST_URI", &uri);
         self.push("CONTENT_LENGTH", length.as_bytes());
-        // Once with the dash, as that platform does, and once in a form that a shell can read.
+        // Each field is added twice: with the dash, as that platform does, and in a form that a
+        // shell can read.
         self.push_headers("HTTP_", invoke, |name| String::from_utf8_lossy(name).to_uppercase());
         self.push_headers("HTTP_", invoke, |name| {
             String::from_utf8_lossy(name).to_uppercase().replace('-', "_")

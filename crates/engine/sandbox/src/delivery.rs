@@ -1,4 +1,4 @@
-//! A complete answer that is sent as far as the engine's credit reaches.
+//! A complete answer that is sent bit by bit, as far as the engine's credit allows.
 
 use bytes::Bytes;
 use mote_core::openwhisk_action::Answer;
@@ -41,7 +41,7 @@ impl Delivery {
         self.window = self.window.saturating_add(bytes);
     }
 
-    /// Sends as much as the credit allows. True when everything has been sent.
+    /// Sends as much as the credit allows. Returns true once everything has been sent.
     pub(crate) fn pump(&mut self, outbox: &mut Vec<u8>) -> bool {
         while self.window > 0 && !self.rest.is_empty() && outbox.len() < OUTBOX_BYTES_MAX {
             let size = self.rest.len().min(CHUNK_BYTES_MAX).min(self.window as usize);

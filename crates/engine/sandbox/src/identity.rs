@@ -1,4 +1,4 @@
-//! The identity of an instance: user namespace, ids, capabilities, resource limits.
+//! The identity of an instance: user namespace, ids, capabilities and resource limits.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::sys;
 
 /// User and group id inside every sandbox.
 pub(crate) const INSIDE_ID: u32 = 1000;
-/// Limits for open files: enough for servers, too few to exhaust the machine.
+/// Soft and hard limit for open files: enough for servers, but too few to exhaust the machine.
 const OPEN_FILES: (u64, u64) = (1024, 4096);
 
 const SECBIT_NOROOT: libc::c_ulong = 1;
@@ -36,7 +36,7 @@ struct CapData {
 
 const CAP_VERSION_3: u32 = 0x2008_0522;
 
-/// Maps host ids (user, group) to 1000 in the user namespace this process has just entered.
+/// Maps host ids (user, group) to 1000 in the user namespace that this process has just entered.
 pub(crate) fn map_self(host_ids: (u32, u32)) -> io::Result<()> {
     as_owner_of_proc_files(|| {
         std::fs::write("/proc/self/setgroups", "deny")?;
@@ -45,9 +45,10 @@ pub(crate) fn map_self(host_ids: (u32, u32)) -> io::Result<()> {
     })
 }
 
-/// Runs `write`, which writes to files of `/proc/self`. Those of an undumpable process belong to
-/// root, and this process may be an ordinary user. Call it only before a program of a function
-/// runs: until then no process that could trace this one exists in its namespaces.
+/// Runs `write`, which writes to files of `/proc/self`. If this process is undumpable, those files
+/// belong to root, but this process may be an ordinary user. It therefore becomes dumpable for the
+/// duration of `write`. Call this only before a program of a function runs, because until then no
+/// other process in the namespaces could trace this one.
 pub(crate) fn as_owner_of_proc_files(write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     sys::prctl(libc::PR_SET_DUMPABLE, 1, 0)?;
     let written = write();
@@ -57,8 +58,8 @@ pub(crate) fn as_owner_of_proc_files(write: impl FnOnce() -> io::Result<()>) -> 
 
 /// Changes from root to the instance's own uid in its own user namespace.
 ///
-/// The other namespaces were made before and belong to the host's user namespace, so even a full
-/// set of capabilities inside would give no power over them.
+/// The other namespaces were made earlier and belong to the host's user namespace. Even a full set
+/// of capabilities inside the new user namespace would therefore give no power over them.
 pub(crate) fn become_instance(plan: &Plan) -> Result<(), Failure> {
     let (uid, gid) = plan.host_ids;
     sys::prctl(libc::PR_SET_KEEPCAPS, 1, 0).step("keep capabilities over the change of user")?;
@@ -81,25 +82,26 @@ pub(crate) fn become_instance(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Resource limits per process; cgroups limit the instance as a whole.
+/// Sets the resource limits of each process. Cgroups limit the instance as a whole.
 pub(crate) fn limit_resources(plan: &Plan) -> io::Result<()> {
     sys::limit_resource(libc::RLIMIT_NOFILE as _, OPEN_FILES.0, OPEN_FILES.1)?;
-    // The limit is not 0, because at 0 the kernel still starts a program that takes dumps from a
-    // pipe, as root and outside. At 1 it starts none, and no dump is that small. The filter keeps
-    // the limit there.
+    // The limit is 1 and not 0, because at 0 the kernel still starts a program that reads dumps
+    // from a pipe, as root and outside the sandbox. At 1 it starts no program, and no dump is that
+    // small. The filter keeps programs from changing the limit.
     sys::limit_resource(libc::RLIMIT_CORE as _, 1, 1)?;
     if let Some(bytes) = plan.file_bytes {
         sys::limit_resource(libc::RLIMIT_FSIZE as _, bytes, bytes)?;
     }
     if let Some(bytes) = plan.data_bytes {
-        // The address space is not limited: runtimes reserve gigabytes of it that they never use.
+        // The address space is not limited, because runtimes reserve gigabytes of it that they
+        // never use.
         sys::limit_resource(libc::RLIMIT_DATA as _, bytes, bytes)?;
     }
     sys::limit_resource(libc::RLIMIT_NPROC as _, plan.processes, plan.processes)
 }
 
-/// Empties the bounding and the ambient set and locks the rules by which a program could regain
-/// capabilities.
+/// Empties the bounding set and the ambient set, and locks the rules by which a program could
+/// regain capabilities.
 pub(crate) fn clear_capability_sets() -> io::Result<()> {
     for capability in 0..64 {
         match sys::prctl(libc::PR_CAPBSET_DROP, capability, 0) {
@@ -127,8 +129,8 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
     set_capabilities([CapData::default(); 2])
 }
 
-/// The opposite of dropping, for tests that show its effect: makes all capabilities survive the
-/// execution of a program.
+/// Makes all capabilities survive the execution of a program. Only for tests that show the effect
+/// of dropping them.
 pub(crate) fn keep_capabilities() -> io::Result<()> {
     let mut sets = capabilities()?;
     for set in &mut sets {

@@ -1,9 +1,10 @@
-//! Pid 1 of a sandbox after all set-up: this process, which executes no other program in its place.
+//! Pid 1 of a sandbox after all set-up. It does not execute another program in its place.
 //!
-//! It executes the program as pid 2, collects orphans, and ends with the program; the kernel then
-//! ends everything else in the namespace. A program that ran as pid 1 itself would have to collect
-//! orphans and could not be killed by its own signals. This process already has no privileges, runs
-//! under the same filter as the program, and is invisible to it (undumpable).
+//! Pid 1 executes the program as pid 2, collects orphans, and ends with the program. The kernel
+//! then ends everything else in the namespace. The program does not run as pid 1 itself, because it
+//! would then have to collect orphans and could not be killed by its own signals. At this point,
+//! pid 1 already has no privileges, runs under the same filter as the program, and is invisible to
+//! it (undumpable).
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -20,7 +21,7 @@ use crate::step::{CHANNEL_FD, STATUS_FD};
 use crate::sys;
 use crate::worker;
 
-/// How long a connection to the program's port may take before the engine receives "not yet".
+/// How long a connection to the program's port may take before the engine is told "not yet".
 const CONNECT_TIMEOUT_MS: i32 = 1_000;
 
 /// Runs the plan's program to its end. Never returns.
@@ -43,9 +44,9 @@ pub(crate) fn run(plan: &Plan, egress: Vec<OwnedFd>) -> ! {
     }
 }
 
-/// The status socket. Open for the whole life of pid 1.
+/// The status socket. It stays open for the whole life of pid 1.
 fn status() -> BorrowedFd<'static> {
-    // SAFETY: set-up has placed the socket at this number and nothing closes it.
+    // SAFETY: set-up has placed the socket at this number, and nothing closes it.
     unsafe { BorrowedFd::borrow_raw(STATUS_FD) }
 }
 
@@ -69,7 +70,8 @@ fn start(plan: &Plan, egress: Vec<OwnedFd>) -> io::Result<i32> {
         |argv: &[String], folder: &Path| Command::new(argv, &plan.env, folder, close_others);
     match &plan.program {
         Program::PerInvocation { argv } => {
-            // A prewarmed program that waits receives its command and its code with LOAD.
+            // A prewarmed program waits without a command. Its command and its code arrive with
+            // LOAD.
             let known = if argv.is_empty() {
                 None
             } else {
@@ -110,7 +112,7 @@ fn start(plan: &Plan, egress: Vec<OwnedFd>) -> io::Result<i32> {
 fn wait(main: i32, children: &OwnedFd, server: Option<(&OwnedFd, u16)>) -> i32 {
     let mut entries = [
         sys::poll_entry(children.as_raw_fd(), libc::POLLIN),
-        // No events are requested: the kernel always reports the hang-up.
+        // No events are requested, because the kernel always reports a hang-up.
         sys::poll_entry(STATUS_FD, 0),
         sys::poll_entry(server.map_or(-1, |(channel, _)| channel.as_raw_fd()), libc::POLLIN),
     ];
@@ -139,9 +141,9 @@ fn wait(main: i32, children: &OwnedFd, server: Option<(&OwnedFd, u16)>) -> i32 {
     }
 }
 
-/// Carries out one order for a server; false when the engine's end is closed.
+/// Carries out one order for a server. Returns false if the engine's end is closed.
 fn obey(channel: BorrowedFd<'_>, port: u16, server: i32) -> bool {
-    // An order is one byte. Orders that arrive together are read one by one.
+    // An order is one byte. Several orders may arrive together, so they are read one by one.
     let mut request = [0; 1];
     match sys::read(channel, &mut request) {
         Ok(0) => return false,
@@ -165,7 +167,7 @@ fn obey(channel: BorrowedFd<'_>, port: u16, server: i32) -> bool {
     sent.is_ok()
 }
 
-/// A non-blocking connection to `port` on loopback.
+/// Opens a non-blocking connection to `port` on loopback.
 fn connect(port: u16) -> io::Result<OwnedFd> {
     let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
     let raw = libc::sockaddr_in {
@@ -195,7 +197,7 @@ fn connect(port: u16) -> io::Result<OwnedFd> {
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
         Err(error) => return Err(error),
     }
-    // Loopback connects at once unless the program's backlog is full.
+    // A loopback connection succeeds at once unless the program's backlog is full.
     let mut entry = [sys::poll_entry(socket.as_raw_fd(), libc::POLLOUT)];
     if sys::poll(&mut entry, CONNECT_TIMEOUT_MS)? == 0 {
         return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));

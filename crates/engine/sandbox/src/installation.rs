@@ -1,10 +1,10 @@
-//! Package installation: a package client (pip, npm) in the same sandbox as functions, but with a
-//! writable packages folder and network access that the caller provides.
+//! Package installation: runs a package client (pip, npm) in the same kind of sandbox as functions,
+//! but with a writable packages folder and network access that the caller provides.
 //!
-//! Install scripts are foreign code. They run as their own uid and see only what functions see.
-//! They have a network of their own, which contains only the listeners that the request names. The
-//! bytes that they write are bounded while they run, and the files that they leave are given to the
-//! daemon's user without set-id bits.
+//! Install scripts are foreign code. They run under their own uid and see only what functions see.
+//! Their network contains only the listeners that the request names. The bytes that they write are
+//! bounded while they run. Afterwards, their files are given to the daemon's user, without set-id
+//! bits.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,48 +21,51 @@ use crate::backend::ProcessBackend;
 use crate::plan::{Bind, RootPlan};
 use crate::sys;
 
-/// Lines of output kept: the last lines of a failed installation show the reason.
+/// Most lines of output to keep. The last lines of a failed installation show the reason.
 const LINES_MAX: usize = 200;
 const LINE_BYTES_MAX: usize = 4 << 10;
-/// Folders nested deeper than this are refused; no package manager creates such folders.
+/// Folders nested deeper than this are refused. No package manager creates such folders.
 const DEPTH_MAX: u32 = 200;
-/// Pause between two measurements of how much an installation has written.
+/// Pause between two measurements of the bytes that an installation has written.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
-/// After a measurement, the pause is at least this many times as long as the measurement took.
+/// After a measurement, the pause is at least this many times as long as the measurement.
 const LOOK_SHARE: u32 = 10;
 
 /// One installation.
 #[derive(Debug, Clone)]
 pub struct BuildRequest {
-    /// For messages and cgroup names, for instance `thermo-3`.
+    /// The name in messages and cgroup names, for instance `thermo-3`.
     pub label: String,
-    /// Package client and arguments, as seen inside.
+    /// Package client and arguments, with paths as seen inside.
     pub argv: Vec<String>,
-    /// Environment, complete. HOME is set to `/tmp` unless given.
+    /// The complete environment. HOME is set to `/tmp` unless given.
     pub env: Vec<(String, String)>,
-    /// Host folder that receives the packages, writable at `/packages` inside; must exist.
+    /// Host folder that receives the packages. It is writable at `/packages` inside, and must
+    /// exist.
     pub packages_dir: PathBuf,
     /// Host folder of the code, read-only at `/function` inside.
     pub code_dir: Option<PathBuf>,
     /// More host paths to show read-only at the same place (certificates, local indexes).
     pub extra_read_only: Vec<PathBuf>,
-    /// Host folder that outlives the installation, writable at `/cache` inside; must exist. Its
-    /// content is input for the next installation, so no code of a function may run in an
-    /// installation that has a cache folder, and only one installation at a time may have it.
+    /// Host folder that outlives the installation. It is writable at `/cache` inside, and must
+    /// exist. Its content is input for the next installation. Therefore, no code of a function may
+    /// run in an installation with a cache folder, and only one installation at a time may use the
+    /// folder.
     pub cache_dir: Option<PathBuf>,
-    /// Text files to show read-only: absolute path inside, content.
+    /// Read-only text files: absolute path inside, content.
     pub files: Vec<(PathBuf, String)>,
-    /// Loopback addresses inside at which to listen for the caller of [`ProcessBackend::run_build`].
+    /// Loopback addresses inside on which sockets listen. The caller of
+    /// [`ProcessBackend::run_build`] serves them.
     pub listen: Vec<SocketAddrV4>,
-    /// Bytes that the installation may write to the packages folder; if it writes more, it is
+    /// Most bytes that the installation may write to the packages folder. If it writes more, it is
     /// ended.
     pub packages_bytes_max: u64,
-    /// Bytes that must stay free on the file system of the packages folder; the installation is
-    /// ended if fewer are free.
+    /// Bytes that must stay free on the file system of the packages folder. If fewer are free, the
+    /// installation is ended.
     pub free_bytes_min: u64,
-    /// Memory, CPU, processes, and size of `/tmp`.
+    /// Limits on memory, CPU, processes, and the size of `/tmp`.
     pub limits: InstanceLimits,
-    /// After this long the installation is killed.
+    /// The installation is killed after this time.
     pub timeout: Duration,
 }
 
@@ -71,11 +74,11 @@ pub struct BuildRequest {
 pub struct BuildOutcome {
     /// How the client ended.
     pub exit: Exit,
-    /// Whether it was killed at its timeout.
+    /// Whether the installation was killed at its timeout.
     pub timed_out: bool,
-    /// Whether it was killed because it wrote more than it was allowed to.
+    /// Whether the installation was killed because it wrote more than allowed.
     pub too_large: bool,
-    /// Its last 200 lines on stdout and stderr.
+    /// The last 200 lines on stdout and stderr.
     pub output: VecDeque<String>,
 }
 
@@ -87,11 +90,11 @@ impl BuildOutcome {
 }
 
 impl ProcessBackend {
-    /// Runs one installation to its end, its timeout, or its limit of bytes. `serve` is given the
-    /// listeners that the request names, in their order, and runs at the same time as the
-    /// installation; it is dropped when the installation ends. Afterwards everything in
-    /// `packages_dir` belongs to the daemon's user, is readable by all and has no set-id bits. The
-    /// caller removes the files that a failed installation has left there.
+    /// Runs one installation until it ends, or until its timeout or its limit of bytes. `serve`
+    /// receives the listeners that the request names, in the same order. It runs while the
+    /// installation runs, and is dropped when the installation ends. Afterwards, everything in
+    /// `packages_dir` belongs to the daemon's user, is readable by all, and has no set-id bits. If
+    /// the installation failed, the caller removes the files that it left there.
     pub async fn run_build<F: Future<Output = ()>>(
         &self,
         request: BuildRequest,
@@ -141,7 +144,8 @@ impl ProcessBackend {
         let owner = sys::effective_ids();
         let returned = tokio::task::spawn_blocking(move || {
             give_back(&packages, owner, 0)?;
-            // The installation may have ended between two measurements.
+            // The last measurement may have been too early, so the bytes are counted again after
+            // the end.
             Ok::<_, io::Error>(bytes_below(&packages, bytes_max) > bytes_max)
         })
         .await;
@@ -177,7 +181,7 @@ async fn is_too_large(folder: &Path, bytes_max: u64, free_min: u64) {
     }
 }
 
-/// Bytes on disk below a folder; counting stops once they exceed `most`. Folders that cannot be
+/// Bytes on disk below a folder. Counting stops once the sum exceeds `most`. Folders that cannot be
 /// read count as empty.
 fn bytes_below(folder: &Path, most: u64) -> u64 {
     let mut sum = 0;
@@ -222,7 +226,7 @@ fn compose(mut root: RootPlan, request: BuildRequest, ids: (u32, u32)) -> io::Re
         }
     }
     if ids != sys::effective_ids() {
-        // This includes the files that were put there for the client, which may overwrite them.
+        // This includes the files that were prepared for the client, which may overwrite them.
         hand_over(&request.packages_dir, ids, 0)?;
     }
     if let Some(cache) = request.cache_dir {
@@ -240,7 +244,7 @@ fn compose(mut root: RootPlan, request: BuildRequest, ids: (u32, u32)) -> io::Re
     Ok((root, request.argv, env))
 }
 
-/// Gives everything below `path` to `ids`, without following links.
+/// Changes the owner of everything below `path` to `ids`, without following links.
 fn hand_over(path: &Path, ids: (u32, u32), depth: u32) -> io::Result<()> {
     let meta = std::fs::symlink_metadata(path)?;
     if meta.is_dir() {
@@ -249,15 +253,16 @@ fn hand_over(path: &Path, ids: (u32, u32), depth: u32) -> io::Result<()> {
             hand_over(&entry?.path(), ids, depth + 1)?;
         }
     }
-    // The folder itself comes last: a node without CAP_DAC_OVERRIDE cannot read it afterwards.
+    // The folder itself comes last, because a node without CAP_DAC_OVERRIDE cannot read it
+    // afterwards.
     if (meta.uid(), meta.gid()) != ids {
         lchown(path, Some(ids.0), Some(ids.1))?;
     }
     Ok(())
 }
 
-/// Gives everything below `path` to `owner`, readable by all, without set-id bits. No process of
-/// the installation runs any more, so no file can be exchanged during the check; links are not
+/// Gives everything below `path` to `owner`, readable by all and without set-id bits. No process of
+/// the installation runs any more, so no file can be replaced during the check. Links are not
 /// followed.
 fn give_back(path: &Path, owner: (u32, u32), depth: u32) -> io::Result<()> {
     let meta = std::fs::symlink_metadata(path)?;
@@ -269,7 +274,8 @@ fn give_back(path: &Path, owner: (u32, u32), depth: u32) -> io::Result<()> {
     }
     let mode = meta.permissions().mode();
     let wanted = if meta.is_dir() { 0o755 } else { (mode & 0o755) | 0o644 };
-    // The mode is set even after a change of owner, because that clears set-id bits for files only.
+    // The mode is set even after a change of owner, because that change clears set-id bits only for
+    // files.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(wanted))?;
     if meta.is_dir() {
         not_too_deep(depth)?;

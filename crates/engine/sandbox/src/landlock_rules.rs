@@ -1,8 +1,9 @@
-//! Landlock: a second check of file access, below the mounts.
+//! Landlock: a second check of file access, in addition to the mounts.
 //!
-//! Everything visible may be read and executed, only `/tmp` (and `/packages` during installation)
-//! and the data sinks in /dev may be written. Abstract sockets and signals stay inside. Rights the
-//! running kernel does not know are left out; `capabilities` reports the version found.
+//! Everything visible may be read and executed. Only `/tmp` (and `/packages` during an
+//! installation) and the data sinks in /dev may be written. Abstract sockets and signals cannot
+//! leave the sandbox. Rights that the running kernel does not know are left out; `capabilities`
+//! reports the kernel's version.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,14 +19,15 @@ use crate::plan::Plan;
 use crate::step::{Failure, StepName};
 use crate::sys;
 
-/// The newest version whose rights we name; older kernels receive only the rights that they know.
+/// The newest version whose rights this module names. Older kernels receive only the rights that
+/// they know.
 const VERSION: ABI = ABI::V6;
 
-/// Devices that may be written to, because writing has no effect. Urandom is not one of them: its
-/// pool is shared.
+/// Devices that may be written to, because writing has no effect. Urandom is not one of them,
+/// because its pool is shared with the host.
 const SINKS: &[&str] = &["/dev/null", "/dev/zero", "/dev/full"];
 
-/// The version of landlock this kernel offers, 0 for none. Does not block.
+/// The version of landlock that this kernel offers; 0 for none. Does not block.
 pub(crate) fn version() -> u32 {
     // SAFETY: with this flag the call takes no attribute and returns a number.
     let version = unsafe {

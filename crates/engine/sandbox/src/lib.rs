@@ -1,28 +1,28 @@
-//! Runs instances as processes in sandboxes of our own making.
+//! Runs instances as processes in sandboxes that this crate sets up itself.
 //!
-//! A single-threaded process, the zygote ([`Zygote`]), forked before the daemon has threads, clones
-//! one child per instance; the child composes its namespaces, root, cgroups, user, capabilities,
-//! landlock rules and system call filter, and becomes pid 1 of the sandbox. The daemon's side is
-//! [`ProcessBackend`]. `main` forks the zygote first, before it reads settings or starts a thread. This
-//! crate knows nothing of functions, routes or HTTP: it is asked for
+//! The zygote ([`Zygote`]) is a single-threaded process that is forked before the daemon has
+//! threads. It clones one child per instance. The child composes its namespaces, root, cgroups,
+//! user, capabilities, landlock rules and system call filter, and becomes pid 1 of the sandbox.
+//! [`ProcessBackend`] is the daemon's side. `main` forks the zygote first, before it reads settings
+//! or starts a thread. This crate knows nothing of functions, routes or HTTP: the daemon requests
 //! instances through [`mote_core::backend::Backend`].
 //!
-//! Needs Linux 5.12 or newer (mount_setattr). Start reading at `child`, the list of steps;
+//! Needs Linux 5.12 or newer (mount_setattr). Start reading at `child`, which lists the steps.
 //! `docs/decisions/0002-own-sandbox.md` explains why this is not an OCI runtime.
 //!
 //! The files:
 //!
-//! - `zygote.rs`, `plan.rs`, `message.rs`: the zygote, and what the daemon asks of it
+//! - `zygote.rs`, `plan.rs`, `message.rs`: the zygote, and the daemon's messages to it
 //! - `child.rs`, `step.rs`: the steps that set up a sandbox
-//! - `root.rs`, `own_code.rs`, `proc_files.rs`: its files
+//! - `root.rs`, `own_code.rs`, `proc_files.rs`: the files of a sandbox
 //! - `identity.rs`, `landlock_rules.rs`, `seccomp/`, `cgroup.rs`: its rights and limits
 //! - `loopback.rs`, `local_routes.rs`, `open_network.rs`: its network
 //! - `init.rs`, `spawn.rs`: pid 1, and the program
 //! - `prewarmed.rs`, `assignment.rs`: prewarmed interpreters, and how one receives a function
 //! - `worker.rs`, `program_run.rs`, `action_loop.rs`, `contract.rs`: programs that run once per
-//!   call or stay
-//! - `backend.rs`, `running.rs`, `cleanup.rs`: the side of the daemon
-//! - `installation.rs`: packages
+//!   call, and actions that keep running
+//! - `backend.rs`, `running.rs`, `cleanup.rs`: the daemon's side
+//! - `installation.rs`: installation of packages
 //! - `report.rs`: the lines of `mote doctor`
 //! - `sys.rs`: system calls
 
@@ -72,10 +72,10 @@ pub use installation::{BuildOutcome, BuildRequest};
 pub use report::{Capability, Report, State, capabilities};
 pub use zygote::{Zygote, ZygoteHandle};
 
-/// Asks the kernel to let the calling thread run soon after it is woken, for a short turn, even
-/// while all cores are busy. Programs in sandboxes have the same setting. Does nothing where the
-/// kernel lacks it.
+/// Asks the kernel to let the calling thread run soon after it wakes, for a short turn, even while
+/// all cores are busy. Programs in sandboxes have the same setting. Does nothing where the kernel
+/// lacks it.
 pub fn take_short_turns() {
-    // Without it the node works as well, but waits longer on a busy machine.
+    // If this fails, the node still works, but waits longer on a busy machine.
     let _ = sys::take_short_turns();
 }

@@ -1,4 +1,5 @@
-//! Routes that deliver addresses of other hosts to the sandbox itself, where its listeners are.
+//! Routes that deliver packets for other hosts' addresses to the sandbox itself, where its
+//! listeners are.
 
 use std::io;
 use std::net::IpAddr;
@@ -6,13 +7,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use crate::sys;
 
-/// Interface number of loopback, which the kernel creates first in every network namespace.
+/// Interface number of loopback. The kernel creates loopback first in every network namespace.
 const LOOPBACK: u32 = 1;
 /// Bytes of `struct nlmsghdr` and `struct rtmsg`.
 const HEADS_BYTES: usize = 16 + 12;
 
-/// Adds the route `local ADDRESS dev lo`, or `local 0.0.0.0/0 dev lo` without an address
-/// (rtnetlink(7)). Needs the rights of the namespace's owner. A route that exists is no failure.
+/// Adds the route `local ADDRESS dev lo`, or `local 0.0.0.0/0 dev lo` if there is no address
+/// (rtnetlink(7)). Needs the rights of the namespace's owner. An existing route is not an error.
 pub(crate) fn deliver(address: Option<IpAddr>) -> io::Result<()> {
     let (family, octets) = match address {
         None => (libc::AF_INET, Vec::new()),
@@ -35,7 +36,8 @@ pub(crate) fn deliver(address: Option<IpAddr>) -> io::Result<()> {
     message[4..6].copy_from_slice(&libc::RTM_NEWROUTE.to_ne_bytes());
     let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL;
     message[6..8].copy_from_slice(&(flags as u16).to_ne_bytes());
-    // Family, lengths of destination and source, type of service, table, protocol, scope, type.
+    // Family, length of destination, length of source, type of service, table, protocol, scope,
+    // type.
     let route = [
         family as u8,
         octets.len() as u8 * 8,
@@ -61,7 +63,7 @@ pub(crate) fn deliver(address: Option<IpAddr>) -> io::Result<()> {
         sys::check(length as libc::c_long)?;
         length as usize
     };
-    // An error message follows the header; 0 is success.
+    // An error message follows the header. Its code 0 means success.
     let code = answer.get(16..20).filter(|_| length >= 20).and_then(|code| code.first_chunk());
     match code.map(|code| -i32::from_ne_bytes(*code)) {
         Some(0 | libc::EEXIST) => Ok(()),

@@ -1,4 +1,4 @@
-//! Splits the output of a program into lines of the function's log.
+//! Splits a program's output into lines of the function's log.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,12 +8,12 @@ use mote_core::wire::{self, FrameKind};
 use crate::outbox::OUTBOX_BYTES_MAX;
 use crate::sys;
 
-/// Bytes of one log line at most; a longer line is split.
+/// Most bytes of one log line. A longer line is split.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
 /// One output stream of a program.
 pub(crate) struct LogLines {
-    /// LOG source and level.
+    /// The source and the level in LOG frames.
     source: [u8; 2],
     line: Vec<u8>,
     last: String,
@@ -24,13 +24,13 @@ impl LogLines {
         Self { source, line: Vec::new(), last: String::new() }
     }
 
-    /// The last line that was not empty, shortened, for messages.
+    /// The last line that was not empty. It is shortened for messages.
     pub(crate) fn last(&self) -> &str {
         &self.last
     }
 
-    /// Reads the available bytes. True when nothing can follow: the pipe is closed, or it is empty
-    /// and its program is `over`.
+    /// Reads the available bytes. Returns true if nothing can follow, because the pipe is closed,
+    /// or because it is empty and its program is `over`.
     pub(crate) fn pump(
         &mut self,
         pipe: &mut Option<OwnedFd>,
@@ -49,7 +49,7 @@ impl LogLines {
         drained
     }
 
-    /// Takes bytes from another source.
+    /// Adds bytes that did not come from the pipe.
     pub(crate) fn add(&mut self, outbox: &mut Vec<u8>, stream: u32, bytes: &[u8]) {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             for piece in part.chunks(LINE_BYTES_MAX) {
@@ -61,7 +61,7 @@ impl LogLines {
         }
     }
 
-    /// Sends an unfinished line.
+    /// Sends the unfinished line, if there is one.
     pub(crate) fn flush(&mut self, outbox: &mut Vec<u8>, stream: u32) {
         if !self.line.is_empty() {
             self.put(outbox, stream);
@@ -86,8 +86,9 @@ pub(crate) fn put_line(outbox: &mut Vec<u8>, stream: u32, source: [u8; 2], text:
     outbox.extend_from_slice(text);
 }
 
-/// Reads a pipe until it is empty or closed, or until `take` accepts no more. True when nothing can
-/// follow: the pipe is closed, or it is empty and its program is `over`.
+/// Reads a pipe until it is empty or closed, or until `take` accepts no more. Returns true if
+/// nothing can follow, because the pipe is closed, or because it is empty and its program is
+/// `over`.
 pub(crate) fn drain(
     pipe: &mut Option<OwnedFd>,
     buffer: &mut [u8],

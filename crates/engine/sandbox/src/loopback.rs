@@ -10,30 +10,31 @@ use crate::plan::Listen;
 use crate::step::{Failure, StepName};
 use crate::{local_routes, open_network, sys};
 
-/// Destinations of one instance at most; more would not fit into one message with descriptors.
+/// Most destinations of one instance. The descriptors of more would not fit into one message.
 pub(crate) const EGRESS_MAX: usize = crate::message::FDS_MAX;
 
-/// The loopback address on which host number `number` is offered, if the manifest names it by a name.
+/// The loopback address that stands for host number `number`, if the manifest gives that host by
+/// name.
 pub(crate) fn egress_address(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 77, 0, number.saturating_add(2))
 }
 
-/// Minimum, usual and maximum bytes of the buffers of a TCP socket in a sandbox. All peers are on
-/// this machine, where larger buffers carry no more.
+/// Minimum, usual and maximum bytes of a TCP socket's buffers in a sandbox. All peers are on this
+/// machine, where larger buffers do not increase the throughput.
 const TCP_BUFFERS: [(&str, &str); 2] = [
     ("/proc/sys/net/ipv4/tcp_rmem", "4096 131072 524288"),
     ("/proc/sys/net/ipv4/tcp_wmem", "4096 16384 524288"),
 ];
 
-/// Bounds the buffers of each socket of this network namespace. If the kernel refuses, only the
-/// control group's limit remains, where there is one.
+/// Limits the buffers of each socket in this network namespace. If the kernel refuses, only the
+/// control group's limit remains, if there is one.
 pub(crate) fn bound_buffers() {
     for (file, sizes) in TCP_BUFFERS {
         let _ = std::fs::write(file, sizes);
     }
 }
 
-/// Brings `lo` up in this network namespace; the kernel then gives it 127.0.0.1/8.
+/// Brings `lo` up in this network namespace. The kernel then gives it the address 127.0.0.1/8.
 pub(crate) fn bring_up() -> io::Result<()> {
     // SAFETY: the request struct is zeroed, its name is shorter than the field, and it lives
     // through both calls.
@@ -55,10 +56,10 @@ pub(crate) fn bring_up() -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a socket at each of these addresses, which then lead to this sandbox. Where one is the
-/// unspecified address, it listens at that port of every address, and the last descriptor is the
-/// socket for names (see `open_network.rs`). Runs with privileges, so ports below 1024 work. A
-/// destination that is named twice gets a second descriptor of the same socket.
+/// Opens a socket at each of these addresses, which then lead to this sandbox. The unspecified
+/// address means that the socket listens on that port of every address. In that case, the last
+/// descriptor is the socket for names (see `open_network.rs`). Runs with privileges, so ports below
+/// 1024 work. A destination that is named twice gets a second descriptor of the same socket.
 pub(crate) fn egress_listeners(sockets: &[Listen]) -> Result<Vec<OwnedFd>, Failure> {
     let is_open = sockets.iter().any(Listen::is_for_any_host);
     let mut opened: Vec<OwnedFd> = Vec::with_capacity(sockets.len() + usize::from(is_open));
@@ -71,7 +72,8 @@ pub(crate) fn egress_listeners(sockets: &[Listen]) -> Result<Vec<OwnedFd>, Failu
         }
         if !address.ip().is_loopback() && !address.ip().is_unspecified() {
             if address.is_ipv6() {
-                // New namespaces inherit the switch from the host. If this fails, so does the route.
+                // New namespaces inherit this switch from the host. If the switch cannot be set,
+                // adding the route fails too and reports the error.
                 let _ = std::fs::write("/proc/sys/net/ipv6/conf/lo/disable_ipv6", "0");
             }
             local_routes::deliver(Some(address.ip()))
@@ -95,10 +97,10 @@ pub(crate) fn egress_listeners(sockets: &[Listen]) -> Result<Vec<OwnedFd>, Failu
     Ok(opened)
 }
 
-/// Listens at an address that leads here although no interface has it. IPv4 permits that wherever
-/// there is a route; IPv6 has to be asked for it.
+/// Listens at an address that leads here although no interface has it. IPv4 permits this wherever
+/// there is a route, but IPv6 only with the option `IPV6_FREEBIND`.
 fn listen_v6(address: SocketAddrV6, transport: Transport) -> io::Result<OwnedFd> {
-    /// `IPV6_FREEBIND` of Linux.
+    /// Linux's `IPV6_FREEBIND`.
     const FREE_BIND: libc::c_int = 78;
     let name = libc::sockaddr_in6 {
         sin6_family: libc::AF_INET6 as libc::sa_family_t,

@@ -1,20 +1,20 @@
 //! Messages with descriptors over sequenced-packet Unix sockets.
 //!
-//! One message is one `sendmsg`, which carries descriptors as SCM_RIGHTS. Sizes are bounded by the
-//! caller's buffer; a longer message is an error and is never truncated.
+//! One message is one `sendmsg`, which carries descriptors as SCM_RIGHTS. The caller's buffer
+//! bounds the size. A longer message is an error and is never truncated.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Descriptors in one message at most (the kernel's own limit is 253).
+/// Most descriptors in one message. The kernel's own limit is 253.
 pub(crate) const FDS_MAX: usize = 64;
 
 #[repr(C, align(8))]
 struct Control([u8; 24 + FDS_MAX * 4 + 8]);
 
-/// Sends `bytes` and `fds` as one message. Blocks unless `flags` or the socket say otherwise; a
-/// closed peer causes an error, never a signal.
+/// Sends `bytes` and `fds` as one message. Blocks unless `flags` or the socket say otherwise. If
+/// the peer has closed its end, this returns an error and never causes a signal.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -63,8 +63,8 @@ pub(crate) fn send(
     }
 }
 
-/// Receives one message: its length in `buffer` and its descriptors (close-on-exec). Length 0
-/// without descriptors means that the peer has closed.
+/// Receives one message: its length in `buffer` and its descriptors (close-on-exec). A length of 0
+/// without descriptors means that the peer has closed its end.
 pub(crate) fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],

@@ -1,5 +1,5 @@
-//! The network of a function that may reach any host: every address leads to this sandbox's own
-//! listeners, and the node connects to the address that the function asked for.
+//! The network of a function that may reach any host. Every address leads to the sandbox's own
+//! listeners, and the node then connects to the address for which the function asked.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
@@ -8,15 +8,15 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use crate::step::{Failure, StepName};
 use crate::{local_routes, sys};
 
-/// Where programs look up the addresses of names. It is the first address that is not used for a
+/// The address at which programs resolve names. It is the first address that does not stand for a
 /// destination.
 pub(crate) const NAME_SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 77, 0, 1), 53);
 
-/// Connections that wait to be accepted; the same number as in the standard library.
+/// Most connections that wait to be accepted. The standard library uses the same number.
 pub(crate) const BACKLOG: libc::c_int = 128;
 
-/// Delivers every IPv4 address to this network namespace, and opens the socket for looking up
-/// names. Needs the rights of a namespace's owner, as listening below port 1024 does.
+/// Delivers packets for every IPv4 address to this network namespace, and opens the socket for
+/// looking up names. Needs the rights of the namespace's owner, as listening below port 1024 does.
 pub(crate) fn open() -> Result<OwnedFd, Failure> {
     local_routes::deliver(None).step("deliver every address to the sandbox")?;
     let names = UdpSocket::bind(NAME_SERVER).step("open the socket for names")?;
@@ -24,7 +24,7 @@ pub(crate) fn open() -> Result<OwnedFd, Failure> {
     Ok(OwnedFd::from(names))
 }
 
-/// Listens on a port of every address. Listeners of single addresses on the same port have
+/// Listens on a port of every address. On the same port, listeners for single addresses take
 /// precedence.
 pub(crate) fn listen(address: SocketAddrV4) -> io::Result<TcpListener> {
     let name = libc::sockaddr_in {

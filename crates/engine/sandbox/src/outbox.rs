@@ -1,10 +1,10 @@
-//! The frames that a worker for programs has not sent yet, and their bound.
+//! The frames that a worker for programs has not sent yet, and the limit on them.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use mote_core::wire::{self, FLAG_END, FrameKind, WorkerError};
 
-/// When this many bytes are unsent, programs are no longer read.
+/// While more than this many bytes are unsent, programs are not read.
 pub(crate) const OUTBOX_BYTES_MAX: usize = 1 << 20;
 
 /// Appends an ERROR that ends its stream.
@@ -13,7 +13,7 @@ pub(crate) fn put_error(outbox: &mut Vec<u8>, stream: u32, error: &WorkerError) 
     wire::put_frame(outbox, FrameKind::Error, FLAG_END, stream, &payload);
 }
 
-/// Reports that body bytes of a stream have been taken.
+/// Reports that body bytes of a stream have been consumed.
 pub(crate) fn put_credit(outbox: &mut Vec<u8>, stream: u32, bytes: usize) {
     if bytes > 0 {
         let bytes = (bytes as u32).to_le_bytes();

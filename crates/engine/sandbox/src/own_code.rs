@@ -1,8 +1,8 @@
-//! A copy of a function's code that the instance may write to.
+//! A copy of a function's code to which the instance may write.
 //!
-//! It lies on the tmpfs of `/tmp`, so that both share one quota and end with the instance. The copy
-//! belongs to the instance's user, and nothing of it leads back to the original: links stay links,
-//! and what is no file, folder or link is left out.
+//! The copy lies on the tmpfs of `/tmp`. Both therefore share one quota and vanish with the
+//! instance. The copy belongs to the instance's user, and nothing in it leads back to the original:
+//! links stay links, and everything except files, folders and links is left out.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -12,18 +12,18 @@ use std::path::Path;
 
 use crate::sys;
 
-/// Where the copy lies, below `/tmp`.
+/// The location of the copy below `/tmp`.
 pub(crate) const PLACE: &std::ffi::CStr = c".function";
-/// The same, from the root.
+/// The location of the copy below the root.
 pub(crate) const PATH: &std::ffi::CStr = c"tmp/.function";
-/// Most files and folders that are copied. More would delay each start by more than 100 ms.
+/// Most files and folders to copy. More would delay each start by more than 100 ms.
 const ENTRIES_MAX: u32 = 4_096;
-/// Folders nested deeper than this are refused, as in packages.
+/// Folders nested deeper than this are refused, as in an installation of packages.
 const DEPTH_MAX: u32 = 200;
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Fails with `EFBIG` if a copy of this folder would take more than half of the quota of `/tmp`: the
-/// function needs room for what it writes.
+/// Fails with `EFBIG` if a copy of this folder would take more than half of the quota of `/tmp`.
+/// The other half is left for what the function writes.
 pub(crate) fn measure(code: &Path, tmp_bytes: u64) -> io::Result<()> {
     let too_large = || io::Error::from_raw_os_error(libc::EFBIG);
     let mut bytes = tmp_bytes / 2;
@@ -33,7 +33,7 @@ pub(crate) fn measure(code: &Path, tmp_bytes: u64) -> io::Result<()> {
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
             let meta = entry.metadata()?;
-            // A page is the least that a file takes.
+            // Even the smallest file takes a page.
             let taken = meta.len().next_multiple_of(4096);
             bytes = bytes.checked_sub(taken).ok_or_else(too_large)?;
             entries = entries.checked_sub(1).ok_or_else(too_large)?;
@@ -48,7 +48,7 @@ pub(crate) fn measure(code: &Path, tmp_bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies the content of a folder that was [measured](measure) into an open, empty one.
+/// Copies the content of a folder that was [measured](measure) into an open, empty folder.
 pub(crate) fn copy(from: &Path, to: BorrowedFd<'_>, owner: Option<(u32, u32)>) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
@@ -65,7 +65,7 @@ pub(crate) fn copy(from: &Path, to: BorrowedFd<'_>, owner: Option<(u32, u32)>) -
             let folder = sys::openat(Some(to), &name, flags, 0)?;
             copy(&path, folder.as_fd(), owner)?;
         } else if kind.is_file() {
-            // Without the bits that change a user or group.
+            // The bits that change a user or group are not copied.
             let mode = meta.permissions().mode() & 0o777 | 0o600;
             let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_NOFOLLOW;
             let file = sys::openat(Some(to), &name, flags, mode as libc::mode_t)?;
@@ -78,7 +78,7 @@ pub(crate) fn copy(from: &Path, to: BorrowedFd<'_>, owner: Option<(u32, u32)>) -
     Ok(())
 }
 
-/// Copies the bytes that the file had when it was counted.
+/// Copies as many bytes as the file had when it was measured.
 fn copy_bytes(from: &Path, to: &OwnedFd, length: u64) -> io::Result<()> {
     let mut from = File::open(from)?.take(length);
     let mut piece = vec![0; PIECE_BYTES.min(length as usize)];
@@ -94,7 +94,7 @@ fn copy_bytes(from: &Path, to: &OwnedFd, length: u64) -> io::Result<()> {
     }
 }
 
-/// Gives an entry to the instance's user. `None` where this process is that user.
+/// Gives an entry to the instance's user. `owner` is `None` if this process is already that user.
 pub(crate) fn own(
     folder: BorrowedFd<'_>,
     name: &std::ffi::CStr,

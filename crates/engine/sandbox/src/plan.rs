@@ -1,8 +1,9 @@
 //! The messages from the daemon to the child that becomes an instance, and the child's answers.
 //!
-//! The daemon decides everything (paths, uid, cgroups, limits); the child only carries it out. It
-//! receives two messages of JSON: a [`Preparation`] before it is known which program it will run,
-//! behind a fixed prefix that the zygote itself reads, and a [`Plan`] when an instance is needed.
+//! The daemon decides everything (paths, uid, cgroups, limits). The child only carries it out. The
+//! child receives two messages of JSON. The first is a [`Preparation`], sent before it is known
+//! which program the child will run. The zygote itself reads only a fixed prefix of it. The second
+//! is a [`Plan`], sent when an instance is needed.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use crate::config::Layer;
 use crate::proc_files::Machine;
 
-/// Bytes of one plan at most; longer environments and egress lists are refused.
+/// Most bytes of one plan. Environments and egress lists that need more are refused.
 pub(crate) const PLAN_BYTES_MAX: usize = 160 << 10;
-/// Bytes of one preparation at most: a handful of paths.
+/// Most bytes of one preparation, which contains only a handful of paths.
 pub(crate) const PREPARATION_BYTES_MAX: usize = 32 << 10;
 /// Fixed prefix of a preparation: clone flags u64, little-endian.
 pub(crate) const PREFIX_BYTES: usize = 8;
@@ -25,11 +26,11 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 8 << 10;
 /// How the instance is run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Program {
-    /// Keep one process running and do nothing else.
+    /// Pid 1 keeps one process running and does nothing else.
     Shim { argv: Vec<String> },
-    /// Speak the worker protocol, one process per invocation.
+    /// Pid 1 speaks the worker protocol and starts one process per invocation.
     PerInvocation { argv: Vec<String> },
-    /// Keep one process running and open connections to its port on request.
+    /// Pid 1 keeps one process running, and opens connections to its port on request.
     Server { argv: Vec<String>, port: u16 },
 }
 
@@ -53,10 +54,10 @@ pub(crate) struct Bind {
     pub(crate) writable: bool,
 }
 
-/// The files an instance sees.
+/// The files that an instance sees.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct RootPlan {
-    /// Binds in order.
+    /// Binds, in the order in which they are mounted.
     pub(crate) binds: Vec<Bind>,
     /// Symbolic links: absolute path inside, target.
     pub(crate) links: Vec<(PathBuf, PathBuf)>,
@@ -64,8 +65,8 @@ pub(crate) struct RootPlan {
     pub(crate) files: Vec<(PathBuf, String)>,
     /// Empty folders on which other folders are mounted later.
     pub(crate) folders: Vec<PathBuf>,
-    /// The content of the files of /proc that are not about processes; without it these files do
-    /// not exist.
+    /// The facts for those files of /proc that are not about processes. Without them, these files
+    /// do not exist.
     pub(crate) machine: Option<Machine>,
     pub(crate) tmp_bytes: u64,
     /// A copy of the code that the instance may write to.
@@ -77,26 +78,27 @@ pub(crate) struct RootPlan {
 pub(crate) struct OwnCode {
     /// The code on the host; `None` if it is not known yet.
     pub(crate) source: Option<PathBuf>,
-    /// Where the copy is seen.
+    /// The path of the copy inside the sandbox.
     pub(crate) target: PathBuf,
-    /// The owner of the copy; `None` for the user of this process.
+    /// The owner of the copy; `None` if it is the user of this process.
     pub(crate) owner: Option<(u32, u32)>,
     pub(crate) tmp_bytes: u64,
 }
 
-/// The work of a child before it is given an instance: namespaces and cgroups, the slow part.
+/// The part of a child's work that is done before the child is given an instance: namespaces and
+/// cgroups, which are the slow part.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Preparation {
     /// Layers left out; zero outside tests.
     pub(crate) without: u32,
-    /// The user and group of a daemon that is an ordinary user. The child maps them in a user
-    /// namespace of its own. Inside that namespace no process can find out its ids on the host.
+    /// The user and group of a daemon that is an ordinary user. The child maps them in its own user
+    /// namespace. Inside that namespace, no process can find out its ids on the host.
     pub(crate) mapped: Option<(u32, u32)>,
     /// Cgroup directories to create and enter, absolute paths on the host.
     pub(crate) cgroups: Vec<PathBuf>,
 }
 
-/// One cgroup directory, already entered, whose values are to be written.
+/// One cgroup directory that the child has already entered, and the values to write there.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct CgroupDir {
     /// Absolute path on the host.
@@ -114,7 +116,7 @@ pub(crate) struct Plan {
     pub(crate) rootless: bool,
     /// Whether user namespaces are available.
     pub(crate) userns: bool,
-    /// The host's user and group id of this instance.
+    /// The instance's user and group id on the host.
     pub(crate) host_ids: (u32, u32),
     /// Limits to write.
     pub(crate) cgroups: Vec<CgroupDir>,
@@ -123,28 +125,29 @@ pub(crate) struct Plan {
     pub(crate) env: Vec<(String, String)>,
     /// Working folder inside.
     pub(crate) work_dir: PathBuf,
-    /// Private memory of each process in bytes, where no memory controller counts.
+    /// Most private memory of each process in bytes, for machines without a memory controller.
     pub(crate) data_bytes: Option<u64>,
     /// Largest file that the program may write, in bytes (package installation only).
     pub(crate) file_bytes: Option<u64>,
-    /// Processes per uid. The pids controller counts them too, but refuses a fork only after the
-    /// kernel has copied the parent. This limit refuses before the copy, which is the expensive
-    /// part of a fork bomb.
+    /// Most processes of the instance's uid. The pids controller counts them too, but refuses a
+    /// fork only after the kernel has copied the parent. This limit refuses before that copy, which
+    /// is the expensive part of a fork bomb.
     pub(crate) processes: u64,
-    /// The sockets inside for connections and datagrams to other hosts.
+    /// The sockets inside that stand for connections and datagrams to other hosts.
     pub(crate) egress: Vec<Listen>,
 }
 
 /// A socket inside that stands for a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Listen {
-    /// A loopback address, the destination's own, or the unspecified one for every host.
+    /// A loopback address, the destination's own address, or the unspecified address for every
+    /// host.
     pub(crate) address: SocketAddr,
     pub(crate) transport: Transport,
 }
 
 impl Listen {
-    /// Whether it stands for every host.
+    /// Whether the socket stands for every host.
     pub(crate) fn is_for_any_host(&self) -> bool {
         self.address.ip().is_unspecified()
     }
@@ -155,7 +158,7 @@ impl Plan {
         self.without & layer as u32 == 0
     }
 
-    /// The message for a prepared child.
+    /// Encodes the message for a prepared child.
     pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
         let message = serde_json::to_vec(self)?;
         if message.len() > PLAN_BYTES_MAX {
@@ -173,7 +176,8 @@ impl Preparation {
         self.without & layer as u32 == 0
     }
 
-    /// Flags for clone3: every namespace in one call, the user namespace first when rootless.
+    /// Flags for clone3: all namespaces in one call. A rootless daemon also needs the user
+    /// namespace, which the kernel makes first.
     pub(crate) fn clone_flags(&self) -> u64 {
         let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWUTS;
         if self.has(Layer::PidNamespace) {
@@ -191,7 +195,7 @@ impl Preparation {
         flags as u32 as u64
     }
 
-    /// The message for the zygote.
+    /// Encodes the message for the zygote.
     pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
         let mut message = self.clone_flags().to_le_bytes().to_vec();
         serde_json::to_writer(&mut message, self)?;
@@ -202,20 +206,21 @@ impl Preparation {
     }
 }
 
-/// What a prewarmed instance receives when it becomes an instance of a function, with paths as seen
-/// from its root.
+/// What a prewarmed instance receives when it becomes an instance of a function. Paths are as seen
+/// from the instance's root.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Assignment {
-    /// Binds in order; each target is an empty folder of the composed root.
+    /// Binds, in the order in which they are mounted. Each target is an empty folder of the
+    /// composed root.
     pub(crate) binds: Vec<Bind>,
-    /// A copy to make; its target is an empty folder that the instance may write to.
+    /// A copy to make. Its target is an empty folder to which the instance may write.
     pub(crate) own_code: Option<OwnCode>,
     /// A generated file and its new text.
     pub(crate) file: Option<(PathBuf, String)>,
 }
 
 impl Assignment {
-    /// The message for the zygote.
+    /// Encodes the message for the zygote.
     pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
         // An assignment needs no new namespaces.
         let mut message = 0u64.to_le_bytes().to_vec();
@@ -227,21 +232,21 @@ impl Assignment {
     }
 }
 
-/// What happened to an instance, as reported over its status socket.
+/// An event in an instance's life, reported over its status socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
-    /// From the zygote, with a pidfd: the process exists.
+    /// From the zygote, together with a pidfd: the process exists.
     Cloned { pid: i32 },
-    /// The child is in its namespaces and cgroups and waits for a plan; the message carries its
-    /// mount namespace.
+    /// The child is in its namespaces and cgroups and waits for a plan. The message carries the
+    /// child's mount namespace.
     PreparedChild,
-    /// A prewarmed instance has its folders.
+    /// A prewarmed instance has received its folders.
     Assigned,
-    /// A step failed and the instance is gone.
+    /// A step failed, and the instance is gone.
     Failed { step: String, errno: i32 },
-    /// The program could not be executed and the instance is gone.
+    /// The program could not be executed, and the instance is gone.
     NotExecuted { program: String, errno: i32 },
-    /// The program was executed; the message carries the egress listeners.
+    /// The program was executed. The message carries the egress listeners.
     Started,
     /// The program ended with this wait status.
     Ended { wait_status: i32 },

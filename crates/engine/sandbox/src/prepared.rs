@@ -1,9 +1,9 @@
-//! Children that wait for an instance: already in their namespaces and cgroups.
+//! Children that wait for an instance and are already in their namespaces and cgroups.
 //!
-//! Joining cgroups takes the kernel most of the time of a start, and that time is spent waiting,
-//! not working. A few children therefore prepare before they are needed; each is used once, and
-//! replaced after the start that took it. When no child is prepared, a start makes its own and is
-//! only slower.
+//! Joining cgroups takes most of the time of a start, and the kernel spends that time waiting, not
+//! working. A few children therefore prepare before they are needed. Each is used once, and is
+//! replaced after the start that took it. If no child is prepared, a start makes its own child and
+//! only takes longer.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,23 +13,23 @@ use tokio::io::unix::AsyncFd;
 
 use crate::cleanup::Unstarted;
 
-/// Children prepared at once: enough for functions that call each other. Each one uses a quarter of
-/// a megabyte, kernel memory included, while it waits.
+/// Number of children that are kept prepared: enough for functions that call each other. While it
+/// waits, each uses a quarter of a megabyte, kernel memory included.
 pub(crate) const PREPARED: usize = 2;
 
-/// A child in its namespaces and cgroups. Dropping it ends it and removes its cgroups.
+/// A child in its namespaces and cgroups. Dropping this ends the child and removes its cgroups.
 pub(crate) struct PreparedChild {
-    /// Receives the plan and reports the result. It is closed first, which ends the child.
+    /// Receives the plan and reports the result. This field is dropped first, which ends the child.
     pub(crate) status: AsyncFd<OwnedFd>,
     /// The child's process id on the host, and a descriptor of the process.
     pub(crate) init: i32,
     pub(crate) pidfd: OwnedFd,
-    /// Its mount namespace.
+    /// The child's mount namespace.
     pub(crate) mounts: OwnedFd,
     pub(crate) cleanup: Unstarted,
 }
 
-/// The prepared children of one backend, all alike.
+/// The prepared children of one backend. All are alike.
 #[derive(Default)]
 pub(crate) struct Pool {
     state: Mutex<State>,
@@ -55,7 +55,8 @@ impl Pool {
         begin
     }
 
-    /// Adds one child, or ends the filling when it could not be made. True while more are needed.
+    /// Adds one child, or ends the filling if the child could not be made. Returns true while more
+    /// are needed.
     pub(crate) fn add(&self, prepared: Option<PreparedChild>) -> bool {
         let mut state = self.lock();
         let made = prepared.is_some();
@@ -80,7 +81,8 @@ impl Pool {
     }
 }
 
-/// Whether this error of handing over a plan means that the child died while it waited.
+/// Whether this error, which occurred while a plan was handed over, means that the child died while
+/// it waited.
 pub(crate) fn has_died(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
@@ -90,7 +92,7 @@ impl PreparedChild {
         self.status.get_ref().as_fd()
     }
 
-    /// Hands over the plan with the inner ends of channel and output.
+    /// Hands over the plan together with the inner ends of the channel and the output.
     pub(crate) fn send(&self, plan: &[u8], inside: &[OwnedFd; 2]) -> io::Result<()> {
         use std::os::fd::AsRawFd;
         let fds = [inside[0].as_raw_fd(), inside[1].as_raw_fd()];

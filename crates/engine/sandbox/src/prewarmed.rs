@@ -1,9 +1,9 @@
-//! Prewarmed programs: each becomes an instance of the next function that needs a program of its
+//! Prewarmed programs. Each becomes an instance of the next function that needs a program of its
 //! kind.
 //!
-//! The start of an interpreter takes most of a cold start, and until it has loaded a function,
-//! every instance of it is the same. A few are therefore brought up before they are needed, in
-//! complete sandboxes that lack only the function's folders (`assignment`). Each becomes an
+//! Starting an interpreter takes most of a cold start, and until it has loaded a function, all
+//! instances of the same interpreter are alike. A few are therefore started before they are needed,
+//! in complete sandboxes that lack only the function's folders (`assignment`). Each becomes an
 //! instance of one function, once.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -29,7 +29,7 @@ struct State {
 }
 
 impl PrewarmedPool {
-    /// Replaces the list of wanted programs; programs that are no longer on it are ended.
+    /// Replaces the list of wanted programs. Programs that are no longer on the list are ended.
     pub(crate) fn want(&self, wanted: Vec<Prewarmed>) {
         let mut state = self.lock();
         if state.closed {
@@ -45,14 +45,15 @@ impl PrewarmedPool {
         }
         state.up = kept;
         drop(state);
-        // Dropping them ends them. This happens outside the lock, because it closes sockets and
-        // starts clean-ups.
+        // Dropping the programs ends them. This happens outside the lock, because it closes sockets
+        // and starts clean-ups.
         drop(ended);
     }
 
-    /// A living program that can become an instance of `request`, together with the request it was
-    /// brought up for. Programs that are still coming up are not considered: a new one with a full
-    /// share of the processor is ready before them (about 90 ms compared with 300 ms in a burst).
+    /// Takes a living program that can become an instance of `request`, together with the request
+    /// for which it was brought up. Programs that are still starting are not considered, because a
+    /// new one with a full share of the processor is ready before them (about 90 ms compared with
+    /// 300 ms in a burst).
     pub(crate) fn take(&self, request: &InstanceRequest) -> Option<(InstanceRequest, Running)> {
         let mut state = self.lock();
         let mut dead = Vec::new();
@@ -61,7 +62,7 @@ impl PrewarmedPool {
                 break None;
             };
             let found = state.up.swap_remove(at);
-            // The only thing that its pid 1 can still report is its end.
+            // Anything that its pid 1 has to report can only be its end.
             if !is_readable(found.1.prepared.status_fd()) {
                 break Some(found);
             }
@@ -72,7 +73,7 @@ impl PrewarmedPool {
         taken
     }
 
-    /// Whether the caller must bring programs up until [`PrewarmedPool::next`] returns `None`.
+    /// Whether the caller must bring up programs until [`PrewarmedPool::next`] returns `None`.
     pub(crate) fn begin_filling(&self) -> bool {
         let mut state = self.lock();
         let begin = !state.filling && state.missing().is_some();
@@ -88,7 +89,7 @@ impl PrewarmedPool {
         missing
     }
 
-    /// Ends the filling after a failure; the next change of the pool tries again.
+    /// Ends the filling after a failure. The next change of the pool tries again.
     pub(crate) fn give_up(&self) {
         self.lock().filling = false;
     }

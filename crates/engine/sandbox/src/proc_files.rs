@@ -1,9 +1,9 @@
-//! The few files of /proc that an instance can read, apart from those of processes.
+//! The few files of /proc that an instance can read, other than those about processes.
 //!
-//! Programs learn from them how much memory and how many processors they have. The texts are made
-//! here, with the instance's own limits. The only facts of the host are the number of processors
-//! and the second in which the machine was booted, and both can be read with system calls that
-//! every program needs. Pure, except for [`Machine::look`].
+//! These files tell programs how much memory and how many processors they have. The texts are
+//! generated here, with the instance's own limits. They reveal only two facts about the host: the
+//! number of processors, and the second in which the machine was booted. Both can also be read with
+//! system calls that every program needs. Pure, except for [`Machine::look`].
 
 use std::path::PathBuf;
 
@@ -11,25 +11,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::sys;
 
-/// Where the texts lie in an instance's root. They are mounted over the files of /proc.
+/// The folder of the texts in an instance's root. They are mounted over the files of /proc.
 pub(crate) const DIR: &str = "/var/lib/proc";
-/// The file whose text depends on the limits.
+/// The file whose text depends on the instance's limits.
 const MEMORY: &str = "meminfo";
 
 /// The facts about the machine that the texts show.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Machine {
-    /// Processors that an instance may use.
+    /// The number of processors that an instance may use.
     pub(crate) processors: usize,
-    /// When the machine was booted, in seconds since 1970. The start times of an instance's
-    /// processes are counted from then.
+    /// The time at which the machine was booted, in seconds since 1970. The kernel counts the start
+    /// times of processes from then on.
     pub(crate) booted_s: u64,
-    /// The memory limit of the instance; without it the texts do not show memory.
+    /// The memory limit of the instance. Without it, the texts do not show memory.
     pub(crate) memory_bytes: Option<u64>,
 }
 
 impl Machine {
-    /// Asks the kernel. Does not block.
+    /// Asks the kernel for the facts. Does not block.
     pub(crate) fn look(memory_bytes: Option<u64>) -> Self {
         Self { processors: sys::processors(), booted_s: sys::booted_s(), memory_bytes }
     }
@@ -46,12 +46,12 @@ pub(crate) fn texts(machine: Machine) -> Vec<(&'static str, String)> {
     texts
 }
 
-/// The generated file that shows an instance its memory, and the text of that file.
+/// The generated file that shows an instance its memory: path and text.
 pub(crate) fn memory_file(bytes: u64) -> (PathBuf, String) {
     (PathBuf::from(DIR).join(MEMORY), meminfo(bytes))
 }
 
-/// All of the limit counts as free: the file is written once, before the program runs.
+/// The file shows the whole limit as free, because it is written once, before the program runs.
 fn meminfo(bytes: u64) -> String {
     const NONE: [&str; 11] = [
         "Buffers",
@@ -89,7 +89,8 @@ fn cpuinfo(processors: usize) -> String {
     (0..processors).map(one).collect()
 }
 
-/// The times of processors are 0: those of the host would reveal the activity of others.
+/// The file shows all processor times as 0, because those of the host would reveal the activity of
+/// others.
 fn stat(machine: Machine) -> String {
     const TIMES: &str = " 0 0 0 0 0 0 0 0 0 0\n";
     let mut text = format!("cpu {TIMES}");

@@ -1,4 +1,4 @@
-//! One program running for one invocation: its pipes, its answer so far, its end.
+//! One program that runs for one invocation: its pipes, its answer so far, and its end.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -22,41 +22,41 @@ use crate::outbox::{OUTBOX_BYTES_MAX, put_credit, put_error, raw};
 use crate::spawn::{Child, Command, Stdio};
 use crate::sys;
 
-/// The kernel accepts no longer argument; a longer line is passed on stdin only.
+/// The longest argument that the kernel accepts. A longer line is passed on stdin only.
 const ARGUMENT_BYTES_MAX: usize = 128 << 10;
-/// An answer whose first byte is older than this is no longer held back until the program ends.
+/// An answer is held back until the program ends, but not once its first byte is older than this.
 const SOON_NS: u64 = 100_000_000;
-/// Bytes of status and header lines at most; the rest is ignored.
+/// Most bytes of status and header lines. Any further bytes are ignored.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 const STATUS_DEFAULT: u16 = 200;
-/// LOG sources and level of the program's output.
+/// Source and level of a program's output in LOG frames.
 pub(crate) const LOG_STDOUT_INFO: [u8; 2] = [1, 2];
 pub(crate) const LOG_STDERR_INFO: [u8; 2] = [2, 2];
-/// The longest result of an action. The lines that the action prints before its result are the log.
+/// The longest result of an action. The lines that the action prints before the result are the log.
 const RESULT_BYTES_MAX: usize = 2 << 20;
 
 /// A request body that is being written to stdin.
 pub(crate) struct Input {
     chunks: VecDeque<Bytes>,
     pub(crate) ended: bool,
-    /// The line that an action is called with, in place of the body.
+    /// The line with which an action is called, in place of the body.
     pub(crate) line: Option<String>,
 }
 
 impl Input {
-    /// An empty input; `ended` says that nothing follows.
+    /// An empty input. `ended` says that no bytes follow.
     pub(crate) fn empty(ended: bool) -> Self {
         Self { chunks: VecDeque::new(), ended, line: None }
     }
 
-    /// A complete input that was made here.
+    /// A complete input whose text was made by this module.
     fn whole(text: String) -> Self {
         let mut input = Self::empty(false);
         input.push(Bytes::from(text), true);
         input
     }
 
-    /// Joins all bytes that follow `first`.
+    /// Joins `first` and all bytes of the input after it.
     pub(crate) fn behind(&self, first: &[u8]) -> Vec<u8> {
         let rest = self.chunks.iter().flat_map(|chunk| chunk.iter());
         first.iter().chain(rest).copied().collect()
@@ -77,7 +77,7 @@ pub(crate) struct Run {
     wait_status: Option<i32>,
     cancelled: bool,
     input: Input,
-    /// Bytes at the head of `input` that arrived inside INVOKE and earn no credit.
+    /// Bytes at the beginning of `input` that arrived inside INVOKE. They earn no credit.
     inline_left: usize,
     stdin: Option<OwnedFd>,
     stdout: Option<OwnedFd>,
@@ -89,23 +89,23 @@ pub(crate) struct Run {
     /// Whether RESULT has been sent.
     answered: bool,
     window: u32,
-    /// Bytes read from stdout.
+    /// Number of bytes that were read from stdout.
     written: usize,
     /// Whether the start of the program has been logged.
     announced: bool,
     entered_ns: u64,
     first_output_ns: Option<u64>,
     contract: Contract,
-    /// Media type that the contract prescribes.
+    /// The media type that the contract prescribes.
     content_type: Option<Vec<u8>>,
-    /// The state of reading stdout, if the program is an action.
+    /// The state of reading stdout. Only actions have it.
     action: Option<ActionOutput>,
-    /// The rest of an answer that was known as a whole.
+    /// The rest of an answer that was complete before it was sent.
     delivery: Option<Delivery>,
 }
 
-/// Adds the invocation to the address of the node's services, if there is one, so that a program
-/// need not name it with each request.
+/// Adds the invocation's id to the address of the node's services, if there is one. The program
+/// then does not have to send the id with each request.
 fn name_invocation(env: &mut [CString], id: u128) {
     let prefix = format!("{URL_VARIABLE}=http://{}:{SERVICES_PORT}/", OWN_FRONT.0);
     if let Some(one) = env.iter_mut().find(|one| one.as_bytes().starts_with(prefix.as_bytes())) {
@@ -114,9 +114,10 @@ fn name_invocation(env: &mut [CString], id: u128) {
     }
 }
 
-/// The output of an OpenWhisk action: lines of the log, of which the last is the result.
+/// The output of an OpenWhisk action. Its lines are the log, except for the last, which is the
+/// result.
 struct ActionOutput {
-    /// The call came through the platform's API, which reads results as they are.
+    /// Whether the call came through the platform's API, which reads results unchanged.
     raw: bool,
     lines: LogLines,
 }
@@ -164,7 +165,7 @@ impl Run {
             error: Some(error.as_raw_fd()),
             extra: Some(head_write.as_raw_fd()),
         };
-        // If there is no body, stdin is /dev/null, which pid 1 has as its stdin anyway.
+        // If there is no body, stdin is /dev/null, which pid 1 has as its own stdin.
         let has_body = !(input.ended && input.chunks.is_empty());
         let stdin = if has_body { Some(sys::pipe()?) } else { None };
         if let Some((read, _)) = &stdin {
@@ -217,12 +218,12 @@ impl Run {
         &mut self.input
     }
 
-    /// Whether no more of the request body will arrive.
+    /// Whether the request body is complete.
     pub(crate) fn input_complete(&self) -> bool {
         self.input.ended
     }
 
-    /// The rest of the answer after the program's end.
+    /// Takes the rest of the answer that remains after the program's end.
     pub(crate) fn take_delivery(&mut self) -> Option<Delivery> {
         self.delivery.take()
     }
@@ -233,8 +234,8 @@ impl Run {
 
     pub(crate) fn ended(&mut self, wait_status: i32) {
         self.wait_status = Some(wait_status);
-        // Processes that the program left running would count against the instance, although no
-        // invocation needs them.
+        // Processes that the program left running would count against the instance's limits,
+        // although no invocation needs them.
         self.child.kill_group();
     }
 
@@ -266,7 +267,7 @@ impl Run {
         }
     }
 
-    /// Milliseconds until a held-back answer must be sent.
+    /// Milliseconds until an answer that is held back must be sent.
     pub(crate) fn flush_due_ms(&self, now_ns: u64) -> Option<i32> {
         let waits = !self.answered && !self.contract.holds_answer();
         let first = self.first_output_ns.filter(|_| waits)?;
@@ -274,9 +275,10 @@ impl Run {
         Some((left / 1_000_000) as i32 + 1)
     }
 
-    /// Moves all bytes that can be moved without waiting. True when the stream has ended.
+    /// Moves all bytes that can be moved without waiting. Returns true once the stream has ended.
     pub(crate) fn pump(&mut self, outbox: &mut Vec<u8>, now_ns: u64) -> bool {
-        // The pipe is read after the end was noticed, so a pipe that is empty now stays empty.
+        // The program's end was noticed before the pipe is read. If the pipe is empty now, it stays
+        // empty.
         let over = self.wait_status.is_some();
         self.pump_stdin(outbox);
         if outbox.len() >= OUTBOX_BYTES_MAX {
@@ -312,7 +314,8 @@ impl Run {
                     Ok(put) => put,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(_) => {
-                        // The program reads no more, so the rest is taken and dropped.
+                        // The program no longer reads, so the rest of the body is consumed and
+                        // dropped.
                         self.stdin = None;
                         continue;
                     }
@@ -382,7 +385,7 @@ impl Run {
         true
     }
 
-    /// Reads an action's lines. A line belongs to the log once another line has followed it.
+    /// Reads the lines of an action. A line belongs to the log once another line has followed it.
     fn pump_action(&mut self, outbox: &mut Vec<u8>, over: bool) -> bool {
         let Some(action) = &mut self.action else { return true };
         let body = &mut self.body;
@@ -402,7 +405,7 @@ impl Run {
         })
     }
 
-    /// Sends RESULT with the available part of the body.
+    /// Sends RESULT with the part of the body that is available.
     fn answer(&mut self, outbox: &mut Vec<u8>, end: bool) {
         self.pump_head(false);
         let (status, mut fields) = parse_head(&self.head_text);
@@ -414,7 +417,7 @@ impl Run {
         if !has_type && !body.is_empty() {
             let kind: &[u8] = match std::str::from_utf8(&body) {
                 Ok(_) => b"text/plain; charset=utf-8",
-                // The text ends within a character, and more bytes follow.
+                // The text ends within a character, but more bytes follow.
                 Err(error) if !end && error.error_len().is_none() => b"text/plain; charset=utf-8",
                 Err(_) => b"application/octet-stream",
             };
@@ -496,7 +499,8 @@ impl Run {
     }
 }
 
-/// Parses the program's output on descriptor 3: a status, and fields as a header block.
+/// Parses what the program wrote to descriptor 3: a status, and fields in the form of a header
+/// block.
 fn parse_head(text: &[u8]) -> (Option<u16>, Vec<u8>) {
     let mut status = None;
     let mut fields = Vec::new();

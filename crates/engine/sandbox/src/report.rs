@@ -1,4 +1,4 @@
-//! The report of what this machine can enforce, in words for the user.
+//! The report of what this machine can enforce, worded for the user.
 
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
@@ -9,12 +9,12 @@ use crate::plan::Preparation;
 use crate::subordinate::{self, Overlap};
 use crate::sys;
 
-/// Exit statuses of the child that tries namespaces.
+/// Exit status of the child that tries namespaces: the ids could not be mapped.
 const NOT_MAPPED: i32 = 1;
-/// See [`NOT_MAPPED`].
+/// Exit status of the child that tries namespaces: `/proc` could not be mounted.
 const NOT_MOUNTED: i32 = 2;
 
-/// How well something is enforced here.
+/// How well a property is enforced on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Enforced as promised.
@@ -28,26 +28,26 @@ pub enum State {
 /// One line of the report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capability {
-    /// The name of the property, one or two words.
+    /// The name of the property, in one or two words.
     pub name: &'static str,
     /// How well it is enforced.
     pub state: State,
-    /// The means of enforcement, or the reason for its absence.
+    /// How the property is enforced, or why it is not.
     pub detail: String,
-    /// What to do about it; empty when nothing needs doing.
+    /// What the user can do about it; empty if nothing needs to be done.
     pub hint: String,
 }
 
 /// The report, for `mote doctor` and `mote up`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// The items, in the order of importance.
+    /// The items, in order of importance.
     pub items: Vec<Capability>,
 }
 
-/// Examines this machine as it appears to a daemon that this user runs and whose instances have the
-/// user ids from `uid_base` on. Reads a few small files, and creates and removes one empty cgroup
-/// per hierarchy. Takes milliseconds.
+/// Examines this machine for a daemon that this user runs and whose instances have the user ids
+/// from `uid_base` on. Reads a few small files, and creates and removes one empty cgroup per
+/// hierarchy. Takes milliseconds.
 pub fn capabilities(uid_base: u32) -> Report {
     Report { items: items(&Cgroups::shared(), uid_base) }
 }
@@ -98,7 +98,7 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
         [first, others @ ..] => format!("{first} (and {} more like it)", others.len()),
     };
     let delegate = "start it as a service with Delegate=yes, or with systemd-run --user --scope -p Delegate=yes";
-    // An ordinary user's node works without delegation, only with weaker limits.
+    // A node of an ordinary user works without delegation, but with weaker limits.
     let absent = if sys::is_root() { Missing } else { Degraded };
     match cgroups.version() {
         Version::None => add("cgroups", absent, &format!("{version}: {problems}"), delegate),
@@ -186,15 +186,15 @@ pub(crate) fn items(cgroups: &Cgroups, uid_base: u32) -> Vec<Capability> {
     items
 }
 
-/// Whether prewarmed programs can wait for a function. An ordinary user may not mount into a
-/// sandbox that is already closed. Where no memory controller counts, the limit is an rlimit of the
-/// program's own processes.
+/// Whether prewarmed programs can wait for a function. Both conditions are needed. An ordinary user
+/// may not mount into a sandbox that is already closed. Without a memory controller, the limit is
+/// an rlimit of the program's own processes, which cannot be changed later.
 pub(crate) fn prewarmed_programs(cgroups: &Cgroups) -> bool {
     sys::is_root() && cgroups.has("memory")
 }
 
-/// Whether this user may create user namespaces. This is decided by the switches that distributions
-/// have and, for an ordinary user, by a trial, which takes a millisecond once per process.
+/// Whether this user may create user namespaces. The switches of the distributions decide this. For
+/// an ordinary user, a trial is also needed, which takes a millisecond once per process.
 pub(crate) fn user_namespaces() -> Result<(), String> {
     let read = |path: &str| std::fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
     if !std::path::Path::new("/proc/self/ns/user").exists() {
@@ -216,8 +216,8 @@ pub(crate) fn user_namespaces() -> Result<(), String> {
 }
 
 /// Makes the namespaces of a sandbox in a child that ends at once. The switches alone do not decide
-/// this: in many containers the kernel refuses a fresh `/proc`, and namespaces are limited in many
-/// places.
+/// this, because in many containers the kernel refuses a fresh `/proc`, and in many places
+/// namespaces are limited.
 fn try_namespaces() -> Result<(), String> {
     let preparation =
         Preparation { without: 0, mapped: Some(sys::effective_ids()), cgroups: Vec::new() };
@@ -228,7 +228,7 @@ fn try_namespaces() -> Result<(), String> {
         (c"/proc/self/gid_map", format!("{gid} {gid} 1")),
     ];
     // SAFETY: this process may have more threads, so the child only makes system calls and never
-    // allocates: the allocator's lock may have been held by another thread.
+    // allocates, because another thread may have held the allocator's lock.
     let child = unsafe { sys::fork_into(preparation.clone_flags()) };
     match child {
         Err(error) => Err(format!("cannot create namespaces: {error}")),

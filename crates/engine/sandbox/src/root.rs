@@ -1,8 +1,8 @@
 //! The file system that an instance sees: a small read-only tmpfs with binds, and nothing else.
 //!
 //! Sources are turned into detached mounts before anything is attached, so their paths are resolved
-//! in the host's tree; from then on every step works below the descriptor of our own fresh tmpfs,
-//! where no path component is under anyone else's control.
+//! in the host's tree. From then on, every step works below the descriptor of the sandbox's own
+//! fresh tmpfs, where nobody else controls any path component.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::proc_files::{self, Machine};
 use crate::step::{Failure, StepName, is_dir};
 use crate::sys::{self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY};
 
-/// The root itself holds only mount points and a few generated files.
+/// Options of the root's own tmpfs, which holds only mount points and a few generated files.
 const ROOT_OPTIONS: &[(&std::ffi::CStr, &std::ffi::CStr)] =
     &[(c"size", c"1m"), (c"nr_inodes", c"2048"), (c"mode", c"0755")];
 /// Bytes of quota per file of /tmp. This bounds the kernel memory that a flood of empty files would
@@ -21,7 +21,8 @@ const ROOT_OPTIONS: &[(&std::ffi::CStr, &std::ffi::CStr)] =
 const TMP_BYTES_PER_INODE: u64 = 4096;
 /// Devices that hold no state of the host.
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
-/// Links in /dev; shared memory counts against the quota of /tmp.
+/// Links in /dev. The link for shared memory leads to /tmp, so shared memory counts against that
+/// quota.
 const DEV_LINKS: &[(&str, &str)] = &[
     ("dev/fd", "/proc/self/fd"),
     ("dev/stdin", "/proc/self/fd/0"),
@@ -31,13 +32,14 @@ const DEV_LINKS: &[(&str, &str)] = &[
     ("var/tmp", "/tmp"),
     ("run", "/tmp"),
 ];
-/// Their owner is root outside; [`rewrite`] must not need the right to ignore modes.
+/// Mode of generated files. Their owner is root outside, but [`rewrite`] must be able to write them
+/// without the right to ignore modes.
 const FILE_MODE: libc::mode_t = 0o644;
 const READ_ONLY: u64 = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
 
-/// Composes the root in this process's private mount namespace and moves into it.
+/// Composes the root in this process's private mount namespace, and moves into it.
 ///
-/// Returns whether the code is too large for a copy that the instance may write to.
+/// Returns whether the code is too large for a copy to which the instance may write.
 pub(crate) fn compose(plan: &RootPlan) -> Result<bool, Failure> {
     let mut mounts = Vec::with_capacity(plan.binds.len());
     for bind in &plan.binds {
@@ -48,7 +50,7 @@ pub(crate) fn compose(plan: &RootPlan) -> Result<bool, Failure> {
         let mount = sys::cstring(format!("/dev/{name}"))
             .and_then(|source| sys::open_tree(&source))
             .step(format_args!("open /dev/{name}"))?;
-        // Nodev is not set, because these are devices. Read-only applies only to their metadata.
+        // `nodev` is not set, because these are devices. Read-only affects only their metadata.
         sys::mount_setattr(
             mount.as_fd(),
             MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC,
@@ -81,9 +83,9 @@ pub(crate) fn compose(plan: &RootPlan) -> Result<bool, Failure> {
         make_parents(root, path)?;
         write_file(root, path, text)?;
     }
-    // Links are made last: until the pivot a link leads into the host's tree, and anything placed
-    // below it would be created there. Now a link in the place of a file or folder causes an error
-    // instead.
+    // Links are made last. Until the pivot, a link leads into the host's tree, and anything placed
+    // below it would be created there. In this order, a link in the place of a file or folder
+    // causes an error instead.
     for (path, target) in &plan.links {
         make_parents(root, path)?;
         let target_text = sys::cstring(target.as_os_str().as_encoded_bytes());
@@ -98,12 +100,12 @@ pub(crate) fn compose(plan: &RootPlan) -> Result<bool, Failure> {
             .step(format_args!("link /{link}"))?;
     }
     sys::pivot_into(root).step("pivot into the root")?;
-    // The root is sealed only now; the writable mounts below it keep their own attributes.
+    // The root is made read-only only now. The writable mounts below it keep their own attributes.
     seal(root)?;
     Ok(is_too_large)
 }
 
-/// The mounts that belong to the instance itself.
+/// Attaches the mounts that only this instance has.
 fn attach_own(root: BorrowedFd<'_>, plan: &RootPlan) -> Result<(), Failure> {
     let size = sys::cstring(plan.tmp_bytes.max(4096).to_string()).step("size of /tmp")?;
     let inodes = (plan.tmp_bytes / TMP_BYTES_PER_INODE).clamp(64, 65_536);
@@ -118,8 +120,8 @@ fn attach_own(root: BorrowedFd<'_>, plan: &RootPlan) -> Result<(), Failure> {
     attach_proc(root, plan.machine)
 }
 
-/// Shows a folder of /tmp at the place of the code, with a copy of the code in it. Returns whether it
-/// was too large, and is shown as it is.
+/// Shows a folder of /tmp, with a copy of the code in it, at the path of the code. Returns whether
+/// the code was too large. In that case, the original is shown read-only.
 fn attach_own_code(root: BorrowedFd<'_>, code: &OwnCode) -> Result<bool, Failure> {
     if let Some(source) = &code.source {
         match own_code::measure(source, code.tmp_bytes) {
@@ -148,9 +150,10 @@ fn attach_own_code(root: BorrowedFd<'_>, code: &OwnCode) -> Result<bool, Failure
     Ok(false)
 }
 
-/// Mounts processes, and the files that are made for this instance, by name. Nothing else of /proc
-/// can be reached: in a subset of processes, a name that no file was mounted on is not found. The
-/// subset is switched on last, because it also hides the names to mount on.
+/// Mounts /proc for processes, and covers, by name, the files that are generated for this instance.
+/// Nothing else in /proc can be reached: once /proc is limited to processes (`subset=pid`), a name
+/// on which nothing was mounted is not found. The limit is switched on last, because it also hides
+/// the names to mount on.
 fn attach_proc(root: BorrowedFd<'_>, machine: Option<Machine>) -> Result<(), Failure> {
     let (proc, context) = sys::new_changeable_mount(
         c"proc",
@@ -168,7 +171,7 @@ fn attach_proc(root: BorrowedFd<'_>, machine: Option<Machine>) -> Result<(), Fai
     sys::reconfigure(context.as_fd(), &[(c"subset", c"pid")]).step("limit /proc to processes")
 }
 
-/// Mounts `source` on a file of /proc. Nothing is mounted if the kernel does not have the file.
+/// Mounts `source` on a file of /proc. Does nothing if the kernel does not have that file.
 fn cover(root: BorrowedFd<'_>, source: &Path, name: &str) -> std::io::Result<()> {
     let mount = sys::open_tree_at(root, &relative(source)?)?;
     sys::mount_setattr(mount.as_fd(), READ_ONLY | MOUNT_ATTR_NOEXEC)?;
@@ -183,7 +186,7 @@ fn seal(root: BorrowedFd<'_>) -> Result<(), Failure> {
     sys::mount_setattr_single(root, READ_ONLY).step("make the root read-only")
 }
 
-/// Opens a folder of the host as a separate mount through which nothing can be written.
+/// Opens a folder of the host as a separate, read-only mount.
 pub(crate) fn open_bind(bind: &Bind) -> Result<OwnedFd, Failure> {
     let shown = bind.source.display();
     let mount = sys::cstring(bind.source.as_os_str().as_encoded_bytes())
@@ -195,7 +198,7 @@ pub(crate) fn open_bind(bind: &Bind) -> Result<OwnedFd, Failure> {
     Ok(mount)
 }
 
-/// What a mount shows.
+/// The kind of file that a mount shows.
 #[derive(Clone, Copy)]
 enum Shown {
     Folder,
@@ -245,8 +248,8 @@ fn write_file(root: BorrowedFd<'_>, path: &Path, text: &str) -> Result<(), Failu
         .step(format_args!("write {}", path.display()))
 }
 
-/// Replaces the text of a generated file in the root that this process is in. The root stays
-/// read-only: the file is written through a mount that no other process has.
+/// Replaces the text of a generated file in the root of this process. The root stays read-only,
+/// because the file is written through a mount that no other process has.
 pub(crate) fn rewrite(path: &Path, text: &str) -> Result<(), Failure> {
     let write = || {
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {

@@ -15,7 +15,7 @@ use crate::plan::Answer;
 use crate::prepared::PreparedChild;
 use crate::sys;
 
-/// An instance whose program runs. Dropping it ends the instance and removes its cgroups.
+/// An instance whose program runs. Dropping this ends the instance and removes its cgroups.
 pub(crate) struct Running {
     pub(crate) channel: OwnedFd,
     pub(crate) output: OwnedFd,
@@ -24,12 +24,12 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Waits for the program's first output, or its end. Call it within a runtime only.
+    /// Waits for the program's first output, or for its end. Must be called within a runtime.
     pub(crate) async fn speaks(&self) -> io::Result<()> {
         sys::watched(self.channel.try_clone()?)?.readable().await.map(drop)
     }
 
-    /// Watches the instance from now on. Call it within a runtime only.
+    /// Starts to watch the instance. Must be called within a runtime.
     pub(crate) fn into_started(
         self,
         prewarmed: bool,
@@ -47,7 +47,7 @@ impl Running {
     }
 }
 
-/// Waits for the end of one instance, reports it, and cleans up.
+/// Waits for the end of an instance, reports it, and cleans up.
 async fn watch_instance(
     pidfd: Arc<AsyncFd<OwnedFd>>,
     status: AsyncFd<OwnedFd>,
@@ -56,7 +56,8 @@ async fn watch_instance(
 ) {
     let mut exit = Exit {
         status: None,
-        // If there was no last answer, pid 1 was killed: by us, or by the kernel for memory.
+        // Without a last answer, pid 1 was killed, either by the daemon or by the kernel because of
+        // memory.
         signal: Some(libc::SIGKILL),
         out_of_memory: false,
     };
@@ -77,7 +78,8 @@ async fn watch_instance(
             };
         }
     }
-    // The status socket closes when pid 1 is exiting; the pidfd shows that its namespace is empty.
+    // The status socket closes while pid 1 is exiting. Only the pidfd shows that its namespace is
+    // empty.
     let _ = pidfd.readable().await;
     if let Some(cleanup) = cleanup {
         exit.out_of_memory = exit.status != Some(0) && cleanup.cgroup.out_of_memory();
@@ -87,7 +89,7 @@ async fn watch_instance(
 }
 
 struct Control {
-    /// The process id of its pid 1 on the host.
+    /// The process id of the instance's pid 1 on the host.
     init: i32,
     pidfd: Arc<AsyncFd<OwnedFd>>,
     cgroup: Option<InstanceCgroup>,
@@ -96,7 +98,7 @@ struct Control {
 
 impl InstanceControl for Control {
     fn kill(&self) {
-        // The only possible failure is that it has already ended.
+        // The only possible failure is that the process has already ended.
         let _ = sys::pidfd_send_signal(self.pidfd.get_ref().as_fd(), libc::SIGKILL);
     }
 
@@ -131,7 +133,8 @@ impl InstanceControl for Control {
         let mut exit = self.exit.clone();
         Box::pin(async move {
             let ended = exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
-            // The watcher is missing only when the runtime is shutting down, which kills instances.
+            // There is no watcher only while the runtime is shutting down, and that kills all
+            // instances.
             ended.unwrap_or(Exit {
                 status: None,
                 signal: Some(libc::SIGKILL),

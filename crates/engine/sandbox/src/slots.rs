@@ -1,19 +1,19 @@
-//! Numbers of living instances, which determine their user ids.
+//! Numbers of living instances. The numbers determine the instances' user ids.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mote_core::backend::StartError;
 
-/// Instances alive at once at most; each has its own uid.
+/// Most instances that may be alive at once. Each has its own uid.
 pub(crate) const SLOTS: u32 = 65_536;
 
-/// The numbers that are taken. Cloning it is cheap.
+/// The numbers that are taken. Cloning this is cheap.
 #[derive(Clone, Default)]
 pub(crate) struct Slots(Arc<Mutex<BTreeSet<u32>>>);
 
 impl Slots {
-    /// Takes the lowest free number; fails when all are taken.
+    /// Takes the lowest free number. Fails if all are taken.
     pub(crate) fn take(&self) -> Result<Slot, StartError> {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let number = (0..SLOTS)
@@ -24,7 +24,7 @@ impl Slots {
     }
 }
 
-/// The number of one living instance; it becomes free when this is dropped.
+/// The number of a living instance. The number becomes free when this is dropped.
 pub(crate) struct Slot {
     number: u32,
     slots: Slots,

@@ -1,7 +1,8 @@
-//! Starting a program from pid 1 of a sandbox, fast.
+//! Starts a program from pid 1 of a sandbox, fast.
 //!
-//! The child shares our memory until it executes (CLONE_VM | CLONE_VFORK), so nothing is copied and
-//! a failed execution is simply a value it leaves behind.
+//! The child shares this process's memory until it executes the program (CLONE_VM | CLONE_VFORK).
+//! Nothing is copied therefore, and if the execution fails, the child simply leaves the error in
+//! memory.
 
 use std::ffi::CString;
 use std::io;
@@ -10,11 +11,12 @@ use std::path::Path;
 
 use crate::sys;
 
-/// Where programs without a slash in their name are looked up when the environment has no PATH.
+/// The PATH for programs without a slash in their name, if the environment has none.
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
-/// Stack of the child until it executes; it makes only a handful of system calls.
+/// Stack of the child until it executes the program. The child makes only a handful of system
+/// calls.
 const STACK_BYTES: usize = 64 << 10;
-/// First descriptor a program must not inherit.
+/// The lowest descriptor that a program must not inherit.
 const FIRST_CLOSED_FD: libc::c_uint = 4;
 
 /// A program with its arguments, ready to be executed many times.
@@ -22,15 +24,15 @@ pub(crate) struct Command {
     shown: String,
     candidates: Vec<CString>,
     argv: Vec<CString>,
-    /// Replaces the arguments in `argv` for the next start.
+    /// The arguments for the next start, if they are not those in `argv`.
     arguments: Option<Vec<CString>>,
     env: Vec<CString>,
     stack: Vec<u8>,
     close_others: bool,
 }
 
-/// Descriptors that become the program's 0 to 3; `None` leaves the descriptor of pid 1. The given
-/// descriptors must be above 3.
+/// The descriptors that become the program's 0 to 3. For `None`, the program inherits the
+/// descriptor of pid 1. All given descriptors must be above 3.
 #[derive(Default)]
 pub(crate) struct Stdio {
     pub(crate) input: Option<RawFd>,
@@ -39,12 +41,12 @@ pub(crate) struct Stdio {
     pub(crate) extra: Option<RawFd>,
 }
 
-/// A running program. Only its pid 1 collects it, so its number stays valid until then.
+/// A running program. Only this pid 1 collects it, so its number stays valid until then.
 pub(crate) struct Child {
     pub(crate) pid: i32,
 }
 
-/// The child's input, which lives on the parent's stack while the parent waits.
+/// The data for the child. It is on the parent's stack, which is safe because the parent waits.
 struct Order {
     candidates: Vec<*const libc::c_char>,
     argv: Vec<*const libc::c_char>,
@@ -55,8 +57,8 @@ struct Order {
 }
 
 impl Command {
-    /// Prepares `argv`. A program with a slash is relative to `work_dir`; one without is looked up
-    /// there and then in the PATH of `env`.
+    /// Prepares `argv`. A program with a slash is relative to `work_dir`. A program without a slash
+    /// is looked up in `work_dir` first, and then in the PATH of `env`.
     pub(crate) fn new(
         argv: &[String],
         env: &[(String, String)],
@@ -96,8 +98,8 @@ impl Command {
         &self.shown
     }
 
-    /// Sets other arguments for the next start, or the program's own again. The text that a shell
-    /// runs does not count as an argument.
+    /// Sets other arguments for the next start; `None` restores the program's own arguments. If the
+    /// program is a shell, the text that it runs is kept.
     pub(crate) fn replace_arguments(&mut self, with: Option<Vec<String>>) -> io::Result<()> {
         self.arguments = match with {
             Some(words) => {
@@ -110,7 +112,7 @@ impl Command {
         Ok(())
     }
 
-    /// Whether some candidate can be executed, without doing so.
+    /// Checks that some candidate can be executed, without executing it.
     pub(crate) fn probe(&self) -> io::Result<()> {
         let mut last = io::Error::from_raw_os_error(libc::ENOENT);
         for candidate in &self.candidates {
@@ -125,8 +127,8 @@ impl Command {
         Err(last)
     }
 
-    /// Executes the program with `more` added to its environment, in its own process group.
-    /// Returns once it has been executed, or the error of execve(2).
+    /// Executes the program in its own process group, with `more` added to its environment. Returns
+    /// once the program has been executed, or with the error of execve(2).
     pub(crate) fn spawn(&mut self, stdio: &Stdio, more: &[CString]) -> io::Result<Child> {
         let end = std::iter::once(std::ptr::null());
         let argv = self.arguments.as_ref().unwrap_or(&self.argv);
@@ -138,9 +140,9 @@ impl Command {
             close_others: self.close_others,
             errno: 0,
         };
-        // SAFETY: the child runs `execute` on a stack of its own while this thread, the only one,
-        // is suspended until it executes or exits; `order` outlives that. The stack grows down and
-        // its end is rounded down to 16 bytes.
+        // SAFETY: the child runs `execute` on its own stack. Meanwhile, this thread, the only one,
+        // is suspended until the child executes or exits, and `order` lives longer than that. The
+        // stack grows down, and its end is rounded down to 16 bytes.
         let pid = unsafe {
             let top = self.stack.as_mut_ptr().add(self.stack.len());
             let top = top.sub(top as usize % 16);
@@ -163,8 +165,8 @@ impl Command {
 impl Child {
     /// Kills the program's whole process group.
     pub(crate) fn kill_group(&self) {
-        // SAFETY: plain integers. The group is named after a child we have not collected yet, or
-        // whose number cannot have been reused within this single-threaded pid 1.
+        // SAFETY: plain integers. The group is named after a child that has not been collected yet,
+        // or whose number cannot have been reused within this single-threaded pid 1.
         unsafe {
             libc::kill(-self.pid, libc::SIGKILL);
         }
@@ -178,7 +180,7 @@ fn wait_for(pid: i32) {
     }
 }
 
-/// Runs in the child, on shared memory: only system calls, no allocation.
+/// Runs in the child, on shared memory. Makes only system calls and does not allocate.
 extern "C" fn execute(order: *mut libc::c_void) -> libc::c_int {
     // SAFETY: the parent passes a valid Order and waits; no other thread accesses it meanwhile. All
     // pointers in it are NUL-terminated strings or null-terminated lists that outlive the call.
@@ -190,8 +192,8 @@ extern "C" fn execute(order: *mut libc::c_void) -> libc::c_int {
             let to = to as RawFd;
             let done = match from {
                 Some(from) => libc::dup2(*from, to),
-                // Ours are close-on-exec or already right for 0 to 2; 3 is kept only if it was
-                // given.
+                // Descriptors 0 to 2 of pid 1 are already right, and its others are close-on-exec.
+                // Descriptor 3 is kept only if it was given.
                 None => 0,
             };
             if done < 0 {
@@ -209,7 +211,7 @@ extern "C" fn execute(order: *mut libc::c_void) -> libc::c_int {
         for candidate in &order.candidates {
             libc::execve(*candidate, order.argv.as_ptr(), order.env.as_ptr());
             let failed = *libc::__errno_location();
-            // As in a shell, a candidate that exists but is not executable determines the error.
+            // As in a shell, a candidate that exists but cannot be executed determines the error.
             if failed != libc::ENOENT && failed != libc::ENOTDIR {
                 errno = failed;
                 if failed != libc::EACCES {

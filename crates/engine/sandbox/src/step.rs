@@ -1,4 +1,5 @@
-//! What the steps of composing a sandbox share: their errors, and the final numbers of descriptors.
+//! Shared parts of the steps that compose a sandbox: their errors, and the final numbers of
+//! descriptors.
 
 use std::fmt::Display;
 use std::io;
@@ -7,7 +8,8 @@ use std::path::Path;
 
 use crate::sys;
 
-/// Descriptors of pid 1 after set-up: the standard ones, then these two, and no others.
+/// After set-up, pid 1 has the standard descriptors, then this one and [`STATUS_FD`], and no
+/// others.
 pub(crate) const CHANNEL_FD: RawFd = 3;
 /// See [`CHANNEL_FD`].
 pub(crate) const STATUS_FD: RawFd = 4;
@@ -17,7 +19,7 @@ pub(crate) struct Failure {
     pub(crate) source: io::Error,
 }
 
-/// Names the step of a result.
+/// Adds the name of the step to an error.
 pub(crate) trait StepName<T> {
     fn step(self, step: impl Display) -> Result<T, Failure>;
 }

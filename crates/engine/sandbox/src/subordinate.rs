@@ -1,13 +1,14 @@
-//! Ranges of user and group ids that are given to others: `/etc/subuid` and `/etc/subgid` say which
-//! ids a user may map into namespaces of their own, for instance those of a container engine. A
-//! user who owns an id there may read the files and end the processes of an instance with that id.
+//! Ranges of user and group ids that are given to other users. `/etc/subuid` and `/etc/subgid` say
+//! which ids a user may map into that user's own namespaces, for instance those of a container
+//! engine. If such an id is also the id of an instance, the user can read the instance's files and
+//! end its processes.
 
 use std::fs;
 use std::ops::Range;
 
 use crate::slots::SLOTS;
 
-/// Steps in which another range is looked for.
+/// Step size in the search for a free range.
 const STEP: u64 = 1_000_000;
 
 /// A range that belongs to another user and overlaps the ids of instances.
@@ -15,12 +16,13 @@ const STEP: u64 = 1_000_000;
 pub(crate) struct Overlap {
     /// The owner of the range, its file, and its ids.
     pub(crate) text: String,
-    /// The first id from which on no range of another user lies.
+    /// The lowest first id for instances, in steps of [`STEP`], with which no range of another user
+    /// overlaps; `None` if there is none.
     pub(crate) free: Option<u32>,
 }
 
-/// The part of the ids from `base` on that is given to others on this machine. Reads two small
-/// files.
+/// Finds an overlap between the ids of instances from `base` on and the ids that are given to
+/// others on this machine. Reads two small files.
 pub(crate) fn overlap(base: u32) -> Option<Overlap> {
     let read = |path: &'static str| (path, fs::read_to_string(path).unwrap_or_default());
     overlap_in(&[read("/etc/subuid"), read("/etc/subgid")], base)
@@ -44,12 +46,12 @@ fn overlap_in(files: &[(&str, String)], base: u32) -> Option<Overlap> {
     Some(Overlap { text, free })
 }
 
-/// The ids of instances from `base` on.
+/// The ids of instances if the first is `base`.
 fn ids(base: u64) -> Range<u64> {
     base..base + u64::from(SLOTS)
 }
 
-/// `NAME:FIRST:COUNT`, see subuid(5).
+/// Parses a line `NAME:FIRST:COUNT`, see subuid(5).
 fn range(line: &str) -> Option<(&str, Range<u64>)> {
     let mut parts = line.trim().split(':');
     let owner = parts.next()?;

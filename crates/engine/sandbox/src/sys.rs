@@ -1,7 +1,7 @@
 //! System calls that the standard library does not wrap, one thin function each.
 //!
-//! All of them take and return owned or borrowed descriptors and `io::Error`, so that the modules
-//! which compose a sandbox read as a list of steps.
+//! All of them take and return owned or borrowed descriptors and `io::Error`. The modules that
+//! compose a sandbox can therefore be read as lists of steps.
 
 use std::ffi::CStr;
 use std::io;
@@ -37,18 +37,18 @@ fn owned(value: libc::c_long) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// The error for a path that cannot be handled or a string that contains a NUL byte.
+/// Makes a C string. Fails if the text contains a NUL byte.
 pub(crate) fn cstring(text: impl Into<Vec<u8>>) -> io::Result<std::ffi::CString> {
     std::ffi::CString::new(text)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "holds a NUL byte"))
 }
 
-/// A detached copy of the mount tree at `path`.
+/// Opens a detached copy of the mount tree at `path`.
 pub(crate) fn open_tree(path: &CStr) -> io::Result<OwnedFd> {
     open_tree_from(libc::AT_FDCWD, path)
 }
 
-/// The same below `dir`.
+/// Like [`open_tree`], for a path below `dir`.
 pub(crate) fn open_tree_at(dir: BorrowedFd<'_>, path: &CStr) -> io::Result<OwnedFd> {
     open_tree_from(dir.as_raw_fd(), path)
 }
@@ -65,17 +65,18 @@ fn open_tree_from(dir: RawFd, path: &CStr) -> io::Result<OwnedFd> {
     })
 }
 
-/// Sets attributes of a mount and all below it and makes them private.
+/// Sets attributes of a mount and of all mounts below it, and makes them private.
 pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, set: u64) -> io::Result<()> {
     set_mount_attributes(mount, set, AT_RECURSIVE)
 }
 
-/// The same for one mount, without the mounts below it.
+/// Like [`mount_setattr`], but leaves the mounts below alone.
 pub(crate) fn mount_setattr_single(mount: BorrowedFd<'_>, set: u64) -> io::Result<()> {
     set_mount_attributes(mount, set, 0)
 }
 
-/// Whether this kernel has the call at all; a wrong size is refused before anything is changed.
+/// Whether this kernel has the call at all. The test passes a wrong size, which the kernel refuses
+/// before it changes anything.
 pub(crate) fn has_mount_setattr() -> bool {
     // SAFETY: no memory is passed.
     let refused = check(unsafe {
@@ -93,7 +94,7 @@ fn change_mount_attributes(
     (set, clear): (u64, u64),
     flags: libc::c_uint,
 ) -> io::Result<()> {
-    /// libc's constant has another type on machines of 32 bits.
+    /// libc's constant has a different type on 32-bit machines.
     const MS_PRIVATE: u64 = 1 << 18;
     #[repr(C)]
     struct MountAttr {
@@ -117,7 +118,7 @@ fn change_mount_attributes(
     Ok(())
 }
 
-/// Attaches a detached mount at `path` below `dir`; an absolute path ignores `dir`.
+/// Attaches a detached mount at `path` below `dir`. An absolute path ignores `dir`.
 pub(crate) fn move_mount(
     mount: BorrowedFd<'_>,
     dir: Option<BorrowedFd<'_>>,
@@ -138,18 +139,18 @@ pub(crate) fn move_mount(
     Ok(())
 }
 
-/// Lets files be written through a mount, if their permissions allow it.
+/// Lets files be written through a mount, as far as their permissions allow it.
 pub(crate) fn make_writable(mount: BorrowedFd<'_>) -> io::Result<()> {
     change_mount_attributes(mount, (0, MOUNT_ATTR_RDONLY), 0)
 }
 
-/// The same for the mount at `path`, which fails unless a mount begins there.
+/// Like [`make_writable`], for the mount at `path`. Fails unless a mount begins there.
 pub(crate) fn allow_writes(path: &std::path::Path) -> io::Result<()> {
     let path = cstring(path.as_os_str().as_encoded_bytes())?;
     make_writable(openat(None, &path, libc::O_PATH, 0)?.as_fd())
 }
 
-/// A new detached file system with string options.
+/// Makes a new detached file system with string options.
 pub(crate) fn new_mount(
     kind: &CStr,
     options: &[(&CStr, &CStr)],
@@ -158,7 +159,7 @@ pub(crate) fn new_mount(
     new_changeable_mount(kind, options, attributes).map(|(mount, _)| mount)
 }
 
-/// The same, together with the context that [`reconfigure`] takes.
+/// Like [`new_mount`], but also returns the context that [`reconfigure`] takes.
 pub(crate) fn new_changeable_mount(
     kind: &CStr,
     options: &[(&CStr, &CStr)],
@@ -216,7 +217,7 @@ fn set_options(
     Ok(())
 }
 
-/// Makes every mount of this namespace private, so that our changes are not visible outside.
+/// Makes every mount of this namespace private, so that changes are not visible outside.
 pub(crate) fn make_mounts_private() -> io::Result<()> {
     // SAFETY: constant paths; the ignored arguments may be null.
     check(libc::c_long::from(unsafe {
@@ -231,16 +232,16 @@ pub(crate) fn make_mounts_private() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the mounted tree behind `root` the root of this process and detaches the old one.
+/// Makes the mounted tree behind `root` the root of this process, and detaches the old root.
 pub(crate) fn pivot_into(root: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: plain descriptor and constant paths. With both arguments "." the old root lands on
+    // SAFETY: plain descriptor and constant paths. With both arguments ".", the old root lands on
     // top of the new one, where the detach finds it (pivot_root(2), notes).
     unsafe {
         check(libc::c_long::from(libc::fchdir(root.as_raw_fd())))?;
         match check(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr())) {
-            // The system call filter of a container refuses only this call. The new root covers the
-            // old one already, so this is the top of the namespace's root: nothing can climb out of
-            // it, and only who may unmount it could reach what it covers.
+            // The system call filter of a container may refuse only this call. The new root already
+            // covers the old one and is therefore the top of the namespace's root. Nothing can
+            // climb out of it, and only a process that may unmount it could reach the old root.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
                 check(libc::c_long::from(libc::chroot(c".".as_ptr())))?;
                 return Ok(());
@@ -252,7 +253,7 @@ pub(crate) fn pivot_into(root: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Creates a folder below `dir`; an existing folder is not an error.
+/// Creates a folder below `dir`. An existing folder is not an error.
 pub(crate) fn mkdirat(dir: BorrowedFd<'_>, path: &CStr, mode: libc::mode_t) -> io::Result<()> {
     // SAFETY: NUL-terminated path.
     match check(libc::c_long::from(unsafe { libc::mkdirat(dir.as_raw_fd(), path.as_ptr(), mode) }))
@@ -298,12 +299,12 @@ pub(crate) fn mode_of(fd: BorrowedFd<'_>) -> io::Result<libc::mode_t> {
 /// in the parent.
 ///
 /// # Safety
-/// The process must be single-threaded, as the child continues with a copy of its memory; or the
-/// child only makes system calls until it ends.
+/// The process must be single-threaded, because the child continues with a copy of its memory.
+/// Otherwise, the child may only make system calls until it ends.
 pub(crate) unsafe fn fork_into(flags: u64) -> io::Result<Option<(i32, OwnedFd)>> {
     let mut pidfd: RawFd = -1;
-    /// `struct clone_args` of the kernel as it was in Linux 5.7, with all that is used here; libc has
-    /// it for some C libraries only.
+    /// `struct clone_args` of the kernel as of Linux 5.7, which has all fields that are used here.
+    /// libc has it for some C libraries only.
     #[repr(C)]
     #[derive(Default)]
     struct CloneArgs {
@@ -325,8 +326,8 @@ pub(crate) unsafe fn fork_into(flags: u64) -> io::Result<Option<(i32, OwnedFd)>>
         exit_signal: libc::SIGCHLD as u64,
         ..CloneArgs::default()
     };
-    // SAFETY: the struct has the kernel's layout and its size is passed; without a stack the child
-    // runs on its own copy of ours.
+    // SAFETY: the struct has the kernel's layout, and its size is passed. Without a stack, the
+    // child runs on its own copy of this process's stack.
     let pid =
         check(unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<CloneArgs>()) })?;
     if pid == 0 {
@@ -366,7 +367,7 @@ pub(crate) fn prctl(option: libc::c_int, a: libc::c_ulong, b: libc::c_ulong) -> 
     Ok(())
 }
 
-/// Enters a mount namespace; root and working folder become its root.
+/// Enters a mount namespace. The namespace's root becomes the root and the working folder.
 pub(crate) fn enter_mounts(namespace: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: a descriptor that outlives the call, and plain integers.
     let entered = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) };
@@ -380,7 +381,7 @@ pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// Sets one resource limit; a hard limit that is already lower is kept.
+/// Sets one resource limit. If the hard limit is already lower, it is kept.
 pub(crate) fn limit_resource(resource: libc::c_int, soft: u64, hard: u64) -> io::Result<()> {
     // SAFETY: both structs are valid for the calls; the cast covers libcs that type the first
     // argument differently.
@@ -394,7 +395,7 @@ pub(crate) fn limit_resource(resource: libc::c_int, soft: u64, hard: u64) -> io:
     Ok(())
 }
 
-/// A connected pair of Unix sockets of this type, close-on-exec.
+/// Makes a connected pair of Unix sockets of this type, close-on-exec.
 pub(crate) fn socket_pair(kind: libc::c_int) -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds: [RawFd; 2] = [-1; 2];
     // SAFETY: the array has room for both descriptors.
@@ -405,7 +406,7 @@ pub(crate) fn socket_pair(kind: libc::c_int) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
-/// A pipe, close-on-exec: read end, write end.
+/// Makes a close-on-exec pipe: read end, write end.
 pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds: [RawFd; 2] = [-1; 2];
     // SAFETY: the array has room for both descriptors.
@@ -414,7 +415,8 @@ pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
-/// The same for our end of a new pipe, which is known to have no other status flags: one call.
+/// Like [`set_nonblocking`], for an end of a new pipe. A new pipe has no other status flags, so one
+/// system call is enough.
 pub(crate) fn set_new_pipe_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: plain integers on a descriptor that is open while borrowed.
     check(libc::c_long::from(unsafe {
@@ -455,7 +457,7 @@ pub(crate) fn write(fd: BorrowedFd<'_>, buffer: &[u8]) -> io::Result<usize> {
     Ok(put as usize)
 }
 
-/// poll(2); an interrupted wait counts as no event.
+/// poll(2). An interrupted wait returns no event.
 pub(crate) fn poll(entries: &mut [libc::pollfd], timeout_ms: libc::c_int) -> io::Result<usize> {
     // SAFETY: the slice is valid for its length.
     let ready =
@@ -471,7 +473,8 @@ pub(crate) fn poll_entry(fd: RawFd, events: libc::c_short) -> libc::pollfd {
     libc::pollfd { fd, events, revents: 0 }
 }
 
-/// Collects one dead child of ours (`pid` or -1 for any) without waiting: pid and wait status.
+/// Collects one dead child (`pid`, or any child for -1) without waiting. Returns pid and wait
+/// status.
 pub(crate) fn reap(pid: i32) -> Option<(i32, i32)> {
     let mut status = 0;
     // SAFETY: the status is valid for writing.
@@ -479,7 +482,7 @@ pub(crate) fn reap(pid: i32) -> Option<(i32, i32)> {
     (got > 0).then_some((got, status))
 }
 
-/// Waits for the end of a child of ours: its exit status, or -1 when a signal ended it.
+/// Waits for the end of a child. Returns the child's exit status, or -1 if a signal ended it.
 pub(crate) fn wait_for(pid: i32) -> i32 {
     let mut status = 0;
     loop {
@@ -494,7 +497,8 @@ pub(crate) fn wait_for(pid: i32) -> i32 {
     }
 }
 
-/// Blocks SIGCHLD and returns a non-blocking descriptor that becomes readable for it.
+/// Blocks SIGCHLD, and returns a non-blocking descriptor that becomes readable when the signal
+/// arrives.
 pub(crate) fn child_signal_fd() -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised by sigemptyset before use.
     unsafe {
@@ -514,7 +518,7 @@ pub(crate) fn child_signal_fd() -> io::Result<OwnedFd> {
     }
 }
 
-/// Sets a signal's disposition to the default or to ignore.
+/// Sets a signal's disposition to either the default or ignore.
 pub(crate) fn set_signal(signal: libc::c_int, disposition: libc::sighandler_t) {
     // SAFETY: only SIG_DFL and SIG_IGN are passed, so no handler of ours can run.
     unsafe {
@@ -531,7 +535,8 @@ pub(crate) fn unblock_signals() {
     }
 }
 
-/// Ends this process at once, without running destructors or exit handlers of a parent's copy.
+/// Ends this process at once. Does not run destructors or exit handlers that were copied from a
+/// parent.
 pub(crate) fn exit_now(status: i32) -> ! {
     // SAFETY: _exit never returns and touches no memory.
     unsafe { libc::_exit(status) }
@@ -560,7 +565,7 @@ pub(crate) fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Processors that this process may use, at least one.
+/// The number of processors that this process may use, at least one.
 pub(crate) fn processors() -> usize {
     // SAFETY: an all-zero set is an empty one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -571,7 +576,7 @@ pub(crate) fn processors() -> usize {
     usize::try_from(count).unwrap_or(1).max(1)
 }
 
-/// When the machine was booted, in seconds since 1970.
+/// The time at which the machine was booted, in seconds since 1970.
 pub(crate) fn booted_s() -> u64 {
     // SAFETY: an all-zero timespec is a valid value to be overwritten.
     let mut since: libc::timespec = unsafe { std::mem::zeroed() };
@@ -582,7 +587,7 @@ pub(crate) fn booted_s() -> u64 {
     now.map_or(0, |now| now.as_secs()).saturating_sub(up_s)
 }
 
-/// Whether we run as root.
+/// Whether this process runs as root.
 pub(crate) fn is_root() -> bool {
     // SAFETY: takes nothing, cannot fail.
     unsafe { libc::geteuid() == 0 }
@@ -600,14 +605,15 @@ pub(crate) fn watched(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedF
     unsafe { tokio::io::unix::AsyncFd::register(fd) }.map_err(io::Error::from)
 }
 
-/// How long the data path and programs in sandboxes run before another program may have their core,
-/// in nanoseconds: the smallest value that the kernel accepts.
+/// Length of a turn, in nanoseconds: how long the data path and programs in sandboxes run before
+/// another program may have their core. This is the smallest value that the kernel accepts.
 const TURN_NS: u64 = 100_000;
 
-/// Asks the scheduler for short turns of the calling thread, and of the programs that it starts
-/// from now on. A program that wakes up then need not wait until the turn of the running program is
-/// over, which otherwise is checked only once per tick, up to 4 ms later. The shares of the
-/// processor stay the same. Kernels before 6.12 ignore it; others may refuse it.
+/// Asks the scheduler for short turns, both for the calling thread and for the programs that it
+/// starts from now on. A program that wakes up then does not have to wait until the running
+/// program's turn is over. Otherwise, the kernel checks for the end of a turn only once per tick,
+/// up to 4 ms later. The shares of the processor stay the same. Kernels before 6.12 ignore the
+/// request, and others may refuse it.
 pub(crate) fn take_short_turns() -> io::Result<()> {
     // SAFETY: an all-zero struct is a valid value to be overwritten.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
@@ -621,7 +627,7 @@ pub(crate) fn take_short_turns() -> io::Result<()> {
     Ok(())
 }
 
-/// Puts a filter of system calls on this process. Needs no_new_privs or CAP_SYS_ADMIN.
+/// Puts a system call filter on this process. Needs no_new_privs or CAP_SYS_ADMIN.
 pub(crate) fn load_filter(filter: &crate::seccomp::BpfProgram) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: filter.len() as libc::c_ushort,
@@ -640,7 +646,7 @@ pub(crate) fn load_filter(filter: &crate::seccomp::BpfProgram) -> io::Result<()>
     Ok(())
 }
 
-/// Empties a signalfd; waitpid then reports what happened.
+/// Empties a signalfd. The caller then learns from waitpid what happened.
 pub(crate) fn drain_signals(children: BorrowedFd<'_>) {
     let mut info = [0u8; size_of::<libc::signalfd_siginfo>() * 4];
     while read(children, &mut info).is_ok_and(|got| got > 0) {}

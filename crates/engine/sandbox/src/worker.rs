@@ -1,9 +1,9 @@
 //! The worker inside a sandbox that runs a program once per invocation.
 //!
-//! It speaks the worker protocol on the channel and starts the program with the body on stdin and
-//! the answer on stdout. There is one thread with one poll loop; every buffer is bounded by the
-//! protocol's windows. [`crate::program_run`] is one running program; this file is the connection
-//! and the queue.
+//! The worker speaks the worker protocol on the channel. For each invocation, it starts the program
+//! with the body on stdin and the answer on stdout. There is one thread with one poll loop, and
+//! every buffer is bounded by the protocol's windows. This file has the connection and the queue;
+//! [`crate::program_run`] has one running program.
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::CString;
@@ -23,12 +23,12 @@ use crate::program_run::{Input, Run};
 use crate::spawn::Command;
 use crate::sys;
 
-/// Programs at once when LOAD does not say.
+/// Programs at once if LOAD does not say.
 const CONCURRENCY_DEFAULT: u32 = mote_spec::CONCURRENCY_DEFAULT_EXEC;
-/// Programs at once at most, whatever LOAD says: each one has four pipes, and the limit is 1,024
-/// descriptors.
+/// Most programs at once, whatever LOAD says. Each program has four pipes, and a process may have
+/// 1,024 descriptors.
 const CONCURRENCY_MAX: u32 = 128;
-/// Invocations waiting inside at most; the engine keeps its own queue and sends only a few in
+/// Most invocations that wait inside. The engine keeps its own queue and sends only a few in
 /// advance.
 const WAITING_MAX: usize = 1024;
 const READ_BYTES: usize = 64 << 10;
@@ -44,35 +44,35 @@ struct Worker<'a> {
     channel: OwnedFd,
     status: BorrowedFd<'a>,
     children: OwnedFd,
-    /// Known from LOAD at the latest.
+    /// The command. It is known from LOAD at the latest.
     command: Option<Command>,
     prepare: &'a Prepare<'a>,
     inbox: BytesMut,
     outbox: Vec<u8>,
     running: Vec<Run>,
     waiting: VecDeque<Waiting>,
-    /// Streams that have been answered while their request body still arrives.
+    /// Streams that have been answered although their request body is still arriving.
     discarding: HashSet<u32>,
     concurrency: usize,
     function: String,
     contract: Contract,
     env: Vec<CString>,
-    /// The program of an action that stays running.
+    /// The action's program that stays running.
     looped: Option<ActionLoop>,
-    /// The program writes a line once it is up.
+    /// Whether the program writes a line once it is up.
     says_when_up: bool,
-    /// The READY frame, until the program is up.
+    /// The READY frame, held back until the program is up.
     ready: Option<Vec<u8>>,
     /// Answers that are longer than a frame.
     deliveries: Vec<Delivery>,
     draining: bool,
 }
 
-/// Makes a command from a program and its arguments, relative to a folder.
+/// Makes a command from a program and its arguments. A relative program is looked up in the folder.
 pub(crate) type Prepare<'a> = dyn Fn(&[String], &Path) -> io::Result<Command> + 'a;
 
-/// Serves the channel until the engine drains or closes it. After the return, everything else in
-/// the sandbox ends with the caller.
+/// Serves the channel until the engine drains or closes it. The caller then ends, and everything
+/// else in the sandbox ends with it.
 pub(crate) fn run(
     channel: OwnedFd,
     status: BorrowedFd<'_>,
@@ -107,8 +107,8 @@ pub(crate) fn run(
     let mut hello = wire::VERSION.to_le_bytes().to_vec();
     hello.extend_from_slice(b"mote-exec");
     wire::put_frame(&mut worker.outbox, FrameKind::Hello, 0, 0, &hello);
-    // An error here means that the engine's end is closed or violates the protocol; both end the
-    // instance.
+    // An error means that the engine closed its end or violated the protocol. Either way, the
+    // instance ends.
     let _ = worker.serve();
 }
 
@@ -161,10 +161,11 @@ impl Worker<'_> {
                     }
                     if let Some(looped) = self.looped.as_mut().filter(|looped| looped.pid() == pid)
                     {
-                        // The next call restarts a program that has been up once.
+                        // A program that was up before is restarted by the next call.
                         looped.ended(&mut self.outbox, wait_status, self.ready.is_some());
                         if self.ready.is_some() || !looped.is_up() {
-                            // The engine gives the waiting invocations to another instance.
+                            // The program ended before it was up. The engine gives the waiting
+                            // invocations to another instance.
                             self.waiting.clear();
                             self.draining = true;
                         }
@@ -176,7 +177,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Moves bytes of every running program and removes those that have finished.
+    /// Moves bytes to and from every running program, and removes programs that have finished.
     fn pump(&mut self) {
         let now_ns = sys::monotonic_ns();
         if let Some(looped) = &mut self.looped {
@@ -204,14 +205,14 @@ impl Worker<'_> {
         self.deliveries.retain_mut(|one| !one.pump(outbox));
     }
 
-    /// The oldest invocation that can start: an action's body must be whole.
+    /// Takes the oldest invocation that can start. An action can start only with its whole body.
     fn next_waiting(&mut self) -> Option<Waiting> {
         let is_action = matches!(self.contract, Contract::Action { .. });
         let at = self.waiting.iter().position(|one| !is_action || one.input.ended)?;
         self.waiting.remove(at)
     }
 
-    /// Gives the staying program its next call.
+    /// Gives the next call to the program that stays running.
     fn start_looped(&mut self) {
         if self.looped.as_ref().is_some_and(ActionLoop::has_ended) && !self.waiting.is_empty() {
             self.start_loop();
@@ -230,8 +231,8 @@ impl Worker<'_> {
         }
     }
 
-    /// The arguments of an action's call. If the body does not match its media type, the call is
-    /// answered here.
+    /// The arguments of an action's call. If the body does not match its media type, answers the
+    /// call at once and returns `None`.
     fn action_arguments(&mut self, next: &mut Waiting) -> Option<serde_json::Value> {
         let Contract::Action { defaults, .. } = &self.contract else { return None };
         let request = Invoke::parse(&next.invoke).ok()?;
@@ -281,7 +282,8 @@ impl Worker<'_> {
                 }
             }
         }
-        // A program that has just started may already have output, and short programs often do.
+        // A program that has just started may already have output, and short programs often do. The
+        // next poll finds that output.
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -398,7 +400,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Starts a program that stays running. READY follows once it is up.
+    /// Starts the program that stays running. READY follows once the program is up.
     fn start_loop(&mut self) {
         let Some(command) = &mut self.command else { return };
         match ActionLoop::start(command, &self.env, self.says_when_up) {
@@ -417,7 +419,8 @@ impl Worker<'_> {
             run.input().push(chunk, end);
         } else if let Some(waiting) = waiting {
             if matches!(self.contract, Contract::Action { .. }) && !end {
-                // The program does not start before the whole body has arrived.
+                // Credit is given now, because the program does not start before the whole body has
+                // arrived.
                 put_credit(&mut self.outbox, stream, chunk.len());
             }
             waiting.input.push(chunk, end);
@@ -448,7 +451,7 @@ impl Worker<'_> {
     }
 }
 
-/// Ends a stream with an error before its program has run.
+/// Ends a stream with an error whose program has not run.
 fn fail(outbox: &mut Vec<u8>, stream: u32, kind: &str, message: impl ToString) {
     let error = WorkerError {
         kind: kind.to_owned(),

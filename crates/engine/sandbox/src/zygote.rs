@@ -1,12 +1,12 @@
 //! The zygote: a single-threaded process, forked before the daemon has threads, that clones itself
 //! once per instance.
 //!
-//! A threaded process cannot fork safely: the child may meet a lock that another thread held. The
-//! zygote has no threads, no logger and no locks, so its children may use the whole standard
-//! library. It only receives an order, clones itself, hands its sockets to the child and continues;
-//! all slow work happens in the child. An order with one descriptor makes a child that prepares and
-//! then receives its plan from the daemon directly; an order with two assigns a prewarmed instance.
-//! The zygote trusts only the daemon, its one peer.
+//! A threaded process cannot fork safely, because another thread may hold a lock that the child
+//! needs. The zygote has no threads, no logger and no locks, so its children may use the whole
+//! standard library. It only receives an order, clones itself, hands its sockets to the child and
+//! continues. All slow work happens in the child. An order with one descriptor makes a child that
+//! prepares, and then receives its plan directly from the daemon. An order with two descriptors
+//! assigns a prewarmed instance. The zygote trusts only the daemon, which is its only peer.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -17,30 +17,30 @@ use crate::message;
 use crate::plan::{Answer, PREFIX_BYTES, PREPARATION_BYTES_MAX};
 use crate::sys;
 
-/// The step in which the kernel may refuse namespaces.
+/// The name of the step in which the kernel may refuse namespaces.
 pub(crate) const CLONE: &str = "clone into new namespaces";
 
-/// The descriptor of the zygote's control socket; all descriptors above it are closed.
+/// The descriptor of the zygote's control socket. All descriptors above it are closed.
 const CONTROL_FD: RawFd = 3;
 
-/// Namespace for [`Zygote::fork`].
+/// A type without values. It has only the function [`Zygote::fork`].
 #[derive(Debug)]
 pub enum Zygote {}
 
-/// The daemon's end: dropping it ends the zygote and every instance that the zygote has made.
+/// The daemon's end. Dropping this ends the zygote and every instance that the zygote has made.
 #[derive(Debug)]
 pub struct ZygoteHandle {
     control: OwnedFd,
     pid: i32,
-    /// Readable once the zygote has ended.
+    /// Becomes readable once the zygote has ended.
     pidfd: OwnedFd,
 }
 
 impl Zygote {
-    /// Forks the zygote. Call it first in a `main` that is not async.
+    /// Forks the zygote. Call this first in a `main` that is not async.
     ///
-    /// Fails when the process already has more than one thread, or when the kernel refuses. Does
-    /// not block. In the child this function never returns.
+    /// Fails if the process already has more than one thread, or if the kernel refuses. Does not
+    /// block. In the child, this function never returns.
     pub fn fork() -> io::Result<ZygoteHandle> {
         let threads = std::fs::read_dir("/proc/self/task")?.count();
         if threads != 1 {
@@ -70,16 +70,16 @@ impl ZygoteHandle {
         self.pid
     }
 
-    /// Resolves when the zygote has ended for any reason. Needs an async runtime; fails when no
+    /// Resolves when the zygote has ended for any reason. Needs an async runtime. Fails if no
     /// descriptors are left.
     pub(crate) async fn ended(&self) -> io::Result<()> {
         let pidfd = sys::watched(self.pidfd.try_clone()?)?;
         pidfd.readable().await.map(drop)
     }
 
-    /// Asks for one prepared child, with the inner end of its status socket, or for an assignment,
-    /// with the instance's mount namespace as well. Returns `WouldBlock` when the zygote has not
-    /// caught up, and `BrokenPipe` when it has ended.
+    /// Sends an order. For a prepared child, the order carries the inner end of the child's status
+    /// socket. For an assignment, it also carries the instance's mount namespace. Returns
+    /// `WouldBlock` if the zygote is behind with its work, and `BrokenPipe` if it has ended.
     pub(crate) fn send(
         &self,
         order: &[u8],
@@ -92,7 +92,7 @@ impl ZygoteHandle {
 }
 
 fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
-    // The zygote has its own session: Ctrl-C in the terminal reaches only the daemon, which then
+    // The zygote gets its own session. Ctrl-C in the terminal then reaches only the daemon, which
     // drains.
     // SAFETY: a plain system call. A freshly forked process is never the leader of a group.
     unsafe {
@@ -102,11 +102,11 @@ fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
         sys::set_signal(signal, libc::SIG_IGN);
     }
     sys::set_signal(libc::SIGTERM, libc::SIG_DFL);
-    // With SIGCHLD ignored, the kernel collects dead instances; their ends are seen through pidfds.
+    // While SIGCHLD is ignored, the kernel collects dead instances. Pidfds show their ends.
     sys::set_signal(libc::SIGCHLD, libc::SIG_IGN);
     sys::unblock_signals();
     sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)?;
-    // The daemon may have died before the line above.
+    // The daemon may have died before the line above took effect.
     if std::os::unix::process::parent_id() != daemon {
         return Ok(());
     }
@@ -131,8 +131,8 @@ fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
         let (length, fds) = match message::receive(control.as_fd(), &mut buffer) {
             Ok((0, fds)) if fds.is_empty() => return Ok(()),
             Ok(received) => received,
-            // A message too long for the buffer is the daemon's mistake; its sockets close and that
-            // start fails.
+            // A message that is too long for the buffer is the daemon's mistake. Its sockets are
+            // closed, so that start fails.
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => continue,
             Err(error) => return Err(error),
         };
@@ -162,8 +162,8 @@ fn run(control: OwnedFd, daemon: u32) -> io::Result<()> {
                 message::send(status.as_fd(), &answer.encode(), &[], libc::MSG_DONTWAIT)
             }
         };
-        // When its end is closed, the daemon has given up on this start. Nothing needs to be done
-        // here: the child notices it in the same way.
+        // If the daemon has closed its end, it has given up on this start. Nothing needs to be done
+        // here, because the child notices the same.
         let _ = answer;
     }
 }

@@ -1,6 +1,7 @@
-//! The attack battery: every attempt inside a sandbox (none may succeed), outside it (nearly all
-//! must succeed), and with one layer after the other removed (each must let something through). The
-//! last two need root; an ordinary user's sandbox is attacked nevertheless.
+//! The attack battery makes every attempt in three situations: inside a sandbox, where none may
+//! succeed; outside it, where nearly all must succeed; and inside sandboxes that lack one layer
+//! each, where each must let something through. The last two situations need root. As an ordinary
+//! user, the battery attacks only a complete sandbox.
 //!
 //! This test binary is also the probe: it is copied into the sandbox as the function's code.
 
@@ -24,8 +25,8 @@ use mote_core::backend::{Backend, Prewarmed};
 use mote_sandbox::{Layer, ProcessBackend, SandboxConfig, Zygote, ZygoteHandle};
 use support::{Folder, finish, is_root_with_memory, next_prewarmed, own_uid, request, shim};
 
-/// Layers whose single removal exposes only a property, because another layer also stops the
-/// attack. If both are removed together, the attack itself must succeed.
+/// Sets of layers that stop the same attack. Removing one of them exposes only a property, because
+/// the others still stop the attack. With all of a set removed, the attack must succeed.
 const TOGETHER: [(&[Layer], &str, &str); 2] = [
     (
         &[Layer::UserNamespace, Layer::Capabilities],
@@ -54,14 +55,14 @@ const LAYERS: [(Layer, &str); 12] = [
     (Layer::FdClosing, "fd closing"),
 ];
 
-/// Attempts that succeed where a capability of the machine is missing, as `mote doctor` reports
-/// there: without a memory controller only the private memory of each process is limited, with room
-/// for its interpreter; without Landlock a function can write to /dev/urandom, as every user can, and
-/// the kernel only mixes that in.
+/// Attempts that succeed where a capability of the machine is missing. `mote doctor` reports that
+/// there. Without a memory controller, only the private memory of each process is limited, with
+/// room for its interpreter. Without Landlock, a function can write to /dev/urandom, as every user
+/// can. That is harmless, because the kernel only mixes the bytes in.
 const WEAKER: [(&str, &str); 2] =
     [("memory", "more_memory_than_allowed"), ("landlock", "feed_entropy_pool")];
 
-/// Attempts that succeed in an instance that may write to its code, on its own copy alone.
+/// Attempts that succeed in an instance with writable code, but affect only its own copy.
 const ON_THE_OWN_COPY: [&str; 3] =
     ["create_in_code", "hard_link_to_program", "write_own_program_file"];
 
@@ -69,9 +70,9 @@ const ON_THE_OWN_COPY: [&str; 3] =
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Plain,
-    /// Its program was up before its code was there.
+    /// The program was up before its code was there.
     Waited,
-    /// It may write to its code.
+    /// The instance may write to its code.
     Writable,
 }
 
@@ -85,7 +86,8 @@ fn parse(text: &str) -> Results {
         .collect()
 }
 
-/// Process id of the neighbour on the host, found by its name among all processes of the machine.
+/// Process id of the neighbour on the host, found by its argument among all processes of the
+/// machine.
 fn process_with(argument: &str) -> i32 {
     std::fs::read_dir("/proc")
         .unwrap()
@@ -136,7 +138,7 @@ async fn inside(
         println!("SKIPPED: attempts in a program that waited: there is no memory controller");
         return Results::new();
     }
-    // A second instance of the same backend, with the same layers.
+    // The neighbour: a second instance of the same backend, with the same layers.
     let token = format!("neighbour-{}-{:?}", std::process::id(), without);
     let mut asked = request(2, code, shim(&["./probe", "--neighbour", &token]));
     add(&mut asked.env, "T_NEIGHBOUR_SOCKET", &token);
@@ -156,7 +158,8 @@ async fn inside(
     }
     if form == Form::Writable {
         asked.writable_code = true;
-        // Twice the size of the probe and its copy, and less than the attempts on the disk need.
+        // This is twice the size of the probe and its copy, but less than the attempts on the disk
+        // need.
         let size = std::fs::metadata(code.join("probe")).unwrap().len();
         asked.limits.disk_bytes = size.next_multiple_of(4096) * 4 + (1 << 20);
         asked.limits.memory_bytes += size * 2;
@@ -244,7 +247,7 @@ fn main() {
     if !root {
         println!("SKIPPED: attempts outside and without single layers: they need root");
     }
-    // One zygote per configuration, all forked while single-threaded.
+    // There is one zygote per configuration. All are forked while the process is single-threaded.
     let mut zygotes: Vec<_> =
         (0..layers.len() + together.len() + 3).map(|_| Zygote::fork().unwrap()).collect();
 
@@ -320,7 +323,7 @@ fn main() {
         full.iter().filter(|(_, worked)| **worked).map(|(name, _)| name.as_str()).collect();
     let mut missing = mote_sandbox::capabilities(mote_sandbox::UID_BASE_DEFAULT).items;
     missing.retain(|item| !matches!(item.state, mote_sandbox::State::Enforced));
-    // Attempts that a kernel without the layer that blocks them cannot show.
+    // Leaves out attempts that succeed because this kernel lacks the layer that would block them.
     let mut skipped = Vec::new();
     for item in &missing {
         for (_, attempt) in WEAKER.iter().filter(|(name, _)| *name == item.name) {
@@ -386,7 +389,7 @@ fn main() {
         assigned.is_empty() || assigned == full,
         "what waited for its code is held as what did not"
     );
-    // A container has limits of its own, so fewer attempts succeed outside the sandbox there.
+    // A container has its own limits, so fewer attempts succeed outside the sandbox there.
     let contained = arguments.iter().any(|word| word == "--in-container");
     assert!(contained || failing.len() * 10 <= able.len(), "too few attempts succeed outside");
     assert!(together.iter().all(|(_, _, worked)| *worked), "an attack that nothing lets through");

@@ -1,8 +1,8 @@
-//! Instances of every kind through the real zygote: their starts, limits and ends, and that nothing
-//! is left behind.
+//! Tests instances of every kind through the real zygote: how they start, their limits, how they
+//! end, and that they leave nothing behind.
 //!
-//! One file because all tests share one process and one zygote, which is forked before the first
-//! thread starts; each test is a function in the table at the end.
+//! All tests are in one file because they share one process and one zygote, which is forked before
+//! the first thread starts. Each test is a function in the table at the end.
 #![expect(clippy::unwrap_used, reason = "a test without the harness")]
 #![allow(unsafe_code, reason = "it makes the system calls that are tested")]
 
@@ -24,8 +24,8 @@ use support::{
     processes_with, python, request, shim,
 };
 
-/// A step that fails while a child prepares is reported with its name: the daemon's groups are gone
-/// here.
+/// If a step fails while a child prepares, the error names the step. Here a step fails because the
+/// daemon's groups are gone.
 fn broken_daemon(zygote: ZygoteHandle) {
     // Outside a runtime no child is prepared in advance.
     let backend = ProcessBackend::new(zygote, SandboxConfig::default());
@@ -62,7 +62,7 @@ async fn shell(backend: &ProcessBackend) {
     assert_eq!((exit.status, exit.signal, exit.out_of_memory), (Some(3), None, false));
 }
 
-/// /proc shows an instance its own limits, also to one that waited with other limits.
+/// /proc shows an instance its own limits, even if the instance waited with other limits.
 async fn facts_of_the_machine(backend: &ProcessBackend) {
     let code = Folder::new("facts");
     let script = "#!/bin/sh\nhead -1 /proc/meminfo\ngrep -c ^cpu[0-9] /proc/stat\n\
@@ -104,7 +104,7 @@ async fn facts_of_the_machine(backend: &ProcessBackend) {
     let (text, _) = finish(started).await;
     backend.keep_prewarmed(Vec::new());
     assert!(text.starts_with("MemTotal:          98304 kB\n"), "{text}");
-    // An instance that must not read its limit as its memory does not see it.
+    // An instance that must not read its limit as its memory does not see the limit.
     let mut asked = request(3, &code.0, shim(&["cat", "/proc/meminfo"]));
     asked.shows_memory = false;
     let (text, _) = finish(backend.start(asked).await.unwrap()).await;
@@ -191,7 +191,7 @@ async fn limits(backend: &ProcessBackend) {
     cpu.limits.cpu_millis = Some(200);
     let began = std::time::Instant::now();
     let started = backend.start(cpu).await.unwrap();
-    // Measured: the processor time of this pause, which takes longer on a busy machine.
+    // This sleep is the measurement. On a busy machine, it takes longer.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let usage = started.control.usage().unwrap();
     let passed = began.elapsed();
@@ -204,7 +204,8 @@ async fn limits(backend: &ProcessBackend) {
     assert_eq!(exit.signal, Some(9));
 }
 
-/// Bytes that wait in sockets count: a program cannot hold more in them than its memory limit.
+/// Bytes that wait in sockets count as memory. A program cannot hold more of them than its memory
+/// limit.
 async fn socket_buffers(backend: &ProcessBackend) {
     let Some((python, _)) = python() else {
         return println!("SKIPPED: no python3");
@@ -213,7 +214,8 @@ async fn socket_buffers(backend: &ProcessBackend) {
         return println!("SKIPPED: buffers of sockets: no memory controller");
     }
     let code = Folder::new("sockets");
-    // At most 900 sockets and 400 MiB; each is filled until the kernel accepts no more.
+    // Uses at most 900 sockets and 400 MiB in total. Each socket is filled until the kernel accepts
+    // no more.
     let script = "import socket, sys
 held, total, block = [], 0, bytes(65000)
 def fill(sock, send):
@@ -249,14 +251,16 @@ print('buffered', total >> 20, flush=True)
         let (text, exit) = finish(backend.start(asked).await.unwrap()).await;
         let mib: Option<u64> = text.trim().strip_prefix("buffered ").and_then(|n| n.parse().ok());
         println!("{kind}: {} {exit:?}", text.trim());
-        // The test also passes if the program was ended for memory. A kernel counts the memory of
-        // sockets in batches: on 32-bit ARM, 64 MiB and a part of the next one were there.
+        // The test also passes if the kernel ended the program because of memory. A kernel counts
+        // the memory of sockets in batches. On 32-bit ARM, 64 MiB and a part of the next MiB were
+        // measured.
         assert!(mib.is_none_or(|mib| mib <= 64), "{kind}: {text}");
         assert!(mib.is_some() || exit.out_of_memory, "{kind}: {text} {exit:?}");
     }
 }
 
-/// The kernel forgets a group's share of the processor when it leaves the background.
+/// Checks that an instance that leaves the background has its share of the processor again. The
+/// kernel itself forgets the share.
 fn keeps_its_share(control: &dyn mote_core::backend::InstanceControl, shares: &str) {
     let read = |folder: &std::path::Path, file: &str| {
         std::fs::read_to_string(folder.join(file)).unwrap_or_default().trim().to_owned()
@@ -336,7 +340,8 @@ impl Engine {
         self.socket.write_all(&out).unwrap();
     }
 
-    /// Collects one answer: status, headers and body, or the error. Gives credit as it reads.
+    /// Collects one answer: either status, headers and body, or the error. Gives credit as it
+    /// reads.
     fn answer(&mut self, stream: u32) -> Result<(u16, String, Vec<u8>), WorkerError> {
         let mut status = 0;
         let mut fields = String::new();
@@ -421,7 +426,7 @@ esac
     engine.invoke(4, "/big", b"", true);
     assert_eq!(engine.answer(4).unwrap().2.len(), 3_000_000);
 
-    // A streamed body larger than every buffer on the way, sent as credit allows.
+    // A streamed body that is larger than all buffers on the way. It is sent as credit allows.
     engine.invoke(5, "/echo", b"start", false);
     let mut window = wire::WINDOW_BYTES;
     let mut sent = 0;
@@ -453,7 +458,7 @@ esac
     }
     assert_eq!(got as u32, sent + 5);
 
-    // A program that ends without reading its body: the rest of the body is taken and dropped.
+    // A program that ends without reading its body. The rest of the body is consumed and dropped.
     engine.invoke(6, "/ignore", b"", false);
     assert_eq!(engine.answer(6).unwrap().2, b"done\n");
     engine.send(FrameKind::Body, 0, 6, &chunk);
@@ -469,7 +474,7 @@ esac
     assert_eq!(engine.answer(8).unwrap().2, b"left\n");
     assert!(begun.elapsed() < Duration::from_secs(5));
 
-    // Two run at once; the third waits for its turn.
+    // Two invocations run at once. The third waits for its turn.
     let begun = Instant::now();
     for stream in [9, 10, 11] {
         engine.invoke(stream, "/wait", b"", true);
@@ -544,9 +549,8 @@ while True:
     assert_eq!(text, "served:ping");
 }
 
-/// A program that is up before it is asked for becomes an instance of one function: it sees that
-/// function's files and gets that function's limits, and nothing else changes.
-/// Destinations that are addresses are reached at those, over both protocols, and no others are.
+/// Destinations given as addresses are reached at those addresses, over both protocols. No other
+/// addresses can be reached.
 async fn literal_egress(backend: &ProcessBackend) {
     let Some((python, _)) = python() else {
         return println!("SKIPPED: no python3");
@@ -573,7 +577,8 @@ for host in ['203.0.113.80', '2001:db8::80', '127.0.0.1', '203.0.113.81', '2001:
             asked.egress.push(Egress { transport, ..Egress::tcp(host, 80) });
         }
     }
-    // The same once more, and in another form; one that is no host stays closed and is no failure.
+    // The same destination again in another form, and a destination that is no host. The latter
+    // stays closed and does not cause a failure.
     asked.egress.push(Egress::tcp("::ffff:203.0.113.80", 80));
     asked.egress.push(Egress::tcp("224.0.1.187", 80));
     let started = backend.start(asked).await.unwrap();
@@ -602,7 +607,7 @@ for host in ['203.0.113.80', '2001:db8::80', '127.0.0.1', '203.0.113.81', '2001:
     assert_eq!(text.replace("EADDRNOTAVAIL", "ENETUNREACH"), expected);
 }
 
-/// An instance that may write to its code writes to a copy, within the quota of /tmp.
+/// An instance that may write to its code writes to a copy, which counts against the quota of /tmp.
 async fn writable_code(backend: &ProcessBackend) {
     use std::os::unix::fs::PermissionsExt;
     let code = Folder::new("writable");
@@ -630,14 +635,15 @@ echo x > /packages-x 2>/dev/null || echo the rest is read-only
         assert!(text.contains("set-id -rwxr-xr-x\n/etc/shadow\n"), "{text}");
         assert!(!text.contains("a device"), "{text}");
         assert!(text.contains("the rest is read-only"), "{text}");
-        // What is left of the quota holds neither file, and the second has no room at all.
+        // The rest of the quota holds neither file completely, and no room at all is left for the
+        // second one.
         let sizes: Vec<u64> = text.lines().filter_map(|line| line.parse().ok()).collect();
         assert!(sizes.len() == 2 && sizes.iter().sum::<u64>() < asked.limits.disk_bytes, "{text}");
     }
     assert_eq!(std::fs::read_to_string(code.0.join("sub/data")).unwrap(), "old\n");
     assert!(code.0.join("sub/deep/gone").exists() && !code.0.join("next").exists());
 
-    // A prewarmed program gets the same.
+    // A prewarmed program gets a copy of the code too.
     if is_root_with_memory(backend) {
         let script = "echo up >&3; read go <&3; cd /function && exec ./run.sh";
         asked.launch = shim(&["sh", "-c", script]);
@@ -651,13 +657,15 @@ echo x > /packages-x 2>/dev/null || echo the rest is read-only
         assert!(text.contains("set-id -rwxr-xr-x\n"), "{text}");
     }
 
-    // Code that is too large stays as it is, and the log says so.
+    // Code that is too large is not copied and stays read-only, and the log says so.
     std::fs::write(code.0.join("big"), vec![0; asked.limits.disk_bytes as usize]).unwrap();
     asked.launch = shim(&["sh", "-c", "echo x > next || cat sub/data"]);
     let (text, _) = finish(backend.start(asked).await.unwrap()).await;
     assert!(text.contains("raise disk\n") && text.contains("old\n"), "{text}");
 }
 
+/// A program that was prewarmed becomes an instance of one function. It sees that function's files
+/// and gets that function's limits, and nothing else changes.
 async fn waiting(backend: &ProcessBackend) {
     if !is_root_with_memory(backend) {
         return println!("SKIPPED: prewarmed programs need root and a memory controller");
@@ -683,10 +691,11 @@ async fn waiting(backend: &ProcessBackend) {
         let (text, exit) = finish(started).await;
         let expected = format!("{name}\na-package\n1000\n");
         assert!(text.starts_with(&expected), "{text}");
-        // The larger limit that it waited under would have let the second program continue.
+        // Under the larger limit with which the instance waited, the second program would have
+        // continued.
         assert_eq!(exit.out_of_memory, go != "true", "{exit:?}");
     }
-    // An instance whose rules differ is started from scratch.
+    // An instance with different rules is started from scratch.
     let mut other = ask(&one);
     other.limits.pids = 32;
     let started = backend.start(other).await.unwrap();
@@ -695,7 +704,7 @@ async fn waiting(backend: &ProcessBackend) {
     backend.keep_prewarmed(Vec::new());
 }
 
-/// Paused instances do nothing, continue where they stopped, and end on request.
+/// Paused instances do nothing, continue where they stopped, and can be ended.
 async fn paused(backend: &ProcessBackend) {
     if !enforces(backend, "cgroups") {
         return println!("SKIPPED: pausing needs cgroups");
@@ -708,8 +717,8 @@ async fn paused(backend: &ProcessBackend) {
     wait_until(|| burnt() > 20_000_000).await;
     assert!(control.set_paused(true));
     let before = burnt();
-    // A kernel that counts ticks may add one of 10 ms that had begun before.
-    // Measured: the processor time that the instance uses during this pause.
+    // A kernel that counts ticks may add one tick of 10 ms that had begun before the pause.
+    // This sleep is the measurement: it shows the processor time that the instance uses meanwhile.
     tokio::time::sleep(Duration::from_millis(400)).await;
     let during = burnt() - before;
     assert!(during < 20_000_000, "{during} ns while paused");
@@ -737,7 +746,7 @@ async fn nothing_is_left(backend: &ProcessBackend) {
     let count = |path: &str| std::fs::read_dir(path).map_or(0, Iterator::count);
     let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
     let counts = || (count("/proc/self/fd"), mounts(), instance_groups());
-    // The remains of the tests before this one disappear within moments.
+    // The remains of earlier tests disappear within moments.
     let mut before = counts();
     let mut equal = 0;
     while equal < 25 {
@@ -751,7 +760,7 @@ async fn nothing_is_left(backend: &ProcessBackend) {
         let started =
             backend.start(request(1000 + instance, &code.0, shim(&["./fds.sh"]))).await.unwrap();
         let (text, _) = finish(started).await;
-        // 10 is the script itself, which the shell opened after it began.
+        // 10 is the script itself, which the shell opens when it begins.
         if !text.split_whitespace().all(|fd| ["0", "1", "2", "3", "10"].contains(&fd)) {
             odd.push(text);
         }
@@ -769,14 +778,14 @@ async fn nothing_is_left(backend: &ProcessBackend) {
     assert_eq!(processes_with(&sleep), 0, "processes left");
 }
 
-/// Cgroups of instances of this process: inside its own, or next to it where processor time is
-/// shared out.
+/// Cgroups of this process's instances. They are inside the process's own group, or next to it in
+/// the hierarchy that shares out processor time.
 fn instance_groups() -> usize {
     let bases = group_bases();
     bases.iter().map(|base| folders(base).count() + siblings_of(base).len()).sum()
 }
 
-/// Cgroups of instances that are siblings of one of ours.
+/// Cgroups of instances that are siblings of this process's group.
 fn siblings_of(base: &std::path::Path) -> Vec<std::path::PathBuf> {
     let named = format!("mote-{}-instance-", std::process::id());
     let beside = base.parent().into_iter().flat_map(folders);
@@ -792,7 +801,7 @@ fn folders(path: &std::path::Path) -> impl Iterator<Item = std::path::PathBuf> +
     entries.map(|entry| entry.path()).filter(|path| path.is_dir())
 }
 
-/// Folders of this process, one per hierarchy.
+/// The groups of this process, one per hierarchy.
 fn group_bases() -> Vec<std::path::PathBuf> {
     fn walk(path: &std::path::Path, depth: u32, own: &str) -> Vec<std::path::PathBuf> {
         let mut found = Vec::new();
@@ -843,7 +852,7 @@ async fn installation(backend: &ProcessBackend) {
     endless.timeout = Duration::from_millis(200);
     assert!(backend.run_build(endless, ignore).await.unwrap().timed_out);
 
-    // One large file, and many small ones that are too much together.
+    // One large file, and many small files that are too large together.
     let mut large = build.clone();
     large.argv = command("head -c 20000000 /dev/zero > big; sleep 60");
     assert!(backend.run_build(large, ignore).await.unwrap().too_large);
@@ -857,7 +866,7 @@ async fn installation(backend: &ProcessBackend) {
     assert!(source.to_string().contains("nested"), "{source}");
 }
 
-/// An installation reaches the listeners that its caller serves, and nothing of the host.
+/// An installation reaches the listeners that its caller serves, and nothing on the host.
 async fn installation_network(backend: &ProcessBackend) {
     let Some((python, _)) = python() else {
         return println!("SKIPPED: no python3");
@@ -891,7 +900,7 @@ async fn installation_network(backend: &ProcessBackend) {
         let (stream, _) = listener.accept().await.unwrap();
         stream.into_std().unwrap().write_all(b"the host").unwrap();
     };
-    // The end of the serving future does not end the installation.
+    // The installation continues after the future of `serve` has ended.
     let serve = async |listeners| {
         serve(listeners).await;
         std::future::pending::<()>().await;
@@ -902,12 +911,12 @@ async fn installation_network(backend: &ProcessBackend) {
     assert_eq!(lines, expected);
 }
 
-/// Uids of this run's instances, different from those of a node that runs at the same time.
+/// First uid of this run's instances. It differs from those of a node that runs at the same time.
 fn own_uid_base() -> u32 {
     10_000_000 + std::process::id() % 100_000 * 1000
 }
 
-/// A range far from the uids of the other tests.
+/// A range of uids that is far from those of the other tests.
 const DAEMON_UID_BASE: u32 = 3_000_000;
 
 /// The daemon that is about to be killed.
@@ -916,8 +925,7 @@ async fn doomed_daemon(zygote: ZygoteHandle) {
     config.uid_base = DAEMON_UID_BASE;
     let backend = ProcessBackend::new(zygote, config);
     let code = Folder::new("doomed");
-    // The argument that follows is in the command line of the daemon, and therefore of all its
-    // copies.
+    // The last argument is in the command line of the daemon, and therefore of all its copies.
     let marker = std::env::args().next_back().unwrap();
     let sleeping = shim(&["sh", "-c", "sleep 600 & sleep 600 # $0", &marker]);
     let _first = backend.start(request(1, &code.0, sleeping)).await.unwrap();
@@ -936,8 +944,9 @@ async fn daemon_death(_: &ProcessBackend) {
         .unwrap();
     let mut ready = [0; 6];
     daemon.stdout.take().unwrap().read_exact(&mut ready).unwrap();
-    // The shell has been executed, but may not have started its command yet. The processes are the
-    // daemon, the helper, the shell, and the first processes of two instances.
+    // The shell has been executed, but may not have started its command yet. At least five
+    // processes exist anyway: the daemon, the helper, the shell, and the first processes of two
+    // instances.
     wait_until(|| processes_with(&marker) >= 5).await;
     daemon.kill().unwrap();
     daemon.wait().unwrap();
@@ -954,7 +963,7 @@ async fn daemon_death(_: &ProcessBackend) {
 /// The number of children that a backend keeps prepared.
 const PREPARED: usize = 2;
 
-/// Compiles a program without a dynamic loader and returns its path inside.
+/// Compiles a program that needs no dynamic loader, and returns its path inside.
 fn static_program(code: &Folder) -> Option<String> {
     code.write(
         "hello.c",
@@ -968,7 +977,7 @@ fn static_program(code: &Folder) -> Option<String> {
     compiled.is_ok_and(|status| status.success()).then(|| "./hello".to_owned())
 }
 
-/// Prints the times and asserts nothing, because ratios are reliable only on quiet machines.
+/// Prints the start times. It asserts nothing, because ratios are reliable only on quiet machines.
 async fn start_times(backend: &ProcessBackend) {
     let code = Folder::new("times");
     code.write("t.py", "print(1)").write("t.js", "console.log(1)");
@@ -986,7 +995,7 @@ async fn start_times(backend: &ProcessBackend) {
         Some(program) => cases.push(("static", vec![program])),
         None => println!("SKIPPED: static program: no C compiler"),
     }
-    // With the largest number of prepared children, as a start after a quiet time finds them.
+    // All children are prepared, as a start after a quiet time finds them.
     let full = group_bases().len() * PREPARED;
     let settled = || async {
         let end = Instant::now() + Duration::from_secs(10);

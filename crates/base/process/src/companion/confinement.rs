@@ -1,4 +1,4 @@
-//! The side of the companion: it gives up rights, and logs to the node.
+//! The companion's side: the companion gives up its rights, and sends its log to the node.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -15,32 +15,32 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// What a companion keeps. It loses everything else: other users' rights, the way to new privileges,
-/// signals to others, and programs to run.
+/// The rights that a companion keeps. It loses all others: it cannot use other users' rights, gain
+/// new privileges, send signals to other processes, or run programs.
 #[derive(Debug, Clone, Copy)]
 pub struct Rights<'a> {
-    /// Its user, if the node runs as root.
+    /// The companion's user, if the node runs as root.
     pub uid: u32,
-    /// Memory in bytes. The companion ends when it needs more, and the node starts it again.
+    /// The most memory in bytes. A companion that needs more ends, and the node starts it again.
     pub memory_bytes: u64,
-    /// Open files.
+    /// The most open files.
     pub open_files: u64,
-    /// The files that it reaches. Open ones stay open.
+    /// The files that the companion can reach. Files that are already open stay open.
     pub files: Files<'a>,
-    /// What it may do with new sockets over TCP. Open ones stay open.
+    /// What the companion may do with new TCP sockets. Sockets that are already open stay open.
     pub network: Network,
 }
 
-/// The files that a companion reaches.
+/// The files that a companion can reach.
 #[derive(Debug, Clone, Copy)]
 pub enum Files<'a> {
-    /// None.
+    /// No files.
     Nothing,
-    /// It reads what its user may read, and writes nothing.
+    /// Reads the files that its user may read, and writes none.
     ReadAll,
-    /// Those in its folder.
+    /// Reads and writes the files in its folder.
     Folder(&'a Path),
-    /// Those in its folder, and it reads [`SYSTEM`].
+    /// Reads and writes the files in its folder, and reads those in [`SYSTEM`].
     FolderAndSystem(&'a Path),
 }
 
@@ -53,12 +53,13 @@ pub enum Network {
     Listen,
 }
 
-/// What names of hosts and certificates of the system need: settings, libraries, and what a service
-/// for names writes. Folders that a machine does not have are left out.
+/// The folders that a companion needs to resolve host names and to use the system's certificates.
+/// They hold settings, libraries, and files that a name service writes. Folders that a machine does
+/// not have are left out.
 const SYSTEM: &[&str] = &["/etc", "/lib", "/lib32", "/lib64", "/nix", "/run", "/usr", "/proc/self"];
 
-/// Confines this process to `rights`, as far as the kernel knows landlock. The process ends with its
-/// parent. Call it while it has one thread.
+/// Confines this process to `rights`, as far as the kernel supports landlock. Afterwards the
+/// process ends when its parent does. Call this while the process has one thread.
 pub fn confine(rights: Rights<'_>) -> io::Result<()> {
     let all = AccessFs::from_all(ABI::V6);
     let reads = AccessFs::from_read(ABI::V6);
@@ -105,8 +106,8 @@ fn give_up_rights(rights: Rights<'_>) -> io::Result<()> {
         rustix::thread::set_thread_groups(&[])?;
         rustix::thread::set_thread_res_gid(group, group, group)?;
         rustix::thread::set_thread_res_uid(user, user, user)?;
-        // Otherwise its own files in /proc belong to root. A change of the user also clears the
-        // signal for the death of the parent.
+        // Without this, the process's own files in /proc belong to root. The change of user has
+        // also cleared the signal that ends the process with its parent, so it is set again.
         rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable)?;
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
     }
@@ -114,8 +115,8 @@ fn give_up_rights(rights: Rights<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes log lines of `target` and lines of `others` to standard error, in the form that the node
-/// reads.
+/// Writes log lines of `target` from level INFO on, and other log lines down to the level `others`,
+/// to standard error in the form that the node reads.
 pub fn log_to_node(target: &'static str, others: LevelFilter) {
     let levels = Targets::new().with_target(target, tracing::Level::INFO).with_default(others);
     let lines = tracing_subscriber::fmt::layer()
@@ -123,20 +124,21 @@ pub fn log_to_node(target: &'static str, others: LevelFilter) {
         .with_ansi(false)
         .with_target(false)
         .without_time()
-        // Where the node has ended, a line that cannot be written must not end anything else.
+        // If the node has ended, log lines cannot be written. That must not end the companion.
         .log_internal_errors(false);
     tracing_subscriber::registry().with(lines).with(levels).init();
 }
 
-/// A file without a place on a disk, for what a library reads by path, such as secrets.
+/// A file in memory that is not on any disk, for a library that reads, for instance, secrets only
+/// by path.
 #[derive(Debug)]
 pub struct FileInMemory {
-    /// Where this process can open it.
+    /// The path by which this process can open the file.
     pub path: PathBuf,
     _file: OwnedFd,
 }
 
-/// Makes a file with this content; it is gone when the result is dropped.
+/// Makes a file with this content. The file vanishes when the result is dropped.
 pub fn file_in_memory(name: &str, content: &[u8]) -> io::Result<FileInMemory> {
     let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
     let mut rest = content;
@@ -158,7 +160,8 @@ mod tests {
         assert_eq!(std::fs::read(&file.path).expect("read"), b"k3y");
         let path = file.path.clone();
         drop(file);
-        // Another thread of the test may have its number by now, but not its content.
+        // Another thread of the test may have reused the descriptor's number, but not with this
+        // content.
         assert!(std::fs::read(path).map_or(true, |content| content != b"k3y"));
     }
 }

@@ -1,4 +1,4 @@
-//! The side of the node: a program that answers one question and ends.
+//! The node's side: runs a companion that answers one question and ends.
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,9 +16,9 @@ use super::supervision::relay;
 /// The longest answer.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
-/// Runs a companion, and returns what it writes to its standard output. Its lines are written to the
-/// log of the node, behind `label`. It is an error if it takes longer than `patience`, writes too
-/// much or fails.
+/// Runs a companion, and returns what the companion writes to standard output. Lines on its
+/// standard error go to the log of the node, prefixed with `label`. A companion that takes longer
+/// than `patience`, writes too much or fails causes an error.
 pub async fn logged_answer<A: AsRef<OsStr>>(
     role: Role,
     label: &'static str,

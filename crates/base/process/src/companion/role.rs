@@ -1,9 +1,9 @@
 //! Which part of the program a process is.
 //!
-//! A node and its companions are one file. The node executes its own file with the name of the
+//! A node and its companions are the same file. The node executes its own file with the name of the
 //! companion as argument 0, and the program dispatches by that name. The file is named by
-//! [`OWN_PROGRAM`] and not by its path, so that a companion is always of the same version as its
-//! node, also while an upgrade replaces the file.
+//! [`OWN_PROGRAM`] and not by its path, so that a companion always has the same version as its
+//! node, even while an upgrade replaces the file.
 
 use std::ffi::{CString, OsStr};
 use std::os::unix::process::CommandExt as _;
@@ -13,7 +13,7 @@ use std::process::Command;
 /// The file that this process runs.
 pub const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// A process of its own next to a node.
+/// A companion: a separate process next to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Orders certificates.
@@ -31,7 +31,7 @@ pub enum Role {
 const ALL: [Role; 5] = [Role::Acme, Role::Broker, Role::Chain, Role::Dtls, Role::Nats];
 
 impl Role {
-    /// Its name, which is argument 0 and what `ps` and `top` show.
+    /// The name of the role. It is argument 0, and `ps` and `top` show it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Acme => "mote-acme",
@@ -42,13 +42,13 @@ impl Role {
         }
     }
 
-    /// The role of this process, and `None` if it is the command line or the node. The kernel learns
-    /// the name of a companion, because it otherwise shows the name of the file.
+    /// The role of this process; `None` if the process is the command line or the node. Also sets
+    /// the name of the process in the kernel, which otherwise shows the name of the file.
     pub fn of_this_process() -> Option<Self> {
         let first = std::env::args_os().next()?;
         let role = Self::of(&first)?;
         if let Ok(name) = CString::new(role.name()) {
-            // A wrong name in `ps` must not end a companion.
+            // If the name cannot be set, `ps` shows a wrong name, but the companion must not end.
             let _ = rustix::thread::set_name(&name);
         }
         Some(role)
@@ -59,8 +59,8 @@ impl Role {
         ALL.into_iter().find(|role| name == role.name())
     }
 
-    /// The command that starts `program`, a file of `mote`, in this role. The environment of the
-    /// node, which may contain secrets, does not reach the companion.
+    /// The command that starts `program`, which is a file of `mote`, in this role. The companion
+    /// does not inherit the node's environment, because the environment may contain secrets.
     pub fn command(self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.arg0(self.name()).env_clear();

@@ -1,4 +1,4 @@
-//! The side of the node: a process that is started, watched, and started again.
+//! The node's side: starts a companion process, watches it, and starts it again.
 
 use std::future::Future;
 use std::io;
@@ -14,13 +14,13 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::role::{OWN_PROGRAM, Role};
 
-/// How long a process may take to end.
+/// How long a process may take to end after the node has stopped serving it.
 pub const END_PATIENCE: Duration = Duration::from_secs(8);
-/// A process that lasted this long begins the pauses anew.
+/// After a process has lasted this long, the next pause is the shortest again.
 const STABLE: Duration = Duration::from_secs(60);
-/// The longest line of its log.
+/// The longest line of a companion's log.
 const LINE_BYTES_MAX: u64 = 1 << 10;
-/// Lines of its log in a second; what others do can cause lines, so further ones are dropped.
+/// Log lines per second. Further lines are dropped, because others may be able to cause lines.
 const LINES_PER_S: u32 = 20;
 
 /// The work of [`Companion::serve`].
@@ -28,25 +28,26 @@ pub type Serving<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + Send + 'a>>
 
 /// A program that a node keeps running.
 pub trait Companion: Send {
-    /// Its name in front of the lines of its log.
+    /// The name that precedes each line of the program's log.
     fn label(&self) -> &'static str;
 
-    /// The first pause before it is started again, and the longest.
+    /// The first and the longest pause before the program is started again.
     fn pauses(&self) -> (Duration, Duration);
 
-    /// The command for the next start. The environment of the node, which may contain secrets, does
-    /// not reach it.
+    /// The command for the next start. The program does not inherit the node's environment, because
+    /// the environment may contain secrets.
     fn command(&mut self) -> io::Result<Command>;
 
-    /// Serves a process until it has ended or the node stops. Afterwards the process has
-    /// [`END_PATIENCE`] to end; after an error it is killed.
+    /// Serves a process until the process has ended or the node stops. Afterwards the process has
+    /// [`END_PATIENCE`] to end. If this returns an error, the process is killed.
     fn serve<'a>(
         &'a mut self,
         child: &'a mut Child,
         stopped: &'a mut watch::Receiver<bool>,
     ) -> Serving<'a>;
 
-    /// The process does not run any more. Unless the node `is_stopping`, it is started again.
+    /// Reports that the process no longer runs. It will be started again unless the node
+    /// `is_stopping`.
     fn ended(&mut self, ended: &io::Result<String>, is_stopping: bool);
 }
 
@@ -55,14 +56,14 @@ pub fn command(role: Role, folder: &Path) -> Command {
     command_of(Path::new(OWN_PROGRAM), role, folder)
 }
 
-/// The same with another file of `mote`, for tests.
+/// Like [`command`], with another file of `mote`, for tests.
 pub fn command_of(program: &Path, role: Role, folder: &Path) -> Command {
     let mut command = role.command(program);
     command.arg("run").current_dir(folder);
     command.into()
 }
 
-/// Runs a program until the node stops, with growing pauses between starts.
+/// Keeps a program running until the node stops. The pauses between starts grow.
 pub async fn keep(mut companion: impl Companion, mut stopped: watch::Receiver<bool>) {
     let (first, longest) = companion.pauses();
     let mut pause = first;
@@ -85,14 +86,14 @@ pub async fn keep(mut companion: impl Companion, mut stopped: watch::Receiver<bo
     }
 }
 
-/// One process from its start to its end: how it ended.
+/// Runs one process from its start to its end, and returns how the process ended.
 async fn run(
     companion: &mut dyn Companion,
     stopped: &mut watch::Receiver<bool>,
 ) -> io::Result<String> {
     let mut command = companion.command()?;
     let mut child = command.stderr(Stdio::piped()).kill_on_drop(true).spawn()?;
-    // The command may hold the other end of a socket, whose close tells the process to end.
+    // The command may hold the other end of a socket. Closing that end tells the process to end.
     drop(command);
     let label = companion.label();
     let log = child.stderr.take().map(|errors| tokio::spawn(relay(errors, label)));
@@ -115,7 +116,7 @@ async fn run(
     ended
 }
 
-/// Writes the lines of the process to the log of the node.
+/// Copies the lines that a process writes into the log of the node.
 pub(crate) async fn relay(errors: ChildStderr, label: &'static str) {
     let mut errors = BufReader::new(errors);
     let mut since = Instant::now();
@@ -187,7 +188,7 @@ mod tests {
             Box::pin(async move {
                 tokio::select! {
                     ended = child.wait() => ended.map(|_| ()),
-                    // This program does not end by itself, so it is killed.
+                    // This program does not end by itself, so the error causes it to be killed.
                     _ = stopped.changed() => Err(io::Error::other("stopped")),
                 }
             })

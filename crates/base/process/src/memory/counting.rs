@@ -1,28 +1,28 @@
-//! The allocator of the program, which can count.
+//! The program's allocator, which can count the allocated bytes.
 //!
-//! The broker slows publishers down while clients that do not read hold much memory, so it has to know
-//! how much its process has allocated. The other processes of the program do not count, and pay one
-//! read of a flag that never changes.
+//! The broker has to know how much memory its process has allocated, because it slows publishers
+//! down while clients that do not read hold much memory. The other processes of the program do not
+//! count. Each allocation costs them one read of a flag that never changes.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 
 static COUNTS: AtomicBool = AtomicBool::new(false);
-/// Bytes allocated less bytes freed since the counting began. It can be below zero, because what was
-/// allocated before can be freed afterwards.
+/// Bytes allocated minus bytes freed since the counting began. The number can be negative, because
+/// memory that was allocated before can be freed afterwards.
 static BYTES: AtomicIsize = AtomicIsize::new(0);
 
-/// Counts from now on, for the rest of the process.
+/// Starts counting. The counting lasts until the process ends.
 pub fn begin() {
     COUNTS.store(true, Ordering::Relaxed);
 }
 
-/// Bytes that are allocated, of those that were allocated since [`begin`].
+/// Bytes that were allocated since [`begin`] and are still allocated.
 pub fn allocated() -> usize {
     usize::try_from(BYTES.load(Ordering::Relaxed)).unwrap_or(0)
 }
 
-/// An allocator that counts what another one does, after [`begin`].
+/// An allocator that, after [`begin`], counts what the wrapped allocator does.
 #[derive(Debug)]
 pub struct Counting<A>(pub A);
 
@@ -34,12 +34,12 @@ impl<A> Counting<A> {
     }
 }
 
-/// The size of a layout is at most `isize::MAX`.
+/// This cannot overflow, because the size of a layout is at most `isize::MAX`.
 fn signed(bytes: usize) -> isize {
     bytes as isize
 }
 
-// SAFETY: every call is handed to the allocator behind it, which keeps the contract.
+// SAFETY: every call is passed to the wrapped allocator, which keeps the contract.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract.

@@ -1,7 +1,8 @@
-//! Memory: how much of it the node may use (all of the machine's, or the limit of a control group),
-//! and how the node returns what it no longer needs.
+//! How much memory the node may use (all of the machine's, or the limit of a control group), and
+//! how the node returns memory that it no longer needs.
 //!
-//! It must not know what the memory is used for. Start with [`machine_bytes`] and [`give_back`].
+//! This module must not know what the memory is used for. Start with [`machine_bytes`] and
+//! [`give_back`].
 
 #![allow(unsafe_code, reason = "the allocator has no other interface")]
 
@@ -11,19 +12,19 @@ mod program_pages;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Pause between two checks of the allocator's free memory, after calls or after a check that found
-/// another amount than the one before. After each other check the pause is twice as long, up to
-/// `LOOK_MAX`: a check counts all free pieces, which takes milliseconds in a node with a hundred
-/// functions.
+/// Pause between two checks of the allocator's free memory. The pause is this short after calls,
+/// and after a check that found a different amount than the previous one. Otherwise each pause is
+/// twice as long as the one before, up to `LOOK_MAX`. The pauses grow because a check counts all
+/// free pieces, which takes milliseconds in a node with a hundred functions.
 const LOOK: Duration = Duration::from_secs(2);
 const LOOK_MAX: Duration = Duration::from_secs(16);
-/// Returning memory takes milliseconds, so the node does it only when no call has arrived for this
-/// long.
+/// The node returns memory only after no call has arrived for this long, because returning takes
+/// milliseconds.
 const IDLE: Duration = Duration::from_secs(1);
-/// A smaller amount is not worth the work.
+/// Less free memory than this is not worth returning.
 const WORTH_BYTES: usize = 1 << 20;
 
-/// How long no call has arrived when the node returns pages of its program files again.
+/// After no call has arrived for this long, the node returns pages of its program files again.
 const ASLEEP: Duration = Duration::from_secs(300);
 
 /// Resident memory of this process in bytes; 0 where the system does not report it.
@@ -34,13 +35,14 @@ pub fn resident_bytes() -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-/// Returns memory to the machine whenever no calls arrive: what deploys, bursts and closed
-/// connections have left free in the allocator, and pages of program files, after the start and
-/// after each long pause. `idle` tells how long no call has run; `None` while one does. Runs for the
-/// life of the node.
+/// Returns memory to the machine while no calls arrive. It returns the memory that deployments,
+/// bursts and closed connections have left free in the allocator. It also returns pages of program
+/// files, after the start and after each long pause. `idle` returns how long no call has run, or
+/// `None` while one runs. Runs for the life of the node.
 pub async fn give_back(idle: impl Fn() -> Option<Duration>) {
     let mut kept = 0;
-    // When pages of program files are returned; `None` once they are, until a call arrives.
+    // How long the node must be idle before it returns pages of program files. `None` after they
+    // were returned, until a call arrives.
     let mut pages_after = Some(IDLE);
     let mut before = Duration::ZERO;
     let mut pause = LOOK;
@@ -54,7 +56,8 @@ pub async fn give_back(idle: impl Fn() -> Option<Duration>) {
             pause = LOOK;
         }
         before = idle;
-        // This check comes first, because counting locks the allocator that the data path uses.
+        // This check comes before the counting, because counting locks the allocator that the data
+        // path uses.
         if idle < IDLE {
             continue;
         }
@@ -78,20 +81,20 @@ pub async fn give_back(idle: impl Fn() -> Option<Duration>) {
 
 #[cfg(target_env = "gnu")]
 mod allocator {
-    /// Bytes that were freed but still belong to the process.
+    /// Bytes that were freed but that the process still holds.
     pub(super) fn free_bytes() -> usize {
         // SAFETY: the function takes no arguments and locks each arena while it counts.
         unsafe { libc::mallinfo2() }.fordblks
     }
 
     pub(super) fn trim() {
-        // SAFETY: the function returns only pages that hold nothing, under the allocator's own
+        // SAFETY: the function returns only pages that hold no data, and takes the allocator's own
         // locks.
         unsafe { libc::malloc_trim(0) };
     }
 }
 
-/// Other C libraries return memory by themselves.
+/// Other C libraries return memory by themselves, so there is nothing to do.
 #[cfg(not(target_env = "gnu"))]
 mod allocator {
     pub(super) fn free_bytes() -> usize {
@@ -101,8 +104,8 @@ mod allocator {
     pub(super) fn trim() {}
 }
 
-/// Memory that this process could use, in bytes: the machine's, or less where a control group above
-/// it sets a limit. `u64::MAX` if neither is known. Reads a few small files.
+/// Memory that this process could use, in bytes: the machine's memory, or less if a control group
+/// that contains the process sets a limit. `u64::MAX` if neither is known. Reads a few small files.
 pub fn machine_bytes() -> u64 {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
     let info = read(Path::new("/proc/meminfo")).unwrap_or_default();
@@ -113,7 +116,7 @@ pub fn machine_bytes() -> u64 {
     group_limit_bytes(&groups, &read).map_or(machine, |limit| limit.min(machine))
 }
 
-/// The smallest memory limit of the groups that `groups` (a `/proc/PID/cgroup`) names and of all
+/// The smallest memory limit of the groups named in `groups` (a `/proc/PID/cgroup`) and of all
 /// their ancestors, as far as they are visible.
 fn group_limit_bytes(groups: &str, read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
     let mut limit: Option<u64> = None;
@@ -129,8 +132,8 @@ fn group_limit_bytes(groups: &str, read: &dyn Fn(&Path) -> Option<String>) -> Op
         };
         for group in Path::new(path.trim_start_matches('/')).ancestors() {
             let file: PathBuf = [Path::new(root), group, Path::new(file)].iter().collect();
-            // "max" and numbers near 2^63 mean that there is no limit; the machine's memory is
-            // smaller than both.
+            // "max" and numbers near 2^63 mean that there is no limit. The former does not parse, and
+            // the latter exceeds the machine's memory, so neither has an effect.
             let bytes = read(&file).and_then(|text| text.trim().parse().ok());
             limit = limit.into_iter().chain(bytes).min();
         }

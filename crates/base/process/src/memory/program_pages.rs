@@ -1,9 +1,9 @@
 //! Returns the pages of program files that only the start of the node needed.
 //!
-//! The kernel maps sixteen pages around each page of a program that is used, so after the start more
-//! than half of the node's resident memory is code that does not run again. Such pages are copies
-//! of the file: dropping their mapping loses nothing, the page cache keeps what it has room for,
-//! and a page that is used again is mapped again within a microsecond.
+//! Around each used page of a program, the kernel maps sixteen pages. After the start, more than
+//! half of the node's resident memory is therefore code that does not run again. Such pages are
+//! copies of the file, so dropping their mapping loses nothing. The page cache keeps the pages for
+//! which it has room, and a page that is used again is mapped again within a microsecond.
 
 #![allow(unsafe_code, reason = "no safe function drops pages of a mapping")]
 
@@ -17,8 +17,9 @@ struct Mapping {
     resident_bytes: usize,
 }
 
-/// Drops the resident pages of program files; returns their bytes. Takes about a millisecond, and
-/// the next use of each part of the program about a microsecond more.
+/// Drops the resident pages of program files, and returns their size in bytes. Takes about a
+/// millisecond. Afterwards, the next use of each part of the program takes about a microsecond
+/// longer.
 pub(crate) fn give_back() -> usize {
     let Ok(text) = fs::read_to_string("/proc/self/smaps") else { return 0 };
     let mut bytes = 0;
@@ -36,8 +37,8 @@ pub(crate) fn give_back() -> usize {
     bytes
 }
 
-/// Mappings of program files that cannot be written through and have no page of their own.
-/// Relocated data has such pages and is left out.
+/// Mappings of program files that cannot be written through and whose pages all equal the file. A
+/// mapping of relocated data has changed pages and is left out.
 fn unchanged(smaps: &str) -> Vec<Mapping> {
     let mut found = Vec::new();
     let mut current: Option<Mapping> = None;
@@ -51,7 +52,7 @@ fn unchanged(smaps: &str) -> Vec<Mapping> {
             match name {
                 "Rss" => mapping.resident_bytes = bytes,
                 "Anonymous" if bytes > 0 => current = None,
-                // The last field of a mapping.
+                // `VmFlags` is the last field of a mapping.
                 "VmFlags" => found.extend(current.take()),
                 _ => {}
             }

@@ -1,14 +1,14 @@
-//! Why what the service manager has handed over cannot be used.
+//! The reasons why the sockets and settings from the service manager cannot be used.
 
 use std::os::fd::RawFd;
 
-/// Most descriptors that are looked at; a node takes one of each kind.
+/// Most descriptors that are examined. A node needs only one of each kind.
 pub(super) const FDS_MAX: RawFd = 64;
-/// The names of sockets, for messages.
+/// The names that sockets may have, for messages.
 const NAMES: &str = "http, https, coap, coap-tcp, coap-dtls, coap-tls and management";
 
-/// Why what the service manager has handed over cannot be used. Another start would fail in the same
-/// way.
+/// Why the sockets or settings from the service manager cannot be used. Another start would fail in
+/// the same way.
 #[derive(Debug, thiserror::Error)]
 pub enum GivenError {
     /// The number of descriptors is not a number, or too large.
@@ -33,10 +33,10 @@ pub enum GivenError {
     Kind {
         name: &'static str,
         fd: RawFd,
-        /// What it should be, and how a .socket unit says so.
+        /// The type that the socket should have, and how a .socket unit requests it.
         wanted: &'static str,
     },
-    /// Other machines reach a socket, and the configuration does not allow it.
+    /// A socket is reachable from other machines, but the configuration does not allow that.
     #[error(
         "the service manager's socket \"{name}\" listens on {address}, which other machines can reach: set lan = true in the configuration, or a loopback address in the .socket unit"
     )]
@@ -44,7 +44,7 @@ pub enum GivenError {
     /// The address for notifications cannot be used.
     #[error("NOTIFY_SOCKET is \"{0}\"; it must be the path of a Unix socket, or a name after @")]
     NotifySocket(String),
-    /// The time of the watchdog is not a number.
+    /// The timeout of the watchdog is not a number.
     #[error("WATCHDOG_USEC is \"{0}\"; it must be a number of microseconds")]
     Watchdog(String),
     /// The process already has threads.

@@ -1,10 +1,11 @@
-//! What a service manager such as systemd hands to a node, and what the node tells it.
+//! The sockets and settings that a service manager such as systemd passes to a node, and the
+//! messages that the node sends back.
 //!
-//! This is the protocol of sd_listen_fds(3), sd_notify(3) and sd_watchdog_enabled(3): variables of
-//! the environment, descriptors from 3 on, and datagrams. [`ServiceManager::take`] reads the
-//! variables and removes them, so that no other program inherits them. This module must not know
-//! what is served on a socket or when a node is ready. Start reading at `take`; `sockets.rs` says
-//! which sockets a node takes.
+//! This is the protocol of sd_listen_fds(3), sd_notify(3) and sd_watchdog_enabled(3). It consists
+//! of environment variables, descriptors from 3 on, and datagrams. [`ServiceManager::take`] reads
+//! the variables and removes them, so that no other program inherits them. This module must not
+//! know what is served on a socket or when a node is ready. Start reading at `take`; `sockets.rs`
+//! lists the sockets that a node takes.
 
 #![allow(
     unsafe_code,
@@ -25,7 +26,7 @@ pub use given_error::GivenError;
 use notifier::Notifier;
 pub use sockets::Sockets;
 
-/// The first descriptor that is handed over (`SD_LISTEN_FDS_START`).
+/// The first descriptor that the service manager passes (`SD_LISTEN_FDS_START`).
 const FIRST_FD: RawFd = 3;
 /// The variables of the protocol.
 const VARIABLES: [&str; 7] = [
@@ -38,21 +39,22 @@ const VARIABLES: [&str; 7] = [
     "WATCHDOG_PID",
 ];
 
-/// What the service manager has handed over; empty if the node was started in another way.
+/// The sockets and settings that the service manager passed. Empty if something else started the
+/// node.
 #[derive(Debug, Default)]
 pub struct ServiceManager {
     /// Sockets that are already bound.
     pub sockets: Sockets,
-    /// The time after which the service manager ends a node that is silent.
+    /// The watchdog's timeout: the service manager ends a node that is silent for this long.
     pub watchdog: Option<Duration>,
     notifier: Option<Notifier>,
 }
 
 impl ServiceManager {
-    /// Takes what was handed to this process, and removes the variables that say so. Descriptors are
-    /// closed when another program is executed.
+    /// Takes the sockets and settings that were passed to this process, and removes the variables
+    /// that describe them. The descriptors are closed when another program is executed.
     ///
-    /// Call it once, while the process has one thread.
+    /// Call this once, while the process has only one thread.
     pub fn take() -> Result<Self, GivenError> {
         let values = VARIABLES.map(env::var_os);
         if values.iter().all(Option::is_none) {
@@ -64,7 +66,7 @@ impl ServiceManager {
             pid.as_ref().is_some_and(|pid| *pid == *std::process::id().to_string())
         };
         let mut manager = Self::default();
-        // Otherwise they were meant for a process that has started this one.
+        // With another pid, the variables were meant for the process that started this one.
         if own(&listen_pid)
             && let Some(count) = count
         {
@@ -89,19 +91,20 @@ impl ServiceManager {
         Ok(manager)
     }
 
-    /// Says that the node serves, and what it does in a few words. Never blocks, like the others.
+    /// Reports that the node serves. `status` says in a few words what the node does. Never blocks,
+    /// like the other methods.
     pub fn ready(&self, status: &str) {
         self.tell(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// Says that the node begins to stop, and what it waits for.
+    /// Reports that the node begins to stop. `status` says what the node waits for.
     pub fn stopping(&self, status: &str) {
         self.tell(&format!("STOPPING=1\nSTATUS={status}"));
     }
 
-    /// Says twice in each time of the watchdog that the node works, until it is dropped. It must be
-    /// polled by the loop that the watchdog watches, because only then a loop that hangs falls
-    /// silent.
+    /// Reports twice per watchdog timeout that the node works, until the future is dropped. The
+    /// loop that the watchdog watches must poll this future, because only then do the reports stop
+    /// when the loop hangs.
     pub async fn pet_in_time(&self) {
         let Some(watchdog) = self.watchdog else { return };
         let mut times = tokio::time::interval(watchdog / 2);
@@ -119,23 +122,23 @@ impl ServiceManager {
     }
 }
 
-/// Each descriptor with its name.
+/// Pairs each descriptor with its name.
 fn named<'a>(count: &str, names: &'a str) -> Result<Vec<(RawFd, &'a str)>, GivenError> {
     let parsed = count.parse::<RawFd>().ok().filter(|count| (0..=FDS_MAX).contains(count));
     let count = parsed.ok_or_else(|| GivenError::Count(count.to_owned()))?;
-    // A descriptor without a name is shown with an empty one.
+    // A descriptor without a name gets an empty name.
     let names = names.split(':').chain(std::iter::repeat(""));
     Ok((FIRST_FD..FIRST_FD + count).zip(names).collect())
 }
 
-/// Takes ownership of a descriptor that was handed over.
+/// Takes ownership of a descriptor that the service manager passed.
 fn adopt(fd: RawFd) -> Result<OwnedFd, GivenError> {
     if std::fs::symlink_metadata(format!("/proc/self/fd/{fd}")).is_err() {
         return Err(GivenError::Closed(fd));
     }
-    // SAFETY: the descriptor is open, and the process that started this one has passed it on under
+    // SAFETY: the descriptor is open. The process that started this one passed the descriptor under
     // this number (`LISTEN_PID` is this process), so nothing else here owns it. `take` removes the
-    // variables, so it is adopted once.
+    // variables, so each descriptor is adopted only once.
     let owned = unsafe { OwnedFd::from_raw_fd(fd) };
     let flags = rustix::io::FdFlags::CLOEXEC;
     rustix::io::fcntl_setfd(&owned, flags).map_err(|_| GivenError::Closed(fd))?;
@@ -199,7 +202,7 @@ mod tests {
                 tokio::task::yield_now().await;
                 seen += told();
             }
-            // Measured: the notifications during a hang of the loop.
+            // This sleep is the measurement: no notification may be sent while the loop hangs.
             std::thread::sleep(Duration::from_millis(200));
             assert_eq!(told(), 0);
             while told() == 0 {
@@ -210,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_process_that_was_given_nothing_has_nothing() {
-        // The runner of the tests has threads, so this also shows that nothing is removed.
+        // The test runner has threads, so this also shows that nothing is removed.
         let manager = ServiceManager::take().unwrap();
         assert!(manager.watchdog.is_none() && manager.notifier.is_none());
         manager.ready("nobody is told");

@@ -15,7 +15,8 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// A notifier to `NOTIFY_SOCKET`: an absolute path, or `@` and a name without a file.
+    /// Makes a notifier for the address in `NOTIFY_SOCKET`: an absolute path, or `@` followed by a
+    /// name that has no file.
     pub(crate) fn new(address: &OsStr) -> Result<Self, GivenError> {
         let wrong = || GivenError::NotifySocket(address.to_string_lossy().into_owned());
         let parsed = match address.as_bytes() {
@@ -28,8 +29,8 @@ impl Notifier {
         Ok(Self { socket, address: parsed.map_err(|_| wrong())? })
     }
 
-    /// Sends without waiting. A service manager that does not read is its own matter: the node
-    /// serves without it.
+    /// Sends without waiting. Errors are ignored, because the node can serve even if the service
+    /// manager does not read.
     pub(crate) fn send(&self, state: &str) {
         let _ = self.socket.send_to_addr(state.as_bytes(), &self.address);
     }
@@ -53,7 +54,7 @@ mod tests {
             let mut buffer = [0; 64];
             let length = receiver.recv(&mut buffer).unwrap();
             assert_eq!(&buffer[..length], b"READY=1\nSTATUS=text");
-            // Nobody receives this, which is not an error.
+            // The receiver is gone. Sending must not fail because of that.
             drop(receiver);
             notifier.send("STOPPING=1");
         }

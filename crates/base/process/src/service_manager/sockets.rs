@@ -1,4 +1,4 @@
-//! The sockets that a node takes, by the names that .socket units give them.
+//! The sockets that a node takes, named as in .socket units.
 
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{OwnedFd, RawFd};
@@ -13,7 +13,7 @@ const TCP: &str = "a listening TCP socket (ListenStream=ADDRESS:PORT)";
 const UDP: &str = "a UDP socket (ListenDatagram=ADDRESS:PORT)";
 const UNIX: &str = "a listening Unix socket with a path (ListenStream=PATH)";
 
-/// Sockets that the service manager has bound and given to the node. They do not block.
+/// Sockets that the service manager has bound and passed to the node. They are non-blocking.
 #[derive(Debug, Default)]
 pub struct Sockets {
     /// For the HTTP front.
@@ -46,7 +46,7 @@ impl Sockets {
         }
     }
 
-    /// Refuses sockets that other machines reach, unless `lan` allows it.
+    /// Refuses sockets that other machines can reach, unless `lan` allows them.
     pub fn check_reach(&self, lan: bool) -> Result<(), GivenError> {
         let address = |tcp: &Option<TcpListener>| tcp.as_ref()?.local_addr().ok();
         let all = [
@@ -70,7 +70,7 @@ fn is_loopback(address: &SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
-/// Keeps a socket of the right type under a name that is still free.
+/// Stores a socket of the right type under its name, unless the name is already taken.
 fn set<T>(
     place: &mut Option<T>,
     name: &'static str,
@@ -105,7 +105,8 @@ fn udp(socket: OwnedFd) -> Option<UdpSocket> {
     let fits = is(&socket, SocketType::DGRAM, &[AddressFamily::INET, AddressFamily::INET6]);
     let socket = fits.then(|| UdpSocket::from(socket))?;
     socket.set_nonblocking(true).ok()?;
-    // One that is not bound could receive nothing, and a connected one only from one peer.
+    // An unbound socket could not receive anything, and a connected one could receive only from its
+    // peer.
     let is_bound = socket.local_addr().is_ok_and(|address| address.port() != 0);
     (is_bound && socket.peer_addr().is_err()).then_some(socket)
 }
@@ -143,7 +144,7 @@ mod tests {
         sockets.add(6, "management", UnixListener::bind(&path).unwrap().into()).unwrap();
         assert_eq!(sockets.management.as_ref().unwrap().1, path);
         sockets.check_reach(false).unwrap();
-        // They do not block.
+        // The sockets are non-blocking.
         let error = sockets.http.as_ref().unwrap().accept().unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
     }

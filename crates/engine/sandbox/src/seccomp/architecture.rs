@@ -1,11 +1,11 @@
-//! What differs between processors: the calls that only some of them have, and the number by which
-//! the kernel names a processor to a filter.
+//! The differences between processors: system calls that only some of them have, and the number
+//! that identifies a processor to a filter.
 
 use std::io;
 
 use seccompiler::{BpfProgram, SeccompFilter};
 
-/// rseq(2), which libc does not name for every C library.
+/// rseq(2). libc does not name it for every C library.
 const RSEQ: libc::c_long = if cfg!(target_arch = "x86_64") {
     334
 } else if cfg!(target_arch = "arm") {
@@ -14,7 +14,7 @@ const RSEQ: libc::c_long = if cfg!(target_arch = "x86_64") {
     293
 };
 
-/// Calls allowed with any arguments on this processor: here, older forms.
+/// Calls allowed with any arguments on this processor. It also has older forms of some calls.
 #[cfg(target_arch = "x86_64")]
 pub(super) const ALLOWED_HERE: &[libc::c_long] = &[
     RSEQ,
@@ -54,21 +54,21 @@ pub(super) const ALLOWED_HERE: &[libc::c_long] = &[
 pub(super) const ALLOWED_HERE: &[libc::c_long] =
     &[RSEQ, libc::SYS_newfstatat, libc::SYS_mmap, libc::SYS_renameat];
 
-/// Calls allowed with any arguments on this processor: here, also those that a compiler at run time
-/// needs, because instructions that were written are not seen by all cores at once.
+/// Calls allowed with any arguments on this processor. It also has two calls that just-in-time
+/// compilers need, because not all cores see newly written instructions at once.
 #[cfg(target_arch = "riscv64")]
 pub(super) const ALLOWED_HERE: &[libc::c_long] =
     &[RSEQ, libc::SYS_newfstatat, libc::SYS_mmap, RISCV_HWPROBE, RISCV_FLUSH_ICACHE];
 /// riscv_flush_icache(2).
 #[cfg(target_arch = "riscv64")]
 const RISCV_FLUSH_ICACHE: libc::c_long = 259;
-/// riscv_hwprobe(2): which instructions a processor has.
+/// riscv_hwprobe(2): tells which instructions a processor has.
 #[cfg(target_arch = "riscv64")]
 const RISCV_HWPROBE: libc::c_long = 258;
 
-/// Calls allowed with any arguments on this processor: here, older forms, those with numbers of 64
-/// bits, and the kernel's own for this processor (`__ARM_NR_*`: the instruction cache, the address of
-/// the data of a thread).
+/// Calls allowed with any arguments on this processor. It also has older forms, forms with 64-bit
+/// numbers, and the kernel's own calls for this processor (`__ARM_NR_*`: the instruction cache, the
+/// address of a thread's data).
 #[cfg(target_arch = "arm")]
 pub(super) const ALLOWED_HERE: &[libc::c_long] = &[
     RSEQ,
@@ -95,7 +95,7 @@ pub(super) const ALLOWED_HERE: &[libc::c_long] = &[
     libc::SYS_fchown32,
     libc::SYS_lchown32,
     libc::SYS_ugetrlimit,
-    // Times of 64 bits; libc does not name these calls.
+    // Forms with 64-bit times. libc does not name these calls.
     403, // clock_gettime64
     406, // clock_getres_time64
     407, // clock_nanosleep_time64
@@ -142,14 +142,15 @@ const ARM_CACHEFLUSH: libc::c_long = 0x0f_0002;
 #[cfg(target_arch = "arm")]
 const ARM_SET_TLS: libc::c_long = 0x0f_0005;
 
-/// The name of this processor for seccompiler.
+/// seccompiler's name for this processor.
 #[cfg(not(target_arch = "arm"))]
 pub(super) fn target() -> io::Result<seccompiler::TargetArch> {
     let name = std::env::consts::ARCH;
     name.try_into().map_err(|error| io::Error::other(format!("{error:?}")))
 }
 
-/// The name of a processor whose filters have the same form; see [`finish`].
+/// The name of a processor that seccompiler knows and whose filters have the same form; see
+/// [`finish`].
 #[cfg(target_arch = "arm")]
 pub(super) fn target() -> io::Result<seccompiler::TargetArch> {
     Ok(seccompiler::TargetArch::aarch64)
@@ -162,8 +163,9 @@ pub(super) fn finish(filter: SeccompFilter) -> io::Result<BpfProgram> {
 }
 
 /// Compiles a filter for this processor, which seccompiler does not know. A filter reads the same
-/// struct on all processors (`struct seccomp_data`, whose arguments have 64 bits everywhere), so that
-/// the only difference is the processor that it expects: its second instruction compares that one.
+/// struct on all processors (`struct seccomp_data`, whose arguments have 64 bits everywhere). The
+/// only difference is the processor that the filter expects. The second instruction compares it, so
+/// that instruction is changed here.
 #[cfg(target_arch = "arm")]
 pub(super) fn finish(filter: SeccompFilter) -> io::Result<BpfProgram> {
     /// `AUDIT_ARCH_AARCH64` (linux/audit.h).

@@ -1,10 +1,11 @@
 //! The system call filter: an allow-list for general runtimes, the same for every instance.
 //!
-//! A call that is not on the list fails with ENOSYS, as on an older kernel, so that C libraries and
-//! runtimes use their fallback (clone3, io_uring, openat2). The list omits what published escapes
-//! used: namespaces, mounts, io_uring, bpf, perf, keys, userfaultfd, ptrace, reading of other
-//! processes, odd socket families, kernel TLS. Where a call is needed but some of its forms are
-//! not, its arguments are compared; only integers can be compared, so pointers are never trusted.
+//! A call that is not on the list fails with ENOSYS, as on an older kernel, so C libraries and
+//! runtimes use their fallback (clone3, io_uring, openat2). The list omits everything that
+//! published escapes used: namespaces, mounts, io_uring, bpf, perf, keys, userfaultfd, ptrace,
+//! reading other processes, odd socket families, kernel TLS. If only some forms of a call are
+//! needed, the filter compares the call's arguments. A filter can compare integers only, so
+//! pointers are never trusted.
 //!
 //! This module only compiles the filter. `child.rs` loads it.
 
@@ -20,18 +21,19 @@ use seccompiler::{
     SeccompRule,
 };
 
-/// The calls with the forms in which each is allowed. An empty list allows every form.
+/// For each call, the forms in which it is allowed. An empty list allows every form.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// What happens to a call that is not on the list, or in a form that is not.
+/// The result of a call that is not on the list, or not in an allowed form.
 const REFUSED: SeccompAction = SeccompAction::Errno(libc::ENOSYS as u32);
-/// How many instructions a filter of seccompiler begins with. The last one loads the number of the call.
+/// The number of instructions at the beginning of every filter of seccompiler. The last of them
+/// loads the number of the call.
 const PROLOGUE: usize = 4;
 const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-/// Where `struct seccomp_data` has the number.
+/// The offset of the call's number in `struct seccomp_data`.
 const NUMBER_AT: u32 = 0;
 
-/// CLONE_NEW*: NEWTIME is not accepted by clone(2).
+/// All CLONE_NEW* flags except CLONE_NEWTIME, which clone(2) does not accept.
 const CLONE_NAMESPACES: u64 = 0x7e02_0000;
 
 /// Calls allowed with any arguments, on every architecture.
@@ -182,7 +184,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_uname,
     libc::SYS_sysinfo,
     libc::SYS_getrandom,
-    // Sockets; the permitted families are checked where sockets are created.
+    // Sockets. The permitted families are checked where sockets are created.
     libc::SYS_bind,
     libc::SYS_listen,
     libc::SYS_accept,
@@ -200,7 +202,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_shutdown,
 ];
 
-/// prctl(2) options that programs use on themselves; none of them changes capabilities, filters or
+/// prctl(2) options that programs use on themselves. None of them changes capabilities, filters or
 /// tracing.
 const PRCTL_OPTIONS: &[libc::c_int] = &[
     libc::PR_SET_PDEATHSIG,
@@ -224,31 +226,32 @@ const PRCTL_OPTIONS: &[libc::c_int] = &[
     libc::PR_GET_KEEPCAPS,
 ];
 
-/// Refused ioctl(2) requests: typing into a terminal, line disciplines.
+/// Refused ioctl(2) requests: those that type into a terminal, and line disciplines.
 const IOCTL_REFUSED: &[u64] = &[0x5412, 0x541c, 0x5423];
-/// Refused SOL_SOCKET options: loading packet filters into the kernel.
+/// Refused SOL_SOCKET options: those that load packet filters into the kernel.
 const SOCKET_OPTIONS_REFUSED: &[libc::c_int] = &[
     libc::SO_ATTACH_FILTER,
     libc::SO_ATTACH_BPF,
     libc::SO_ATTACH_REUSEPORT_CBPF,
     libc::SO_ATTACH_REUSEPORT_EBPF,
 ];
-/// Largest IPPROTO_IP and IPPROTO_IPV6 option; netfilter's options begin above.
+/// Largest allowed IPPROTO_IP and IPPROTO_IPV6 option. The options of netfilter begin above it.
 const IP_OPTION_MAX: u64 = 63;
 const TCP_ULP: u64 = 31;
 const TCP_REPAIR: u64 = 19;
-/// personality(2) value that queries without a change.
+/// The personality(2) value that only queries.
 const PERSONALITY_QUERY: u64 = 0xffff_ffff;
 
-/// Number of calls on the list, for reports.
+/// The number of calls on the list, for reports.
 pub fn allowed_count() -> usize {
     rules().map_or(0, |rules| rules.len())
 }
 
-/// Compiles the filter for this machine, as the kernel reads it (`struct sock_fprog`). Only computes.
+/// Compiles the filter for this machine, in the form that the kernel reads (`struct sock_fprog`).
+/// Only computes.
 ///
 /// # Errors
-/// If there is no filter for this processor.
+/// If this processor is not supported.
 pub fn compile() -> io::Result<BpfProgram> {
     let (allowed, compared): (Rules, Rules) =
         rules()?.into_iter().partition(|(_, forms)| forms.is_empty());
@@ -258,14 +261,15 @@ pub fn compile() -> io::Result<BpfProgram> {
     };
     let returned = (u32::from(SeccompAction::Allow), u32::from(REFUSED));
     let tree = tree::tree(&numbers(&allowed)?, &numbers(&compared)?, returned)?;
-    // The tree stands between the loaded number and the comparisons of arguments. All jumps are
-    // relative, and none of seccompiler's crosses this place.
+    // The tree is inserted between the instruction that loads the number and those that compare
+    // arguments. This is safe because all jumps are relative and none of seccompiler's jumps
+    // crosses this place.
     let mut program = one_by_one(compared)?;
     program.splice(PROLOGUE..PROLOGUE, tree);
     Ok(program)
 }
 
-/// The filter in which the numbers of calls are compared one after the other.
+/// The filter that compares the numbers of calls one after the other.
 fn one_by_one(rules: Rules) -> io::Result<BpfProgram> {
     let filter = SeccompFilter::new(rules, REFUSED, SeccompAction::Allow, architecture::target()?);
     let program = architecture::finish(filter.map_err(io::Error::other)?)?;
@@ -349,8 +353,8 @@ fn rules() -> io::Result<Rules> {
         libc::SYS_personality,
         vec![all(&[(0, Op::Eq, 0)])?, all(&[(0, Op::Eq, PERSONALITY_QUERY)])?],
     );
-    // Resource limits may be set, except the limit of core dumps. That one may only be read, so the
-    // pointer to its new value must be null. All 64 bits of the pointer are compared.
+    // Programs may set resource limits, except the limit of core dumps. That one may only be read,
+    // so the pointer to its new value must be null. All 64 bits of the pointer are compared.
     let nothing_set = SeccompCondition::new(2, Len::Qword, Op::Eq, 0).map_err(io::Error::other)?;
     limit(
         libc::SYS_prlimit64,
@@ -373,8 +377,8 @@ fn rules() -> io::Result<Rules> {
     Ok(rules)
 }
 
-/// A rule that matches when all comparisons hold. The kernel reads these arguments as 32-bit
-/// integers, so only the lower half is compared: the upper half cannot hide anything.
+/// A rule that matches if all comparisons hold. The kernel reads these arguments as 32-bit
+/// integers, so it is enough to compare the lower half: the upper half has no effect.
 fn all(conditions: &[(u8, Op, u64)]) -> io::Result<SeccompRule> {
     let conditions = conditions
         .iter()
@@ -393,7 +397,8 @@ mod tests {
     #[test]
     fn the_list_is_short_and_compiles() {
         let count = allowed_count();
-        // 32-bit processors have a second form of many calls, for large files and late times.
+        // 32-bit processors have a second form of many calls, for large files and for times after
+        // 2038.
         let most = if cfg!(target_pointer_width = "32") { 240 } else { 200 };
         assert!((150..=most).contains(&count), "{count} calls");
         assert!(!compile().unwrap().is_empty());
@@ -422,7 +427,7 @@ mod tests {
         }
     }
 
-    /// What a filter returns, and after how many instructions.
+    /// The result of a filter, and the number of instructions until the result.
     fn run(program: &BpfProgram, call: Call) -> (u32, usize) {
         let mut at = 0;
         let mut loaded = 0;
@@ -487,7 +492,8 @@ mod tests {
             if forms.contains_key(&i64::from(number)) {
                 for (at, one) in values.iter().enumerate() {
                     check([*one; 6], processor);
-                    // Two and three arguments that go together, such as family and kind.
+                    // Combinations of two and three arguments that belong together, such as family
+                    // and kind.
                     for other in values.iter().skip(at % 13).step_by(13) {
                         check([*one, *other, 0, 0, 0, 0], processor);
                         check([0, *one, *other, 0, 0, 0], processor);

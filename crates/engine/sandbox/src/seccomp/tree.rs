@@ -1,9 +1,10 @@
-//! A search tree over the numbers of system calls, as instructions for the kernel.
+//! A binary search tree over the numbers of system calls, as instructions for the kernel.
 //!
-//! seccompiler compares the number of a call with one number after the other. When a filter is
-//! loaded, the kernel runs it for each number of its system calls, to learn which are always allowed
-//! (`seccomp_cache_prepare` in kernel/seccomp.c). With a list of 200 numbers that takes half a
-//! millisecond, for each instance. A tree finds a number with nine comparisons at most.
+//! A filter of seccompiler compares the number of a call with one number after the other. When a
+//! filter is loaded, the kernel runs it once for each system call number, to learn which calls are
+//! always allowed (`seccomp_cache_prepare` in kernel/seccomp.c). With a list of 200 numbers, that
+//! takes half a millisecond for each instance. The tree finds a number with at most nine
+//! comparisons.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,17 +15,18 @@ const IS_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
 const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// What happens to a call.
+/// What a filter decides about a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Allowed,
     Refused,
-    /// Its arguments decide.
+    /// The call's arguments decide.
     Compared,
 }
 
-/// Instructions that return `allow` for the numbers in `allowed`, jump to what follows them for those
-/// in `compared`, and return `refuse` for all others. The number of the call must be loaded.
+/// Makes instructions that return `allow` for the numbers in `allowed` and `refuse` for all numbers
+/// in neither set. For the numbers in `compared`, they jump to the instruction after the tree. The
+/// number of the call must already be loaded.
 pub(crate) fn tree(
     allowed: &BTreeSet<u32>,
     compared: &BTreeSet<u32>,
@@ -35,7 +37,7 @@ pub(crate) fn tree(
         number if allowed.contains(&number) => Verdict::Allowed,
         _ => Verdict::Refused,
     };
-    // The first number of each range whose numbers have one verdict.
+    // Maps the first number of each range to the range's verdict.
     let mut ranges = BTreeMap::from([(0, verdict(0))]);
     for number in allowed.iter().chain(compared) {
         for begin in [*number, number.saturating_add(1)] {
@@ -52,7 +54,8 @@ pub(crate) fn tree(
     Ok(tree)
 }
 
-/// The instructions for these ranges. Jumps to the end of the tree have no distance yet; [`tree`] sets it.
+/// Makes the instructions for these ranges. Jumps to the end of the tree do not have their distance
+/// yet; [`tree`] sets it.
 fn node(ranges: &[(u32, Verdict)], returned: (u32, u32)) -> io::Result<Vec<sock_filter>> {
     if let [(_, verdict)] = ranges {
         let (code, k) = match verdict {
@@ -65,7 +68,7 @@ fn node(ranges: &[(u32, Verdict)], returned: (u32, u32)) -> io::Result<Vec<sock_
     let (low, high) = ranges.split_at(ranges.len() / 2);
     let mut below = node(low, returned)?;
     let above = node(high, returned)?;
-    // A conditional jump leads over 255 instructions at most.
+    // A conditional jump can skip at most 255 instructions.
     let jt = u8::try_from(below.len()).map_err(io::Error::other)?;
     below.insert(0, sock_filter { code: IS_AT_LEAST, jt, jf: 0, k: high[0].0 });
     below.extend(above);

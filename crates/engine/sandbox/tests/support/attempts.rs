@@ -1,9 +1,9 @@
-//! Attempts to escape, each a function that says whether it succeeded.
+//! Attempts to escape. Each is a function that says whether it succeeded.
 //!
-//! They run inside a sandbox, where all must fail, and outside as root, where nearly all must
-//! succeed: a battery that cannot succeed anywhere proves nothing. Outside, each runs in a mount
-//! and host-name namespace of its own, and every form is harmless: files are opened, not written,
-//! calls are made with arguments the kernel refuses once it has been reached.
+//! Inside a sandbox, all attempts must fail. Outside, as root, nearly all must succeed, because a
+//! battery that cannot succeed anywhere proves nothing. Outside, each attempt runs in its own mount
+//! and host-name namespaces, and every form is harmless: files are opened but not written, and
+//! calls are made with arguments that the kernel refuses once the call has reached it.
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "each is one system call on local values")]
 
@@ -14,24 +14,26 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 
 use libc::{c_int, c_long, c_ulong};
 
-/// The facts that the battery gives to the probe, through the environment.
+/// The facts that the battery passes to the probe through the environment.
 pub(crate) struct Facts {
     /// A world-readable file of the host.
     pub(crate) canary: String,
     /// A process of the host.
     pub(crate) victim: i32,
-    /// A TCP listener on the host's loopback, one on all addresses, one on IPv6 loopback, and a
-    /// socket on loopback that answers datagrams.
+    /// Ports of a TCP listener on the host's loopback, one on all addresses, one on IPv6 loopback,
+    /// and a socket on loopback that answers datagrams.
     pub(crate) ports: [u16; 4],
     /// An abstract socket on the host.
     pub(crate) abstract_name: String,
     /// A System V shared memory segment of the host, open to all.
     pub(crate) shared_memory_key: i32,
-    /// The host's namespaces: ipc, net, user, pid, uts, mnt as `readlink` shows them.
+    /// The host's namespaces ipc, net, user, pid, uts and mnt, as `readlink` shows them.
     pub(crate) namespaces: String,
-    /// The first process: pid 1 inside; outside, the process of the host, whose pid 1 is not ours.
+    /// Inside the sandbox, pid 1. Outside, a process of the host, because the host's pid 1 is not
+    /// the test's.
     pub(crate) init: i32,
-    /// Another instance of the same backend: its process on the host, abstract socket, port.
+    /// Another instance of the same backend: its process on the host, its abstract socket, and its
+    /// port.
     pub(crate) neighbour: i32,
     pub(crate) neighbour_socket: String,
     pub(crate) neighbour_port: u16,
@@ -61,11 +63,12 @@ impl Facts {
     }
 }
 
-/// Version 2 of control groups ends a whole instance that exceeds its memory, with the probe in it.
+/// With version 2 of control groups, the kernel ends a whole instance that exceeds its memory, and
+/// the probe with it.
 pub(crate) const MAY_END_THE_INSTANCE: &str = "more_memory_than_allowed";
 
-/// One attempt: its family, its name, its action (true: it worked), and a check, made outside, that
-/// shows why it cannot work anywhere on this machine (true: it cannot).
+/// One attempt: its family, its name, and its action, which returns true if the attempt worked. An
+/// optional check, made outside, returns true if the attempt cannot work anywhere on this machine.
 pub(crate) struct Attempt {
     pub(crate) family: u8,
     pub(crate) name: &'static str,
@@ -81,7 +84,8 @@ fn c(text: &str) -> CString {
     CString::new(text).unwrap()
 }
 
-/// The call passed the filter and the privilege checks: it worked, or its arguments were rejected.
+/// Whether a call passed the filter and the privilege checks: it either worked, or the kernel
+/// rejected its arguments.
 fn reached(value: c_long) -> bool {
     value >= 0 || ![libc::ENOSYS, libc::EPERM, libc::EACCES].contains(&errno())
 }
@@ -124,7 +128,7 @@ fn socket(family: c_int, kind: c_int, protocol: c_int) -> bool {
     unsafe { libc::socket(family, kind, protocol) >= 0 }
 }
 
-/// The request for a socket family reached the kernel, whether or not the family is built in.
+/// Whether the request for a socket family reached the kernel, even if the family is not built in.
 fn family_reached(family: c_int, kind: c_int, protocol: c_int) -> bool {
     reached(c_long::from(unsafe { libc::socket(family, kind, protocol) }))
 }
@@ -281,17 +285,18 @@ fn nosuid_missing(target: &str) -> bool {
     }
 }
 
-/// The file that the attempt needs does not exist.
+/// Whether the file that the attempt needs is missing.
 fn missing(path: &str) -> bool {
     !std::path::Path::new(path).exists()
 }
 
-/// The kernel does not have the call: the error is "no such call", not "you may not".
+/// Whether the kernel lacks the call. In that case, the error is "no such call" and not "you may
+/// not".
 fn no_such_call(number: c_long) -> bool {
     unsafe { libc::syscall(number, -1, 0, 0, 0, 0, 0) == -1 && errno() == libc::ENOSYS }
 }
 
-/// This process lacks a capability although it is root.
+/// Whether this process lacks a capability although it is root.
 fn lacks_capability(number: u32) -> bool {
     let held = u64::from_str_radix(&status_field("CapEff:"), 16).unwrap_or(0);
     held & (1 << number) == 0
@@ -309,12 +314,12 @@ fn text_file_busy() -> bool {
         .is_err_and(|error| error.raw_os_error() == Some(libc::ETXTBSY))
 }
 
-/// Runs a program of the code folder; true when it exits with 0.
+/// Runs a program of the code folder. Returns true if it exits with 0.
 fn program_succeeds(path: &str, argument: &str) -> bool {
     std::process::Command::new(path).arg(argument).status().is_ok_and(|status| status.success())
 }
 
-/// A socket that connects to the platform and not to a program.
+/// Whether a socket connects to the platform and not to a program.
 fn platform_socket(fd: c_int) -> bool {
     let mut kind = 0 as c_int;
     let mut length = 4u32;
@@ -547,10 +552,10 @@ attempts! {
     9 host_uts_namespace: |f| same_namespace(f, "uts");
 }
 
-/// Runs every attempt in a process of its own and prints `name result`, one line each.
+/// Runs every attempt in its own process, and prints one line `name result` for each.
 pub(crate) fn probe(outside: bool) {
     let facts = Facts::from_env();
-    // The last of them may end the instance, so everything else is said before.
+    // The last attempt may end the instance, so all other results are printed before it.
     let (last, first): (Vec<_>, Vec<_>) =
         ATTEMPTS.iter().partition(|attempt| attempt.name == MAY_END_THE_INSTANCE);
     for (at, attempt) in first.iter().chain(&last).enumerate() {
@@ -563,8 +568,8 @@ pub(crate) fn probe(outside: bool) {
                 libc::setpgid(0, 0);
                 libc::alarm(5);
             }
-            // Outside, each attempt has namespaces of its own, except the attempts that ask for
-            // them.
+            // Outside, each attempt has its own namespaces, except for attempts that ask for
+            // namespaces themselves.
             if outside && !attempt.name.ends_with("_namespace") {
                 unshare(libc::CLONE_NEWNS | libc::CLONE_NEWUTS);
                 unsafe {
@@ -583,7 +588,7 @@ pub(crate) fn probe(outside: bool) {
         let mut status = 0;
         unsafe {
             libc::waitpid(pid, &raw mut status, 0);
-            // This ends all processes that a timed-out attempt has left running.
+            // This ends all processes that an attempt left running when it timed out.
             libc::kill(-pid, libc::SIGKILL);
         }
         let result = if pid > 0 && status == 0 { "succeeded" } else { "blocked" };
@@ -591,7 +596,7 @@ pub(crate) fn probe(outside: bool) {
     }
 }
 
-/// Another instance: it listens, prints its port, and waits to be killed.
+/// Acts as another instance: listens, prints its port, and waits to be killed.
 pub(crate) fn neighbour() {
     let facts = Facts::from_env();
     let address = SocketAddr::from_abstract_name(&facts.neighbour_socket).unwrap();

@@ -1,4 +1,4 @@
-//! What the sandbox tests share: a backend, requests, and a reader of outputs.
+//! Shared parts of the sandbox tests: a backend, requests, and a reader of outputs.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::io::Read;
@@ -11,7 +11,7 @@ use mote_sandbox::ProcessBackend;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// A folder that every uid can reach, removed on drop.
+/// A folder that every uid can reach. It is removed on drop.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -39,7 +39,7 @@ impl Drop for Folder {
     }
 }
 
-/// A request with room for any interpreter.
+/// A request with limits that are large enough for any interpreter.
 pub(crate) fn request(instance: u64, code_dir: &Path, launch: Launch) -> InstanceRequest {
     InstanceRequest {
         instance,
@@ -66,7 +66,7 @@ pub(crate) fn shim(argv: &[&str]) -> Launch {
     Launch::Shim { argv: argv.iter().map(|text| (*text).to_owned()).collect() }
 }
 
-/// All output until its end.
+/// Reads all output until its end.
 pub(crate) async fn output_of(output: OwnedFd) -> String {
     let text = tokio::task::spawn_blocking(move || {
         let mut file = std::fs::File::from(output);
@@ -86,7 +86,7 @@ pub(crate) async fn output_of(output: OwnedFd) -> String {
     text.await.unwrap()
 }
 
-/// Output and exit of an instance that ends by itself.
+/// The output and the exit of an instance that ends by itself.
 pub(crate) async fn finish(started: Started) -> (String, Exit) {
     let Started { output, control, channel, .. } = started;
     let text = output_of(output).await;
@@ -95,7 +95,7 @@ pub(crate) async fn finish(started: Started) -> (String, Exit) {
     (text, exit)
 }
 
-/// The real Python interpreter and its prefix, past any launcher script.
+/// The real Python interpreter, not a launcher script, and its prefix.
 pub(crate) fn python() -> Option<(String, PathBuf)> {
     let script = "import sys; print(sys.executable); print(sys.base_prefix)";
     let output = std::process::Command::new("python3").args(["-c", script]).output().ok()?;
@@ -110,7 +110,7 @@ pub(crate) fn node() -> Option<String> {
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
 }
 
-/// Asks a server instance for one connection; returns the socket, or the errno of the refusal.
+/// Asks a server instance for one connection. Returns the socket, or the errno of the refusal.
 pub(crate) fn ask_connection(channel: std::os::fd::BorrowedFd<'_>) -> Result<OwnedFd, i32> {
     use std::os::fd::{AsRawFd, FromRawFd};
     let channel = channel.as_raw_fd();
@@ -138,7 +138,7 @@ pub(crate) fn ask_connection(channel: std::os::fd::BorrowedFd<'_>) -> Result<Own
     }
 }
 
-/// Whether the backend reports that it fully enforces something, for instance `memory`.
+/// Whether the backend reports that it fully enforces a property, for instance `memory`.
 pub(crate) fn enforces(backend: &ProcessBackend, name: &str) -> bool {
     let found = backend.report().items.into_iter().find(|item| item.name == name);
     found.is_some_and(|item| matches!(item.state, mote_sandbox::State::Enforced))
@@ -149,7 +149,7 @@ pub(crate) fn is_root_with_memory(backend: &ProcessBackend) -> bool {
     enforces(backend, "memory") && own_uid() == 0
 }
 
-/// The user who runs the tests.
+/// The uid of the user who runs the tests.
 pub(crate) fn own_uid() -> u32 {
     // SAFETY: takes nothing.
     unsafe { libc::geteuid() }
@@ -165,7 +165,7 @@ pub(crate) fn processes_with(marker: &str) -> usize {
         .count()
 }
 
-/// An instance that was prewarmed; prewarmed programs come up in the background.
+/// Waits for a prewarmed instance, because prewarmed programs start in the background.
 pub(crate) async fn next_prewarmed(backend: &ProcessBackend, request: &InstanceRequest) -> Started {
     let end = Instant::now() + Duration::from_secs(20);
     while Instant::now() < end {
