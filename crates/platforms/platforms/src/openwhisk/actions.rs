@@ -255,8 +255,8 @@ async fn put(
     body: &[u8],
 ) -> Result<Response, Refused> {
     let wish: ActionChange = object(body)?;
-    // No lock is needed in a namespace, because the deploy of the function has its own. Other
-    // namespaces then do not have to wait.
+    // In a namespace, the lock that the deploy takes for the function is enough. Without this lock,
+    // other namespaces do not have to wait.
     let _turn = match part.space() {
         None => Some(whisk.entities.turn().await),
         Some(_) => None,

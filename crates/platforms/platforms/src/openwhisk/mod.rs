@@ -99,8 +99,8 @@ impl Whisk {
     }
 }
 
-/// Serves the API until the node stops. First runs the activations that were accepted before the node
-/// started. `manifests` receives the manifests that the node's owner applies.
+/// Serves the API until the node stops. Also runs the activations that an earlier run of the node
+/// accepted. `manifests` receives the manifests that the node's owner applies.
 pub async fn serve(
     bound: Bound,
     context: Context,
