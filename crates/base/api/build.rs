@@ -1,9 +1,10 @@
-//! Compresses the OpenAPI document, which few clients ask for, so that a binary is smaller.
+//! Compresses the OpenAPI document, so that programs are smaller. Few clients ask for the document, so
+//! decompressing it costs little.
 
 use std::path::Path;
 use std::{env, fs, io};
 
-/// What `miniz_oxide` calls its best compression.
+/// The level that `miniz_oxide` calls its best compression.
 const LEVEL: u8 = 10;
 
 fn main() -> io::Result<()> {

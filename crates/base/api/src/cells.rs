@@ -1,9 +1,9 @@
-//! The other cells of a cluster, to which a node forwards invocations that it cannot run.
+//! The other cells of a cluster. A node forwards to them the invocations that it cannot run.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Most other cells that a cell can know.
+/// The most other cells that a cell can know.
 pub const CELLS_MAX: usize = 64;
 
 /// The whole list of the other cells; it replaces the one before.

@@ -1,7 +1,8 @@
-//! An async client of the management API over the node's Unix socket or TCP with a token.
+//! An async client of the management API. It connects to the node's Unix socket, or over TCP with a
+//! token.
 //!
-//! There is one connection per call: the command line makes few calls, and a new connection can
-//! never be stale.
+//! Each call makes a new connection. The command line makes few calls, and a new connection can never
+//! be stale.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -33,22 +34,23 @@ use crate::types::{
     TrafficRequest, TrafficResult,
 };
 
-/// Largest answer held in memory.
+/// The largest answer that the client holds in memory, in bytes.
 pub const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// Longest log line accepted.
+/// The longest log line that the client accepts, in bytes.
 const LOG_LINE_BYTES_MAX: usize = 1 << 20;
-/// Time limit of a call unless another is set; deploys have a limit of their own.
+/// The time limit of a call, unless the user of the client sets another. Deploys have the limit
+/// [`DEPLOY_TIMEOUT`].
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
-/// Installing packages on a small board takes minutes.
+/// The time limit of a deploy. It is long because installing packages on a small board takes minutes.
 pub const DEPLOY_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Not an address of a node.
+    /// The text is not the address of a node.
     #[error(transparent)]
     Address(#[from] NotAnAddress),
-    /// The node does not listen, or the connection was refused.
+    /// No node listens at the address, or the connection was refused.
     #[error("no node answers at {endpoint}: {reason}")]
     Unreachable {
         /// The address that was tried.
@@ -56,12 +58,12 @@ pub enum ClientError {
         /// The system's error message.
         reason: String,
     },
-    /// The other end does not prove with its certificate that it is the node.
+    /// The certificate of the other end does not prove that it is the node.
     #[error("the certificate of {endpoint} is not trusted: {reason}")]
     Untrusted {
         /// The address that was tried.
         endpoint: String,
-        /// The reason, with the SHA-256 of the certificate.
+        /// The reason, which includes the SHA-256 of the certificate.
         reason: String,
     },
     /// The connection was made, but no answer arrived within the time limit.
@@ -69,18 +71,18 @@ pub enum ClientError {
     Timeout {
         /// The address that was tried.
         endpoint: String,
-        /// The limit.
+        /// The time limit.
         timeout: Duration,
     },
-    /// The connection ended before the answer was complete.
+    /// The connection ended before the whole answer had arrived.
     #[error("the connection to the node at {endpoint} broke before it answered: {reason}")]
     Lost {
         /// The address of the node.
         endpoint: String,
-        /// The reason.
+        /// The reason why the connection ended.
         reason: String,
     },
-    /// The node refused the request, with this reason.
+    /// The node refused the request for this reason.
     #[error("{}", .0.detail)]
     Problem(Box<Problem>),
     /// This client does not understand the answer.
@@ -88,16 +90,16 @@ pub enum ClientError {
     Unexpected {
         /// The address of the node.
         endpoint: String,
-        /// The reason.
+        /// The reason why the answer cannot be understood.
         reason: String,
     },
-    /// The request cannot be sent, e.g. because a header contains a line break.
+    /// The request cannot be sent, for example because a header contains a line break.
     #[error("{0}")]
     Request(String),
 }
 
 impl ClientError {
-    /// The code for messages and `mote explain`.
+    /// The code that messages show and `mote explain` explains.
     pub fn code(&self) -> &str {
         match self {
             ClientError::Address(_) | ClientError::Request(_) => "M0101",
@@ -110,69 +112,70 @@ impl ClientError {
         }
     }
 
-    /// Exit code of a command that ends with this error.
+    /// The exit code of a command that ends with this error.
     pub fn exit_code(&self) -> u8 {
         crate::explain(self.code()).map_or(exit::FAILED, |row| row.exit)
     }
 }
 
-/// The log lines to return.
+/// Selects the log lines to return.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogQuery {
-    /// Keep the stream open.
+    /// Whether to keep the stream open for new lines.
     pub follow: bool,
-    /// RFC 3339 time or a duration such as `10m`.
+    /// Only lines since this time. The value is an RFC 3339 time or a duration such as `10m`.
     pub since: Option<String>,
-    /// Only the last lines.
+    /// Only this many lines, the last ones.
     pub tail: Option<u64>,
-    /// Only one invocation.
+    /// Only the lines of this invocation.
     pub invocation: Option<String>,
 }
 
 /// The options of a deploy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeployOptions {
-    /// Check everything and change nothing.
+    /// Whether to check everything but change nothing.
     pub dry_run: bool,
-    /// The revision receives no share of the traffic.
+    /// Whether the new revision stays without a share of the traffic.
     pub no_traffic: bool,
-    /// As `no_traffic`, and callers reach the revision by this tag.
+    /// A tag for the new revision. As with `no_traffic`, the revision receives no share of the traffic;
+    /// callers reach it by the tag.
     pub tag: Option<String>,
-    /// Make no revision if one with this code and these settings serves, or is the newest one that
-    /// has served.
+    /// Whether to skip the deploy if a revision with this code and these settings receives traffic, or
+    /// is the newest one that ever has.
     pub if_changed: bool,
 }
 
-/// Which accepted invocations to list.
+/// Selects the accepted invocations to list.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct InvocationFilter<'a> {
-    /// Only those of this function.
+    /// Only the invocations of this function.
     pub function: Option<&'a str>,
-    /// Only those in this state.
+    /// Only the invocations in this state.
     pub state: Option<&'a str>,
-    /// At most this many.
+    /// At most this many invocations.
     pub limit: Option<usize>,
-    /// Only runs of chains.
+    /// Whether to list only the runs of chains.
     pub runs: bool,
 }
 
-/// What a client reads and writes.
+/// A connection that the client can read and write.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// A connection over TLS, or why there is none.
+/// The future of a TLS handshake. It returns the secured connection.
 pub type Securing = Pin<Box<dyn Future<Output = std::io::Result<Box<dyn Stream>>> + Send>>;
 
-/// Makes connections secure: it knows TLS and which certificates are trusted. Programs that reach
-/// nodes on their own machine only need none.
+/// Makes connections secure. The implementation knows TLS and the trusted certificates. A program that
+/// only reaches nodes on its own machine needs no implementation.
 pub trait Secure: std::fmt::Debug + Send + Sync {
-    /// Agrees on keys with the other end, whose name or address is `host`. An error of the kind
-    /// `InvalidData` says why its certificate is not trusted.
+    /// Performs the handshake with the other end, whose name or address is `host`. If the certificate
+    /// of the other end is not trusted, the error has the kind `InvalidData` and gives the reason.
     fn secure(&self, host: &str, stream: TcpStream) -> Securing;
 }
 
-/// A client of one node. Cheap to clone.
+/// A client of one node. A clone is cheap.
 #[derive(Debug, Clone)]
 pub struct Client {
     endpoint: Endpoint,
@@ -182,58 +185,59 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client with the default time limit. Connects only when a call is made.
+    /// Makes a client with the default time limit. The client connects only when a call is made.
     pub fn new(endpoint: Endpoint) -> Self {
         Self { endpoint, secure: None, namespace: None, timeout: TIMEOUT_DEFAULT }
     }
 
-    /// The same with another time limit per call.
+    /// Sets the time limit of each call.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The same with a way to make connections secure, which `https://` needs.
+    /// Sets the way to make connections secure, which addresses with `https://` need.
     #[must_use]
     pub fn with_secure(mut self, secure: Arc<dyn Secure>) -> Self {
         self.secure = Some(secure);
         self
     }
 
-    /// The same for names in a namespace, if they are written without one.
+    /// Sets the namespace of names that are written without one.
     #[must_use]
     pub fn with_namespace(mut self, namespace: &str) -> Self {
         self.namespace = Some(namespace.into());
         self
     }
 
-    /// The address to which it connects.
+    /// The address to which the client connects.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// The node's properties and current state.
+    /// Returns the node's properties and current state.
     pub async fn status(&self) -> Result<NodeStatus, ClientError> {
         self.get(paths::STATUS).await
     }
 
-    /// The checks of the node's machine.
+    /// Returns the checks of the node's machine.
     pub async fn doctor(&self) -> Result<DoctorReport, ClientError> {
         self.get(paths::DOCTOR).await
     }
 
-    /// All functions.
+    /// Returns all functions.
     pub async fn functions(&self) -> Result<FunctionList, ClientError> {
         self.get(paths::FUNCTIONS).await
     }
 
-    /// One function.
+    /// Returns one function.
     pub async fn function(&self, name: &str) -> Result<Function, ClientError> {
         self.get(&function_path(name)).await
     }
 
-    /// Deploys `tar` as a new revision of `name`; waits until it is ready or the node refuses it.
+    /// Deploys `tar` as a new revision of `name`. Waits until the revision is ready or the node refuses
+    /// it.
     pub async fn deploy(
         &self,
         name: &str,
@@ -258,13 +262,13 @@ impl Client {
         self.decode(status, &body)
     }
 
-    /// The stored revisions of a function, newest first.
+    /// Returns the stored revisions of a function, newest first.
     pub async fn revisions(&self, name: &str) -> Result<RevisionList, ClientError> {
         self.get(&format!("{}/revisions", function_path(name))).await
     }
 
-    /// Splits a function's traffic; waits until every revision in the split is ready, or the node
-    /// refuses it.
+    /// Splits a function's traffic. Waits until every revision in the split is ready, or the node
+    /// refuses the split.
     pub async fn traffic(
         &self,
         name: &str,
@@ -274,8 +278,9 @@ impl Client {
         self.send_json(Method::PUT, &path, wish, self.timeout.max(DEPLOY_TIMEOUT)).await
     }
 
-    /// Sends all traffic back to `revision`, or to the revision that was live before. Waits until
-    /// that revision is ready and receives the traffic, or the node refuses it.
+    /// Sends all traffic back to `revision`. If `revision` is `None`, the traffic goes to the revision
+    /// that was live before. Waits until the revision is ready and receives the traffic, or until the
+    /// node refuses.
     pub async fn rollback(
         &self,
         name: &str,
@@ -288,7 +293,8 @@ impl Client {
         self.decode(status, &body)
     }
 
-    /// Makes the entities of an OpenWhisk manifest, or returns the reason why it cannot.
+    /// Creates the entities of an OpenWhisk manifest. If one of them cannot be created, returns the
+    /// reason.
     pub async fn apply_openwhisk(
         &self,
         manifest: &WhiskManifest,
@@ -301,7 +307,7 @@ impl Client {
         self.delete(&function_path(name)).await
     }
 
-    /// Accepted invocations, newest first, without their answers.
+    /// Returns accepted invocations, newest first, without their answers.
     pub async fn invocations(
         &self,
         filter: &InvocationFilter<'_>,
@@ -326,7 +332,7 @@ impl Client {
         self.get(&format!("{}{query}", paths::INVOCATIONS)).await
     }
 
-    /// One accepted invocation, with its answer if it has ended.
+    /// Returns one accepted invocation, with its answer if it has ended.
     pub async fn invocation(&self, id: &str) -> Result<AcceptedInvocation, ClientError> {
         self.get(&format!("{}/{}", paths::INVOCATIONS, encode(id))).await
     }
@@ -352,12 +358,12 @@ impl Client {
         self.delete(&format!("{}/{}", paths::DEAD_LETTERS, encode(id))).await
     }
 
-    /// The schedules of all functions.
+    /// Returns the schedules of all functions.
     pub async fn schedules(&self) -> Result<ScheduleList, ClientError> {
         self.get(paths::SCHEDULES).await
     }
 
-    /// All secrets, without their values.
+    /// Returns all secrets, without their values.
     pub async fn secrets(&self) -> Result<SecretList, ClientError> {
         self.get(paths::SECRETS).await
     }
@@ -386,13 +392,13 @@ impl Client {
         Err(self.refusal(status, &body))
     }
 
-    /// Starts or stops instances of a function now, or sets their bounds.
+    /// Starts or stops instances of a function now, or sets how many there may be.
     pub async fn scale(&self, name: &str, wish: &ScaleRequest) -> Result<ScaleResult, ClientError> {
         let path = format!("{}/scale", function_path(name));
         self.send_json(Method::POST, &path, wish, self.timeout).await
     }
 
-    /// Runs a function once and returns the function's own answer, whatever its status. A fault of
+    /// Runs a function once and returns the function's own answer, whatever its status is. A fault of
     /// the platform is returned as [`ClientError::Problem`].
     pub async fn invoke(
         &self,
@@ -411,8 +417,8 @@ impl Client {
         let is_problem = headers
             .get("content-type")
             .is_some_and(|value| value.as_bytes().starts_with(b"application/problem+json"));
-        // A problem without the fault header is a refusal of the management API only if its body
-        // contains one of our codes, because a function may answer with problems of its own.
+        // A function may also answer with a problem document. Without the fault header, the document is
+        // a refusal by the management API only if its type is one of `mote`'s error codes.
         let is_refusal = answer.fault.is_some()
             || (answer.invocation.is_none()
                 && serde_json::from_slice::<Problem>(&body)
@@ -450,7 +456,7 @@ impl Client {
         })
     }
 
-    /// Sends a value and reads the answer.
+    /// Sends a value as JSON and reads the answer.
     pub(crate) async fn send_json<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -486,7 +492,7 @@ impl Client {
         match serde_json::from_slice::<Problem>(body) {
             Ok(problem) => ClientError::Problem(Box::new(problem)),
             Err(_) => {
-                // The answer of the front for an unknown function has fewer members.
+                // The HTTP front's answer for an unknown function is not a complete problem document.
                 let front = serde_json::from_slice::<serde_json::Value>(body);
                 let is_front = front.is_ok_and(|answer| answer["code"] == "M0501");
                 self.unexpected(if is_front {
@@ -504,7 +510,8 @@ impl Client {
         ClientError::Unexpected { endpoint: self.endpoint.to_string(), reason: reason.to_string() }
     }
 
-    /// The error for a connection that failed: the data cannot be read, or no more data arrived.
+    /// Returns the error for a connection that failed: either the data cannot be parsed, or no more
+    /// data arrived.
     fn broken(&self, error: &hyper::Error) -> ClientError {
         if error.is_parse() {
             return self.unexpected(error);
@@ -561,7 +568,7 @@ impl Client {
         })
     }
 
-    /// The whole body, in one piece of memory if its length is known.
+    /// Reads the whole body. If its length is known, it is read into one piece of memory.
     async fn collect(&self, body: Incoming) -> Result<Bytes, ClientError> {
         let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
         let mut whole = BytesMut::with_capacity(length.unwrap_or(0).min(ANSWER_BYTES_MAX));
@@ -616,14 +623,14 @@ impl Client {
     {
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error))?;
-        // The task ends when the answer's body is dropped or read to its end.
+        // The task ends when the body of the answer is dropped or has been read to its end.
         tokio::spawn(connection);
         sender.send_request(request).await.map_err(|error| self.broken(&error))
     }
 }
 
-/// Calls a function at its own HTTP address, as any client would. `url` is `http://host:port/path`,
-/// to which the path of the request is appended.
+/// Calls a function at its own HTTP address, in the same way as any other client. `url` is
+/// `http://host:port/path`, and the path of the request is appended to it.
 pub async fn call_url(
     url: &str,
     invocation: InvokeRequest,
@@ -668,7 +675,7 @@ fn answer(status: StatusCode, headers: &hyper::HeaderMap, body: &Bytes) -> Invok
     }
 }
 
-/// Log lines as they arrive.
+/// The lines of a log, in the order in which they arrive.
 #[derive(Debug)]
 pub struct LogLines {
     endpoint: String,
@@ -677,8 +684,8 @@ pub struct LogLines {
 }
 
 impl LogLines {
-    /// The next line; `None` when the node ends the stream. Has no time limit; safe to drop between
-    /// lines.
+    /// Waits for the next line; `None` when the node ends the stream. There is no time limit. The
+    /// future may be dropped between lines without losing one.
     pub async fn next(&mut self) -> Result<Option<LogLine>, ClientError> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -724,7 +731,7 @@ fn secret_path(name: &str) -> String {
     format!("{}/{}", paths::SECRETS, encode(name))
 }
 
-/// Percent-encodes every character that is not unreserved (RFC 3986).
+/// Percent-encodes every character except the unreserved ones (RFC 3986).
 pub(crate) fn encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -737,7 +744,7 @@ pub(crate) fn encode(text: &str) -> String {
     out
 }
 
-/// The system's error message without the number.
+/// Returns the system's error message without the error number.
 fn plain_reason(error: &std::io::Error) -> String {
     let text = error.to_string();
     let end = text.find(" (os error").unwrap_or(text.len());

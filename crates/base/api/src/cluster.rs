@@ -1,5 +1,5 @@
-//! The client's calls for a cluster: an agent gives its cell revisions and splits, and the
-//! controller asks cells.
+//! The client's calls for a cluster. An agent uses them to give its cell revisions and traffic splits,
+//! and the controller uses them to ask cells.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -13,9 +13,9 @@ use crate::paths;
 use crate::types::{DeployResult, TrafficResult};
 
 impl Client {
-    /// Stores `tar` as revision `number` of `name`, without traffic. With `warm` an instance of it
-    /// must become ready first. A revision that is there already stays; another one under its
-    /// number is refused.
+    /// Stores `tar` as revision `number` of `name`, without traffic. With `warm`, an instance of the
+    /// revision must become ready first. If the cell already has this revision, nothing changes. If it
+    /// has a different revision with this number, it refuses the call.
     pub async fn place(
         &self,
         name: &str,
@@ -30,8 +30,9 @@ impl Client {
         self.decode(status, &body)
     }
 
-    /// Sets the whole split of a function with its history. All its revisions are placed. With
-    /// `warm` those that did not serve before must become ready first.
+    /// Sets the whole traffic split of a function with its history. All revisions in the split must
+    /// already be placed. With `warm`, those that did not receive traffic before must become ready
+    /// first.
     pub async fn set_split(
         &self,
         name: &str,
@@ -42,30 +43,30 @@ impl Client {
         self.send_json(Method::PUT, &path, traffic, self.timeout.max(DEPLOY_TIMEOUT)).await
     }
 
-    /// Tells a cell where the others are; the list replaces the one before.
+    /// Tells a cell the addresses of the other cells. The list replaces the previous one.
     pub async fn set_cells(&self, wish: &CellsRequest) -> Result<CellList, ClientError> {
         self.send_json(Method::PUT, paths::CELLS, wish, self.timeout).await
     }
 
-    /// The journals that a node runs.
+    /// Returns the journals that a node runs.
     pub async fn journals(&self) -> Result<JournalList, ClientError> {
         self.get(paths::JOURNALS).await
     }
 
-    /// Lets a node take a journal over.
+    /// Asks a node to take over a journal.
     pub async fn take_journal(&self, name: &str) -> Result<JournalList, ClientError> {
         let path = paths::JOURNAL.replace("{name}", name);
         self.send_json(Method::PUT, &path, &(), self.timeout.max(DEPLOY_TIMEOUT)).await
     }
 
-    /// Lets a node give a journal back.
+    /// Asks a node to give a journal back.
     pub async fn give_journal_back(&self, name: &str) -> Result<JournalList, ClientError> {
         let path = paths::JOURNAL.replace("{name}", name);
         self.send_json(Method::DELETE, &path, &(), self.timeout.max(DEPLOY_TIMEOUT)).await
     }
 
-    /// The body at `path`, if the answer is a success; at most
-    /// [`ANSWER_BYTES_MAX`](crate::client::ANSWER_BYTES_MAX).
+    /// Reads the body at `path` if the answer is a success. The body may have at most
+    /// [`ANSWER_BYTES_MAX`](crate::client::ANSWER_BYTES_MAX) bytes.
     pub async fn bytes(&self, path: &str) -> Result<Bytes, ClientError> {
         let request = built(self.request(Method::GET, path)?.body(Full::default()))?;
         let (status, _, body) = self.call(request, self.timeout).await?;

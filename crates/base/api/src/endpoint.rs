@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// A text that is not the address of a node.
+/// The error for a text that is not the address of a node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a node address: {0}")]
 pub struct NotAnAddress(pub String);
@@ -24,9 +24,10 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// Reads `https://host:port`, `http://host:port`, `unix:/path`, the path of a socket, or
-    /// `host:port` of this machine, without TLS. Whether others may read what is sent to another
-    /// machine is never decided by a missing word.
+    /// Reads an address. It is `https://host:port`, `http://host:port`, `unix:/path`, the path of a
+    /// socket, or `host:port` of this machine, which means no TLS. An address on another machine must
+    /// say `https` or `http`, so that omitting a word never decides whether others can read what is
+    /// sent.
     pub fn parse(text: &str, token: Option<String>) -> Result<Self, NotAnAddress> {
         let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let is_here = is_here(text);
@@ -57,7 +58,7 @@ impl Endpoint {
     }
 }
 
-/// Whether `host:port` is on this machine.
+/// Returns whether `host:port` is on this machine.
 fn is_here(authority: &str) -> bool {
     let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -65,7 +66,7 @@ fn is_here(authority: &str) -> bool {
 }
 
 impl Endpoint {
-    /// Whether others on the network can read what is sent.
+    /// Returns whether others on the network can read what is sent to this address.
     pub fn is_readable(&self) -> bool {
         matches!(self, Self::Tcp { authority, tls: false, .. } if !is_here(authority))
     }
@@ -82,7 +83,7 @@ impl std::fmt::Display for Endpoint {
 }
 
 impl std::fmt::Debug for Endpoint {
-    /// The token is left out.
+    /// Formats the address without its token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Endpoint({self})")
     }

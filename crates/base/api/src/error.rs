@@ -1,7 +1,7 @@
-//! The error body of the management API and the catalogue of error codes.
+//! The error body of the management API, and the catalogue of error codes.
 //!
-//! One table serves the node (titles), the command line (exit codes, `mote explain`) and the
-//! reference page. Codes never change their meaning.
+//! One table serves the node (titles), the command line (exit codes and `mote explain`) and the
+//! reference page. A code never changes its meaning.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use crate::exit;
 pub use crate::explanations::{CATALOGUE, Explanation};
 
-/// The row of `code`, which may be in upper or lower case, with or without the `M`.
+/// Returns the row of `code`. The code may be in upper or lower case, and with or without the `M`.
 pub fn explain(code: &str) -> Option<&'static Explanation> {
     let digits = code.strip_prefix(['M', 'm']).unwrap_or(code);
     CATALOGUE.iter().find(|row| &row.code[1..] == digits)
@@ -38,7 +38,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A body for `code` from the catalogue.
+    /// Makes a body for `code`, with the title from the catalogue.
     pub fn new(status: u16, code: &str, detail: impl Into<String>) -> Self {
         let title = explain(code).map_or("error", |row| row.title);
         Self {
@@ -52,21 +52,22 @@ impl Problem {
         }
     }
 
-    /// The same with the command or key that solves the problem.
+    /// Adds a hint: the command or key that solves the problem.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// The same with the key or parameter that is wrong.
+    /// Adds the key or parameter that is wrong.
     #[must_use]
     pub fn with_field(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
         self
     }
 
-    /// 404 for a function, with similar names (cut and escaped).
+    /// Makes the 404 for a function that does not exist, with similar names of `existing` functions.
+    /// Names are cut and escaped.
     pub fn no_such_function<'a>(name: &str, existing: impl IntoIterator<Item = &'a str>) -> Self {
         let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
         if name.is_empty() {
@@ -80,7 +81,7 @@ impl Problem {
         }
     }
 
-    /// Exit code of a command that ends with this error.
+    /// The exit code of a command that ends with this error.
     pub fn exit_code(&self) -> u8 {
         explain(&self.code).map_or(exit::FAILED, |row| row.exit)
     }
@@ -103,7 +104,7 @@ mod tests {
     }
 
     /// Checks that the reference page in the repository is current. `MOTE_BLESS=1 cargo test -p
-    /// mote-api` rewrites it.
+    /// mote-api` rewrites the page.
     #[test]
     fn the_reference_page_is_fresh() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/reference/errors.md");

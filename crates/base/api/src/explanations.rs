@@ -1,28 +1,28 @@
-//! The catalogue of error codes: sorted by code, one row each.
+//! The catalogue of error codes: one row for each code, sorted by code.
 
 use crate::exit;
 
 /// One row of the catalogue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Explanation {
-    /// `M0302`.
+    /// The code, such as `M0302`.
     pub code: &'static str,
-    /// A short description; the `title` of the error body.
+    /// A short description, which is the `title` of the error body.
     pub title: &'static str,
-    /// Exit code of the command line.
+    /// The exit code of the command line.
     pub exit: u8,
 }
 
 impl Explanation {
-    /// Cause and cure, for `mote explain`. The texts are a table of their own, so that a program that
-    /// shows none does not contain them.
+    /// The cause of the error and its solution, as `mote explain` shows them. The texts are in a
+    /// separate table, so that a program that shows none of them does not contain them.
     pub fn text(&self) -> &'static str {
         let place = CATALOGUE.binary_search_by_key(&self.code, |row| row.code);
         place.map_or("", |place| TEXTS[place])
     }
 }
 
-/// Every code `mote` can print, in order.
+/// Every code that `mote` can print, in order.
 pub static CATALOGUE: [Explanation; ROWS.len()] = {
     let mut all = [ROWS[0].0; ROWS.len()];
     let mut place = 1;
@@ -33,7 +33,7 @@ pub static CATALOGUE: [Explanation; ROWS.len()] = {
     all
 };
 
-/// The texts in the same order.
+/// The texts, in the order of [`CATALOGUE`].
 static TEXTS: [&str; ROWS.len()] = {
     let mut all = [ROWS[0].1; ROWS.len()];
     let mut place = 1;
@@ -50,7 +50,7 @@ const fn row(code: &'static str, exit: u8, title: &'static str, text: &'static s
     (Explanation { code, title, exit }, text)
 }
 
-/// Code, exit code, title and text, sorted by code.
+/// The code, exit code, title and text of each error, sorted by code.
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
     row("M0101", exit::USAGE, "wrong command line",

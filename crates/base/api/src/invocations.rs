@@ -31,7 +31,7 @@ impl InvocationState {
         InvocationState::Cancelled,
     ];
 
-    /// The word in outputs and queries.
+    /// The word for the state in outputs and queries.
     pub fn as_str(self) -> &'static str {
         match self {
             InvocationState::Waiting => "waiting",
@@ -42,7 +42,7 @@ impl InvocationState {
         }
     }
 
-    /// The state with this word.
+    /// Returns the state that this word names.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == word)
     }
@@ -138,7 +138,7 @@ pub enum RunStepState {
 }
 
 impl RunStepState {
-    /// The word in outputs.
+    /// The word for the state in outputs.
     pub fn as_str(self) -> &'static str {
         match self {
             RunStepState::Running => "running",
@@ -149,9 +149,9 @@ impl RunStepState {
     }
 }
 
-/// Invocations of a list unless the query asks for another number.
+/// The number of invocations in a list, unless the query asks for another number.
 pub const LIST_DEFAULT: usize = 100;
-/// Invocations of a list at most.
+/// The largest number of invocations in a list.
 pub const LIST_MAX: usize = 1_000;
 
 /// A list of accepted invocations.

@@ -1,4 +1,5 @@
-//! The journals of accepted invocations that a node runs, if it keeps them in NATS.
+//! The journals of accepted invocations that a node runs. There are only some if the node keeps its
+//! journal in NATS.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -31,7 +32,7 @@ pub struct JournalStatus {
 }
 
 impl JournalList {
-    /// Whether each journal can accept and run work.
+    /// Returns a check for each journal: whether the journal can accept and run work.
     pub fn checks(self) -> impl Iterator<Item = Check> {
         self.journals.into_iter().map(|JournalStatus { name, state, detail, .. }| {
             let code = match state {

@@ -1,4 +1,4 @@
-//! The keys with which callers call functions whose access mode is `key`.
+//! The keys of callers. A function whose access mode is `key` requires one.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -81,7 +81,7 @@ pub struct NewCallerKey {
 }
 
 impl Client {
-    /// All keys of callers, without the keys themselves.
+    /// Returns the keys of all callers, without the secret parts.
     pub async fn keys(&self) -> Result<CallerKeys, ClientError> {
         self.get(paths::KEYS).await
     }
@@ -91,7 +91,7 @@ impl Client {
         self.send_json(hyper::Method::POST, paths::KEYS, wish, self.timeout).await
     }
 
-    /// Replaces a key by a new one.
+    /// Replaces a key with a new one.
     pub async fn rotate_key(
         &self,
         name: &str,

@@ -1,6 +1,6 @@
-//! The state of functions in the management API: its types, and the client's calls.
+//! The state of functions in the management API: the types, and the calls of the client.
 //!
-//! A namespace is written as the name of the function that owns it, or `shared:NAME`.
+//! A namespace is written as the name of the function that owns it, or as `shared:NAME`.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -11,9 +11,9 @@ use utoipa::ToSchema;
 use crate::client::{Client, ClientError, built, encode};
 use crate::paths;
 
-/// Response header: the version of an entry.
+/// The response header with the version of an entry.
 pub const HEADER_VERSION: &str = "mote-version";
-/// Response header: when an entry vanishes, in milliseconds since 1970.
+/// The response header with the time at which an entry expires, in milliseconds since 1970.
 pub const HEADER_EXPIRES: &str = "mote-expires-unix-ms";
 
 /// What a namespace holds.
@@ -71,21 +71,22 @@ pub struct KvWritten {
 pub struct KvEntry {
     /// The value.
     pub value: Bytes,
-    /// Its version.
+    /// The version of the entry.
     pub version: u64,
 }
 
-/// What is required of an entry that is written, and how long it stays.
+/// Conditions and options for writing an entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KvPut {
-    /// After how many milliseconds it vanishes.
+    /// The number of milliseconds after which the entry expires; `None` if it does not expire.
     pub ttl_ms: Option<u64>,
-    /// The version that it must have; 0 if there must be none.
+    /// The version that the entry must have for the write to happen; 0 if the entry must not exist.
+    /// `None` requires nothing.
     pub version: Option<u64>,
 }
 
 impl Client {
-    /// What the namespaces hold.
+    /// Returns how many keys and bytes each namespace contains.
     pub async fn kv_namespaces(&self) -> Result<KvNamespaces, ClientError> {
         self.get(paths::KV).await
     }
@@ -95,7 +96,7 @@ impl Client {
         self.delete(&namespace_path(namespace)).await
     }
 
-    /// Keys that begin with a prefix.
+    /// Returns the keys that begin with a prefix.
     pub async fn kv_list(
         &self,
         namespace: &str,
@@ -111,7 +112,7 @@ impl Client {
         self.get(&path).await
     }
 
-    /// An entry.
+    /// Reads an entry.
     pub async fn kv_get(&self, namespace: &str, key: &str) -> Result<KvEntry, ClientError> {
         let path = entry_path(namespace, key, "");
         let request = built(self.request(Method::GET, &path)?.body(Full::default()))?;
@@ -151,7 +152,7 @@ impl Client {
         self.delete(&entry_path(namespace, key, "")).await
     }
 
-    /// Adds to a number.
+    /// Adds to the number in an entry.
     pub async fn kv_increment(
         &self,
         namespace: &str,

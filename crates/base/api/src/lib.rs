@@ -1,14 +1,15 @@
-//! The contract of the management API, which the node, the command line and every other client of
-//! `mote` follow.
+//! The contract of the management API. The node, the command line and every other client of `mote`
+//! follow it.
 //!
-//! The crate contains wire types ([`types`]), the error body and the catalogue of codes
-//! ([`error`]), exit codes ([`exit`]), the OpenAPI document ([`openapi`]) and a client ([`client`]).
-//! It must not know how a function is run or stored. The manifest `mote.toml` is in `mote-spec`.
+//! The crate contains the wire types ([`types`]), the error body and the catalogue of error codes
+//! ([`error`]), the exit codes ([`exit`]), the OpenAPI document ([`openapi`]) and a client
+//! ([`client`]). It must not know how a function is run or stored. The manifest `mote.toml` is in
+//! `mote-spec`.
 //!
-//! Start with [`types`], then [`paths`] for the addresses.
+//! Start reading at [`types`], then at [`paths`] for the addresses.
 
-// Every district uses these items, so each says what it promises. Elsewhere a comment is written
-// only where it says more than the name does.
+// All districts use these items, so each item documents its contract. In other crates, an item has a
+// comment only if the comment says more than the name does.
 #![warn(missing_docs)]
 
 pub mod cells;
@@ -38,8 +39,9 @@ pub use error::{Problem, explain};
 pub use text::harmless;
 pub use time::Timestamp;
 
-/// Name of the first entry of a deployed tar: the function's spec as JSON.
+/// The name of the first entry of a deployed tar: the function's spec as JSON.
 ///
-/// The node reads this entry before unpacking, and it never becomes part of the code. Without it the
-/// node reads `mote.toml` in the tar and guesses the rest, as the command line does.
+/// The node reads this entry before it unpacks the tar, and the entry never becomes part of the code.
+/// If the entry is missing, the node reads `mote.toml` in the tar and guesses the rest, as the command
+/// line does.
 pub const SPEC_ENTRY: &str = ".mote/spec.json";

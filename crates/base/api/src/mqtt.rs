@@ -1,4 +1,5 @@
-//! Users of a node's own MQTT broker, as the management API shows and changes them.
+//! The users of a node's own MQTT broker, in the form in which the management API shows and changes
+//! them.
 
 use hyper::Method;
 use serde::{Deserialize, Serialize};
@@ -40,12 +41,12 @@ pub struct MqttUserRequest {
 }
 
 impl Client {
-    /// The users of the node's own broker.
+    /// Returns the users of the node's own broker.
     pub async fn mqtt_users(&self) -> Result<MqttUsers, ClientError> {
         self.get(paths::MQTT_USERS).await
     }
 
-    /// Makes or replaces a user.
+    /// Creates or replaces a user.
     pub async fn put_mqtt_user(
         &self,
         name: &str,

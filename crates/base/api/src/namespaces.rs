@@ -1,4 +1,4 @@
-//! The namespaces of a node, which separate the functions of several owners.
+//! The namespaces of a node. They separate the functions of several owners.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -82,17 +82,17 @@ pub struct NamespaceRequest {
 }
 
 impl Client {
-    /// All namespaces that the sender may see.
+    /// Returns all namespaces that the sender may see.
     pub async fn namespaces(&self) -> Result<NamespaceList, ClientError> {
         self.get(paths::NAMESPACES).await
     }
 
-    /// One namespace.
+    /// Returns one namespace.
     pub async fn namespace(&self, name: &str) -> Result<Namespace, ClientError> {
         self.get(&format!("{}/{}", paths::NAMESPACES, encode(name))).await
     }
 
-    /// Makes a namespace.
+    /// Creates a namespace.
     pub async fn create_namespace(
         &self,
         wish: &NamespaceRequest,
@@ -110,7 +110,8 @@ impl Client {
         self.send_json(hyper::Method::PUT, &path, quotas, self.timeout).await
     }
 
-    /// Deletes a namespace, with everything in it if `force` is set.
+    /// Deletes a namespace. With `force`, everything in the namespace is deleted too; without it, the
+    /// namespace must be empty.
     pub async fn delete_namespace(&self, name: &str, force: bool) -> Result<(), ClientError> {
         let path = format!("{}/{}?force={force}", paths::NAMESPACES, encode(name));
         self.clone().with_timeout(self.timeout.max(DEPLOY_TIMEOUT)).delete(&path).await

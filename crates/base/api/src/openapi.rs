@@ -32,15 +32,15 @@ use crate::types::{
     TrafficResult, TrafficShare,
 };
 
-/// The document as pretty JSON with a final newline: the file in the repository, which a test writes.
-/// The code that makes it would take more room in a binary, and so would the text itself, so it is
-/// decompressed at each call.
+/// Returns the document as pretty JSON with a final newline. It is the file in the repository, which a
+/// test writes. Programs contain the compressed file, which is decompressed at each call, because both
+/// the code that generates the document and the plain text would take more room.
 pub fn document() -> Vec<u8> {
     let packed = include_bytes!(concat!(env!("OUT_DIR"), "/openapi.deflate"));
     miniz_oxide::inflate::decompress_to_vec(packed).expect("the build has compressed it")
 }
 
-/// The same, from the descriptions below.
+/// Generates the document from the descriptions below.
 #[cfg(test)]
 fn described() -> String {
     let mut document = Document::openapi();
@@ -665,7 +665,8 @@ fn metrics() {}
 
 #[cfg(test)]
 mod tests {
-    /// The document in the repository is this one. `MOTE_BLESS=1 cargo test -p mote-api` rewrites it.
+    /// Checks that the document in the repository is current. `MOTE_BLESS=1 cargo test -p mote-api`
+    /// rewrites it.
     #[test]
     fn the_checked_in_document_is_fresh() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/reference/openapi.json");
@@ -684,7 +685,7 @@ mod tests {
     #[test]
     fn every_path_is_documented() {
         let document: serde_json::Value = serde_json::from_slice(&super::document()).unwrap();
-        // The test reads the constants of all paths, so a new one cannot be forgotten.
+        // The test reads the constants of all paths, so it also finds paths that are added later.
         let paths = include_str!("paths.rs").lines().filter_map(|line| {
             let (_, value) = line.split_once(": &str = \"")?;
             value.strip_suffix("\";").filter(|value| value.starts_with('/'))

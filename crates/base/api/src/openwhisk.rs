@@ -1,5 +1,5 @@
-//! What OpenWhisk's `manifest.yaml` says beside its functions: packages, sequences, triggers, rules,
-//! and which functions are actions. The node keeps them where its OpenWhisk API is on.
+//! The parts of OpenWhisk's `manifest.yaml` other than functions: packages, sequences, triggers, rules,
+//! and the list of functions that are actions. The node stores them if its OpenWhisk API is on.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -82,7 +82,7 @@ pub struct WhiskResult {
 }
 
 impl WhiskManifest {
-    /// Every entity as `kind.name`, in the order in which they are made.
+    /// Returns every entity as `kind.name`, in the order in which the entities are created.
     pub fn entities(&self) -> Vec<String> {
         let named = |kind: &'static str, name: &str| format!("{kind}.{name}");
         let mut all = Vec::new();

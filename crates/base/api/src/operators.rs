@@ -1,4 +1,4 @@
-//! The tokens of those who manage a node, and the record of what they did.
+//! The tokens of people and programs that manage a node, and the record of what they changed.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -92,7 +92,7 @@ pub struct AuditLog {
 }
 
 impl Client {
-    /// All tokens, without the tokens themselves.
+    /// Returns all tokens, without the secret parts.
     pub async fn tokens(&self) -> Result<OperatorTokens, ClientError> {
         self.get(paths::TOKENS).await
     }
@@ -110,7 +110,7 @@ impl Client {
         self.delete(&format!("{}/{}", paths::TOKENS, encode(name))).await
     }
 
-    /// The latest acts, at most `most`.
+    /// Returns the latest entries of the record, at most `most`.
     pub async fn audit(&self, most: u32) -> Result<AuditLog, ClientError> {
         self.get(&format!("{}?limit={most}", paths::AUDIT)).await
     }

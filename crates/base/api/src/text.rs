@@ -1,11 +1,11 @@
-//! Text that others wrote, made safe to show, and text in lines.
+//! Makes text from others safe to show, and wraps text into lines.
 
-/// Width of lines for people, in columns.
+/// The width of lines for people, in columns.
 const COLUMNS: usize = 80;
 
-/// The text without characters that control a terminal, begin a line, or change the order in which text
-/// is shown: control characters (C0 and C1), Unicode's separators of lines and its bidirectional
-/// controls.
+/// Replaces some characters by `?`: those that could control a terminal, begin a new line, or change
+/// the order in which text is shown. They are the control characters (C0 and C1) except the tab,
+/// Unicode's line separators, and Unicode's bidirectional controls.
 pub fn harmless(text: &str) -> String {
     let steers = |c: char| {
         (c.is_control() && c != '\t')
@@ -15,13 +15,13 @@ pub fn harmless(text: &str) -> String {
     text.chars().map(|c| if steers(c) { '?' } else { c }).collect()
 }
 
-/// Whether a character changes the order in which text is shown.
+/// Returns whether a character changes the order in which text is shown.
 pub fn is_bidirectional_control(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// `text` after `first` in lines of at most 80 characters; later lines are indented by the width of
-/// `first`. A longer word, such as a path, has a line of its own.
+/// Wraps `text` after the label `first` into lines of at most 80 characters. Further lines are indented
+/// by the width of `first`. A word that is too long for a line, such as a path, has a line to itself.
 pub fn wrapped(first: &str, text: &str) -> String {
     let indent = " ".repeat(first.len());
     let mut all = String::new();

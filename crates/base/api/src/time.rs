@@ -1,30 +1,31 @@
-//! Points in time on the wire: RFC 3339 in UTC with milliseconds, or microseconds where they are known.
+//! Points in time on the wire. They are RFC 3339 in UTC with milliseconds, or with microseconds if
+//! these are known.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A point in time, in microseconds since 1970. Ordered and cheap to copy; reads and writes
-/// `2026-01-31T12:00:00.000Z`, with six digits when it is between two milliseconds.
+/// A point in time, in microseconds since 1970. Its text is `2026-01-31T12:00:00.000Z`, with six digits
+/// if the time lies between two milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(u64);
 
-/// A text that is not a time.
+/// The error for a text that is not a time.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("time: RFC 3339, e.g. 2026-01-31T12:00:00Z")]
 pub struct TimestampError;
 
-/// The last time that can be printed, a day before the year 10000; later times are printed as this
-/// one.
+/// The last time that can be printed, which is a day before the year 10000. Later times are printed as
+/// this time.
 const UNIX_US_MAX: u64 = 253_402_207_200_999_000;
 
 impl Timestamp {
-    /// From milliseconds since 1970.
+    /// Makes a time from milliseconds since 1970.
     pub fn from_unix_ms(unix_ms: u64) -> Self {
         Self::from_unix_us(unix_ms.saturating_mul(1_000))
     }
 
-    /// From microseconds since 1970.
+    /// Makes a time from microseconds since 1970.
     pub fn from_unix_us(unix_us: u64) -> Self {
         Self(unix_us.min(UNIX_US_MAX))
     }
@@ -39,7 +40,7 @@ impl Timestamp {
         self.0
     }
 
-    /// Reads an RFC 3339 time with any offset; digits past microseconds are dropped. Times before
+    /// Parses an RFC 3339 time with any offset. Digits after the microseconds are dropped. Times before
     /// 1970 are refused.
     pub fn parse(text: &str) -> Result<Self, TimestampError> {
         let time: jiff::Timestamp = text.parse().map_err(|_| TimestampError)?;

@@ -1,4 +1,5 @@
-//! What the management API sends and takes, version 1. Fields are only ever added.
+//! The types that the management API sends and receives, version 1. Existing fields are never removed
+//! or changed; new ones may be added.
 
 use std::collections::BTreeMap;
 
@@ -78,7 +79,7 @@ pub struct Function {
     pub last_error: Option<LastError>,
 }
 
-/// The access mode of functions of nodes that know no other.
+/// The access mode that is assumed for a function of an older node, which sends no access mode.
 fn public() -> String {
     "public".to_owned()
 }

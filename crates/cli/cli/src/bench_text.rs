@@ -1,6 +1,6 @@
-//! A result of `mote bench` as text: for a terminal, a spreadsheet or a document.
+//! Formats a result of `mote bench` as text: for a terminal, a spreadsheet or a document.
 //!
-//! [`table`] is for people, [`csv`] and [`markdown`] are for files. This module must not know how a
+//! [`table`] is for people; [`csv`] and [`markdown`] are for files. This module must not know how a
 //! result was measured or where the text goes.
 
 use mote_api::harmless;
@@ -8,7 +8,7 @@ use mote_load::{PERCENTILES, PHASES, Report, Summary, compare};
 
 use crate::tables::table as columns;
 
-/// A one-line description of the run.
+/// Describes the run in one line.
 pub fn heading(report: &Report) -> String {
     let load = match report.rate_wanted {
         Some(rate) => format!("open loop, {} operations/s", number(rate)),
@@ -30,7 +30,7 @@ pub fn heading(report: &Report) -> String {
     format!("{} {target}: {load}, {clients}, {limit}{warmup}", report.method)
 }
 
-/// Everything that was measured, as tables.
+/// Formats all measured values as tables.
 pub fn table(report: &Report) -> String {
     let mut text = heading(report) + "\n\n";
     let interval = report
@@ -69,7 +69,7 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-/// The rows for latency and its parts.
+/// Returns the rows for latency and for its parts.
 fn rows(report: &Report) -> Vec<Vec<String>> {
     let mut rows = vec![row("latency", &report.latency)];
     if let Some(delay) = &report.delay {
@@ -86,7 +86,7 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
 fn row(name: &str, summary: &Summary) -> Vec<String> {
     let mut cells = vec![name.to_owned()];
     cells.extend(summary.percentiles().map(millis));
-    // Values of the answers, if there are answers.
+    // The values describe answers, so they are shown only if there are answers.
     let of_answers = |value: f64| (summary.p50_ms.is_some() || value > 0.0).then_some(value);
     cells.extend([millis(of_answers(summary.max_ms)), millis(of_answers(summary.mean_ms))]);
     cells
@@ -96,7 +96,7 @@ fn millis(value: Option<f64>) -> String {
     value.map_or("failed".to_owned(), |value| format!("{value:.3}"))
 }
 
-/// How often operations failed, by reason.
+/// Lists how often operations failed, by reason.
 pub fn failures(report: &Report) -> String {
     let parts: Vec<String> =
         report.failures.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
@@ -107,7 +107,7 @@ fn number(value: f64) -> String {
     format!("{value:.3}").trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// This run compared with an earlier one.
+/// Compares this run with an earlier one.
 pub fn comparison(before: &Report, after: &Report) -> String {
     let shown =
         |value: Option<f64>| value.map_or("failed".to_owned(), |value| format!("{value:.3}"));
@@ -138,7 +138,7 @@ pub fn comparison(before: &Report, after: &Report) -> String {
     )
 }
 
-/// One row per measure: name, value, unit.
+/// Formats one row per measure: name, value and unit.
 pub fn csv(report: &Report) -> String {
     let mut text = "measure,value,unit\n".to_owned();
     let mut put = |name: &str, value: Option<f64>, unit: &str| {
@@ -165,7 +165,7 @@ pub fn csv(report: &Report) -> String {
     text
 }
 
-/// A table for a document.
+/// Formats a table for a document.
 pub fn markdown(report: &Report) -> String {
     let mut text = format!("**{}**\n\n", heading(report).replace('|', "\\|"));
     text.push_str(

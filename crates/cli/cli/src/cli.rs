@@ -1,8 +1,8 @@
-//! The command line: reads arguments, sends requests to a node, and shows the answers. Start reading
+//! The command line. It reads arguments, sends requests to a node, and shows the answers. Start reading
 //! at [`run`].
 //!
-//! Results go to standard output, progress messages and errors to standard error. A closed standard
-//! output ends the command quietly.
+//! Results go to standard output; progress messages and errors go to standard error. If standard output
+//! is closed, the command ends without a message.
 
 mod args;
 mod bench;
@@ -45,12 +45,12 @@ use self::output::Output;
 
 pub use self::verbs::run;
 
-/// What `mote` understands, for its manual pages.
+/// Returns the definition of all verbs and flags. The manual pages are written from it.
 pub fn command() -> clap::Command {
     <Args as clap::CommandFactory>::command()
 }
 
-/// The exit code of a command.
+/// Reports how a command ended, and returns its exit code.
 fn ended(result: Result<(), Failure>, output: &Output) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,14 +1,15 @@
 //! `mote`: a function platform for the edge, in one file.
 //!
-//! The command line and the node are `mote-cli` and `mote-node`. A companion of a node is the same
-//! file in another [`Role`].
+//! The command line is in `mote-cli`, and the node in `mote-node`. A companion of a node is the same
+//! program in another [`Role`].
 
 use std::process::ExitCode;
 
 use mote_process::companion::Role;
 use mote_process::memory::counting::Counting;
 
-/// musl's own allocator takes one lock for all threads (docs/decisions/0053-packages.md).
+/// musl's own allocator has one lock for all threads, so it is replaced
+/// (docs/decisions/0053-packages.md).
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: Counting<mimalloc::MiMalloc> = Counting(mimalloc::MiMalloc);

@@ -1,7 +1,7 @@
-//! The error messages of the command line, word for word.
+//! Checks the error messages of the command line word for word.
 //!
-//! `tests/golden/cli_errors.txt` holds every command with its exit code and output. After an
-//! intended change, rewrite it with `MOTE_BLESS=1 cargo test -p mote --test cli_errors` and read
+//! `tests/golden/cli_errors.txt` contains every command with its exit code and output. After an
+//! intended change, rewrite the file with `MOTE_BLESS=1 cargo test -p mote --test cli_errors` and read
 //! the diff.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/cli_errors.txt");
 
-/// Commands as a user would type them, each group below a heading. There is no node at `none.sock`,
-/// and the fake node is at `node.sock`.
+/// Commands as a user would type them, in groups with headings. `none.sock` has no node, and the fake
+/// node is at `node.sock`.
 const COMMANDS: &[(&str, &[&str])] = &[
     (
         "wrong usage",
@@ -389,12 +389,12 @@ fn run(root: &Path, line: &str) -> String {
             text.push('\n');
         }
     }
-    // The only text here that depends on the machine.
+    // No other text here depends on the machine.
     let text = text.replace("x86-64", "ARCH").replace(std::env::consts::ARCH, "ARCH");
     format!("{text}[exit {code}]\n\n")
 }
 
-/// Splits at spaces outside single quotes.
+/// Splits a command at spaces outside single quotes.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quoted = false;

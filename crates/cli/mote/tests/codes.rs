@@ -1,5 +1,5 @@
-//! Checks that every error code in the sources has a row in the catalogue, so that `mote explain`
-//! knows it.
+//! Checks that every error code in the sources has a row in the catalogue, so that `mote explain` knows
+//! the code.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! The manual pages in docs/man, which packages install. They are written by a test, so that the
-//! binary does not contain the code for it. After an intended change:
-//! `MOTE_BLESS=1 cargo test -p mote --test man`.
+//! Checks the manual pages in docs/man, which packages install. A test writes them, so that the binary
+//! does not contain the code for that. After an intended change, run `MOTE_BLESS=1 cargo test -p mote
+//! --test man`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ use std::path::Path;
 
 type Pages = BTreeMap<String, String>;
 
-/// The files of a folder by their names.
+/// Reads the files of a folder by name.
 fn read(folder: &Path) -> Pages {
     let Ok(entries) = std::fs::read_dir(folder) else { return Pages::new() };
     let read = |path: &Path| std::fs::read_to_string(path).unwrap();

@@ -1,5 +1,5 @@
-//! Processes that are killed in between. A file of its own, because it kills every process of the
-//! program that it has started.
+//! Tests in which processes are killed while they work. They are in a separate test file, because they
+//! kill every process of the program that the test process has started.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use mote_core::state::Condition;
 use server::{Node, Server};
 
-/// The processes of the program that this test process has started.
+/// Returns the processes of the program that this test process has started.
 fn processes() -> Vec<u32> {
     let mut found = Vec::new();
     for task in std::fs::read_dir("/proc/self/task").unwrap() {
@@ -30,12 +30,12 @@ fn processes() -> Vec<u32> {
 
 fn kill(pid: u32) {
     let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    // It may have ended already.
+    // The process may already have ended.
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
 }
 
-/// No acknowledged change is lost when the program, the server or both are killed. A change that was
-/// not acknowledged may have happened once, but not twice.
+/// No acknowledged change is lost if the program, the server or both are killed. A change that was not
+/// acknowledged may have happened once, but never twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_acknowledged_increment_is_lost_when_processes_are_killed() {
     let Some(mut server) = Server::start("") else { return };
@@ -59,7 +59,7 @@ async fn no_acknowledged_increment_is_lost_when_processes_are_killed() {
             }
         }));
     }
-    // Each kill meets running increments, and is followed by some that are acknowledged.
+    // Each kill happens while increments run, and is followed by increments that are acknowledged.
     let more = |count: u64| {
         let acknowledged = acknowledged.clone();
         let wanted = acknowledged.load(Ordering::Relaxed) + count;

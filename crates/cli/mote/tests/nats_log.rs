@@ -1,4 +1,4 @@
-//! Appends to a stream that keeps a journal, against a real server.
+//! Tests appends to a stream that keeps a journal, against a real server.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -36,8 +36,8 @@ async fn an_append_happens_as_a_whole_or_not_at_all() {
         .unwrap();
     assert_eq!(subjects(&nats).await, (vec!["j.b".into(), "j.a".into(), "j.c".into()], 4));
 
-    // Somebody else has appended one message. The second message of this batch would fit behind it,
-    // and must not be stored nevertheless.
+    // Another writer has appended one message. The second message of this batch would fit after that
+    // message, but must not be stored without the first.
     let late = vec![message("j.x", "late"), message("j.y", "late"), message("j.z", "late")];
     nats.append(vec![message("j.e", "other")], 4).await.unwrap();
     assert_eq!(nats.append(late.clone(), 4).await, Err(NatsError::OtherLast));

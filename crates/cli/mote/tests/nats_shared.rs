@@ -1,4 +1,4 @@
-//! Several nodes that share a namespace, and what ends in between.
+//! Tests several nodes that share a namespace, while connections and servers end.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ async fn a_change_of_one_node_is_seen_by_the_others_at_once() {
         let seen = b.entry(&key).await.unwrap();
         assert_eq!((&seen.value[..], seen.version), (round.to_string().as_bytes(), version));
         assert!(b.keys().await.contains(&key), "{round}");
-        // The other node decides on what is there now, whatever it knew before.
+        // The other node decides by the current state of the namespace, not by what it knew before.
         let refused = b.put(&key, "x", Condition::Absent).await;
         assert_eq!(refused, Err(StateError::Conflict { version }));
         assert_eq!(b.delete(&key, Condition::Version(version)).await, Ok(true));
@@ -87,7 +87,7 @@ async fn two_nodes_together_keep_a_quota() {
     for node in &mut nodes {
         node.quota = Quota { bytes: 4_000, keys: 50, together_bytes: None };
     }
-    // From seven eighths of a quota on, it is exact.
+    // Once seven eighths of a quota are used, the quota is counted exactly.
     for number in 0..44 {
         nodes[0].put(&format!("first-{number}"), "x", Condition::None).await.unwrap();
     }
@@ -115,7 +115,7 @@ async fn two_nodes_together_keep_a_quota() {
     assert_eq!(written, 6);
     let held = nodes[0].keys().await;
     assert_eq!(held.len(), 50);
-    // Room that one node makes is room for the other.
+    // The part of a quota that one node frees is available to the other.
     assert!(matches!(nodes[1].put("new", "", Condition::None).await, Err(StateError::Full(_))));
     assert_eq!(nodes[0].delete(&held[0], Condition::None).await, Ok(true));
     nodes[1].put("new", "", Condition::None).await.unwrap();
@@ -150,7 +150,7 @@ async fn an_entry_ends_for_every_node_at_once() {
     assert!(matches!(counted, Ok(Outcome::Counted { value: 1, .. })), "{counted:?}");
 }
 
-/// Keys may have every byte that a file's may have.
+/// A key may contain every byte that a key in a file may contain.
 #[tokio::test]
 async fn keys_of_any_bytes_are_kept_apart() {
     let Some(server) = Server::start("") else { return };
@@ -172,7 +172,7 @@ async fn keys_of_any_bytes_are_kept_apart() {
     assert_eq!(b.get("large").await, Some(value));
 }
 
-/// The state of one node does not stop because a stream was removed under it.
+/// The state of a node keeps working if its stream is removed.
 #[tokio::test]
 async fn a_stream_that_was_removed_is_made_again() {
     let Some(server) = Server::start("") else { return };

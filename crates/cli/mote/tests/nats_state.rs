@@ -1,4 +1,5 @@
-//! The state in NATS does what every implementation must do, and what several nodes need.
+//! Checks that the state in NATS does what every implementation must do, and also what several nodes
+//! need.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Requests on streams against a real server.
+//! Tests requests on streams against a real server.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -46,7 +46,7 @@ async fn messages_are_read_in_pages_and_by_subject() {
         (11..=25).collect::<Vec<_>>()
     );
 
-    // One message of each subject is kept.
+    // Only one message of each subject is kept.
     assert_eq!(store("t.0".to_owned(), "new".to_owned()).await, 26);
     let of = |subject: &str| PageOf { subjects: Some(subject.into()), ..page(1, 10) };
     let (one, _) = nats.read(of("t.0")).await.unwrap();
@@ -72,7 +72,7 @@ async fn a_server_that_is_gone_for_a_moment_delays_requests_only() {
     server.kill();
     let appended = nats.append(message(2), 1);
     let (appended, ()) = tokio::join!(appended, async { server.again() });
-    // The request that met the end of the server may have failed; the next ones do not.
+    // The request during which the server ended may have failed. The following requests must not.
     let first = appended.is_ok();
     let (_, last) = nats.read(page(1, 10)).await.unwrap();
     nats.append(message(3), last).await.unwrap();
@@ -116,7 +116,7 @@ async fn what_is_wrong_with_the_server_is_said_in_time() {
     assert!(right.is_ok(), "{right:?}");
 }
 
-/// Makes an authority and the server's certificate, for 127.0.0.1.
+/// Makes an authority and the server's certificate, which is for 127.0.0.1.
 const CERTIFICATES: &str = "set -e
 key='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
 openssl req -x509 $key -keyout ca.key -out ca.pem -days 2 -subj /CN=authority

@@ -1,5 +1,5 @@
-//! `mote simulate` as its users see it: tables, JSON, CSV, pictures. `cli_errors.rs` tests the
-//! input that it refuses.
+//! Tests `mote simulate` as users see it: tables, JSON, CSV and pictures. `cli_errors.rs` tests the
+//! input that the verb refuses.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -148,7 +148,7 @@ fn the_picture_is_one_well_formed_file() {
     for legend in ["demand", "answered", "instances ready", "and starting", "waiting"] {
         assert_eq!(count(legend), 1, "{legend}");
     }
-    // The picture loads nothing and runs no scripts.
+    // The picture must load nothing and run no scripts.
     for foreign in ["href", "<script", "<image", "url("] {
         assert!(!svg.contains(foreign), "{foreign}");
     }
@@ -163,7 +163,7 @@ fn lists_are_readable_by_programs() {
     assert!(list.as_array().unwrap().iter().all(|it| it["about"].as_str().unwrap().len() > 10));
 }
 
-/// Checks that tags nest, attributes are quoted and characters escaped; returns the texts.
+/// Checks that tags are nested, attributes are quoted and characters are escaped. Returns the texts.
 fn well_formed(xml: &str) -> Vec<String> {
     let mut open = Vec::new();
     let mut texts = Vec::new();

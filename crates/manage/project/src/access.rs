@@ -1,4 +1,4 @@
-//! Who may call a function, as its manifest says.
+//! Reads from a manifest who may call a function.
 
 use std::io::ErrorKind;
 use std::path::{Component, Path};
@@ -16,8 +16,8 @@ use mote_spec::{
 
 use super::mistakes::{escaped, in_manifest};
 
-/// Sets the access mode that a manifest names, if it names one. Keys of an issuer are a file in
-/// `folder`.
+/// Sets the access mode that a manifest names, if it names one. The keys of a token issuer are read
+/// from a file in `folder`.
 pub(super) fn apply(
     spec: &mut FunctionSpec,
     function: &FunctionManifest,
@@ -46,7 +46,7 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Sets an access mode that needs nothing more.
+/// Sets an access mode that needs no further settings.
 pub fn set_mode(spec: &mut FunctionSpec, name: AccessName) {
     spec.access = mode(name);
     (spec.tokens, spec.webhook) = (None, None);
@@ -65,7 +65,7 @@ fn mode(name: AccessName) -> Access {
     }
 }
 
-/// The client certificates that a manifest describes.
+/// Returns the rules for client certificates that a manifest describes.
 fn certificates(function: &FunctionManifest) -> Result<CertificateRules, Mistakes> {
     let Some(callers) = &function.callers else { return Ok(CertificateRules::default()) };
     let rules = CertificateRules { callers: callers.value.clone() };
@@ -75,7 +75,7 @@ fn certificates(function: &FunctionManifest) -> Result<CertificateRules, Mistake
     }
 }
 
-/// The signed requests that a manifest describes.
+/// Returns the rules for signed requests that a manifest describes.
 fn signed(webhook: &WebhookManifest) -> WebhookRules {
     let WebhookManifest { secret, window_ms, header, prefix, timestamp, signed, .. } =
         webhook.clone();
@@ -129,7 +129,7 @@ fn rules(tokens: &TokensManifest, folder: Option<&Path>) -> Result<TokenRules, M
     }
 }
 
-/// The text of a key set in a file below the folder.
+/// Reads the text of a key set from a file below the folder.
 fn read(file: &str, folder: Option<&Path>) -> Result<String, String> {
     let folder = folder.ok_or("a file is not possible here, only an address")?;
     let path = Path::new(file);

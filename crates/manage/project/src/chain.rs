@@ -1,6 +1,6 @@
-//! Chains, as far as a deploy has to understand them: which file it is, and which functions its
-//! calls and messages reach. The program that runs chains checks everything else (`mote-chain`),
-//! before the revision receives traffic.
+//! Reads chains, as far as a deploy has to understand them: which file is the chain, and which
+//! functions and topics its calls and messages reach. The program that runs chains (`mote-chain`)
+//! checks everything else before the revision receives traffic.
 
 use std::collections::BTreeSet;
 
@@ -11,17 +11,17 @@ use serde_json::Value;
 use super::mistakes::{escaped, mistake};
 use super::probe::Folder;
 
-/// Calls that are not functions of the node.
+/// Names of calls that do not address functions of the node.
 const OTHERS: [&str; 7] = ["http", "grpc", "openapi", "asyncapi", "a2a", "mcp", "mqtt.publish"];
-/// The beginning of the address of a function of the node.
+/// The prefix of an address that belongs to a function of the node.
 const INTERNAL: &str = "http://mote.internal/";
 
-/// Whether a YAML document is a chain.
+/// Returns whether a YAML document is a chain.
 pub(super) fn is_chain(document: &Value) -> bool {
     document["document"]["dsl"].is_string()
 }
 
-/// The only chain of a folder.
+/// Finds the only chain of a folder.
 pub(super) fn entry(folder: &Folder) -> Result<String, Mistakes> {
     let files = folder.with_ending(&[".yaml", ".yml"]);
     let chains: Vec<&str> = files
@@ -40,8 +40,8 @@ pub(super) fn entry(folder: &Folder) -> Result<String, Mistakes> {
     }
 }
 
-/// Allows a chain to call the functions that its file names, and to publish to its topics unless the
-/// manifest says which it may use.
+/// Allows a chain to call the functions that its file names. Also allows the chain to publish to the
+/// topics in its file, unless the manifest lists the permitted topics.
 pub(super) fn allow(folder: &Folder, spec: &mut FunctionSpec) -> Result<(), Mistakes> {
     let document = parse(&folder.source(&spec.entry))
         .map_err(|text| mistake("M0301", format!("{}: {text}", escaped(&spec.entry)), None))?;
@@ -62,8 +62,8 @@ pub(super) fn allow(folder: &Folder, spec: &mut FunctionSpec) -> Result<(), Mist
     Ok(())
 }
 
-/// The filters of the topics that a chain publishes to. A topic that an expression makes must begin
-/// with a constant level; an error is a topic that does not.
+/// Returns filters for the topics to which a chain publishes. If an expression computes a topic, the
+/// topic must begin with a constant level. The error is a topic that does not.
 fn topics(document: &Value) -> Result<BTreeSet<String>, String> {
     let mut found = Ok(BTreeSet::new());
     collect(document, &mut |task| {
@@ -96,7 +96,7 @@ fn parse(source: &str) -> Result<Value, String> {
     yaml_serde::from_str(source).map_err(|error| error.to_string())
 }
 
-/// The functions that a chain calls.
+/// Returns the functions that a chain calls.
 fn called(document: &Value) -> BTreeSet<String> {
     let own = &document["use"]["functions"];
     let mut names = BTreeSet::new();
@@ -123,7 +123,7 @@ fn collect(value: &Value, visit: &mut impl FnMut(&Value)) {
     match value {
         Value::Object(members) => {
             visit(value);
-            // Data that is given to a task is no task.
+            // `with` and `set` contain data for a task, which may look like a task but is not one.
             for (_, member) in members.iter().filter(|(key, _)| *key != "with" && *key != "set") {
                 collect(member, visit);
             }

@@ -1,8 +1,8 @@
-//! Infers from its files which platform's contract a function follows, and where the entry of that
-//! contract is.
+//! Infers from a function's files which platform's contract the function follows, and where that
+//! contract's entry is.
 //!
-//! The first row that matches decides. Only folders without a manifest are examined: a manifest is
-//! written for `mote` and sets `compat` where it applies.
+//! The first row that matches decides. Only folders without a manifest are examined, because a manifest
+//! is written for `mote` and sets `compat` where needed.
 
 use mote_spec::manifest::{FunctionManifest, PlatformName, RuntimeName};
 use mote_spec::toml_reader::Mistakes;
@@ -15,7 +15,7 @@ use super::probe::Folder;
 
 const NODE: [&str; 3] = [".js", ".cjs", ".mjs"];
 
-/// The contract that the files of a folder follow; `None` for `mote`'s own.
+/// Returns the contract that the files of a folder follow; `None` for `mote`'s own contract.
 pub(super) fn infer(folder: &Folder) -> Option<Found> {
     if folder.has_go() {
         return golang::infer(folder);
@@ -84,7 +84,7 @@ fn tiny_faas(folder: &Folder) -> Option<Found> {
     named.then(|| found(PlatformName::TinyFaas, RuntimeName::Node, main.to_owned(), why)).flatten()
 }
 
-/// Whether a `handler.js` follows OpenFaaS' oldest template.
+/// Returns whether a `handler.js` follows OpenFaaS' oldest template.
 pub(super) fn takes_context_and_callback(source: &str) -> bool {
     node_parameters(source, "module.exports").is_some_and(|names| names == ["context", "callback"])
 }
@@ -111,8 +111,8 @@ fn open_faas(folder: &Folder) -> Option<Found> {
     fits.then(|| found(PlatformName::OpenFaas, RuntimeName::Node, entry, why)).flatten()
 }
 
-/// The template that a Python handler was written for. The names of its arguments distinguish it
-/// from a handler of our own, `handle(event, ctx)`.
+/// Returns the template for which a Python handler was written. The names of its arguments distinguish
+/// such a handler from one for `mote`, which is `handle(event, ctx)`.
 fn open_faas_template(source: &str) -> Option<&'static str> {
     let parameters = python_parameters(source, "handle")?;
     let names: Vec<&str> = parameters.iter().map(String::as_str).collect();
@@ -124,8 +124,8 @@ fn open_faas_template(source: &str) -> Option<&'static str> {
     }
 }
 
-/// A program with the name that OpenWhisk's archives use. A program that mentions its third
-/// descriptor stays running, as far as its text shows.
+/// Recognises a program by the name that OpenWhisk's archives use. If the program's text mentions
+/// descriptor 3, the program is assumed to keep running between calls.
 fn open_whisk_program(folder: &Folder) -> Option<Found> {
     if folder.single || !folder.has("exec") {
         return None;
@@ -145,8 +145,8 @@ fn open_whisk_program(folder: &Folder) -> Option<Found> {
     Some(Found { function, why: why.to_owned() })
 }
 
-/// `main` in Python or Node: an action with one argument, or a function without arguments that uses
-/// Flask's request.
+/// Recognises `main` in Python or Node. With one argument, `main` is an OpenWhisk action. Without
+/// arguments, and if it uses Flask's request, `main` is a Fission function.
 fn by_main(folder: &Folder) -> Option<Found> {
     for file in preferred(folder, &["__main__.py", "main.py"], &[".py"]) {
         let source = folder.source(file);
@@ -170,7 +170,7 @@ fn by_main(folder: &Folder) -> Option<Found> {
         let source = folder.source(file);
         let plain = function_parameters(&source, "function main(");
         let parameters = plain.or_else(|| node_parameters(&source, "exports.main")).or_else(|| {
-            // Where the file exports something, the platform calls the export.
+            // If the file exports anything, the platform calls the export and not a variable `main`.
             (!source.contains("export")).then(|| assigned_parameters(&source, "main")).flatten()
         });
         if parameters.is_some_and(|names| names.len() == 1) {
@@ -181,13 +181,14 @@ fn by_main(folder: &Folder) -> Option<Found> {
     None
 }
 
-/// Whether a Python file follows the first versions of Knative's `func`.
+/// Returns whether a Python file follows the first versions of Knative's `func`.
 pub(super) fn is_of_parliament(source: &str) -> bool {
     by_framework(source).is_some_and(|(_, template)| template == "parliament")
 }
 
-/// The platform of a function `main` with one argument, inferred from the imports of its file:
-/// Fission's environment for FastAPI, or the first versions of Knative's `func`.
+/// Returns the platform and template of a function `main` with one argument. The imports of its file
+/// tell whether it was written for Fission's environment for FastAPI or for the first versions of
+/// Knative's `func`.
 fn by_framework(source: &str) -> Option<(PlatformName, &'static str)> {
     let imports = |module: &str| {
         let begins = |line: &str, word: &str| {
@@ -207,7 +208,7 @@ fn knative(folder: &Folder) -> Option<Found> {
     let inside = folder.has_path("function/__init__.py").then_some("function/__init__.py");
     for file in folder.with_ending(&[".py"]).into_iter().chain(inside) {
         let source = folder.source(file);
-        // The template's package re-exports the names that its file defines.
+        // In the template, `function/__init__.py` re-exports the names that `func.py` defines.
         let handed_on = file.contains('/')
             && source.contains("import new")
             && python_parameters(&folder.source("function/func.py"), "new").is_some();
@@ -233,8 +234,8 @@ fn knative(folder: &Folder) -> Option<Found> {
     None
 }
 
-/// Names of the arguments of the function that a JavaScript file exports as `handle`, directly or
-/// in a list of exports.
+/// Returns the argument names of the function that a JavaScript file exports as `handle`, either
+/// directly or in a list of exports.
 fn handle_parameters(source: &str) -> Option<Vec<String>> {
     node_parameters(source, "exports.handle").or_else(|| {
         let squeezed: String = source.split_whitespace().collect();
@@ -276,7 +277,7 @@ fn fission_node(folder: &Folder) -> Option<Found> {
     None
 }
 
-/// The files of a language, those with usual names first.
+/// Returns the files of a language. Files with usual names come first.
 fn preferred<'f>(folder: &'f Folder, first: &[&'f str], endings: &[&str]) -> Vec<&'f str> {
     let mut files: Vec<&str> = first.iter().filter(|file| folder.has(file)).copied().collect();
     let all = folder.with_ending(endings);
@@ -290,7 +291,7 @@ fn package(folder: &Folder) -> Option<serde_json::Value> {
     serde_json::from_str(&folder.source("package.json")).ok()
 }
 
-/// The entry of a function whose manifest names a platform and no entry.
+/// Finds the entry of a function whose manifest names a platform but no entry.
 pub(super) fn entry(
     folder: &Folder,
     compat: Platform,
@@ -337,9 +338,9 @@ pub(super) fn entry(
         );
         return Err(mistake("M0112", text, Some(hint)));
     };
-    // Platforms whose Node contract is the module itself.
+    // On these platforms, the Node contract is the module itself, not one of its exports.
     let whole = matches!(compat, Platform::TinyFaas | Platform::OpenFaas | Platform::Fission);
-    // A function that receives events may be the only export there.
+    // On Knative, a Python function that receives events may have `handle` as its only export.
     let alone = compat == Platform::Knative
         && !is_node
         && python_parameters(&folder.source(&file), "new").is_none();
@@ -351,7 +352,7 @@ pub(super) fn entry(
     })
 }
 
-/// Names of the arguments of a top-level Python function, as far as its text shows.
+/// Returns the argument names of a top-level Python function, as far as its text shows them.
 pub(super) fn python_parameters(source: &str, name: &str) -> Option<Vec<String>> {
     for prefix in ["def ", "async def "] {
         let start = format!("{prefix}{name}(");
@@ -362,8 +363,8 @@ pub(super) fn python_parameters(source: &str, name: &str) -> Option<Vec<String>>
     None
 }
 
-/// Names of the arguments after `start`, which begins a line and ends in `(`. Blanks may precede
-/// it.
+/// Returns the argument names that follow `start` at the beginning of a line, possibly after blanks.
+/// `start` ends in `(`.
 fn function_parameters(source: &str, start: &str) -> Option<Vec<String>> {
     let start = start.trim_end_matches('(');
     let mut at = 0;
@@ -380,7 +381,7 @@ fn function_parameters(source: &str, start: &str) -> Option<Vec<String>> {
     }
 }
 
-/// Names of the arguments of a function that a top-level variable of a JavaScript file holds.
+/// Returns the argument names of a function in a top-level variable of a JavaScript file.
 fn assigned_parameters(source: &str, name: &str) -> Option<Vec<String>> {
     ["const", "export const", "let", "var"].iter().find_map(|word| {
         let (before, value) = source.split_once(&format!("{word} {name} ="))?;
@@ -389,7 +390,7 @@ fn assigned_parameters(source: &str, name: &str) -> Option<Vec<String>> {
     })
 }
 
-/// Names of the arguments of a function assigned to `target` in JavaScript.
+/// Returns the argument names of a function that is assigned to `target` in JavaScript.
 fn node_parameters(source: &str, target: &str) -> Option<Vec<String>> {
     let mut at = 0;
     loop {
@@ -402,7 +403,7 @@ fn node_parameters(source: &str, target: &str) -> Option<Vec<String>> {
     }
 }
 
-/// The arguments of a function expression, or of the function that is named there.
+/// Returns the argument names of a function expression, or of the function whose name `value` contains.
 fn arguments(source: &str, value: &str) -> Option<Vec<String>> {
     let value = value.strip_prefix("async").map_or(value, str::trim_start);
     if let Some(list) = value.strip_prefix('(') {
@@ -426,8 +427,8 @@ fn arguments(source: &str, value: &str) -> Option<Vec<String>> {
     })
 }
 
-/// The names of a list of arguments up to its `)`, without annotations and defaults. An argument
-/// that is destructured, as in `({ a, b })`, is called `_`.
+/// Returns the names in a list of arguments that ends at its `)`, without annotations and defaults. An
+/// argument that is destructured, as in `({ a, b })`, is called `_`.
 fn names(list: &str) -> Vec<String> {
     let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
     let mut flat = String::new();

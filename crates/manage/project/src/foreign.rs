@@ -1,11 +1,10 @@
-//! Reads the manifests of other platforms: finds the file, recognizes its platform, and takes over
-//! the keys that apply.
+//! Reads the manifests of other platforms: finds the file, recognises its platform, and takes over the
+//! keys that apply.
 //!
-//! Each reader below translates one platform's manifest into a [`FunctionManifest`], the same form
-//! that `mote.toml` has, with a note for each key that names its origin. Keys that have no meaning
-//! on a node become warnings. Only the command line reads files; a node never parses YAML. A client
-//! of a platform's own API sends one JSON document to the node, and that document may not name a
-//! file.
+//! For each platform, one reader below translates the manifest into a [`FunctionManifest`], the form
+//! that `mote.toml` also has. A note for each key names the key's origin. Keys that have no meaning on
+//! a node become warnings. Only the command line reads files; a node never parses YAML. A client of a
+//! platform's own API sends one JSON document to the node, and that document must not name a file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,18 +38,19 @@ mod schedules;
 pub use packages::Packages;
 pub use routes::Converted;
 
-/// The annotation that lists the destinations of a function, as `[allow] net` does in `mote.toml`.
+/// The annotation that lists the destinations which a function may reach, like `[allow] net` in
+/// `mote.toml`.
 const ALLOW_NET: &str = "mote/allow-net";
-/// The annotation that says who may call a function, as `[access] mode` does.
+/// The annotation that says who may call a function, like `[access] mode` in `mote.toml`.
 const ACCESS: &str = "mote/access";
 
-/// A longer file is not a manifest.
+/// A longer file is not considered to be a manifest.
 const BYTES_MAX: u64 = 1 << 20;
-/// Largest product of a file's opening brackets and its bytes. The parser visits every open list
-/// and table at every word. Files below this limit take a second at most, and a manifest of 100 KB
-/// may have 20,000 brackets.
+/// The largest product of the number of opening brackets in a file and the file's bytes. For every
+/// word, the parser visits every open list and table, so this product bounds its time. A file below the
+/// limit takes a second at most. A manifest of 100 KB may have 20,000 brackets.
 const BRACKETS_TIMES_BYTES_MAX: usize = 2_000_000_000;
-/// Usual names; other YAML files at the top are examined too.
+/// The usual names of manifests. Other YAML files at the top of the folder are examined afterwards.
 const NAMES: [&str; 8] = [
     "stack.yml",
     "stack.yaml",
@@ -62,7 +62,7 @@ const NAMES: [&str; 8] = [
     "manifest.yml",
 ];
 
-/// A function that is not deployed, and the reason.
+/// A function that is not deployed, with the reason.
 #[derive(Debug)]
 pub struct LeftOut {
     pub name: String,
@@ -72,19 +72,19 @@ pub struct LeftOut {
 /// A manifest of another platform.
 #[derive(Debug, Default)]
 pub struct Foreign {
-    /// Its file, as messages show it.
+    /// The name of the manifest's file in messages.
     pub file: String,
     pub functions: Vec<Described>,
-    /// Parts of the file as a whole that have no meaning here.
+    /// Warnings about parts that concern the file as a whole and have no meaning here.
     pub warnings: Vec<String>,
-    /// The entities of an OpenWhisk manifest other than its functions.
+    /// The entities of an OpenWhisk manifest that are not functions.
     pub whisk: Option<WhiskManifest>,
-    /// The functions in it that cannot be deployed.
+    /// The functions of the manifest that cannot be deployed.
     pub left_out: Vec<LeftOut>,
 }
 
 impl Foreign {
-    /// Adds a function that was read, or records why it cannot be deployed.
+    /// Adds a function, or records why it cannot be deployed.
     fn add(&mut self, name: &str, read: Result<Described, Mistakes>) {
         match read {
             Ok(described) => self.functions.push(described),
@@ -92,12 +92,12 @@ impl Foreign {
         }
     }
 
-    /// Whether it has a function of this name.
+    /// Returns whether the manifest has a function of this name.
     fn has(&self, name: &str) -> bool {
         self.functions.iter().any(|one| one.name() == label(name))
     }
 
-    /// The function that an object names; warns if there is none.
+    /// Finds the function that an object names. Warns if there is no such function.
     fn named(&mut self, object: &str, name: &str) -> Option<&mut Described> {
         if !self.has(name) && !self.left_out.iter().any(|one| one.name == label(name)) {
             self.warnings.push(format!("{object}: there is no function {name}"));
@@ -108,34 +108,34 @@ impl Foreign {
 
 #[derive(Debug, Default)]
 pub struct Described {
-    /// The keys that apply.
+    /// The keys of the manifest that apply here.
     pub function: FunctionManifest,
     pub source: Source,
-    /// Parts of its description that have no meaning here.
+    /// Warnings about parts of the function's description that have no meaning here.
     pub warnings: Vec<String>,
-    /// Keys of `mote.toml`, each with its origin in the other manifest.
+    /// For keys of `mote.toml`, the origin in the other platform's manifest.
     pub notes: BTreeMap<&'static str, String>,
-    /// Packages that the manifest asks for and that the files next to the code do not name.
+    /// Packages that the manifest asks for, but that the files next to the code do not name.
     pub packages: Packages,
-    /// The routes that its platform's objects ask for. After the checks only those that the manifest
-    /// has, in its order.
+    /// The routes that the platform's objects ask for. After the checks, only those are left that
+    /// `function` has, in the same order.
     pub routes: Vec<Converted>,
-    /// Annotations that the platform's clients show, by platform.
+    /// The annotations that the platform's clients show, by platform.
     pub annotations: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub enum Source {
-    /// Next to the manifest.
+    /// The code is next to the manifest.
     #[default]
     Beside,
-    /// A folder or file.
+    /// The code is this folder or file.
     At(PathBuf),
-    /// In the manifest: names and contents.
+    /// The code is in the manifest, as names and contents of files.
     Inside(Vec<(String, Vec<u8>)>),
-    /// In the manifest as a zip archive, with files to add to its content.
+    /// The code is in the manifest as a zip archive. The files are added to the archive's content.
     Zip(Vec<u8>, Vec<(String, Vec<u8>)>),
-    /// Files and folders that are copied into one folder under their own names.
+    /// The code is these files and folders, which are copied under their own names into one folder.
     Files(Vec<PathBuf>),
 }
 
@@ -147,7 +147,7 @@ impl Described {
         described
     }
 
-    /// The function's name, as messages show it.
+    /// The name of the function in messages.
     pub fn name(&self) -> &str {
         self.function.name.as_ref().map_or("", |name| &name.value)
     }
@@ -160,7 +160,7 @@ impl Described {
         self.notes.insert(key, from.into());
     }
 
-    /// Warns of the keys of `value` that are not in `known`.
+    /// Warns about each key of `value` that is not in `known`.
     fn ignore_rest(&mut self, value: &Value, known: &[&str], place: &str) {
         let Some(table) = value.as_object() else { return };
         let rest: Vec<String> = table
@@ -173,7 +173,7 @@ impl Described {
         }
     }
 
-    /// Whether a variable may have this name and value here; warns if it may not.
+    /// Returns whether a variable may have this name and value here. Warns if it may not.
     fn takes_env(&mut self, name: &str, value: &str) -> bool {
         let good = !name.is_empty()
             && !name.starts_with(|c: char| c.is_ascii_digit())
@@ -185,7 +185,7 @@ impl Described {
         true
     }
 
-    /// Sets an environment variable, unless `mote` sets it itself.
+    /// Sets an environment variable. Leaves out a variable that [`Self::takes_env`] refuses.
     fn set_env(&mut self, name: &str, value: String) {
         if !self.takes_env(name, &value) {
             return;
@@ -204,7 +204,8 @@ impl Described {
         }
     }
 
-    /// Adds a secret that is read as a file; `there` is its path on the platform.
+    /// Adds a secret that the function reads as a file. `there` is the path of the file on the
+    /// platform.
     fn add_secret_file(&mut self, secret: &str, there: &str) {
         if !is_secret_name(secret) {
             self.warn(format!("secrets: `{secret}` is not a valid name of a secret"));
@@ -219,7 +220,7 @@ impl Described {
         }
     }
 
-    /// Reads a list of `{name, value}`, as Kubernetes writes it.
+    /// Reads a list of `{name, value}`, which is the form of Kubernetes.
     fn set_env_list(&mut self, list: &Value, place: &str) {
         for entry in list.as_array().into_iter().flatten() {
             let name = text(&entry["name"]).unwrap_or_default();
@@ -236,14 +237,14 @@ impl Described {
         self.note_env(place);
     }
 
-    /// Records the origin of its variables, if it has any.
+    /// Records where the function's variables come from, if there are any.
     fn note_env(&mut self, place: &str) {
         if !(self.function.env.is_empty() && self.function.secret_env.is_empty()) {
             self.note("env", place);
         }
     }
 
-    /// Reads `{memory, cpu}` of a limit.
+    /// Reads the limits `{memory, cpu}`.
     fn set_resources(&mut self, limits: &Value, place: &str) {
         if let Some(written) = text(&limits["memory"]) {
             match quantity::bytes(&written) {
@@ -287,7 +288,8 @@ impl Described {
             self.function.access = manifest::access(word);
             match self.function.access {
                 Some(_) => self.note("access", format!("annotation {ACCESS}")),
-                // A word that was meant to close the function must not open it.
+                // An unknown word was probably meant to restrict access, so it must not make the
+                // function public.
                 None => {
                     self.function.access = Some(AccessName::Local);
                     let reason = match manifest::access_needs_more(word) {
@@ -302,7 +304,7 @@ impl Described {
         }
     }
 
-    /// Reads the annotations that are for `mote` and that other platforms ignore.
+    /// Reads the annotations that are meant for `mote`. Other platforms ignore them.
     fn read_annotations(&mut self, annotations: &Value) {
         self.read_access(annotations);
         let Some(list) = annotations[ALLOW_NET].as_str() else { return };
@@ -329,17 +331,18 @@ impl Described {
     }
 }
 
-/// The name of the node's secret for one key of a Kubernetes secret, which may have several keys.
+/// Returns the name of the node's secret that stands for one key of a Kubernetes secret, because a
+/// Kubernetes secret may have several keys.
 fn secret_key(name: &str, key: &str) -> String {
     format!("{name}.{key}")
 }
 
-/// A name as a label: in lower case, with `-` for `_` and `.`.
+/// Converts a name to a label: lower case, with `-` in place of `_` and `.`.
 fn label(name: &str) -> String {
     name.to_lowercase().replace(['_', '.', ' '], "-")
 }
 
-/// A scalar as its text.
+/// Returns the text of a scalar.
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -353,7 +356,7 @@ fn count(value: &Value) -> Option<u32> {
     text(value)?.trim().parse().ok()
 }
 
-/// The runtime of `python:3.9`, `nodejs14` and the like.
+/// Returns the runtime that a text such as `python:3.9` or `nodejs14` names.
 fn runtime_of(written: &str) -> Option<RuntimeName> {
     let word: String = written.chars().take_while(char::is_ascii_alphabetic).collect();
     match word.to_lowercase().as_str() {
@@ -364,7 +367,7 @@ fn runtime_of(written: &str) -> Option<RuntimeName> {
     }
 }
 
-/// The error about a function whose object has an image instead of code.
+/// Returns the error for a function whose object has an image instead of code.
 fn only_an_image(file: &str, name: &str) -> Mistakes {
     let hint = format!("name the folder of its code: --source {name}=FOLDER");
     not_offered(file, name, "a function that is only an image", &hint)
@@ -374,13 +377,13 @@ fn not_offered(file: &str, name: &str, what: &str, hint: &str) -> Mistakes {
     mistake("M0305", format!("{file}: {name}: {what} is not supported"), Some(hint.to_owned()))
 }
 
-/// The manifests that are read, as a hint.
+/// The supported manifests, in the words of a hint.
 pub const SUPPORTED: &str = "supported: OpenFaaS stack.yml, Nuclio function.yaml, Kubeless Function, \
                              Fission specs, Knative Service and func.yaml, OpenWhisk manifest.yaml; and \
                              workflows of the CNCF Serverless Workflow language";
 
-/// The manifest of another platform at `path` or in it; `None` if there is none, or if a
-/// `mote.toml` replaces it.
+/// Reads the manifest of another platform at `path`, or in the folder `path`. Returns `None` if there
+/// is no such manifest, or if a `mote.toml` takes its place.
 pub fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
     if path.is_file() {
         let yaml = path.extension().is_some_and(|ending| ending == "yml" || ending == "yaml");
@@ -433,7 +436,8 @@ pub fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
         if is_chain(&file) {
             return read_file(&file, path);
         }
-        // The function may have YAML files of its own that cannot be read as manifests.
+        // The folder may contain other YAML files that belong to the function and are not manifests, so
+        // an error here is ignored.
         if let Ok(Some(found)) = read_file(&file, path) {
             return Ok(Some(found));
         }
@@ -444,8 +448,8 @@ pub fn read(path: &Path) -> Result<Option<Foreign>, Mistakes> {
     nuclio::inline_in(path)
 }
 
-/// The functions in a file with objects of a cluster: of several platforms, or with images whose
-/// code is in `sources`. `None` if the file is none of these, so that [`read`] reads it.
+/// Reads the functions of a file with objects of a cluster. The objects belong to several platforms, or
+/// have images whose code is in `sources`. Returns `None` for any other file; [`read`] reads those.
 pub fn read_cluster_file(
     path: &Path,
     sources: &BTreeMap<String, PathBuf>,
@@ -471,7 +475,7 @@ pub fn read_cluster_file(
     cluster::read(&shown, all, sources, path.parent().unwrap_or(Path::new("."))).map(Some)
 }
 
-/// The objects of a list, or the object itself.
+/// Returns the objects of a list, or the object itself if it is not a list.
 pub fn items(mut value: Value) -> Vec<Value> {
     let is_list = value["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
     match value["items"].take() {
@@ -504,8 +508,7 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
         (source, Vec::new())
     };
     let mut documents = documents(&shown, &source)?;
-    // Objects of other kinds may come first: a namespace, a secret, or an object that installs a
-    // chart.
+    // Other objects may come first, such as a namespace, a secret, or an object that installs a chart.
     let found =
         documents.iter().enumerate().find_map(|(at, one)| Some((at, document_of(&shown, one)?)));
     let Some((at, kind)) = found else {
@@ -544,7 +547,8 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
         Document::Func => {
             let source = source::text(folder.join("func.py")).unwrap_or_default();
             let lookup = |name: &str| std::env::var(name).ok();
-            // The first versions of `func` had one contract for Python, whose function has this name.
+            // The first versions of `func` had a single Python contract, whose function is called
+            // `main`.
             let is_first = first["specVersion"].is_null()
                 && contract::python_parameters(&source, "main")
                     .is_some_and(|names| names.len() == 1);
@@ -570,7 +574,7 @@ fn read_file(file: &Path, folder: &Path) -> Result<Option<Foreign>, Mistakes> {
     Ok(Some(found))
 }
 
-/// The platform of a document.
+/// The platform to which a document belongs.
 enum Document {
     Chain,
     Nuclio,
@@ -580,7 +584,7 @@ enum Document {
     OpenFaas,
     Serverless,
     Func,
-    /// The Fn project, which has a file of the same name as Knative.
+    /// The Fn project. Its file has the same name as Knative's.
     Fn,
     OpenWhisk,
 }
@@ -607,7 +611,7 @@ fn document_of(file: &str, document: &Value) -> Option<Document> {
         _ if document["runtime"].is_string()
             && (document["specVersion"].is_string()
                 || document["builder"].is_string()
-                // The first versions of `func` wrote neither key.
+                // The first versions of `func` wrote neither `specVersion` nor `builder`.
                 || document["name"].is_string() && file.starts_with("func.")) =>
         {
             Document::Func
@@ -619,9 +623,9 @@ fn document_of(file: &str, document: &Value) -> Option<Document> {
     })
 }
 
-/// A path in a manifest, which must lead to something in the manifest's project: its folder, or the
-/// repository that contains the folder. A manifest from elsewhere could otherwise have any file of the
-/// user deployed, and files written anywhere.
+/// Resolves a path in a manifest. The path must lead to something in the folder of the manifest, or in
+/// the repository that contains the folder. Otherwise a manifest from a stranger could deploy any file
+/// of the user, and write files anywhere.
 fn inside(file: &str, name: &str, folder: &Path, path: &str) -> Result<PathBuf, Mistakes> {
     let joined = folder.join(path);
     let start = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
@@ -629,7 +633,7 @@ fn inside(file: &str, name: &str, folder: &Path, path: &str) -> Result<PathBuf, 
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let is_root = |at: &&Path| Some(*at) != home.as_deref() && at.join(".git").exists();
     let root = own.ancestors().find(is_root).unwrap_or(&own);
-    // What is not there is found missing later, but its place counts.
+    // A file that does not exist is reported later, but its place is already checked here.
     let real = joined.ancestors().find_map(|at| {
         let rest = joined.strip_prefix(at).ok()?;
         let at = if at.as_os_str().is_empty() { Path::new(".") } else { at };
@@ -649,18 +653,18 @@ fn inside(file: &str, name: &str, folder: &Path, path: &str) -> Result<PathBuf, 
     }
 }
 
-/// The group of a Kubernetes object.
+/// Returns the API group of a Kubernetes object.
 fn group(document: &Value) -> &str {
     document["apiVersion"].as_str().unwrap_or("").split('/').next().unwrap_or("")
 }
 
-/// The name of an object in a warning.
+/// Returns the name of an object for a warning.
 fn object_name(document: &Value) -> String {
     let part = |value: &Value| text(value).unwrap_or_default();
     format!("{} {}", part(&document["kind"]), part(&document["metadata"]["name"]))
 }
 
-/// Checks names that become names of files and folders, and then the routes.
+/// Checks the names that become names of files and folders, then the routes.
 fn check(found: &mut Foreign) -> Result<(), Mistakes> {
     for function in &found.functions {
         if let Some(name) = &function.function.name
@@ -679,18 +683,20 @@ fn check(found: &mut Foreign) -> Result<(), Mistakes> {
     Ok(())
 }
 
-/// Whether `name` can be the name of a file in a folder: it is not a path and not hidden.
+/// Returns whether `name` can be the name of a file in a folder. It must not be a path and must not be
+/// hidden.
 pub fn is_plain_name(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with('.')
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
 }
 
-/// A function as a client describes it to Nuclio's dashboard, with its code inside.
+/// Reads a function in the form in which a client describes it to Nuclio's dashboard. The code is part
+/// of the description.
 pub fn nuclio_document(document: &Value) -> Result<Described, Mistakes> {
     let mut described = nuclio::sent(document)?;
-    // Callers of that API may have no other right on the node than to deploy functions of their own,
-    // so they cannot claim hosts and paths.
+    // A caller of that API may be permitted only to deploy functions, so a function must not claim
+    // hosts and paths.
     described.routes.clear();
     let functions = vec![described];
     let mut found = Foreign { file: "function".to_owned(), functions, ..Foreign::default() };
@@ -698,18 +704,19 @@ pub fn nuclio_document(document: &Value) -> Result<Described, Mistakes> {
     Ok(found.functions.into_iter().next().expect("one was put in"))
 }
 
-/// A function as a client describes it to OpenFaaS' gateway, without its code.
+/// Reads a function in the form in which a client describes it to OpenFaaS' gateway. The code is not
+/// part of the description.
 pub fn openfaas_deployment(document: &Value) -> Described {
     openfaas::deployment(document)
 }
 
-/// Whether this can be the name of a variable of the environment.
+/// Returns whether `name` can be the name of an environment variable.
 fn is_variable(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 fn documents(file: &str, source: &str) -> Result<Vec<Value>, Mistakes> {
-    // The nesting depth is not known before the file is parsed, so all brackets count.
+    // The nesting depth is unknown until the file is parsed, so all brackets count.
     let brackets = source.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count();
     if source.len() as u64 > BYTES_MAX
         || brackets.saturating_mul(source.len()) > BRACKETS_TIMES_BYTES_MAX
@@ -745,12 +752,12 @@ fn documents(file: &str, source: &str) -> Result<Vec<Value>, Mistakes> {
     Ok(found)
 }
 
-/// Replaces a value by one without a line number.
+/// Sets a value that has no line number.
 fn set<T>(slot: &mut Option<Lined<T>>, value: T) {
     *slot = implied(value);
 }
 
-/// Whether `name` matches `filter`, in which `*` stands for any characters.
+/// Returns whether `name` matches `filter`, in which `*` stands for any characters.
 pub(super) fn matches_filter(filter: &str, name: &str) -> bool {
     let Some((first, rest)) = filter.split_once('*') else { return filter == name };
     let Some(mut left) = name.strip_prefix(first) else { return false };

@@ -1,17 +1,16 @@
-//! What the files of a function reveal about its contract, in the form of a manifest.
+//! The result of inferring a function's contract from its files, in the form of a manifest.
 
 use mote_spec::manifest::FunctionManifest;
 use mote_spec::toml_reader::Lined;
 
-/// The result of examining the files.
 pub(super) struct Found {
-    /// Keys that the files imply.
+    /// The keys that the files imply.
     pub(super) function: FunctionManifest,
-    /// The evidence for it, as text for people.
+    /// The evidence for those keys, as text for people.
     pub(super) why: String,
 }
 
-/// A value that no file contains.
+/// Wraps a value that comes from no line of a file.
 pub(super) fn implied<T>(value: T) -> Option<Lined<T>> {
     Some(Lined { value, line: 0 })
 }

@@ -1,4 +1,4 @@
-//! Go packages: infers which contract their functions follow, as far as the text shows.
+//! Infers from the text of Go packages which contract their functions follow.
 
 use mote_spec::manifest::{FunctionManifest, PlatformName, RuntimeName};
 use mote_spec::toml_reader::Mistakes;
@@ -8,7 +8,7 @@ use super::found::{Found, implied};
 use super::mistakes::{escaped, mistake};
 use super::probe::Folder;
 
-/// The types of the arguments of the platforms' functions.
+/// The argument types by which the platforms' functions are recognised.
 const NUCLIO_EVENT: &str = "nuclio.Event";
 const KUBELESS_EVENT: &str = "functions.Event";
 
@@ -49,12 +49,12 @@ pub(super) fn infer(folder: &Folder) -> Option<Found> {
     found(compat, entry, why)
 }
 
-/// Whether a function takes the bytes of a body as its only argument.
+/// Returns whether a function takes the bytes of a body as its only argument.
 fn takes_bytes(list: &str) -> bool {
     list.trim_end().ends_with("[]byte") && !list.contains(',')
 }
 
-/// Refuses a function of OpenFaaS whose arguments are not those of its template.
+/// Refuses an OpenFaaS function whose arguments are not those of its template.
 pub(super) fn check_open_faas(folder: &Folder, spec: &FunctionSpec) -> Result<(), Mistakes> {
     let Some(list) = parameters(folder, &spec.entry) else { return Ok(()) };
     let classic = spec.answered_by() == Runtime::Exec;
@@ -76,7 +76,8 @@ pub(super) fn check_open_faas(folder: &Folder, spec: &FunctionSpec) -> Result<()
     Err(mistake("M0305", text, Some(hint.to_owned())))
 }
 
-/// Exported top-level functions whose arguments contain `sign`; one with the name Handler is first.
+/// Returns the exported top-level functions whose arguments contain `sign`. A function with the name
+/// Handler comes first.
 fn takes(folder: &Folder, sign: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for file in files(folder) {
@@ -96,7 +97,7 @@ fn takes(folder: &Folder, sign: &str) -> Vec<String> {
     names
 }
 
-/// Refuses a function of Nuclio that uses a feature of the platform that a node does not have.
+/// Refuses a Nuclio function that uses a feature of the platform which a node does not have.
 pub(super) fn check_nuclio(folder: &Folder, spec: &FunctionSpec) -> Result<(), Mistakes> {
     for (sign, hint) in [
         (
@@ -118,7 +119,7 @@ pub(super) fn check_nuclio(folder: &Folder, spec: &FunctionSpec) -> Result<(), M
     Ok(())
 }
 
-/// Files of the package at the top of the folder, without its tests.
+/// Returns the files of the package at the top of the folder, except its tests.
 fn files(folder: &Folder) -> impl Iterator<Item = &str> {
     folder.with_ending(&[".go"]).into_iter().filter(|file| !file.ends_with("_test.go"))
 }
@@ -131,7 +132,7 @@ fn package(folder: &Folder) -> Option<String> {
     })
 }
 
-/// The list of arguments of a top-level Go function, as written.
+/// Returns the argument list of a top-level Go function as it is written.
 pub(super) fn parameters(folder: &Folder, name: &str) -> Option<String> {
     let start = format!("func {name}(");
     files(folder).find_map(|file| {

@@ -9,7 +9,7 @@ use super::probe::Folder;
 
 const PYTHON: [&str; 1] = [".py"];
 const NODE: [&str; 5] = [".mjs", ".js", ".cjs", ".ts", ".mts"];
-/// The usual files of a handler, in this order.
+/// The usual files of a handler, most usual first.
 const PYTHON_FIRST: [&str; 4] = ["app.py", "main.py", "handler.py", "function.py"];
 const NODE_FIRST: [&str; 8] = [
     "index.mjs",
@@ -33,7 +33,7 @@ pub(super) fn named(name: RuntimeName) -> Runtime {
     }
 }
 
-/// The runtime, and the evidence for it.
+/// Guesses the runtime. Also returns the evidence.
 pub(super) fn runtime(
     folder: &Folder,
     function: &FunctionManifest,
@@ -92,7 +92,7 @@ pub(super) fn runtime(
     }
 }
 
-/// The error about a folder of pages without a function.
+/// Returns the error for a folder that contains web pages but no function.
 fn only_pages(folder: &Folder) -> Mistakes {
     let hint = "a function serves pages in addition to its code: move them into a folder such as public, write \
                 [static] folder = \"public\" in mote.toml, and add a handler for all other paths, e.g. \
@@ -101,8 +101,8 @@ fn only_pages(folder: &Folder) -> Mistakes {
     mistake("M0110", text, Some(hint.to_owned()))
 }
 
-/// What to do with a Node project that is no function, as far as its `package.json` tells: a site
-/// that a tool builds, or a server that is started by a script.
+/// Returns a hint for a Node project that is not a function. The hint depends on `package.json`: the
+/// project may be a site that a tool builds, or a server that a script starts.
 fn node_project(folder: &Folder) -> Option<String> {
     let package: serde_json::Value = serde_json::from_str(&folder.source("package.json")).ok()?;
     let script = |name: &str| package["scripts"][name].as_str();
@@ -134,7 +134,8 @@ fn sign(folder: &Folder, files: &[&str], endings: &[&str]) -> Option<String> {
         .or_else(|| folder.with_ending(endings).first().map(|name| (*name).to_owned()))
 }
 
-/// Files at the top that are programs: executable files, or a single file with `#!` or `.sh`.
+/// Returns the files at the top that are programs: executable files, or a single file with `#!` or
+/// `.sh`.
 fn programs(folder: &Folder) -> Result<Vec<&str>, Mistakes> {
     let mut found = Vec::new();
     for name in folder.names() {
@@ -153,7 +154,7 @@ fn programs(folder: &Folder) -> Result<Vec<&str>, Mistakes> {
     Ok(found)
 }
 
-/// The command of a function that names none.
+/// Guesses the command of a function whose manifest names none.
 pub(super) fn command(
     folder: &Folder,
     runtime: Runtime,
@@ -181,8 +182,8 @@ pub(super) fn command(
     }
 }
 
-/// The command that runs a script that is not executable: the program and the one argument of its
-/// first line, as the kernel reads it.
+/// Returns the command that runs a script which is not executable. As in the kernel, the first line has
+/// the program and one argument.
 fn interpreter(source: &str) -> Vec<String> {
     let first = source.lines().next().and_then(|line| line.strip_prefix("#!")).unwrap_or("").trim();
     let words = first.splitn(2, [' ', '\t']).map(|word| word.trim().to_owned());
@@ -190,7 +191,7 @@ fn interpreter(source: &str) -> Vec<String> {
     if words.is_empty() || words == ["/bin/sh"] { vec!["sh".to_owned()] } else { words }
 }
 
-/// The entry of a function that names none.
+/// Guesses the entry of a function whose manifest names none.
 pub(super) fn entry(folder: &Folder, runtime: Runtime, name: &str) -> Result<String, Mistakes> {
     match runtime {
         Runtime::Go => go_entry(folder),
@@ -248,7 +249,7 @@ fn python_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
     let other =
         ["lambda_handler", "handler", "main"].into_iter().find(|object| defines(&source, object));
     let hint = match other {
-        // In Python, a handler with these arguments follows only Kubeless' contract.
+        // In Python, only Kubeless' contract has a handler with these arguments.
         Some("handler") if source.contains("def handler(event, context)") => format!(
             "to use `handler`: entry = \"{module}:handler\" in mote.toml, and compat = \"kubeless\" \
              if it was written for Kubeless"
@@ -263,7 +264,8 @@ fn python_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
     ))
 }
 
-/// Whether a Python file defines or imports `object` at its top level, as far as its text shows.
+/// Returns whether a Python file defines or imports `object` at its top level, as far as its text
+/// shows.
 fn defines(source: &str, object: &str) -> bool {
     source.lines().any(|line| {
         let words = line
@@ -321,7 +323,7 @@ fn node_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
     };
     let source = folder.source(file);
     if !source.contains("export") {
-        // Matches `export default`, `module.exports` and `exports.x`.
+        // The condition matches `export default`, `module.exports` and `exports.x`.
         return Err(mistake(
             "M0112",
             format!("{file} exports nothing"),
@@ -334,7 +336,7 @@ fn node_entry(folder: &Folder, name: &str) -> Result<String, Mistakes> {
     Ok(file.to_owned())
 }
 
-/// Checks that the file of an entry from the manifest exists.
+/// Checks that the file exists which an entry in the manifest names.
 pub(super) fn checked_entry(
     folder: &Folder,
     runtime: Runtime,
@@ -366,7 +368,8 @@ pub(super) fn checked_entry(
             && !part.starts_with(|c: char| c.is_ascii_digit())
             && part.chars().all(|c| c.is_alphanumeric() || c == '_')
     };
-    // The name of a file need not be an identifier: other platforms import `my-function.py` too.
+    // A file's name need not be an identifier, because other platforms import files such as
+    // `my-function.py`.
     let file = |part: &str| identifier(&part.replace('-', "_")) && !part.starts_with('-');
     if !module.split('.').all(file) || !object.split('.').all(identifier) {
         let text = format!("entry: module:object, e.g. app:handle; found `{}`", escaped(entry));

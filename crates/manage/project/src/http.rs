@@ -1,4 +1,4 @@
-//! `[http]` and `[[route]]` of a manifest as the rules of a spec.
+//! Converts `[http]` and `[[route]]` of a manifest to the rules of a spec.
 
 use std::path::Path;
 
@@ -9,7 +9,8 @@ use mote_spec::{Cors, HttpRules, StaticFiles, is_below};
 
 use crate::mistakes::{escaped, in_manifest};
 
-/// The rules for HTTP requests; `None` if the manifest of the function `name` has none.
+/// Returns the rules for HTTP requests; `None` if the manifest of the function `name` contains no
+/// rules.
 pub(crate) fn rules(
     function: &FunctionManifest,
     name: &str,
@@ -24,7 +25,7 @@ pub(crate) fn rules(
         max_age_s: cors.max_age_s,
     });
     let mut routes = Vec::new();
-    // The path that every function has needs no route.
+    // Every function has the path `/NAME` without a route, so that path is left out.
     let other = function.http.iter().filter(|http| http.value.strip_prefix('/') != Some(name));
     for Lined { value, line } in other {
         let rule = RouteRule { path: value.clone(), ..RouteRule::default() };
@@ -54,7 +55,7 @@ fn checked(rule: RouteRule, key: &str, line: usize) -> Result<RouteRule, Mistake
     Err(in_manifest("M0303", line, &format!("{field}: {wanted}")))
 }
 
-/// Refuses `[static]` if what it names is not in `root`, the folder of the function.
+/// Refuses `[static]` if the folder or file that it names is not in `root`, the folder of the function.
 pub(crate) fn check_files(function: &FunctionManifest, root: &Path) -> Result<(), Mistakes> {
     let Some(files) = &function.static_files else { return Ok(()) };
     let (folder, line) = &files.folder;

@@ -1,19 +1,19 @@
-//! Reads a project: a folder or one file becomes a function.
+//! Reads a project and turns a folder or a file into a function.
 //!
-//! The manifest has precedence, the files supply the rest, and every guess is reported, so that it
-//! can be shown and overruled. The command line uses this crate before it packs a folder, and the
-//! node uses it after it has unpacked one ([`read_own`]). The crate reads files and runs nothing;
-//! it must not know of nodes, of sockets or of how a function runs. Start reading at [`read`], then
-//! at [`foreign`] for the manifests of other platforms.
+//! The manifest has precedence, the files supply the rest, and every guess is reported, so that the
+//! user can see and overrule it. The command line uses this crate before it packs a folder. The node
+//! uses it after it has unpacked one ([`read_own`]). The crate reads files and runs nothing. It must
+//! not know of nodes, of sockets or of how a function runs. Start reading at [`read`], then at
+//! [`foreign`] for the manifests of other platforms.
 //!
 //! The files:
 //!
-//! - `plan.rs`: a folder and its manifest as a spec
-//! - `guess.rs`, `contract.rs`, `golang.rs`, `chain.rs`: what is inferred from files
-//! - `memory.rs`, `network.rs`: the memory limit of a function that sets none, and code that calls
-//!   other machines
-//! - `foreign/`: manifests of other platforms; `cluster.rs` has the objects of a cluster,
-//!   `openfaas/templates.rs` the names of templates
+//! - `plan.rs`: turns a folder and its manifest into a spec
+//! - `guess.rs`, `contract.rs`, `golang.rs`, `chain.rs`: infer settings from the function's files
+//! - `memory.rs`: chooses the memory limit of a function whose manifest sets none
+//! - `network.rs`: recognises code that calls other machines
+//! - `foreign/`: reads the manifests of other platforms; `cluster.rs` reads the objects of a cluster,
+//!   and `openfaas/templates.rs` knows the names of templates
 //! - `render.rs`: writes a `mote.toml`
 
 use std::path::{Path, PathBuf};
@@ -49,43 +49,45 @@ pub use self::probe::copy as copy_code;
 pub use self::program::{check_code, named_files};
 pub use self::render::mote_toml;
 
-/// The content of a folder that was read.
+/// The functions and entities that were read from a folder.
 #[derive(Debug, Default)]
 pub struct Project {
     pub functions: Vec<Planned>,
-    /// The entities of an OpenWhisk manifest other than its functions.
+    /// The entities of an OpenWhisk manifest that are not functions.
     pub whisk: Option<WhiskManifest>,
-    /// Functions of another platform's manifest that cannot be deployed although others in it can.
+    /// The functions of another platform's manifest that cannot be deployed. The other functions of the
+    /// manifest can be.
     pub left_out: Vec<LeftOut>,
 }
 
 /// A function read from a folder.
 #[derive(Debug, Clone)]
 pub struct Planned {
-    /// Its complete description.
+    /// The complete description of the function.
     pub spec: FunctionSpec,
     /// The guesses and the evidence for them, as text for people.
     pub guesses: Vec<String>,
-    /// The manifest that was read.
+    /// The name of the manifest that was read.
     pub manifest: Option<String>,
-    /// The location of its code, if that is not the place of the manifest.
+    /// The location of the function's code, if the code is not next to the manifest.
     pub code: Option<Code>,
-    /// Parts of the manifest that have no meaning here.
+    /// Warnings about parts of the manifest that have no meaning here.
     pub warnings: Vec<String>,
-    /// The evidence in the code that it calls other machines, if any.
+    /// The evidence that the code calls other machines, if there is any.
     pub uses_network: Option<String>,
 }
 
-/// Largest unpacked size of another platform's archive. The content is held in memory once, so the
-/// limit is lower than for our own archives.
+/// The largest unpacked size of another platform's archive. The whole content is in memory once, so the
+/// limit is lower than that for `mote`'s own archives.
 pub const UNPACKED_BYTES_MAX: u64 = 128 << 20;
 
-/// Code that is not the folder or file that was read.
+/// Code in another place than the folder or file that was read.
 #[derive(Debug, Clone)]
 pub enum Code {
     /// Another folder or file.
     At(PathBuf),
-    /// A temporary folder with code from a manifest; it is removed when this value is dropped.
+    /// A temporary folder with code that the manifest contained. The folder is removed when this value
+    /// is dropped.
     Taken(Arc<TempDir>),
 }
 
@@ -101,11 +103,11 @@ impl Code {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options<'a> {
-    /// A name that takes precedence over those of the manifest and the folder.
+    /// A name that takes precedence over the names of the manifest and the folder.
     pub name: Option<&'a str>,
-    /// Whether programs must be built for this machine; off when the node is another machine.
+    /// Whether to check that programs are built for this machine. False if the node is another machine.
     pub check_machine: bool,
-    /// A filter for the functions of another platform's manifest; `*` stands for any characters.
+    /// A filter that selects functions of another platform's manifest; `*` stands for any characters.
     pub filter: Option<&'a str>,
 }
 

@@ -1,24 +1,26 @@
-//! The memory limit of a function whose manifest sets none: what the packages that it names need,
-//! or what functions of its platform usually have.
+//! Chooses the memory limit of a function whose manifest sets none. The limit follows from the packages
+//! that the function names, or from what functions of its platform usually need.
 //!
 //! A limit that is too small kills a function that runs everywhere else. A limit that is too large
-//! costs room, because the limits of all instances together stay within the node's budget.
+//! wastes room, because the limits of all instances together must stay within the node's budget.
 
 use mote_spec::{FunctionSpec, Platform, Runtime};
 
 use super::probe::Folder;
 
 const MIB: u64 = 1 << 20;
-/// A function of another platform, which has no limit there or one of 256 MiB.
+/// The limit of a function of another platform. Functions have no limit there, or one of 256 MiB.
 const OF_PLATFORM: u64 = 128 * MIB;
-/// What an action of OpenWhisk has there.
+/// The limit of an OpenWhisk action, which is the same as on its platform.
 const OF_OPENWHISK: u64 = 256 * MIB;
-/// A function with packages: a web framework and its clients take 30 to 80 MiB, and data to work on
-/// comes on top.
+/// The limit of a function with packages. A web framework and its clients take 30 to 80 MiB, and the
+/// data that the function works on comes on top.
 const WITH_PACKAGES: u64 = 256 * MIB;
-/// A function that imports pandas and scikit-learn takes 170 MiB before its first call.
+/// The limit of a function with packages for data. A function that imports pandas and scikit-learn
+/// takes 170 MiB before its first call.
 const WITH_DATA: u64 = 512 * MIB;
-/// Importing torch takes 250 to 400 MiB, TensorFlow 500 to 700 MiB, without a model.
+/// The limit of a function with packages for models. Without a model, importing torch takes 250 to 400
+/// MiB, and importing TensorFlow 500 to 700 MiB.
 const WITH_MODELS: u64 = 1024 * MIB;
 
 const DATA: [&str; 22] = [
@@ -68,7 +70,7 @@ const NODE_MODELS: [&str; 6] = [
     "puppeteer",
 ];
 
-/// The limit, and its reason if it is not the one of the runtime.
+/// Returns the limit. Also returns the reason, unless the limit is that of the runtime.
 pub(super) fn default_bytes(folder: &Folder, spec: &FunctionSpec) -> (u64, Option<String>) {
     let usual = spec.limits.memory_bytes;
     let (most, reason) = match spec.runtime {
@@ -123,7 +125,7 @@ fn of_names(names: &[String], models: &[&str], data: &[&str]) -> (u64, Option<St
     }
 }
 
-/// The package that a line of a list names, as indexes compare names.
+/// Returns the package that a line of a list names, in the form in which package indexes compare names.
 fn requirement(line: &str) -> Option<String> {
     let line = line.trim();
     if line.is_empty() || line.starts_with(['#', '-']) {

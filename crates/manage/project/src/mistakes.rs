@@ -1,16 +1,16 @@
-//! Mistakes in a project that the reader of its manifest does not find.
+//! Mistakes in a project other than those that the reader of its manifest finds.
 
 use std::path::Path;
 
 use mote_spec::manifest;
 use mote_spec::toml_reader::{Mistake, Mistakes};
 
-/// One mistake that is not in a line of the manifest.
+/// Returns a mistake that does not belong to a line of the manifest.
 pub(crate) fn mistake(code: &'static str, text: String, hint: Option<String>) -> Mistakes {
     Mistakes(vec![Mistake { line: 0, code, text, hint }])
 }
 
-/// A mistake in a line of the manifest; line 0 stands for values that the files implied.
+/// Returns a mistake in a line of the manifest. Line 0 stands for a value that the files implied.
 pub(super) fn in_manifest(code: &'static str, line: usize, text: &str) -> Mistakes {
     let text = match line {
         0 => text.to_owned(),
@@ -23,7 +23,8 @@ pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Mistakes {
     let text = error.to_string();
     let words = text.split(" (os error").next().unwrap_or("").to_lowercase();
     let code = match error.kind() {
-        // A link that leaves the folder, a pipe or a device: no archive may have it.
+        // The file is a pipe, a device, or a link that leaves the folder. No archive may contain such a
+        // file.
         std::io::ErrorKind::InvalidInput => "M1301",
         _ => "M0102",
     };

@@ -1,8 +1,8 @@
-//! Whether a function is likely to call other machines, and which ones it may call.
+//! Decides whether a function is likely to call other machines, and which machines it may call.
 //!
-//! A sandbox reaches nothing unless the manifest names it, while functions of other platforms may
-//! reach everything. So a deploy warns when code seems to need the network and the manifest permits
-//! no destination.
+//! A sandbox reaches only the destinations that the manifest names, while functions on other platforms
+//! may reach everything. A deploy therefore warns if code seems to need the network and the manifest
+//! permits no destination.
 
 use mote_spec::addresses::is_link_local;
 use mote_spec::manifest::Destination;
@@ -14,7 +14,7 @@ use mote_spec::{
 use super::Planned;
 use super::probe::Folder;
 
-/// Python modules that are imported to call other machines.
+/// Python modules that code imports to call other machines.
 const PYTHON: [&str; 26] = [
     "requests",
     "urllib.request",
@@ -43,7 +43,7 @@ const PYTHON: [&str; 26] = [
     "openai",
     "elasticsearch",
 ];
-/// Node packages and modules with the same purpose.
+/// Node packages and modules that code imports to call other machines.
 const NODE: [&str; 22] = [
     "axios",
     "node-fetch",
@@ -68,14 +68,14 @@ const NODE: [&str; 22] = [
     "nodemailer",
     "aws-sdk",
 ];
-/// Calls in Go.
+/// Calls to other machines in Go.
 const GO: [&str; 6] =
     ["http.Get(", "http.Post(", "http.NewRequest", "http.Client{", "net.Dial", "sql.Open("];
 
-/// Searches a source for such evidence.
+/// Searches a source for evidence that it calls other machines.
 type Sign = fn(&str) -> Option<String>;
 
-/// The evidence in the code: a file and a module.
+/// Returns the evidence in the code that the function calls other machines: a file and a module.
 pub(super) fn likely_use(folder: &Folder, spec: &FunctionSpec) -> Option<String> {
     let (endings, sign): (&[&str], Sign) = match spec.runtime {
         Runtime::Python => (&[".py"], python),
@@ -87,8 +87,8 @@ pub(super) fn likely_use(folder: &Folder, spec: &FunctionSpec) -> Option<String>
     files.find_map(|file| Some(format!("{file}: {}", sign(&folder.source(file))?)))
 }
 
-/// The warning for an action that calls its own platform's API. Here the action receives neither
-/// the host nor the key, so the call would fail.
+/// Returns the warning for an action that calls the API of its own platform. The call would fail,
+/// because here the action receives neither the API's host nor a key.
 pub(super) fn misses_own_api(folder: &Folder, spec: &FunctionSpec) -> Option<String> {
     if spec.compat != Some(Platform::OpenWhisk) {
         return None;
@@ -125,7 +125,7 @@ fn python(source: &str) -> Option<String> {
                     .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
             })
         };
-        // `from urllib import request` splits the name of the module in two parts.
+        // `from urllib import request` splits the module's name into two parts.
         let in_parts = line.starts_with("from urllib import") && line.contains("request");
         let from = named.split(" import ").next().unwrap_or_default();
         (in_parts || from.split(',').any(is_module)).then(|| line.chars().take(60).collect())
@@ -155,8 +155,8 @@ fn go(source: &str) -> Option<String> {
     GO.iter().find(|call| source.contains(**call)).map(|call| format!("{call}…"))
 }
 
-/// Lets an OpenFaaS function reach the gateway if its code or its environment names it; returns the
-/// names that were added.
+/// Lets an OpenFaaS function reach the gateway, if the function's code or environment contains one of
+/// the gateway's names. Returns the names that were added.
 pub(super) fn allow_gateway(folder: &Folder, spec: &mut FunctionSpec) -> Option<String> {
     if spec.compat != Some(Platform::OpenFaas) {
         return None;
@@ -175,8 +175,8 @@ pub(super) fn allow_gateway(folder: &Folder, spec: &mut FunctionSpec) -> Option<
     (!added.is_empty()).then(|| format!("net {}, the node's OpenFaaS API", added.join(" and ")))
 }
 
-/// Permits a function to reach the gateway under these names; returns the names that were not
-/// permitted before.
+/// Permits a function to reach the gateway under these names. Returns the names that were not permitted
+/// before.
 fn add_gateways(spec: &mut FunctionSpec, hosts: &[&str]) -> Vec<String> {
     let mut added = Vec::new();
     for host in hosts {
@@ -189,8 +189,8 @@ fn add_gateways(spec: &mut FunctionSpec, hosts: &[&str]) -> Vec<String> {
     added
 }
 
-/// Whether `host`, a name of the gateway, occurs in `text` as the name of a host: as a whole quoted
-/// text, or as the host of an address. The port may be defined elsewhere.
+/// Returns whether `text` contains `host`, a name of the gateway, as the name of a host: either as a
+/// whole quoted text, or as the host of an address. The port may be defined elsewhere.
 fn names_gateway(text: &str, host: &str, is_value: bool) -> bool {
     let before = |c: char| matches!(c, '"' | '\'' | '`' | '/' | '@');
     let after = |c: char| matches!(c, '"' | '\'' | '`' | '/' | ':');
@@ -202,14 +202,14 @@ fn names_gateway(text: &str, host: &str, is_value: bool) -> bool {
     })
 }
 
-/// A destination of a manifest.
+/// Converts a destination of a manifest.
 pub fn egress(to: &Destination) -> Egress {
     let transport = if to.is_udp { Transport::Udp } else { Transport::Tcp };
     Egress { transport, host: to.host.clone(), port: to.port }
 }
 
-/// Adds destinations that a function may reach. Warns of a function that seems to need the network
-/// and may reach nothing, and of one that may reach any host.
+/// Adds destinations that a function may reach. Warns if the function seems to need the network but may
+/// reach nothing, and if the function may reach any host.
 pub fn allow(planned: &mut Planned, destinations: &[Egress]) {
     for to in destinations {
         if !planned.spec.egress.contains(to) {
@@ -225,8 +225,8 @@ pub fn allow(planned: &mut Planned, destinations: &[Egress]) {
     }).collect::<Vec<_>>());
     if planned.spec.reaches_any_host() {
         if planned.spec.compat == Some(Platform::OpenFaas) {
-            // Any host of that platform is also its gateway, which a name look-up here would not
-            // find.
+            // A function that may reach any host may also reach the platform's gateway. The gateway's
+            // names must be added, because a name look-up here would not find them.
             add_gateways(&mut planned.spec, &OPENFAAS_GATEWAYS);
         }
         planned.warnings.push(
@@ -244,13 +244,13 @@ pub fn allow(planned: &mut Planned, destinations: &[Egress]) {
     }
 }
 
-/// Whether the node refuses every connection to a destination, although it can be named.
+/// Returns whether the node refuses every connection to a destination, even if the manifest names it.
 fn is_never_reached(to: &Egress) -> bool {
     to.host.parse().is_ok_and(is_link_local)
 }
 
-/// Lets a Nuclio function reach the node's HTTP front if its code calls other functions by name;
-/// returns the permitted destinations.
+/// Lets a Nuclio function reach the node's HTTP front, if the function's code calls other functions by
+/// name. Returns the permitted destinations.
 pub(super) fn allow_own_front(folder: &Folder, spec: &mut FunctionSpec) -> Option<String> {
     if (spec.compat, spec.runtime) != (Some(Platform::Nuclio), Runtime::Python) {
         return None;

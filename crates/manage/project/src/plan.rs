@@ -1,5 +1,5 @@
-//! From a folder (or one file) to a function: reads the manifest if there is one, guesses the rest
-//! from the files, and makes the checks that need the files.
+//! Turns a folder or a file into a function: reads the manifest if there is one, guesses the rest from
+//! the files, and makes the checks that need the files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ use super::{
     schedules,
 };
 
-/// The manifest of a folder; `None` when there is none or `path` is a file.
+/// Reads the manifest of a folder. Returns `None` if there is none, or if `path` is a file.
 pub fn load_manifest(path: &Path) -> Result<Option<Manifest>, Mistakes> {
     let file = path.join(manifest::FILE_NAME);
     if !path.is_dir() {
@@ -47,8 +47,8 @@ pub fn load_manifest(path: &Path) -> Result<Option<Manifest>, Mistakes> {
     }
 }
 
-/// Reads the functions of a folder or file, also those that a manifest of another platform
-/// describes. Such a manifest may name files outside of the folder.
+/// Reads the functions of a folder or file, including those that a manifest of another platform
+/// describes. Such a manifest may name files outside the folder.
 pub fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> {
     if names_image(path) {
         let hint = "mote runs code, not images: deploy the folder of the program, with runtime = \
@@ -62,7 +62,7 @@ pub fn read(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> {
     }
 }
 
-/// Whether something that is no file has the form of an image's name: `nginx:alpine`,
+/// Returns whether `path` does not exist but has the form of an image's name, such as `nginx:alpine` or
 /// `ghcr.io/owner/name`.
 fn names_image(path: &Path) -> bool {
     let Some(text) = path.to_str().filter(|_| !path.exists()) else { return false };
@@ -78,8 +78,8 @@ fn escaped_path(path: &Path) -> String {
     escaped(&path.display().to_string())
 }
 
-/// Reads the functions of a folder or file, and no manifest of another platform. Programs that
-/// read uploads use this, and contain no code for such manifests.
+/// Reads the functions of a folder or file, but no manifest of another platform. Programs that read
+/// uploads use this function, so that they contain no code for such manifests.
 pub fn read_own(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> {
     let folder = Folder::read(path)?;
     let manifest = load_manifest(path)?;
@@ -117,8 +117,9 @@ pub fn read_own(path: &Path, options: Options<'_>) -> Result<Project, Mistakes> 
     if mistakes.is_empty() { Ok(project) } else { Err(Mistakes(mistakes)) }
 }
 
-/// The function in a folder, as `manifest` describes it. A node uses this, because it follows no
-/// path. A chain is refused: no other platform has them, and a node contains no code that reads one.
+/// Reads the function that is in a folder and that `manifest` describes. A node uses this function,
+/// because it follows no path out of the folder. A chain is refused: no other platform has chains, and
+/// a node contains no code that reads them.
 pub fn planned(
     path: &Path,
     name: &FunctionName,
@@ -129,8 +130,8 @@ pub fn planned(
     plan_described(&Folder::read(path)?, manifest, options, None, &mut guesses)
 }
 
-/// Renames `spec` to `name`, replaces its environment and secrets, and applies every other change
-/// in `manifest`.
+/// Renames `spec` to `name`, replaces its environment and secrets, and applies all other changes in
+/// `manifest`.
 pub fn changed(
     mut spec: FunctionSpec,
     name: &FunctionName,
@@ -140,7 +141,7 @@ pub fn changed(
     super::access::apply(&mut spec, manifest, None)?;
     spec.env.clone_from(&manifest.env);
     spec.secrets.clone_from(&manifest.secrets);
-    // Some clients cannot mark a variable as a secret, so existing secret variables stay.
+    // Some clients cannot mark a variable as a secret, so the existing secret variables are kept.
     spec.secret_env.extend(manifest.secret_env.clone());
     spec.secret_env.retain(|name, _| !manifest.env.contains_key(name));
     spec.schedules = schedules::of(manifest)?;
@@ -152,17 +153,17 @@ pub fn changed(
     if scale.policy.is_some() {
         spec.scale.policy = policy(scale);
     }
-    // The command of a handler's process belongs to the template, which the shims replace.
+    // In other runtimes, the command belongs to the template, which the shims replace.
     if let (Runtime::Exec, Some(command)) = (spec.runtime, &manifest.command) {
         spec.command.clone_from(&command.value);
     }
     Ok(spec)
 }
 
-/// Most names of functions that a message lists.
+/// The most names of functions that a message lists.
 const NAMES_SHOWN_MAX: usize = 20;
 
-/// The functions of another platform's manifest, each with its own code.
+/// Reads the functions of another platform's manifest. Each function has its own code.
 fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Project, Mistakes> {
     if found.functions.len() > 1 && options.name.is_some() {
         let text = format!("--name: {} has several functions", found.file);
@@ -184,7 +185,8 @@ fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Pro
             if !described.packages.is_empty()
                 && matches!(described.source, Source::Beside | Source::At(_))
             {
-                // The folder of a copy with more packages has an arbitrary name.
+                // A copy with more packages is in a folder with an arbitrary name, so the original
+                // folder's name is used.
                 let own = own_code_of(&described, path, beside)?;
                 folder = folder.named_as(&Folder::read(own.path())?);
             }
@@ -196,7 +198,7 @@ fn read_foreign(path: &Path, found: Foreign, options: Options<'_>) -> Result<Pro
         match plan {
             Ok((mut spec, guesses, code, uses_network, misses_api)) => {
                 spec.annotations = described.annotations;
-                // Warnings about the whole file are shown once.
+                // Warnings about the file as a whole are shown only once.
                 let whole = if planned.is_empty() { found.warnings.clone() } else { Vec::new() };
                 let warnings =
                     whole.into_iter().chain(described.warnings).chain(misses_api).collect();
@@ -236,7 +238,7 @@ fn code_of(function: &Described, path: &Path, beside: &Path) -> Result<Code, Mis
     if function.packages.is_empty() {
         return Ok(code);
     }
-    // The user's folder stays unchanged.
+    // Packages are added to a copy, because the user's folder must stay unchanged.
     let io = |error: std::io::Error| unreadable(code.path(), &error);
     let folder = tempfile::Builder::new().prefix("mote-code").tempdir().map_err(io)?;
     probe::copy(code.path(), folder.path()).map_err(io)?;
@@ -259,7 +261,7 @@ fn own_code_of(function: &Described, path: &Path, beside: &Path) -> Result<Code,
     }
 }
 
-/// Writes the code that a manifest contains to a folder; writes nothing if the code is elsewhere.
+/// Writes the code that a manifest contains to a folder. Writes nothing if the code is elsewhere.
 pub fn lay_out(function: &Described, folder: &Path) -> Result<(), Mistakes> {
     let files = match &function.source {
         Source::Beside | Source::At(_) => return Ok(()),
@@ -294,7 +296,8 @@ pub fn lay_out(function: &Described, folder: &Path) -> Result<(), Mistakes> {
     Ok(())
 }
 
-/// Removes a link in the place of a file that will be written, so that nothing outside is written.
+/// Removes a link at a path to which a file will be written. Otherwise the file would be written to the
+/// link's target, outside the folder.
 fn remove_link(path: &Path) -> std::io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.is_symlink() => fs::remove_file(path),
@@ -302,9 +305,9 @@ fn remove_link(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// A warning for a folder whose files follow another platform's contract while its manifest names
-/// neither a contract nor how the code is called. Without the manifest, the contract would have been
-/// inferred.
+/// Returns a warning if the files of a folder follow another platform's contract, but the manifest
+/// names neither the contract nor the way to call the code. Without a manifest, the contract would have
+/// been inferred.
 fn misses_compat(folder: &Folder, function: &FunctionManifest) -> Option<String> {
     let FunctionManifest { compat: named, template, runtime, entry, command, .. } = function;
     let says_how = named.is_some()
@@ -325,8 +328,8 @@ fn misses_compat(folder: &Folder, function: &FunctionManifest) -> Option<String>
     ))
 }
 
-/// How a chain is read: the file, and what it may call. A program that hands over no such functions
-/// contains no code for YAML.
+/// The functions that read a chain: one finds the chain's file, the other permits what the chain may
+/// call. A program that does not pass them contains no code for YAML.
 struct Chains {
     entry: fn(&Folder) -> Result<String, Mistakes>,
     allow: fn(&Folder, &mut FunctionSpec) -> Result<(), Mistakes>,
@@ -354,7 +357,8 @@ fn plan(
     Ok((spec, guesses))
 }
 
-/// The function that a manifest describes, or the contract that its files follow.
+/// Plans the function that a manifest describes. If there is no manifest, the contract that the files
+/// follow takes its place.
 fn plan_described(
     folder: &Folder,
     function: &FunctionManifest,
@@ -387,8 +391,8 @@ fn plan_described(
                 ));
             }
             spec.entry = match &function.entry {
-                // Only the export is known, as for a zip archive that a client sent, so the file is
-                // searched for.
+                // Only the name of the export is known, as for a zip archive that a client sent. The
+                // file is searched for.
                 Some(entry) if entry.value.starts_with(':') && spec.compat.is_some() => {
                     let compat = spec.compat.unwrap_or(Platform::OpenWhisk);
                     let found = contract::entry(folder, compat, runtime)?;
@@ -456,8 +460,8 @@ fn plan_described(
         _ => false,
     };
     if one_at_a_time {
-        // Other activations would see values that are set for one. A worker on that platform
-        // handles one event at a time, and its default is one worker.
+        // An activation sets values that other activations in the process would see. A Nuclio worker
+        // handles one event at a time, and its platform starts one worker by default.
         spec.limits.concurrency = spec.limits.concurrency.or(Some(1));
     }
     Ok(spec)
@@ -475,8 +479,8 @@ pub(crate) fn compat(name: PlatformName) -> Platform {
     }
 }
 
-/// Applies `compat`, `template` and `port`, and refuses each of them by name if this version has no
-/// adapter for it.
+/// Applies `compat`, `template` and `port`. Refuses each of them by name if this version has no adapter
+/// for it.
 fn apply_contract(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mistakes> {
     if let Some(name) = &function.compat {
         let compat = compat(name.value);
@@ -574,7 +578,7 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     spec.calls.clone_from(&function.calls);
     spec.state.shared.clone_from(&function.shared_state);
     spec.state.quota_bytes = function.state_quota_bytes.unwrap_or(spec.state.quota_bytes);
-    // On their own platforms, functions write next to their code.
+    // On other platforms, functions may write next to their code.
     spec.writable = function.writable.unwrap_or(spec.compat.is_some());
     spec.services = function.services.as_ref().is_some_and(|services| services.value);
     let name = spec.name.as_str();
@@ -601,7 +605,7 @@ fn apply(spec: &mut FunctionSpec, function: &FunctionManifest) -> Result<(), Mis
     Ok(())
 }
 
-/// `[mqtt]` and `[allow] mqtt`.
+/// Applies `[mqtt]` and `[allow] mqtt`.
 fn apply_publishing(to: &mut Publishing, function: &FunctionManifest) -> Result<(), Mistakes> {
     let from = &function.connection;
     to.connection = Connection {
@@ -631,7 +635,7 @@ fn mqtt_version(name: MqttVersionName) -> MqttVersion {
     }
 }
 
-/// A checked recipient of results; `key` is its key in `[async]`.
+/// Returns a recipient of results after checking it. `key` is the recipient's key in `[async]`.
 fn recipient(key: &str, name: &Lined<RecipientName>) -> Result<Recipient, Mistakes> {
     let recipient = match &name.value {
         RecipientName::Function(name) => Recipient::Function(name.clone()),
@@ -732,11 +736,12 @@ fn apply_limits(spec: &mut FunctionSpec, function: &FunctionManifest) {
     spec.rates.caller_at_once = limits.caller_calls_at_once.or(spec.rates.caller_at_once);
 }
 
-/// Targets for CPU and memory use when the manifest names only the policy: a third stays free while
-/// another instance starts.
+/// The target for CPU or memory use if the manifest names only the policy. About a third stays free for
+/// the time until another instance has started.
 const TARGET_PERCENT_DEFAULT: u32 = 70;
 
-/// The policy with its target. The reader guarantees that policies without a default have one.
+/// Returns the policy with its target. The reader of manifests guarantees that a policy without a
+/// default has a target.
 fn policy(scale: &ScaleManifest) -> Policy {
     let target = scale.target;
     let target_percent = target.unwrap_or(TARGET_PERCENT_DEFAULT);

@@ -11,13 +11,13 @@ use mote_store::source;
 
 use super::mistakes::unreadable;
 
-/// Most files and folders that [`copy`] copies.
+/// The most files and folders that [`copy`] copies.
 const COPIED_ENTRIES_MAX: usize = 50_000;
 
-/// Copies a folder, or one file, into an empty folder. Links stay links.
+/// Copies a folder or a file into an empty folder. Links stay links.
 ///
 /// # Errors
-/// A file cannot be read or written, or there are too many.
+/// A file cannot be read or written, or there are too many files.
 pub fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     if from.is_file() {
         let name = from.file_name().ok_or(std::io::ErrorKind::InvalidInput)?;
@@ -49,14 +49,14 @@ pub fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A folder, or one file that is treated as a folder with only that file.
+/// A folder, or a single file that is treated as a folder which contains only that file.
 #[derive(Debug)]
 pub(super) struct Folder {
     root: PathBuf,
     stem: String,
-    /// Names of the files at its top.
+    /// The names of the files at the top of the folder.
     files: BTreeSet<String>,
-    /// The path was a file.
+    /// Whether the path was a file.
     pub(super) single: bool,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Program {
     pub(super) executable: bool,
     pub(super) has_shebang: bool,
     pub(super) shebang_cr: bool,
-    /// ELF machine number.
+    /// The ELF machine number, if the program is an ELF file.
     pub(super) machine: Option<u16>,
 }
 
@@ -73,7 +73,7 @@ impl Folder {
     pub(super) fn read(path: &Path) -> Result<Self, Mistakes> {
         let io = |error: std::io::Error| unreadable(path, &error);
         let meta = fs::metadata(path).map_err(io)?;
-        // `.` and `..` have no name of their own.
+        // `.` and `..` do not contain the folder's name.
         let full = fs::canonicalize(path).map_err(io)?;
         let text = |name: Option<&std::ffi::OsStr>| {
             name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
@@ -101,12 +101,12 @@ impl Folder {
         &self.root
     }
 
-    /// These files with the name of another folder or file.
+    /// Returns these files under the name of another folder or file.
     pub(super) fn named_as(self, other: &Self) -> Self {
         Self { stem: other.stem.clone(), ..self }
     }
 
-    /// Name of the folder, or of the file without its extension.
+    /// The name of the folder, or the name of the file without its extension.
     pub(super) fn stem(&self) -> &str {
         &self.stem
     }
@@ -115,7 +115,7 @@ impl Folder {
         self.files.contains(name)
     }
 
-    /// Whether a file exists, including files below the top.
+    /// Returns whether a file exists. The path may lead below the top of the folder.
     pub(super) fn has_path(&self, path: &str) -> bool {
         if self.single {
             return self.has(path);
@@ -123,7 +123,7 @@ impl Folder {
         !path.split('/').any(|part| part == "..") && self.root.join(path).is_file()
     }
 
-    /// Files at the top with one of these endings.
+    /// Returns the files at the top that have one of these endings.
     pub(super) fn with_ending(&self, endings: &[&str]) -> Vec<&str> {
         self.files
             .iter()
@@ -141,17 +141,17 @@ impl Folder {
         self.files.iter().map(String::as_str)
     }
 
-    /// The text of a source file; empty when it cannot be searched.
+    /// Returns the text of a source file. The text is empty if the file cannot be searched.
     pub(super) fn source(&self, path: &str) -> String {
         let mut text = String::new();
         if let Ok(file) = source::open(&self.root.join(path), &self.root) {
-            // A file that is not UTF-8 cannot be searched; the language reports the error.
+            // A file that is not UTF-8 cannot be searched. The language reports the error later.
             let _ = file.take(source::TEXT_BYTES_MAX).read_to_string(&mut text);
         }
         text
     }
 
-    /// What kind of program `path` is; `None` when the folder has no such file.
+    /// Returns the kind of program that `path` is; `None` if the folder has no such file.
     pub(super) fn program(&self, path: &str) -> Result<Option<Program>, Mistakes> {
         if !self.has_path(path) {
             return Ok(None);
@@ -181,7 +181,7 @@ fn elf_machine(head: &[u8]) -> Option<u16> {
     Some(if head[5] == 2 { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) })
 }
 
-/// Machine numbers of the ELF format and the names people use.
+/// Machine numbers of the ELF format, with the names that people use.
 const MACHINES: [(u16, &str, &str); 7] = [
     (3, "x86", "x86"),
     (8, "mips", "mips"),
@@ -199,8 +199,8 @@ pub(super) fn machine_name(machine: u16) -> String {
         .map_or_else(|| format!("machine {machine}"), |(_, name, _)| (*name).to_owned())
 }
 
-/// Whether this machine's kernel usually runs such programs: those of its own architecture and of
-/// the 32-bit variant.
+/// Returns whether this machine's kernel usually runs such programs: those of the machine's
+/// architecture and of its 32-bit variant.
 pub(super) fn runs_here(machine: u16) -> bool {
     let here = std::env::consts::ARCH;
     match machine {

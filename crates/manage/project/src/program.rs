@@ -1,4 +1,4 @@
-//! Checks of the program that a command names, when it is one of the function's own files.
+//! Checks the program that a command names, if it is one of the function's own files.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use mote_spec::{FunctionSpec, Runtime};
 use super::mistakes::{escaped, mistake};
 use super::probe::{self, Folder, Program};
 
-/// Checks the program of a command when it is one of the function's own files. `spec` is complete,
-/// and `path` holds the code that came with it.
+/// Checks the program of a command, if it is one of the function's own files. `spec` is complete, and
+/// `path` contains the function's code.
 pub fn check_code(path: &Path, spec: &FunctionSpec) -> Result<(), Mistakes> {
     match spec.runtime {
         Runtime::Exec | Runtime::Server => {
@@ -19,8 +19,8 @@ pub fn check_code(path: &Path, spec: &FunctionSpec) -> Result<(), Mistakes> {
     }
 }
 
-/// The files and folders of a function that its spec names and that are in `code`: the file of its
-/// entry, words of its command, and its static files.
+/// Returns the files and folders in `code` that the spec names: the file of the entry, words of the
+/// command, and the static files.
 pub fn named_files(code: &Path, spec: &FunctionSpec) -> Vec<(&'static str, String)> {
     let mut named: Vec<(&'static str, String)> = Vec::new();
     let entry = spec.entry.split(':').next().unwrap_or_default().trim_start_matches("./");
@@ -72,8 +72,8 @@ pub(super) fn check_program(
     }
 }
 
-/// Puts the interpreter from a script's first line in front of a script that is not executable. The
-/// images of other platforms make such scripts executable, so their users do not.
+/// Runs a script that is not executable with the interpreter that its first line names. The images of
+/// other platforms make such scripts executable, so users of those platforms do not.
 pub(super) fn run_by_interpreter(
     folder: &Folder,
     command: &mut Vec<String>,

@@ -1,5 +1,5 @@
-//! Writes a manifest of another platform as a `mote.toml`, with a comment on each line that names
-//! its origin.
+//! Writes a manifest of another platform as a `mote.toml`. A comment on each line names the line's
+//! origin.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use mote_spec::manifest::{
 
 use super::foreign::Described;
 
-/// The text of the file.
+/// Returns the text of the `mote.toml`.
 pub fn mote_toml(file: &str, described: &Described) -> String {
     let mut out = Lines::default();
     let function = &described.function;
@@ -209,7 +209,7 @@ impl Lines {
     }
 }
 
-/// A TOML string: TOML has the same escapes as JSON, except for DEL.
+/// Returns a TOML string. TOML has the same escapes as JSON, except for DEL.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }

@@ -1,4 +1,4 @@
-//! The schedules of a manifest, with their expressions and zones checked.
+//! Reads the schedules of a manifest and checks their expressions and time zones.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use mote_spec::{Missed, Overlap, Schedule, ScheduledCall, TIMEZONE_DEFAULT, When
 
 use super::mistakes::{escaped, in_manifest};
 
-/// The schedules of a function, for its spec.
+/// Returns the schedules of a function for its spec.
 pub(crate) fn of(function: &FunctionManifest) -> Result<Vec<Arc<Schedule>>, Mistakes> {
     let mut mistakes = Vec::new();
     let mut schedules = Vec::new();
@@ -63,7 +63,7 @@ fn when(schedule: &ScheduleManifest, line: usize) -> Result<When, Mistakes> {
     })?;
     let zone = schedule.timezone.as_ref();
     if let Some(zone) = zone {
-        // A machine without zones may deploy to a node that has them, and the node checks again.
+        // This machine may have no time zones, while the node has them. The node checks the zone again.
         if let Err(error @ TimesError::Zone) = times::zone(&zone.value) {
             let text = format!("timezone: {error}; found \"{}\"", escaped(&zone.value));
             let mut mistakes = in_manifest("M0303", zone.line, &text);
@@ -80,7 +80,7 @@ fn when(schedule: &ScheduleManifest, line: usize) -> Result<When, Mistakes> {
     Ok(When::Cron { expression: cron.value.trim().to_owned(), timezone })
 }
 
-/// The right form of what is not a cron expression here.
+/// Suggests the right form of an expression that is not a valid cron expression here.
 fn hint(expression: &str) -> Option<String> {
     if let Some(interval) = expression.trim().strip_prefix("@every ") {
         return Some(format!("write every = \"{}\" instead of cron", escaped(interval.trim())));
@@ -88,7 +88,7 @@ fn hint(expression: &str) -> Option<String> {
     if expression.trim() == "@reboot" {
         return Some("a function that runs when the node starts is not supported".to_owned());
     }
-    // Quartz writes seconds first and a year last.
+    // Quartz writes seconds as the first field and a year as the last.
     let fields: Vec<&str> = expression.split_whitespace().collect();
     (fields.len() == 7)
         .then(|| format!("without the year: \"{}\"", escaped(&fields[..6].join(" "))))

@@ -1,10 +1,10 @@
-//! A bound for YAML that strangers have written. Pure.
+//! Limits the nesting of YAML that strangers have written. This module is pure.
 
-/// The deepest nesting. The parser needs time that grows with the square of the depth: 260 KB of
-/// brackets took it more than a minute.
+/// The deepest nesting. The parser's time grows with the square of the depth: it needed more than a
+/// minute for 260 KB of brackets.
 const DEPTH_MAX: usize = 100;
 
-/// Refuses a text whose values are nested too deep, at the cost of one look at each byte.
+/// Refuses a text whose values are nested too deeply. The check looks once at each byte.
 pub(crate) fn check_depth(source: &str) -> Result<(), String> {
     if depth(source) > DEPTH_MAX {
         return Err(format!("its values are nested more than {DEPTH_MAX} deep"));
@@ -12,8 +12,9 @@ pub(crate) fn check_depth(source: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A bound of the nesting: brackets that are open, and the dashes and question marks that begin a
-/// line. Brackets in texts count too, so this may be larger than the nesting.
+/// Returns an upper bound of the nesting depth. It counts brackets that are open, and dashes and
+/// question marks that begin a line. Brackets in quoted texts count too, so the bound may be larger
+/// than the depth.
 fn depth(source: &str) -> usize {
     let mut open = 0_usize;
     let mut deepest = 0;

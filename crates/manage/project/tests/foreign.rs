@@ -1,4 +1,4 @@
-//! Manifests of other platforms: folders of files in, functions out.
+//! Tests the manifests of other platforms: reads folders of files and checks the resulting functions.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,7 +8,7 @@ use mote_project::{Options, Planned, Project, foreign, read, write_anew};
 use mote_spec::toml_reader::Mistakes;
 use mote_spec::{Platform, Runtime};
 
-/// Reads a folder `demo` with a manifest of another platform.
+/// Reads a folder `demo` that contains a manifest of another platform.
 fn read_files(files: &[(&str, &str)]) -> Result<Project, Mistakes> {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("demo");
@@ -42,7 +42,7 @@ fn a_func_yaml_of_the_first_versions_is_read() {
     let planned = &project.functions[0];
     assert_eq!((planned.spec.name.as_str(), &*planned.spec.env["UNIT"]), ("battery", "C"));
     assert_eq!(planned.manifest.as_deref(), Some("func.yaml"));
-    // Any other file with these keys may belong to the function.
+    // Other files with these keys may belong to the function, so they are not read as manifests.
     let files = [("settings.yaml", manifest), ("index.js", code)];
     let project = read_files(&files).unwrap();
     assert_eq!(project.functions[0].manifest, None);
@@ -354,7 +354,7 @@ fn a_manifest_names_only_files_of_its_project() {
         let files = format!("handler: ., environment_file: [{path}/x.yml]");
         check("alone", "stack.yml", &openfaas(&files), true);
     }
-    // The folder above belongs to the same repository once there is one.
+    // Once a repository contains both folders, a manifest may name a folder outside its own.
     check("repo/deploy", "stack.yml", &openfaas("handler: ../code"), true);
     std::fs::create_dir(at("repo/.git")).unwrap();
     check("repo/deploy", "stack.yml", &openfaas("handler: ../code"), false);
@@ -379,7 +379,7 @@ fn nothing_is_written_where_a_link_in_the_code_leads() {
     assert!(read.is_err());
     assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
 
-    // The same applies to a link in place of a file that is not read first.
+    // The same applies to a link in place of a file that is not read before.
     fs::remove_file(root.join("requirements.txt")).unwrap();
     std::os::unix::fs::symlink(&victim, root.join("mote.toml")).unwrap();
     write_anew(&root.join("mote.toml"), "own").unwrap();
@@ -404,14 +404,14 @@ fn manifests_that_would_take_long_to_parse_are_refused_first() {
         assert!(since.elapsed() < std::time::Duration::from_secs(10), "{:?}", since.elapsed());
         read.err().map(|wrong| wrong.0[0].text.clone()).unwrap_or_default()
     };
-    // The parser visits every open table at every word, so these inputs would take minutes.
+    // The parser visits every open table at every word, so these inputs would take minutes to parse.
     for deep in ["{a: ".repeat(250_000), "[".repeat(1_000_000), "- [{\"a]\": ".repeat(90_000)] {
         assert!(read(&deep).starts_with("stack.yml: too large to read ("), "{:.8}", deep);
     }
-    // Small inputs are parsed and are then refused for their depth.
+    // Small inputs are parsed, and then refused because they are nested too deeply.
     let text = read(&"{a: ".repeat(1_000));
     assert!(text.contains("recursion limit"), "{text}");
-    // A large number of functions alone is not refused.
+    // A large number of functions is not a reason for a refusal.
     let mut many = String::from("provider: {name: openfaas}\nfunctions:\n");
     for n in 0..1_000 {
         many.push_str(&format!(
@@ -437,7 +437,7 @@ fn an_imported_manifest_has_the_access() {
     }
 }
 
-/// The routes of the functions in a folder, each with its function's name, and all warnings.
+/// Returns the routes of the functions in a folder, each with its function's name, and all warnings.
 fn routes(files: &[(&str, &str)]) -> (Vec<String>, Vec<String>) {
     let project = read_files(files).unwrap();
     let of = |one: &Planned| {

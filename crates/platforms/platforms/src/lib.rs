@@ -1,7 +1,7 @@
-//! The APIs and handlers of other platforms, a folder for each.
+//! The APIs of other platforms, with a folder for each platform.
 //!
-//! They share [`compat`], which has the traits through which they call a node. A platform must not
-//! know the engine, the store, another platform or the configuration.
+//! The platforms share [`compat`], which defines the traits through which they call a node. A platform
+//! must not know the engine, the store, another platform or the configuration.
 
 pub mod compat;
 pub mod nuclio;

@@ -1,4 +1,4 @@
-//! Verbs and flags.
+//! The verbs and their flags.
 
 mod cells;
 mod config;
@@ -35,7 +35,7 @@ pub(super) use self::node_flags::NodeFlags;
 pub(super) use self::operators::{AuditArgs, Token, TokenCreate, TokenRevoke, TokenVerb};
 pub(super) use self::secret::SecretSet;
 
-/// Shown below the help of `mote`.
+/// The text below the help of `mote`.
 const ENVIRONMENT: &str = "\
 Environment:
   MOTE_NODE    Node to talk to, as --node

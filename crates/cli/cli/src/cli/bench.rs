@@ -1,8 +1,8 @@
 //! `mote bench`: puts load on a function or a URL and reports the result.
 //!
-//! [`setup`] reads the arguments, [`text`] prints results for terminals and files, [`page`] writes
-//! them as a page, [`sweep`] runs the named series, and [`baseline`] measures two targets in turns.
-//! The load generator is `mote-load`.
+//! [`setup`] reads the arguments, [`text`] formats results for terminals and files, [`page`] writes
+//! them as a page, [`sweep`] runs the named series of runs, and [`baseline`] measures two targets in
+//! turns. The load generator is in `mote-load`.
 
 mod baseline;
 mod setup;
@@ -25,9 +25,9 @@ use super::args::{self, BenchVia, Export, Format};
 use super::failure::Failure;
 use super::output::Output;
 
-/// A target that is reachable accepts a connection within this time.
+/// How long a target may take to accept a connection before it counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the live line is drawn.
+/// The interval at which the progress line is drawn.
 const DRAW_EVERY: Duration = Duration::from_millis(250);
 
 pub(super) fn run(
@@ -35,7 +35,7 @@ pub(super) fn run(
     global: &args::Global,
     output: &Output,
 ) -> Result<(), Failure> {
-    // Every mistake that can be found without a node is reported before one is called.
+    // Mistakes that can be found without a node are all reported before the first call to a node.
     let setup = Setup::of(args, global)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -48,7 +48,7 @@ pub(super) fn run(
         (None, Some(turns)) => baseline::run(&runtime, args, global, &setup, turns, output),
         (None, None) => single(&runtime, args, global, &setup, output),
     };
-    // A thread that still waits for standard input must not delay the end of the command.
+    // A thread that is still waiting for standard input must not delay the end of the command.
     runtime.shutdown_background();
     result
 }
@@ -84,8 +84,8 @@ fn single(
     if failure.mistakes.is_empty() { Ok(()) } else { Err(failure) }
 }
 
-/// The reason for a run without any successful answer. A target that answers every request with an
-/// error is reachable, so the function is at fault.
+/// Returns the failure for a run without any successful answer. If the target answered every request
+/// with an error, it is reachable, so the function is at fault.
 fn unanswered(report: &Report) -> Failure {
     let target = &report.target;
     let failures = text::failures(report);
@@ -139,7 +139,7 @@ fn show(
     Ok(())
 }
 
-/// The request for a target that is reachable.
+/// The request, after its target has proved to be reachable.
 struct Checked {
     target: Target,
     address: SocketAddr,
@@ -147,7 +147,7 @@ struct Checked {
 }
 
 impl Checked {
-    /// Reads the arguments, finds the target, and checks that it is reachable.
+    /// Reads the arguments, finds the target, and checks that the target is reachable.
     fn find(
         runtime: &Runtime,
         args: &args::Bench,
@@ -178,7 +178,7 @@ impl Checked {
     }
 }
 
-/// Runs the measurement; returns `true` when the user ended it early.
+/// Runs the measurement. Returns `true` if the user ended it early.
 fn measure(
     runtime: &Runtime,
     checked: &Checked,
@@ -196,8 +196,8 @@ fn measure(
     Ok((report, tally.into_rows(), interrupted))
 }
 
-/// Runs the load on a thread of its own, draws its progress, and stops it when the user presses
-/// Ctrl-C (`true`).
+/// Runs the load on a separate thread and draws its progress. If the user presses Ctrl-C, stops the
+/// load and returns `true`.
 fn attended<T: Send>(
     runtime: &Runtime,
     live: &Live,
@@ -237,7 +237,7 @@ fn attended<T: Send>(
     })
 }
 
-/// Runs a request to the node; Ctrl-C ends it.
+/// Sends a request to the node. Ctrl-C ends the request.
 fn or_interrupt<T>(
     runtime: &Runtime,
     work: impl Future<Output = Result<T, Failure>>,
@@ -279,7 +279,7 @@ fn write_raw(path: &Path, rows: &[Row], report: &Report, output: &Output) -> Res
     Ok(())
 }
 
-/// The progress in one line of a terminal.
+/// The line of the terminal that shows the progress.
 struct LiveLine {
     is_on: bool,
     started: Instant,

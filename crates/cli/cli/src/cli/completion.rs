@@ -1,5 +1,5 @@
-//! `mote completion SHELL`: clap's script for verbs and flags, extended by the names of functions,
-//! which the script requests from the node when it needs them.
+//! `mote completion SHELL`: prints clap's script for verbs and flags, extended by the names of
+//! functions. The script asks the node for these names when it needs them.
 
 use clap::CommandFactory;
 use clap_complete::Shell as ClapShell;
@@ -27,7 +27,7 @@ pub(super) fn run(shell: Shell) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Verbs whose arguments are names of functions.
+/// The verbs whose arguments are names of functions.
 const NAMED: [&str; 11] = [
     "invoke",
     "describe",
@@ -42,7 +42,8 @@ const NAMED: [&str; 11] = [
     "bench",
 ];
 
-/// A node that does not answer must not block the shell for longer than a second.
+/// The script limits each request to one second, because a node that does not answer must not block the
+/// shell for longer.
 const BASH: &str = r#"
 _mote_with_names() {
     _mote "$@"

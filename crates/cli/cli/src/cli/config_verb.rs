@@ -9,8 +9,8 @@ use super::args::{Config as ConfigArgs, ConfigVerb, NodeFlags};
 use super::failure::Failure;
 use super::output::{Output, table};
 
-/// The node's configuration from flags, environment and file. Every mistake in it gives the exit
-/// code 78, on which service units do not restart.
+/// Loads the node's configuration from flags, environment and file. Every mistake in the configuration
+/// gives the exit code 78, on which service units do not restart.
 pub(super) fn load(
     flags: Vec<(&'static str, String)>,
     config: Option<PathBuf>,
@@ -22,7 +22,7 @@ pub(super) fn load(
     })
 }
 
-/// The settings that flags give, by their keys.
+/// Returns the settings that were given as flags, with their keys.
 pub(super) fn given(flags: &NodeFlags) -> Vec<(&'static str, String)> {
     let mut given = Vec::new();
     for (key, value) in [

@@ -20,22 +20,22 @@ use super::failure::Failure;
 use super::invoke;
 use super::output::{Output, harmless};
 
-/// The code of a node's answer when its OpenWhisk API is off.
+/// The error code that a node returns if its OpenWhisk API is off.
 const OPENWHISK_OFF: &str = "M0416";
 /// The signal that Ctrl-C sends to every process in the foreground.
 pub(super) const SIGINT: i32 = 2;
 
-/// What the paths of a deploy contain.
+/// The contents of the paths that a deploy names.
 pub(super) struct Projects<'a> {
     pub(super) plans: Vec<(&'a Path, Planned)>,
-    /// Entities of OpenWhisk other than functions.
+    /// The entities of OpenWhisk manifests that are not functions.
     pub(super) manifests: Vec<WhiskManifest>,
-    /// Functions that cannot be deployed although others can.
+    /// The functions that cannot be deployed, while others of the same manifest can.
     pub(super) left_out: Vec<LeftOut>,
 }
 
-/// Builds and reads all projects before any is deployed, so that a mistake changes nothing. A node
-/// on another machine (not `is_local`) checks itself which programs it can run.
+/// Builds and reads all projects before the first one is deployed, so that a mistake changes nothing.
+/// If the node is on another machine (not `is_local`), the node checks which programs it can run.
 pub(super) fn read<'a>(
     args: &'a Deploy,
     is_local: bool,
@@ -94,7 +94,7 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
         let steps = Steps { of: (plans.len() > 1).then(|| planned.spec.name.as_str()), output };
         let deployed = deploy(client, path, planned, &options, steps).await;
         let result = match deployed {
-            // One function that does not start must not prevent the deploys of the others.
+            // If one function does not start, the others are deployed nevertheless.
             Err(failure) if plans.len() > 1 && failure.is_of_one_function() => {
                 output.failure(&failure);
                 failed.push((planned.spec.name.as_str(), failure.exit));
@@ -133,8 +133,8 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
     }
     match (left_out(omitted, output), made) {
         (Err(reasons), Err(made)) => {
-            // Functions that were left out come first, because they usually explain why an entity
-            // could not be made.
+            // The functions that were left out are reported first, because they usually explain why an
+            // entity could not be created.
             output.failure(&reasons);
             Err(made)
         }
@@ -142,8 +142,8 @@ pub(super) async fn run(client: &Client, args: &Deploy, output: &Output) -> Resu
     }
 }
 
-/// Names the functions that were left out. The others are live; the exit code reports that the
-/// manifest is incomplete.
+/// Names the functions that were left out. The other functions are live. The exit code reports that
+/// some functions were left out.
 pub(super) fn left_out(all: Vec<LeftOut>, output: &Output) -> Result<(), Failure> {
     if all.is_empty() {
         return Ok(());
@@ -156,8 +156,8 @@ pub(super) fn left_out(all: Vec<LeftOut>, output: &Output) -> Result<(), Failure
     Err(Mistakes(all.into_iter().flat_map(|one| one.mistakes.0).collect()).into())
 }
 
-/// Applies the entities of an OpenWhisk manifest other than its functions, once the functions
-/// exist. If the node's OpenWhisk API is off, nothing stores them, and the output names each of
+/// Applies the entities of an OpenWhisk manifest that are not functions. Their functions must already
+/// exist. If the node's OpenWhisk API is off, nothing stores the entities, and the output names each of
 /// them.
 async fn entities(
     client: &Client,
@@ -211,7 +211,7 @@ async fn deploy(
     Ok(result)
 }
 
-/// Packs a function; the output names it if there are `several`.
+/// Packs a function with its spec. If there are `several` functions, the output names this one.
 pub(super) fn pack(
     path: &Path,
     planned: &Planned,
@@ -221,7 +221,7 @@ pub(super) fn pack(
     Steps { of: several.then_some(planned.spec.name.as_str()), output }.pack(path, planned, true)
 }
 
-/// Packs the code of a function alone.
+/// Packs only the code of a function, without its spec for a node.
 pub(super) fn pack_code(
     path: &Path,
     planned: &Planned,
@@ -234,13 +234,14 @@ pub(super) fn pack_code(
 /// Prints the steps of one deploy.
 #[derive(Clone, Copy)]
 struct Steps<'a> {
-    /// The name of the function, if several are deployed.
+    /// The name of the function, if the command deploys several.
     of: Option<&'a str>,
     output: &'a Output,
 }
 
 impl Steps<'_> {
-    /// Tells what is deployed, and packs it, with its spec for a node.
+    /// Prints what is deployed, and packs it. With `for_node`, the archive contains the function's
+    /// spec.
     fn pack(self, path: &Path, planned: &Planned, for_node: bool) -> Result<Bytes, Failure> {
         let output = self.output;
         let spec = FunctionSpec { origin: origin(path, planned), ..planned.spec.clone() };
@@ -299,13 +300,14 @@ impl Steps<'_> {
     }
 }
 
-/// Describes the origin of a function, so that the node can distinguish another deploy of the same
-/// project from one that replaces a different function. It consists of the manifest or kind and the
-/// last two folders of the path, which stay the same when a project is checked out again.
+/// Describes the origin of a function. With this description, the node can tell whether a deploy comes
+/// from the same project or replaces a different function. It consists of the manifest's name or the
+/// kind of path, and the last two folders of the path. These stay the same when a project is checked
+/// out again.
 fn origin(path: &Path, planned: &Planned) -> Option<String> {
     let path = std::fs::canonicalize(path).ok()?;
     let (kind, folder) = match (&planned.manifest, path.is_dir()) {
-        // The manifest of the folder itself does not make another project of it.
+        // A `mote.toml` in the folder does not change the origin, so that a project may get one later.
         (Some(file), true) if Path::new(file).file_name() == Some("mote.toml".as_ref()) => {
             ("the folder ".to_owned(), path.as_path())
         }
@@ -358,8 +360,8 @@ fn summary(result: &DeployResult, dry_run: bool) -> String {
     text
 }
 
-/// Runs `[build] command` in the project's folder; its output goes to standard error. The message
-/// names the folder if there are `several`.
+/// Runs `[build] command` in the project's folder. The output of the command goes to standard error. If
+/// there are `several` projects, the message names the folder.
 fn build(path: &Path, several: bool, output: &Output) -> Result<(), Failure> {
     let Some(manifest) = mote_project::load_manifest(path)? else {
         return Ok(());

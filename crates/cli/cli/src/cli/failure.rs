@@ -1,4 +1,4 @@
-//! The reason for which a command ends without success.
+//! The failure with which a command ends.
 
 use mote_api::ClientError;
 use mote_api::error::explain;
@@ -6,19 +6,20 @@ use mote_api::exit;
 use mote_spec::toml_reader::{Mistake, Mistakes};
 use mote_store::PackError;
 
-/// The socket of a node that root started.
+/// The management socket of a node that root has started.
 const ROOT_SOCKET: &str = "/run/mote/mote.sock";
 
-/// An error as the command line shows it: code, what failed on which object, and a hint.
+/// An error in the form in which the command line shows it: a code, what failed on which object, and a
+/// hint.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) exit: u8,
-    /// Lines to print; empty if the command ends without a message.
+    /// The lines to print. They are empty if the command ends without a message.
     pub(super) mistakes: Vec<Mistake>,
 }
 
 impl Failure {
-    /// One error; the catalogue gives its exit code.
+    /// Makes a failure with one error. The catalogue determines the exit code.
     pub(super) fn new(code: &'static str, text: impl Into<String>) -> Self {
         Self {
             exit: explain(code).map_or(exit::FAILED, |row| row.exit),
@@ -33,17 +34,17 @@ impl Failure {
         self
     }
 
-    /// A file that cannot be read or written, described in plain words.
+    /// Describes in plain words why a file cannot be read or written.
     pub(super) fn of_file(code: &'static str, shown: &str, error: &std::io::Error) -> Self {
         let text = error.to_string();
         let words = text.split(" (os error").next().unwrap_or("");
         Self::new(code, format!("{shown}: {}", words.to_lowercase()))
     }
 
-    /// An error of a node's client, which is still needed afterwards.
+    /// Describes an error of the client, without consuming the error.
     pub(super) fn of_client(error: &ClientError) -> Self {
-        // Codes that only a newer node knows are shown under our general code, with the original
-        // code in the text.
+        // A newer node may send a code that this program does not know. It is shown under a general
+        // code, with the original code in the text.
         let known = explain(error.code());
         let code = known.map_or("M0202", |row| row.code);
         let text = match known {
@@ -75,7 +76,7 @@ impl Failure {
         }
     }
 
-    /// The same with the name of the node that it concerns.
+    /// Adds the name of the node that the failure concerns.
     pub(super) fn on_node(mut self, node: &str) -> Self {
         for mistake in &mut self.mistakes {
             mistake.text = format!("{node}: {}", mistake.text);
@@ -83,7 +84,7 @@ impl Failure {
         self
     }
 
-    /// The error as part of a result.
+    /// Returns the error in the form of a part of a result.
     pub(super) fn value(&self) -> serde_json::Value {
         match self.mistakes.first() {
             Some(Mistake { code, text, hint, .. }) => {
@@ -93,17 +94,17 @@ impl Failure {
         }
     }
 
-    /// Ends with `exit` and prints nothing more.
+    /// Ends the command with the code `exit`, without a further message.
     pub(super) fn quiet(exit: u8) -> Self {
         Self { exit, mistakes: Vec::new() }
     }
 
-    /// Whether its first mistake has this code.
+    /// Returns whether the first mistake has this code.
     pub(super) fn is_of(&self, code: &str) -> bool {
         self.mistakes.first().is_some_and(|mistake| mistake.code == code)
     }
 
-    /// Whether the error concerns only one function, so that others may still succeed.
+    /// Returns whether the error concerns only one function, so that others may still succeed.
     pub(super) fn is_of_one_function(&self) -> bool {
         !self.mistakes.is_empty() && !matches!(self.exit, exit::UNREACHABLE | exit::INTERRUPTED)
     }
@@ -114,7 +115,7 @@ impl Failure {
 }
 
 impl From<std::io::Error> for Failure {
-    /// An error in writing a result. A closed pipe is not an error.
+    /// Reports an error in writing a result. A closed pipe is not reported as an error.
     fn from(error: std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::BrokenPipe {
             return Self::quiet(exit::DONE);
@@ -150,8 +151,8 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// What to do when no node answered. The guides begin with `sudo mote up`, so a node of root may run
-/// that this user does not reach.
+/// Suggests what to do if no node answered. The guides begin with `sudo mote up`, so a node of root may
+/// be running that this user cannot reach.
 fn unreachable_hint(endpoint: &str, reason: &str) -> &'static str {
     let is_root = rustix::process::geteuid().is_root();
     let roots = || endpoint != ROOT_SOCKET && std::fs::exists(ROOT_SOCKET).unwrap_or(true);

@@ -1,5 +1,6 @@
 //! Commands for several nodes at a time. A change reaches the first node alone, then the others in
-//! waves, and nothing begins after a failure. The output tells what is true of each node.
+//! waves. After a failure, the change does not begin on further nodes. The output reports the state of
+//! each node.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -170,7 +171,7 @@ fn failure(reason: &Reason) -> Failure {
     }
 }
 
-/// The exit code of the first node that failed.
+/// Returns the exit code of the first node that failed.
 fn exit_of(outcomes: &[Outcome<Applied, Stopped>]) -> u8 {
     let of = |outcome: &Outcome<_, Stopped>| match outcome {
         Outcome::Failed(stopped) => Some(failure(&stopped.reason).exit),
@@ -215,7 +216,7 @@ fn show(rows: &[Row<Value>], output: &Output) -> Result<(), Failure> {
     })
 }
 
-/// Tells how to go on or back after a deploy that stopped.
+/// Prints how the user can complete or revert a deploy that has stopped.
 fn summary(
     nodes: &[Node],
     outcomes: &[Outcome<Applied, Stopped>],
@@ -267,7 +268,7 @@ fn summary(
     }
 }
 
-/// An object of a node's answer with the name of its node.
+/// Returns an object from a node's answer, with the name of the node added.
 fn of_node(node: &Node, value: &impl serde::Serialize) -> Value {
     let mut all = Map::new();
     all.insert("node".to_owned(), node.name.clone().into());
@@ -277,7 +278,8 @@ fn of_node(node: &Node, value: &impl serde::Serialize) -> Value {
     all.into()
 }
 
-/// Asks all nodes the same; reports those that fail, and returns the answers of the others.
+/// Sends the same request to all nodes. Reports the nodes that fail, and returns the answers of the
+/// others.
 async fn answers<'a, T, F>(
     nodes: &'a [Node],
     ask: impl Fn(Client) -> F,
@@ -366,8 +368,7 @@ async fn secrets(nodes: &[Node], output: &Output) -> Result<(), Failure> {
     worst
 }
 
-/// Makes one change on all nodes in the order of a rollout. The nodes are asked first whether they
-/// answer at all.
+/// Makes one change on all nodes in the order of a rollout. Before that, checks that all nodes answer.
 async fn everywhere<T, F>(
     nodes: &[Node],
     make: impl Fn(Client) -> F,
@@ -472,7 +473,7 @@ async fn remove(nodes: &[Node], args: &RemoveFunctions, output: &Output) -> Resu
     all_existed(names, &removed, "M0501", "function")
 }
 
-/// Refuses names that no node had: they are probably mistyped.
+/// Fails if no node had one of the names, because the name is probably mistyped.
 fn all_existed(
     names: &[String],
     removed: &[Value],

@@ -12,10 +12,10 @@ use super::input;
 use super::output::{Output, harmless, table};
 use super::schedules;
 
-/// Stopped instances that `mote describe` prints, the newest first; its JSON output has all of
+/// How many stopped instances `mote describe` prints, newest first. Its JSON output contains all of
 /// them.
 const STOPS_SHOWN: usize = 5;
-/// Waiting invocations that are counted when their function is removed.
+/// How many waiting invocations are counted at most when their function is removed.
 const WAITING_COUNTED: usize = 1_000;
 
 pub(super) async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
@@ -218,7 +218,7 @@ pub(super) fn describe_text(function: &Function) -> String {
     text
 }
 
-/// A sentence about invocations that wait for a function which was removed.
+/// Returns a sentence about invocations that still wait for a removed function.
 async fn still_waiting(client: &Client, name: &str) -> Option<String> {
     let function = Some(name);
     let state = Some("waiting");

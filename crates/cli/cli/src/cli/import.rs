@@ -1,5 +1,5 @@
-//! `mote import`: writes the `mote.toml` that corresponds to another platform's manifest, or to the
-//! objects of a cluster, which kubectl reads.
+//! `mote import`: writes the `mote.toml` that corresponds to another platform's manifest, or to objects
+//! that kubectl reads from a cluster.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use super::deploy::SIGINT;
 use super::failure::Failure;
 use super::output::{Output, harmless};
 
-/// Bytes of kubectl's output that are read.
+/// The most bytes of kubectl's output that are read.
 const OBJECTS_BYTES_MAX: usize = 64 << 20;
 
 pub(super) fn run(args: &Import, output: &Output) -> Result<(), Failure> {
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Import, output: &Output) -> Result<(), Failure> {
     place_all(found, path, output)
 }
 
-/// The objects of all functions in a cluster. Only kinds that the cluster knows are asked for.
+/// Reads the objects of all functions in a cluster. Asks only for kinds that the cluster knows.
 fn objects(args: &Import, output: &Output) -> Result<Vec<Value>, Failure> {
     let kinds = kubectl(args, &["api-resources", "--verbs=list", "-o", "name"])?;
     let kinds = String::from_utf8_lossy(&kinds).into_owned();
@@ -81,7 +81,7 @@ fn objects(args: &Import, output: &Output) -> Result<Vec<Value>, Failure> {
     Ok(found)
 }
 
-/// Runs kubectl; returns its output.
+/// Runs kubectl and returns its output.
 fn kubectl(args: &Import, words: &[&str]) -> Result<Vec<u8>, Failure> {
     let mut command = Command::new("kubectl");
     command.args(words).stdin(Stdio::null());
@@ -112,7 +112,7 @@ fn kubectl(args: &Import, words: &[&str]) -> Result<Vec<u8>, Failure> {
     Ok(ended.stdout)
 }
 
-/// Writes what was read, each function into its folder.
+/// Writes each function that was read into its folder.
 fn place_all(found: Foreign, path: &Path, output: &Output) -> Result<(), Failure> {
     for warning in &found.warnings {
         output.warn(&harmless(&format!("{}: {warning}", found.file)));
@@ -158,7 +158,7 @@ fn place_all(found: Foreign, path: &Path, output: &Output) -> Result<(), Failure
     Err(Mistakes(all.collect()).into())
 }
 
-/// The folder for a function's `mote.toml`.
+/// Returns the folder for a function's `mote.toml`.
 fn place(function: &Described, beside: &Path) -> PathBuf {
     match &function.source {
         Source::Beside => beside.to_owned(),

@@ -1,16 +1,16 @@
-//! What commands read: values that nobody else may see, which come from standard input or a file and
-//! never from an argument, which every user of a machine can see; and answers to questions.
+//! Reads secret values and answers to questions. A secret value comes from standard input or a file. It
+//! never comes from an argument, because every user of a machine can see the arguments of processes.
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 
 use super::failure::Failure;
 
-/// Bytes of a value that are read; the node accepts fewer and names its limit.
+/// The most bytes of a value that are read. The node accepts fewer, and its error names the limit.
 const READ_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads a value that nobody else may see, from a file or from standard input. `missing` is the
-/// failure if standard input is a terminal, which would show it.
+/// Reads a secret value from a file or from standard input. If standard input is a terminal, which
+/// would show the value, fails with `missing`.
 pub(super) async fn read(
     file: Option<&Path>,
     missing: impl FnOnce() -> Failure,
@@ -41,7 +41,7 @@ pub(super) async fn read(
     })
 }
 
-/// Asks a question on the terminal, and returns whether the answer is yes.
+/// Asks a question on the terminal. Returns whether the answer is yes.
 pub(super) async fn says_yes(question: &str) -> Result<bool, Failure> {
     eprint!("{question} [y/N] ");
     let _ = std::io::stderr().flush();

@@ -64,12 +64,13 @@ pub(super) async fn run_runs(
     }
 }
 
-/// A failure to find a run names the command that lists runs.
+/// If a run was not found, adds a hint with the command that lists runs.
 fn of_run(failure: Failure) -> Failure {
     if failure.is_of("M0517") { failure.with_hint("list them: mote runs list") } else { failure }
 }
 
-/// The invocations of a filter. A function that has none and does not exist is an error.
+/// Returns the invocations that match a filter. If the filter names a function that has no invocations
+/// and does not exist, fails.
 async fn listed(
     client: &Client,
     filter: &InvocationFilter<'_>,
@@ -124,7 +125,8 @@ pub(super) async fn run_dead_letters(
     }
 }
 
-/// The invocations with these ids, or all of a function that are in this state.
+/// Returns the given ids. If there are none, returns the ids of all invocations of the function that
+/// are in this state.
 async fn chosen(
     client: &Client,
     ids: &[String],
@@ -176,7 +178,7 @@ fn show_list(list: &AcceptedInvocations, none: &str, output: &Output) -> Result<
     Ok(())
 }
 
-/// What a list says that does not show all.
+/// Describes what a shortened list leaves out.
 fn more_text(shown: usize) -> String {
     if shown < LIST_MAX {
         format!("these are the newest {shown} of more; --limit N shows up to {LIST_MAX}")
@@ -230,7 +232,7 @@ fn attempts(one: &AcceptedInvocation) -> String {
     }
 }
 
-/// The steps of a run, one on a line.
+/// Formats the steps of a run, with one step per line.
 fn steps(one: &AcceptedInvocation) -> String {
     if one.steps.is_empty() {
         return String::new();
@@ -252,7 +254,7 @@ fn steps(one: &AcceptedInvocation) -> String {
     format!("\n{}", table(&["STEP", "STATE", "AT", "TIME"], &rows))
 }
 
-/// Prints the answer of the function as it is.
+/// Prints the function's answer unchanged.
 async fn result(client: &Client, id: &str, output: &Output) -> Result<(), Failure> {
     let one = client.invocation(id).await?;
     let bytes = match (&one.body, &one.body_base64) {

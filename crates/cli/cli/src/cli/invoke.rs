@@ -11,7 +11,8 @@ use super::args::{Format, Invoke, Via};
 use super::failure::Failure;
 use super::output::Output;
 
-/// Time limit of a call through the management API; the function's own deadline is earlier.
+/// The time limit of a call through the management API. It is longer than every deadline that a
+/// function can have.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3700);
 
 pub(super) async fn run(client: &Client, args: &Invoke, output: &Output) -> Result<(), Failure> {
@@ -57,7 +58,7 @@ fn show_accepted(answer: &InvokeAnswer, output: &Output) -> Result<(), Failure> 
     output.result(body, &[id], || format!("{id}\n"))
 }
 
-/// Prints an answer; an answer with an error status ends the command with an error.
+/// Prints an answer. If the answer has an error status, the command ends with an error.
 pub(super) fn show_answer(answer: &InvokeAnswer, output: &Output) -> Result<(), Failure> {
     let id = answer.invocation.as_deref().unwrap_or("-");
     if output.verbose {
@@ -142,7 +143,8 @@ pub(super) async fn request(args: &Invoke) -> Result<InvokeRequest, Failure> {
     Ok(InvokeRequest { method, path: args.path.clone(), headers, body })
 }
 
-/// The function of `NAME` or `NAME@TAG`, with the addresses that reach exactly that revision.
+/// Returns the function of `NAME` or `NAME@TAG`. For `NAME@TAG`, its addresses reach exactly that
+/// revision.
 pub(super) async fn function(client: &Client, name: &str) -> Result<Function, Failure> {
     let Some((base, tag)) = name.split_once('@') else { return Ok(client.function(name).await?) };
     let mut function = client.function(base).await?;
@@ -154,14 +156,14 @@ pub(super) async fn function(client: &Client, name: &str) -> Result<Function, Fa
 }
 
 fn front<'u>(url: Option<&'u str>, name: &str) -> Result<&'u str, Failure> {
-    // `mote` itself speaks no HTTPS to a front.
+    // `mote` cannot call a front over HTTPS.
     url.filter(|url| !url.starts_with("https:")).ok_or_else(|| {
         Failure::new("M0201", format!("the {name} front of the node is off"))
             .with_hint("call it through the node: --via admin")
     })
 }
 
-/// The equivalent command line of curl or coap-client.
+/// Returns the command line of curl or coap-client that makes the same call.
 fn equal_line(
     function: &Function,
     args: &Invoke,
@@ -194,7 +196,7 @@ fn equal_line(
     Ok(line)
 }
 
-/// An argument for a shell: unchanged when it is plain, otherwise in single quotes.
+/// Quotes an argument for a shell. A plain argument is unchanged; any other is put in single quotes.
 fn quoted(text: &str) -> String {
     let plain = !text.is_empty()
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~/:@%+=,".contains(&b));

@@ -1,4 +1,5 @@
-//! `mote key`: the keys with which callers call functions. A key is printed once, when it is made.
+//! `mote key`: manages the keys with which callers call functions. A key is printed only once, when it
+//! is made.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,7 +16,7 @@ use super::functions::is_agreed;
 use super::output::{Output, harmless, table};
 
 const DAY_MS: u64 = 86_400_000;
-/// The longest time for which a node makes a key or a token.
+/// The longest lifetime that a node gives to a key or a token.
 const LONGEST_MS: u64 = 100 * 365 * DAY_MS;
 
 pub(super) async fn run(client: &Client, verb: &KeyVerb, output: &Output) -> Result<(), Failure> {
@@ -56,7 +57,8 @@ async fn create(client: &Client, args: &KeyCreate, output: &Output) -> Result<()
     printed
 }
 
-/// Whether a key of a namespace for this name, or beginning of names, opens one of these functions.
+/// Returns whether a key opens one of these functions. The key belongs to `namespace`, and `wanted` is
+/// the name of a function or the beginning of one, followed by `*`.
 fn opens_some(wanted: &str, namespace: Option<&str>, functions: &[Function]) -> bool {
     functions.iter().any(|function| {
         let parts = function.name.split_once('.');
@@ -70,8 +72,9 @@ fn opens_some(wanted: &str, namespace: Option<&str>, functions: &[Function]) -> 
     })
 }
 
-/// Prints a key alone, so that a script can take it, and what there is to know to standard error. With
-/// `psk`, prints what a device needs for CoAP over DTLS, from which nobody can compute the key.
+/// Prints only the key to standard output, so that a script can read it. The explanation goes to
+/// standard error. With `psk`, prints what a device needs for CoAP over DTLS, from which nobody can
+/// compute the key.
 fn print(new: &NewCallerKey, psk: bool, output: &Output) -> Result<(), Failure> {
     let opens = match new.functions.as_slice() {
         [] => match of_kept(&new.name).0 {
@@ -128,7 +131,7 @@ async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
     })
 }
 
-/// When a key expires, with a mark if it has.
+/// Formats the time at which a key expires, with a mark if that time has passed.
 pub(super) fn expiry(at: Timestamp) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mark = if u128::from(at.unix_ms()) <= now.as_millis() { " (expired)" } else { "" };
@@ -146,7 +149,7 @@ async fn revoke(client: &Client, args: &KeyRevoke, output: &Output) -> Result<()
     Ok(())
 }
 
-/// The same, but not 0.
+/// Parses a duration as [`duration`] does, but refuses 0.
 pub(super) fn lifetime(flag: &str, text: &str) -> Result<u64, Failure> {
     match duration(flag, text)? {
         0 => Err(Failure::new("M0101", format!("{flag} {}: too short", harmless(text)))
@@ -155,7 +158,7 @@ pub(super) fn lifetime(flag: &str, text: &str) -> Result<u64, Failure> {
     }
 }
 
-/// Milliseconds in `30m`, `12h` or `90d`, at most 100 years.
+/// Parses a duration such as `30m`, `12h` or `90d`. Returns milliseconds, at most 100 years.
 pub(super) fn duration(flag: &str, text: &str) -> Result<u64, Failure> {
     let days = text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
     let ms = match days {

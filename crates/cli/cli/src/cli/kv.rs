@@ -1,4 +1,4 @@
-//! `mote kv`: the state that functions keep in their node.
+//! `mote kv`: reads and changes the state that functions keep on their node.
 
 use std::io::{IsTerminal, Read};
 
@@ -10,9 +10,9 @@ use super::failure::Failure;
 use super::functions::is_agreed;
 use super::output::{Output, harmless, table};
 
-/// Bytes of a value that are read; the node accepts fewer and names its limit.
+/// The most bytes of a value that are read. The node accepts fewer, and its error names the limit.
 const READ_BYTES_MAX: u64 = 1 << 20;
-/// What the names of shared namespaces begin with.
+/// The prefix of the names of shared namespaces.
 const SHARED: &str = "shared:";
 
 pub(super) async fn run(client: &Client, verb: &KvVerb, output: &Output) -> Result<(), Failure> {
@@ -62,7 +62,7 @@ pub(super) async fn run(client: &Client, verb: &KvVerb, output: &Output) -> Resu
     }
 }
 
-/// Warns if no function has this name: nobody then reads the value that was written.
+/// Warns if no function has this name, because no function then reads the written value.
 async fn warn_of_no_function(client: &Client, namespace: &str, output: &Output) {
     if namespace.starts_with(SHARED) {
         return;

@@ -1,5 +1,5 @@
-//! `mote login` and `mote logout`: the token of a node is kept in a file that only this user reads,
-//! and the node has a name in `nodes.toml`.
+//! `mote login` and `mote logout`. The token of a node is kept in a file that only this user can read,
+//! and `nodes.toml` gives the node a name.
 
 use std::fs::File;
 use std::io::IsTerminal;
@@ -20,7 +20,8 @@ use super::input;
 use super::nodes::{client_of, nodes_file, read_text, variable};
 use super::output::{Output, harmless};
 
-/// `mote login`: asks the node with the token, and keeps both only if it answers.
+/// `mote login`: sends a request to the node with the token, and keeps the token and the name only if
+/// the node accepts it.
 pub(super) async fn login(args: &Login, global: &Global, output: &Output) -> Result<(), Failure> {
     let endpoint = Endpoint::parse(&args.address, None).map_err(ClientError::from)?;
     let Endpoint::Tcp { authority, .. } = &endpoint else {
@@ -34,13 +35,13 @@ pub(super) async fn login(args: &Login, global: &Global, output: &Output) -> Res
         Some(name) => name.clone(),
         None => name_of(authority),
     };
-    // A name that begins with `-` would be a flag in other commands.
+    // Other commands would read a name that begins with `-` as a flag.
     if !is_name(&name) || name.starts_with('-') {
         let text = format!("{} cannot be the name of a node", harmless(&name));
         return Err(Failure::new("M0101", text).with_hint("use letters, digits, `-` and `_`"));
     }
     NodesFile::open()?.check_name(&name, &args.address)?;
-    // What the variables say is kept as well, so that later commands need no variables.
+    // The values of the variables are kept as well, so that later commands do not need the variables.
     let is_told = args.fingerprint.is_some() || args.ca.is_some();
     let told = |name| variable(name).filter(|_| !is_told);
     let fingerprint = args.fingerprint.clone().or_else(|| told("MOTE_FINGERPRINT"));
@@ -67,7 +68,7 @@ pub(super) async fn login(args: &Login, global: &Global, output: &Output) -> Res
         answer = client_of(&named, Some(token.clone()), true, global)?.status().await;
     }
     let status = match answer {
-        // The token is valid, but shows nothing of the node as a whole.
+        // The token is valid, but does not permit to see the state of the whole node.
         Err(ClientError::Problem(problem)) if problem.code == "M1408" => None,
         answer => Some(answer?),
     };
@@ -87,7 +88,7 @@ pub(super) async fn login(args: &Login, global: &Global, output: &Output) -> Res
     })
 }
 
-/// `mote logout`: forgets nodes and removes the tokens that `mote login` has kept.
+/// `mote logout`: removes nodes from `nodes.toml`, and the tokens that `mote login` has kept.
 pub(super) fn logout(args: &Logout, output: &Output) -> Result<(), Failure> {
     for name in &args.names {
         let file = NodesFile::open_alone()?;
@@ -116,17 +117,19 @@ pub(super) fn logout(args: &Logout, output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The file of names, as it is before a change.
+/// The file `nodes.toml`, as it is before a change.
 struct NodesFile {
     path: PathBuf,
     text: String,
     names: Names,
-    /// The folder, which is locked while the file is changed.
+    /// The folder of the file. It is locked while the file is changed, and the lock ends when this
+    /// value is dropped.
     _lock: Option<File>,
 }
 
 impl NodesFile {
-    /// Where it is. A link to the file stays one.
+    /// Returns the path of the file. If it is a link, returns the path of its target, so that the link
+    /// is kept.
     fn path() -> PathBuf {
         let (path, _) = nodes_file(&Given::from_process(Vec::new(), None));
         std::fs::canonicalize(&path).unwrap_or(path)
@@ -145,7 +148,8 @@ impl NodesFile {
         Ok(Self { path, text, names, _lock: None })
     }
 
-    /// The same, while no other `mote login` or `mote logout` changes the file. Makes its folder.
+    /// Opens the file for a change, and waits until no other `mote login` or `mote logout` changes it.
+    /// Makes the folder of the file if necessary.
     fn open_alone() -> Result<Self, Failure> {
         let path = Self::path();
         let folder = folder_of(&path);
@@ -159,12 +163,12 @@ impl NodesFile {
         Ok(Self { _lock: Some(lock), ..Self::open()? })
     }
 
-    /// Where `mote login` keeps the token of a node.
+    /// Returns the path at which `mote login` keeps the token of a node.
     fn token_path(&self, name: &str) -> PathBuf {
         self.path.with_file_name(token_name(name))
     }
 
-    /// A name stands for one node, and is not that of a group.
+    /// Fails if the name already belongs to a group or to a node at another address.
     fn check_name(&self, name: &str, address: &str) -> Result<(), Failure> {
         if self.names.is_group(name) {
             let text = format!("{name} is a group in {}", self.path.display());
@@ -191,8 +195,8 @@ impl NodesFile {
     }
 }
 
-/// Writes the token, then the name that leads to it. What others have written into the file since the
-/// command began stays.
+/// Writes the token, then the entry that refers to it. Entries that others have written since the
+/// command began are kept.
 fn keep(node: &Named, token: &str) -> Result<(), Failure> {
     let file = NodesFile::open_alone()?;
     file.check_name(&node.name, &node.address)?;
@@ -206,7 +210,7 @@ fn keep(node: &Named, token: &str) -> Result<(), Failure> {
         ca: ca.as_deref(),
     };
     let text = edit::with(&file.text, &entry).map_err(|error| file.unreadable(&error.0))?;
-    // What is written can be read again.
+    // Before writing, checks that the new text can be read again.
     Names::parse(&file.path, &text)?;
     let failed = |path: &Path, error: &std::io::Error| {
         Failure::of_file("M0102", &path.display().to_string(), error)
@@ -225,7 +229,8 @@ fn token_name(name: &str) -> String {
     format!("{name}.token")
 }
 
-/// The name of a node that was given none: its host, with `-` in place of what no name has.
+/// Derives a name for a node that was given none. The name is the node's host, with `-` in place of
+/// characters that a name cannot have.
 fn name_of(authority: &str) -> String {
     let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
     host.trim_matches(['[', ']'])
@@ -239,8 +244,8 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
         .map_err(|error| Failure::of_file("M0102", &path.display().to_string(), &error))
 }
 
-/// The token: from a file, from standard input, or from the person at the terminal, who does not see
-/// it.
+/// Reads the token from a file, from standard input, or from the user at the terminal, which does not
+/// show the token.
 async fn token(args: &Login, name: &str) -> Result<String, Failure> {
     let missing = || {
         Failure::new("M0101", format!("no token for {}", harmless(name)))
@@ -248,7 +253,7 @@ async fn token(args: &Login, name: &str) -> Result<String, Failure> {
     };
     let text = if args.token_file.is_none() && std::io::stdin().is_terminal() {
         let question = format!("Token for {}: ", harmless(&args.address));
-        // It is read on another thread, so that Ctrl-C works while the command waits for it.
+        // The token is read on another thread, so that Ctrl-C works while the command waits for it.
         let asked = tokio::task::spawn_blocking(move || rpassword::prompt_password(question));
         asked.await.map_err(std::io::Error::other).and_then(|read| read)?
     } else {
@@ -262,7 +267,8 @@ async fn token(args: &Login, name: &str) -> Result<String, Failure> {
     }
 }
 
-/// Asks whether a certificate that no authority has signed is that of the node.
+/// Asks whether a certificate that no authority has signed belongs to the node. Returns its fingerprint
+/// if the user agrees.
 async fn agreed(address: &str, seen: &str) -> Result<String, Failure> {
     let refused = || {
         let text =

@@ -10,7 +10,8 @@ use super::args::{Format, Logs};
 use super::failure::Failure;
 use super::output::{Output, escaped, harmless, yaml};
 
-/// Lines waiting to be printed; a slow terminal slows the streams down.
+/// The most lines that wait to be printed. When so many are waiting, no more are read from the nodes,
+/// so a slow terminal slows the streams down.
 const WAITING_LINES_MAX: usize = 256;
 
 pub(super) async fn run(client: &Client, args: &Logs, output: &Output) -> Result<(), Failure> {
@@ -24,8 +25,8 @@ pub(super) async fn run(client: &Client, args: &Logs, output: &Output) -> Result
     let query = LogQuery {
         follow: args.follow,
         since: args.since.clone(),
-        // Without --follow, the last lines are those of all functions together, counted after
-        // --grep.
+        // Without --follow, --tail counts the lines of all functions together, after --grep has been
+        // applied. The node cannot do that.
         tail: args.tail.filter(|_| args.follow),
         invocation: args.invocation.clone(),
     };
@@ -38,7 +39,7 @@ pub(super) async fn run(client: &Client, args: &Logs, output: &Output) -> Result
     let wanted =
         |line: &LogLine| args.grep.as_ref().is_none_or(|text| line.message.contains(text.as_str()));
     if !args.follow {
-        // The lines of all functions are merged by time.
+        // The lines of all functions are merged in the order of their times.
         let mut lines = Vec::new();
         for name in &names {
             let mut stream = client.logs(name, &query).await?;

@@ -1,4 +1,4 @@
-//! `mote mqtt`: the users of the node's own broker.
+//! `mote mqtt`: manages the users of the node's own broker.
 
 use mote_api::client::Client;
 use mote_api::mqtt::MqttUserRequest;
@@ -18,7 +18,7 @@ pub(super) async fn run(client: &Client, verb: &MqttVerb, output: &Output) -> Re
             Ok(())
         }
         MqttUsersVerb::Add { name, read, write } => {
-            // The line end that an editor or `echo` adds is not part of a password.
+            // An editor or `echo` adds a line end, which is not part of the password.
             let password = input::read(None, || no_password(name)).await?;
             let password = password.trim_end_matches(['\r', '\n']).to_owned();
             if password.is_empty() {

@@ -1,4 +1,4 @@
-//! `mote namespace`: the namespaces of a node and their limits.
+//! `mote namespace`: manages the namespaces of a node and their limits.
 
 use mote_api::client::Client;
 use mote_api::namespaces::{Namespace, NamespaceRequest, Quotas};
@@ -9,9 +9,9 @@ use super::failure::Failure;
 use super::functions::is_agreed;
 use super::output::{Output, harmless, table};
 
-/// Largest rate that a node counts, in calls in a second.
+/// The largest rate that a node can enforce, in calls per second.
 const RATE_MAX: u64 = 1_000_000;
-/// Most processors that can be written, in thousandths.
+/// The largest processor limit that the command accepts, in thousandths of a processor.
 const CPU_MILLIS_MAX: f64 = 1e9;
 
 pub(super) async fn run(
@@ -64,7 +64,7 @@ async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
     })
 }
 
-/// What namespaces use, and after a slash what they may use.
+/// Formats what namespaces use and, after a slash, what they may use.
 fn shown(all: &[Namespace]) -> String {
     let of = |used: String, most: Option<String>| match most {
         Some(most) => format!("{used}/{most}"),
@@ -92,12 +92,12 @@ fn shown(all: &[Namespace]) -> String {
     )
 }
 
-/// Processors, with as many digits as necessary.
+/// Formats a number of processors with as many digits as necessary.
 fn cpu_text(millis: u64) -> String {
     (millis as f64 / 1_000.0).to_string()
 }
 
-/// The limits after a change; those that are not named stay.
+/// Returns the limits after a change. Limits that the command does not name are kept.
 fn changed(now: Quotas, limits: &Limits) -> Result<Quotas, Failure> {
     let number = |text: &str| text.parse().ok();
     let size = |text: &str| parse_size(text).ok();

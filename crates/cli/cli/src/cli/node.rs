@@ -9,8 +9,8 @@ use super::args::Global;
 use super::failure::Failure;
 use super::output::{Mark, Output, harmless, table};
 
-/// `mote doctor`: the node's report about its machine. If no node runs, a report of what this
-/// machine would offer to a node started by this user.
+/// `mote doctor`: shows the node's report about its machine. If no node runs, shows what this machine
+/// would offer to a node that this user starts.
 pub(super) async fn doctor(
     client: &Client,
     global: &Global,
@@ -20,7 +20,8 @@ pub(super) async fn doctor(
     let report = match client.doctor().await {
         Err(ClientError::Unreachable { .. }) if !named => {
             output.say("no node is running; this is what the machine supports");
-            // `mote up` and `mote config show` report a configuration that cannot be read.
+            // An unreadable configuration is ignored here, because `mote up` and `mote config show`
+            // report it.
             let loaded = Loaded::load(&Given::from_process(Vec::new(), None));
             let uid_base =
                 loaded.map_or(mote_node::UID_BASE_DEFAULT, |loaded| loaded.config.uid_base);

@@ -1,4 +1,4 @@
-//! The nodes that `--node` and `MOTE_NODE` name, and `mote nodes`.
+//! Finds the nodes that `--node` and `MOTE_NODE` name, and implements `mote nodes`.
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -19,11 +19,11 @@ use super::args::Global;
 use super::failure::Failure;
 use super::output::{Output, harmless, table};
 
-/// Bytes of a file with names of nodes, or a token, that are read.
+/// The most bytes that are read of a token's file or of the file with names of nodes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The nodes that flags and environment name: `--node`, `MOTE_NODE`, `MOTE_SOCKET`, or this user's
-/// own node.
+/// Returns the nodes that `--node`, `MOTE_NODE` or `MOTE_SOCKET` names, or otherwise this user's own
+/// node.
 pub(super) fn chosen(global: &Global) -> Result<Vec<Node>, Failure> {
     let given = Given::from_process(Vec::new(), None);
     let named = global.node.clone().or_else(|| std::env::var("MOTE_NODE").ok());
@@ -47,7 +47,7 @@ pub(super) fn chosen(global: &Global) -> Result<Vec<Node>, Failure> {
     connect(&all, global)
 }
 
-/// The only node that flags and environment name.
+/// Returns the node that flags and environment name. Fails if they name several.
 pub(super) fn only(global: &Global) -> Result<Node, Failure> {
     let all = chosen(global)?;
     match <[Node; 1]>::try_from(all) {
@@ -61,12 +61,13 @@ pub(super) fn only(global: &Global) -> Result<Node, Failure> {
     }
 }
 
-/// The file with the names of nodes, and whether it must exist.
+/// Returns the path of the file with the names of nodes, and whether the file must exist.
 pub(super) fn nodes_file(given: &Given) -> (PathBuf, bool) {
     given.file_of_user("MOTE_NODES", FILE_NAME)
 }
 
-/// Reads the file of names; without one there are none.
+/// Reads the file with the names of nodes. If the file does not exist and need not exist, there are no
+/// names.
 fn read(given: &Given) -> Result<Names, Failure> {
     let (path, required) = nodes_file(given);
     let shown = path.display().to_string();
@@ -79,7 +80,7 @@ fn read(given: &Given) -> Result<Names, Failure> {
     }
 }
 
-/// The text of a file with names or a token.
+/// Reads the text of a file with names or a token.
 pub(super) fn read_text(path: &Path) -> std::io::Result<String> {
     use std::io::Read;
     let mut text = String::new();
@@ -87,7 +88,8 @@ pub(super) fn read_text(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Clients of these nodes, each with its own token. With several nodes, each token must be known.
+/// Returns clients of these nodes, each with its own token. If there are several nodes, the token of
+/// each must be known.
 fn connect(all: &[Named], global: &Global) -> Result<Vec<Node>, Failure> {
     let is_only = all.len() == 1;
     for name in ["MOTE_TOKEN", "MOTE_FINGERPRINT"] {
@@ -113,10 +115,10 @@ fn connect(all: &[Named], global: &Global) -> Result<Vec<Node>, Failure> {
     all.iter().map(node).collect()
 }
 
-/// The client of a node.
+/// Returns the client of a node.
 fn connect_one(node: &Named, global: &Global, is_only: bool) -> Result<Node, Failure> {
-    // A variable that somebody has set for this command takes precedence over a file, as with other
-    // command lines. A token belongs to one node and must not be sent to others.
+    // As in other programs, a variable that the user has set takes precedence over a file. The variable
+    // counts only if the command names one node, because a token must not be sent to other nodes.
     let token = match (variable("MOTE_TOKEN").filter(|_| is_only), &node.token_file) {
         (Some(token), _) => Some(token),
         (None, Some(path)) => Some(token(&node.name, path, global)?),
@@ -126,7 +128,8 @@ fn connect_one(node: &Named, global: &Global, is_only: bool) -> Result<Node, Fai
     Ok(Node { name: node.name.clone(), client })
 }
 
-/// The client of a node with this token, which trusts the certificate that the node should have.
+/// Returns a client of a node that sends this token and trusts only the certificate that the node
+/// should have.
 pub(super) fn client_of(
     node: &Named,
     token: Option<String>,
@@ -147,20 +150,21 @@ pub(super) fn client_of(
     Ok(client)
 }
 
-/// Whether somebody has said which certificate of a node to trust.
+/// Returns whether the user has said which certificate of a node to trust.
 fn is_told_what_to_trust(node: &Named) -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let told = node.fingerprint.is_some() || node.ca.is_some();
     told || is_set("MOTE_FINGERPRINT") || is_set("MOTE_CA")
 }
 
-/// The value of a variable that is set and not empty.
+/// Returns the value of a variable, if it is set and not empty.
 pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// TLS with what is trusted of a node: `MOTE_FINGERPRINT`, which is for one node, then what
-/// `nodes.toml` says, `MOTE_CA`, and the authorities of the machine.
+/// Prepares TLS with the certificates that are trusted for a node. The first of these that is set
+/// applies: `MOTE_FINGERPRINT` (only if the command names one node), the entry in `nodes.toml`,
+/// `MOTE_CA`, and the authorities of the machine.
 fn secure(node: &Named, is_only: bool) -> Result<Tls, Failure> {
     let given = variable("MOTE_FINGERPRINT").filter(|_| is_only);
     let trust = match (given.or_else(|| node.fingerprint.clone()), &node.ca) {
@@ -219,16 +223,16 @@ fn client(endpoint: Endpoint, global: &Global) -> Client {
     }
 }
 
-/// The namespace of names that are written without one.
+/// Returns the namespace of names that are written without one.
 pub(super) fn namespace(global: &Global) -> Option<String> {
     global.namespace.clone().or_else(|| variable("MOTE_NAMESPACE")).filter(|name| !name.is_empty())
 }
 
-/// `mote nodes`: the state of the nodes that `--node` names, or of all in the file.
+/// `mote nodes`: shows the state of the nodes that `--node` names, or of all nodes in the file.
 pub(super) async fn list(global: &Global, output: &Output) -> Result<(), Failure> {
     let given = Given::from_process(Vec::new(), None);
     let is_named = global.node.is_some() || std::env::var_os("MOTE_NODE").is_some();
-    // What is wrong with one node of the file does not hide the others.
+    // A mistake in the entry of one node must not hide the other nodes.
     let mut unusable: Vec<(Named, Failure)> = Vec::new();
     let mut nodes = Vec::new();
     if is_named {
@@ -303,8 +307,8 @@ fn up(status: &NodeStatus) -> Vec<String> {
     ]
 }
 
-/// Asks all nodes for their state before anything is changed. Reports every node that does not
-/// answer, and warns if versions differ.
+/// Asks all nodes for their state before anything is changed. Reports every node that does not answer,
+/// and warns if the nodes have different versions.
 pub(super) async fn all_answer(nodes: &[Node], output: &Output) -> Result<(), Failure> {
     let answers = ask_all(nodes, |client| async move { client.status().await }).await;
     let mut versions: Vec<(String, Vec<&str>)> = Vec::new();

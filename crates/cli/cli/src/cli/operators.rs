@@ -1,4 +1,4 @@
-//! `mote token` and `mote audit`: who may manage a node over the network, and what they did.
+//! `mote token` and `mote audit`: who may manage a node over the network, and what was changed.
 
 use mote_api::client::Client;
 use mote_api::operators::OperatorTokenRequest;
@@ -23,8 +23,8 @@ pub(super) async fn run(
     }
 }
 
-/// Prints the token alone, so that a script can take it, and what there is to know to standard
-/// error.
+/// Prints only the token to standard output, so that a script can read it. The explanation goes to
+/// standard error.
 async fn create(
     client: &Client,
     args: &TokenCreate,

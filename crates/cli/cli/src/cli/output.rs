@@ -1,4 +1,4 @@
-//! Prints results and messages: formats, tables, colour.
+//! Prints results and messages in the chosen format and colour.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -20,7 +20,7 @@ pub(super) struct Output {
     quiet: bool,
     pub(super) verbose: bool,
     color: bool,
-    /// Whether the terminal can show more than ASCII.
+    /// Whether the terminal can show characters other than ASCII.
     unicode: bool,
 }
 
@@ -41,8 +41,8 @@ impl Output {
         Self { format: global.output, quiet: global.quiet, verbose: global.verbose, color, unicode }
     }
 
-    /// The mark in front of a check or a step: coloured if colours are enabled, ASCII if the locale
-    /// has no other characters.
+    /// Returns the mark in front of a check or a step. It is coloured if colours are enabled, and ASCII
+    /// if the locale has no other characters.
     pub(super) fn mark(&self, mark: Mark) -> String {
         let (color, unicode, ascii) = match mark {
             Mark::Done => ("32", "\u{2713}", "ok"),
@@ -52,8 +52,8 @@ impl Output {
         self.painted(color, if self.unicode { unicode } else { ascii })
     }
 
-    /// Prints a result in the chosen format. `table` is for people; `names` are the names of its
-    /// objects.
+    /// Prints a result in the chosen format. `table` makes the format for people, and `names` are the
+    /// names of the result's objects.
     pub(super) fn result<T: Serialize>(
         &self,
         value: &T,
@@ -75,7 +75,7 @@ impl Output {
         self.print(text.as_bytes())
     }
 
-    /// Prints several results; with `jsonl`, one per line.
+    /// Prints several results. In the format `jsonl`, each result is on one line.
     pub(super) fn results<T: Serialize, W: Serialize>(
         &self,
         whole: &W,
@@ -100,17 +100,17 @@ impl Output {
         Ok(())
     }
 
-    /// Whether progress messages are enabled.
+    /// Returns whether progress messages are enabled.
     pub(super) fn is_talkative(&self) -> bool {
         !self.quiet
     }
 
-    /// Prints a message. Text that it quotes cannot control the terminal.
+    /// Prints a message. Text that the message quotes cannot control the terminal.
     pub(super) fn say(&self, text: &str) {
         self.talk(&harmless(text));
     }
 
-    /// Prints a line that may contain our own colours.
+    /// Prints a line that may contain `mote`'s own colours.
     fn talk(&self, text: &str) {
         if !self.quiet {
             let _ = writeln!(io::stderr(), "{text}");
@@ -132,11 +132,11 @@ impl Output {
         self.talk(&format!("{word}: {}", harmless(text)));
     }
 
-    /// Prints an error; no option suppresses errors.
+    /// Prints an error, whatever the options are.
     pub(super) fn failure(&self, failure: &Failure) {
         for mistake in &failure.mistakes {
             let head = self.painted("31", &format!("error[{}]", mistake.code));
-            // An error may quote text of a function, a file or a node.
+            // The error may quote text from a function, a file or a node, so it is made harmless.
             let mut text = format!("{head}: {}\n", harmless_lines(&mistake.text, 4));
             if let Some(hint) = &mistake.hint {
                 text.push_str(&format!("  {}\n", harmless_lines(hint, 2)));
@@ -166,8 +166,8 @@ pub(super) enum Mark {
     Fail,
 }
 
-/// Whether the locale's character set is UTF-8. The first of `LC_ALL`, `LC_CTYPE` and `LANG` that
-/// is set decides (POSIX, 8.2). If none is set, the system's default is assumed to be UTF-8.
+/// Returns whether the locale's character set is UTF-8. The first of `LC_ALL`, `LC_CTYPE` and `LANG`
+/// that is set decides (POSIX, 8.2). If none is set, the system's default is assumed to be UTF-8.
 fn is_utf8_locale(variable: impl Fn(&str) -> Option<String>) -> bool {
     let set = |name: &&str| variable(name).filter(|value| !value.is_empty());
     let Some(locale) = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set) else { return true };
@@ -175,8 +175,8 @@ fn is_utf8_locale(variable: impl Fn(&str) -> Option<String>) -> bool {
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// [`harmless`] for a text of several lines. Lines after the first one begin in the column `indent` or
-/// later, so that a quoted text cannot have a line that looks like one of ours.
+/// Applies [`harmless`] to a text of several lines. Every line after the first is indented by at least
+/// `indent` columns, so that quoted text cannot imitate a line of `mote`.
 fn harmless_lines(text: &str, indent: usize) -> String {
     let mut lines = text.lines();
     let mut all = harmless(lines.next().unwrap_or_default());
@@ -190,8 +190,8 @@ fn harmless_lines(text: &str, indent: usize) -> String {
     all
 }
 
-/// JSON in which characters that control the terminal are escaped. JSON itself requires this only
-/// for those below U+0020. None of the others can occur outside strings.
+/// Escapes the characters in JSON that could control the terminal. JSON itself requires this only for
+/// characters below U+0020. The other characters can occur only inside strings.
 pub(super) fn escaped(json: &str) -> String {
     let steers = |c: char| (c.is_control() && c >= '\x7f') || is_bidirectional_control(c);
     if !json.contains(steers) {
@@ -201,8 +201,8 @@ pub(super) fn escaped(json: &str) -> String {
     json.chars().map(escape).collect()
 }
 
-/// A value as YAML. YAML has no escapes outside of quotes, so text with characters that control the
-/// terminal is written as JSON, which is YAML too.
+/// Formats a value as YAML. YAML without quotes has no escapes, so text with characters that could
+/// control the terminal is written as JSON, which is also valid YAML.
 pub(super) fn yaml(value: &impl Serialize) -> Result<String, Box<dyn std::error::Error>> {
     let text = yaml_serde::to_string(value)?;
     if text.lines().all(|line| harmless(line) == line) {

@@ -1,5 +1,5 @@
-//! `mote cluster`, which another program carries out: only the images of a cluster carry the client of
-//! Kubernetes.
+//! `mote cluster`, which the program `mote-cluster` carries out. It is a separate program so that only
+//! the images of a cluster contain the client of Kubernetes.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use super::failure::Failure;
 
 const CLUSTER: &str = "mote-cluster";
 
-/// Becomes `mote-cluster`. Returns only if it cannot be executed.
+/// Replaces this process with `mote-cluster`. Returns only if `mote-cluster` cannot be executed.
 pub(super) fn cluster(arguments: &[OsString]) -> Result<(), Failure> {
     let beside = env::current_exe().map(|own| own.with_file_name(CLUSTER));
     let program = beside.unwrap_or_else(|_| PathBuf::from(CLUSTER));

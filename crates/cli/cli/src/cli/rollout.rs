@@ -8,7 +8,7 @@ use super::args::Traffic;
 use super::failure::Failure;
 use super::output::{Output, harmless, table};
 
-/// Letters of a code's hash that are printed; enough to distinguish two deploys.
+/// How many letters of a code's hash are printed. They are enough to distinguish two deploys.
 const CODE_LETTERS: usize = 12;
 
 pub(super) async fn revisions(client: &Client, name: &str, output: &Output) -> Result<(), Failure> {
@@ -74,7 +74,7 @@ fn show(
     output.result(result, &[&result.function], || headline(result) + &shares(&result.traffic))
 }
 
-/// The traffic split as a table.
+/// Formats the traffic split as a table.
 fn shares(shares: &[TrafficShare]) -> String {
     let row = |share: &TrafficShare| {
         let tag = share.tag.clone().unwrap_or_else(|| "-".to_owned());
@@ -83,7 +83,7 @@ fn shares(shares: &[TrafficShare]) -> String {
     table(&["REV", "TRAFFIC", "TAG"], &shares.iter().map(row).collect::<Vec<_>>())
 }
 
-/// A share as an argument: `3=90`, `4:next=10`, `4:next`, `4:`.
+/// Parses a share from an argument: `3=90`, `4:next=10`, `4:next` or `4:`.
 fn edit(text: &str) -> Result<TrafficEdit, Failure> {
     let shown: String = text.chars().take(64).flat_map(char::escape_debug).collect();
     let bad = |what: &str| {
@@ -112,7 +112,7 @@ fn edit(text: &str) -> Result<TrafficEdit, Failure> {
     })
 }
 
-/// A revision's number, with or without its `@`.
+/// Parses the number of a revision, with or without `@` in front.
 pub(super) fn number(text: &str) -> Result<u64, Failure> {
     let digits = text.strip_prefix('@').unwrap_or(text);
     digits.parse().ok().filter(|number| *number > 0).ok_or_else(|| {

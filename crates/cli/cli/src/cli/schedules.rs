@@ -6,7 +6,7 @@ use mote_api::types::{Schedule, ScheduleOutcome, ScheduleRun};
 use super::failure::Failure;
 use super::output::{Output, table};
 
-/// Lists the schedules of one function, or of all.
+/// Lists the schedules of one function or of all functions.
 pub(super) async fn run(
     client: &Client,
     name: Option<&str>,
@@ -14,7 +14,7 @@ pub(super) async fn run(
 ) -> Result<(), Failure> {
     let mut list = client.schedules().await?;
     if let Some(name) = name {
-        // A function without schedules is not the same as no function.
+        // The list is also empty if the function does not exist, which is an error.
         client.function(name).await?;
         list.schedules.retain(|schedule| schedule.function == name);
     }
@@ -45,7 +45,7 @@ fn row(schedule: &Schedule) -> Vec<String> {
     ]
 }
 
-/// What became of a run, in words.
+/// Describes the outcome of a run in words.
 fn result(run: &ScheduleRun) -> String {
     match run.outcome {
         ScheduleOutcome::Accepted => {
@@ -60,7 +60,7 @@ fn result(run: &ScheduleRun) -> String {
     }
 }
 
-/// A schedule in one line of `mote describe`.
+/// Formats a schedule as one line of `mote describe`.
 pub(super) fn line(schedule: &Schedule) -> String {
     let zone = schedule.timezone.as_ref().map(|zone| format!(" {zone}")).unwrap_or_default();
     let next = schedule.next.map_or_else(|| "never".to_owned(), |next| next.to_string());

@@ -1,5 +1,5 @@
-//! `mote secret`. A value is read from standard input or a file, never from an argument, which
-//! every user of a machine can see, and is never printed.
+//! `mote secret`. A value is read from standard input or a file and is never printed. It is never an
+//! argument, because every user of a machine can see the arguments of processes.
 
 use mote_api::client::Client;
 use mote_spec::name::of_kept;
@@ -25,7 +25,7 @@ pub(super) async fn run(
 pub(super) async fn value(args: &SecretSet) -> Result<String, Failure> {
     let mut value = input::read(args.file.as_deref(), || no_value(&args.name)).await?;
     if !args.exact {
-        // The line end that an editor or `echo` adds is rarely part of the value.
+        // An editor or `echo` adds a line end, which is rarely part of the value.
         let end = value.strip_suffix('\n').map(|text| text.strip_suffix('\r').unwrap_or(text));
         value.truncate(end.map_or(value.len(), str::len));
     }

@@ -1,4 +1,4 @@
-//! `mote simulate`: compares policies against a virtual clock. Needs no node.
+//! `mote simulate`: compares policies against a virtual clock. It needs no node.
 //!
 //! [`choice`] reads the scenarios and policies; `mote-lab` compares and draws the results.
 
@@ -27,7 +27,8 @@ pub(super) fn run(args: &Simulate, mut output: Output) -> Result<(), Failure> {
     let settings = Settings::of(args)?;
     let policies = choice::policies(&args.policy)?;
     let choices = choice::choices(&args.scenarios)?;
-    // All arguments are checked before the first scenario, which may run for seconds.
+    // All arguments are checked before the first scenario is simulated, because a scenario may run for
+    // seconds.
     for choice in &choices {
         choice.scenario(Policy::Auto, &settings)?;
     }
@@ -59,7 +60,7 @@ pub(super) fn run(args: &Simulate, mut output: Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Simulates one scenario under every policy, with one thread each, because the runs do not depend
+/// Simulates one scenario under every policy. Each policy has a thread, because the runs do not depend
 /// on each other.
 fn compare(
     choice: &Choice,
@@ -118,15 +119,15 @@ fn list(output: &Output) -> Result<(), Failure> {
     })
 }
 
-/// A file for a result. It is opened before the simulation, so that a wrong path is reported at
-/// once, and emptied after it, so that an interrupted run leaves the old content.
+/// A file for a result. It is opened before the simulation, so that a wrong path is reported at once.
+/// It is emptied after the simulation, so that an interrupted run keeps the old content.
 struct Target {
     path: PathBuf,
     file: File,
 }
 
 impl Target {
-    /// Opens the file; refuses to overwrite one of the traces.
+    /// Opens the file. Refuses to overwrite one of the traces.
     fn open(path: &Path, scenarios: &[String]) -> Result<Self, Failure> {
         let place = path.canonicalize().ok();
         let is_trace = |name: &String| Path::new(name).canonicalize().ok() == place;
@@ -144,7 +145,8 @@ impl Target {
     }
 
     fn write(mut self, text: &str, output: &Output) -> Result<(), Failure> {
-        // A file that is not a regular one, such as /dev/stdout, has no length to set.
+        // A file such as /dev/stdout is not a regular file and has no length to set, so an error is
+        // ignored.
         let _ = self.file.set_len(0);
         self.file
             .write_all(text.as_bytes())

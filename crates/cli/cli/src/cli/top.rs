@@ -1,7 +1,7 @@
-//! `mote top`: shows the current state of the node, redrawn every second.
+//! `mote top`: shows the current state of the node and redraws it every second.
 //!
-//! It prints plain lines on the terminal's alternate screen and needs no further library. All
-//! values come from the management API; rates are differences of two answers.
+//! The verb prints plain lines on the terminal's alternate screen and needs no further library. All
+//! values come from the management API. A rate is the difference of two answers.
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -17,11 +17,11 @@ use super::args::{Format, Top};
 use super::failure::Failure;
 use super::output::{Narrow, Output, table_narrowed};
 
-/// Time between two requests.
+/// The time between two requests.
 const PACE: Duration = Duration::from_secs(1);
 
-/// Columns of the functions, and the columns that a narrow terminal leaves out, in that order. The
-/// table of instances also shows the reasons of changes.
+/// The columns of the table of functions, and the order in which a narrow terminal shortens them. The
+/// last change is cut early, because the table of instances also shows the reasons for changes.
 const FUNCTIONS_HEAD: [&str; 12] = [
     "NAME",
     "READY",
@@ -45,13 +45,13 @@ const FUNCTIONS_NARROW: [Narrow; 7] = [
     Narrow::Drop(10),
     Narrow::Cut(0),
 ];
-/// The same for the instances.
+/// The columns of the table of instances, and the order in which a narrow terminal shortens them.
 const INSTANCES_HEAD: [&str; 8] =
     ["NAME", "INSTANCE", "STATE", "AGE", "RUNNING", "SERVED", "MEMORY", "WHY"];
 const INSTANCES_NARROW: [Narrow; 5] =
     [Narrow::Cut(7), Narrow::Drop(5), Narrow::Drop(6), Narrow::Drop(4), Narrow::Drop(3)];
 
-/// One answer, with rates since the one before.
+/// One answer of the node, with rates since the previous answer.
 #[derive(Debug, Serialize)]
 struct View {
     node: NodeStatus,
@@ -60,13 +60,13 @@ struct View {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    /// Invocations that ended per second since the last answer.
+    /// How many invocations ended per second since the previous answer.
     rate_per_s: f64,
     #[serde(flatten)]
     function: Function,
 }
 
-/// Requests the state from the node, and keeps the values that rates need.
+/// Requests the state from the node, and keeps the values that are needed to compute rates.
 struct Looker<'a> {
     client: &'a Client,
     name: Option<String>,
@@ -177,7 +177,7 @@ fn function_row(row: &Row) -> Vec<String> {
     ]
 }
 
-/// The reason for the last start or stop, and the time since then.
+/// Returns the reason for the last start or stop, and the time since then.
 fn last_change(function: &Function) -> String {
     let started = function.instances.iter().map(|i| (i.started_at, "started", &i.reason));
     let stopped = function.stops.iter().map(|stop| (stop.time, "stopped", &stop.reason));

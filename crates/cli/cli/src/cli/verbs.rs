@@ -1,4 +1,5 @@
-//! The verbs: which of them need a node, how many nodes they address, and what Ctrl-C ends.
+//! Runs the verbs. Decides which verbs need a node, how many nodes a verb addresses, and what Ctrl-C
+//! ends.
 
 use std::process::ExitCode;
 
@@ -50,8 +51,8 @@ pub fn run() -> ExitCode {
     ended(result, &output)
 }
 
-/// Verbs that send requests to nodes. Ctrl-C ends those for one node at once; a change of several
-/// nodes ends itself, to tell what is true of each node.
+/// Runs a verb that sends requests to nodes. Ctrl-C ends a verb for one node at once. A change on
+/// several nodes handles Ctrl-C itself, because it must report the state of each node.
 fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure> {
     let all = match verb {
         _ if takes_several(&verb) => nodes::chosen(global)?,
@@ -109,7 +110,7 @@ fn ask_nodes(verb: Verb, global: &Global, output: &Output) -> Result<(), Failure
     })
 }
 
-/// Runs the work of a command, which Ctrl-C ends at once.
+/// Runs the work of a command. Ctrl-C ends the work at once.
 fn attended(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = runtime()?;
     let result = runtime.block_on(async {
@@ -118,12 +119,12 @@ fn attended(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failu
             _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
         }
     });
-    // A thread that still waits for standard input must not delay the end of the command.
+    // A thread that is still waiting for standard input must not delay the end of the command.
     runtime.shutdown_background();
     result
 }
 
-/// Whether a verb can address several nodes.
+/// Returns whether a verb can address several nodes.
 fn takes_several(verb: &Verb) -> bool {
     matches!(
         verb,
@@ -136,20 +137,21 @@ fn takes_several(verb: &Verb) -> bool {
     )
 }
 
-/// Whether a change of a single node is a change of several, of which there is one.
+/// Returns whether a change of one node is treated like a change of several nodes. `--on-failure
+/// rollback` requires that.
 fn is_change_of_several(verb: &Verb) -> bool {
     matches!(verb, Verb::Deploy(args) if args.on_failure == OnFailure::Rollback)
 }
 
-/// The runtime of a command.
+/// Starts the async runtime of a command.
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build();
     runtime.map_err(|error| Failure::new("M0103", format!("cannot start: {error}")))
 }
 
-/// Suggests the verb that differs least from the word that was written. clap compares words by their
-/// first letters, and so suggests `simulate` for `lsit`.
+/// Suggests the verb that differs least from the word that the user wrote. clap compares words by their
+/// first letters and would suggest `simulate` for `lsit`.
 fn suggest_verb(error: &mut clap::Error) {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
         return;
@@ -162,7 +164,7 @@ fn suggest_verb(error: &mut clap::Error) {
     }
 }
 
-/// The message of clap, with our error code in front.
+/// Prints clap's message with `mote`'s error code in front.
 fn usage(mut error: clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let _ = error.print();

@@ -1,32 +1,33 @@
-//! The parts of a function's image: its `Containerfile`, and what `serve.py` reads.
+//! Writes the parts of a function's image: its `Containerfile`, and the description that `serve.py`
+//! reads.
 
 use mote_spec::{FunctionSpec, Platform, Runtime};
 use serde_json::{Value, json};
 
-/// The port on which each image answers.
+/// The port on which every image answers.
 pub const PORT: u16 = 8080;
-/// The port of a program that is a server and whose manifest names none.
+/// The port of a program that is a server, if its manifest names none.
 const SERVER_PORT: u16 = 8081;
-/// The user of the container: no user of the base image.
+/// The user id of the container. No user of the base image has this id.
 pub const USER: u32 = 65_532;
-/// Name of the archive with the function's files in the build context.
+/// The name of the archive in the build context that contains the function's files.
 pub const ARCHIVE: &str = "function.tar";
 
 const PYTHON: &str = "docker.io/library/python:3.13-slim";
 const NODE: &str = "docker.io/library/node:22-slim";
 const OTHER: &str = "docker.io/library/debian:stable-slim";
 
-/// What the code of a function needs besides itself.
+/// The files next to the code that name packages to install.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// It has a `requirements.txt`.
+    /// The code has a `requirements.txt`.
     pub requirements: bool,
     pub package_json: bool,
-    /// It has a `package-lock.json`.
+    /// The code has a `package-lock.json`.
     pub package_lock: bool,
 }
 
-/// Whether a file of the shims belongs into the image of this function.
+/// Returns whether the image of this function needs a file of the shims.
 pub fn has_shim(spec: &FunctionSpec, path: &str) -> bool {
     let folder = match spec.runtime {
         Runtime::Python => "python/",
@@ -38,8 +39,8 @@ pub fn has_shim(spec: &FunctionSpec, path: &str) -> bool {
         || (path.starts_with(folder) && (!is_adapter || spec.compat.is_some()))
 }
 
-/// The text of the `Containerfile`. Its context has [`ARCHIVE`], `function.json` and the folder
-/// `server` with the shims.
+/// Returns the text of the `Containerfile`. Its build context must contain [`ARCHIVE`], `function.json`
+/// and the folder `server` with the shims.
 pub fn containerfile(spec: &FunctionSpec, needs: Needs) -> String {
     let name = spec.name.as_str();
     let base = match spec.runtime {
@@ -92,7 +93,7 @@ pub fn description(spec: &FunctionSpec, needs: Needs) -> Value {
         "runtime": spec.runtime.as_str(),
         "entry": spec.entry,
         "folder": "/function",
-        // Without a limit the shim decides by the shape of the function.
+        // If the manifest sets no limit, the shim decides by the form of the function.
         "concurrency": spec.limits.concurrency,
         "queue": spec.scale.queue,
         "timeout_ms": limits.timeout_ms,
@@ -111,7 +112,7 @@ pub fn description(spec: &FunctionSpec, needs: Needs) -> Value {
         _ => value["command"] = json!(spec.command),
     }
     if spec.runtime == Runtime::Server {
-        // The port of the container itself is taken.
+        // `serve.py` already listens on the port of the container, so the program needs another.
         let port = spec.port.filter(|port| *port != PORT).unwrap_or(SERVER_PORT);
         value["port"] = port.into();
     }

@@ -1,9 +1,10 @@
-//! Functions for people who leave: plain Kubernetes objects, and images in which the unchanged
-//! function answers over HTTP without `mote`.
+//! Exports functions for users who stop using `mote`: plain Kubernetes objects, and images in which the
+//! unchanged function answers over HTTP without `mote`.
 //!
-//! Everything here is pure: a spec in, texts out. It does not know how a project is read and writes
-//! no files. [`objects`] has the Kubernetes objects, [`image`] the parts of an image; both add to the
-//! list of what cannot be carried over, which is as important as the rest.
+//! Everything here is pure: it turns a spec into texts. This module does not know how a project is
+//! read, and writes no files. [`objects`] makes the Kubernetes objects, and [`image`] makes the parts
+//! of an image. Both add to the list of settings that cannot be carried over, which is as important as
+//! the exported files.
 
 pub mod image;
 pub mod objects;
@@ -12,7 +13,7 @@ mod times;
 use mote_spec::policy::Balance;
 use mote_spec::{Access, FunctionSpec, Protocol, Runtime};
 
-/// The reason for which a function cannot be exported at all.
+/// Returns the reason why a function cannot be exported at all, if there is one.
 pub fn refusal(spec: &FunctionSpec) -> Option<String> {
     if spec.name.namespace().is_some() {
         let text = "the name of a Service has no dot; leave the namespace out of the name, and use \
@@ -37,7 +38,7 @@ pub fn refusal(spec: &FunctionSpec) -> Option<String> {
     }
 }
 
-/// What of a function has no counterpart in the objects and the image, in words.
+/// Describes the settings of a function that have no counterpart in the objects and the image.
 pub fn lost(spec: &FunctionSpec) -> Vec<String> {
     let mut all = Vec::new();
     let mut add = |is_lost: bool, text: &str| {

@@ -1,4 +1,4 @@
-//! The Kubernetes objects of a function: plain ones, which every cluster knows.
+//! The Kubernetes objects of a function. They are plain objects, which every cluster knows.
 
 use std::collections::BTreeSet;
 
@@ -8,33 +8,35 @@ use serde_json::{Value, json};
 use crate::export::image::{PORT, USER};
 use crate::export::times::cron;
 
-/// The Secret that has a key for each secret of the functions.
+/// The name of the Secret. It has a key for each secret of the functions.
 pub const SECRET: &str = "function-secrets";
-/// Most replicas of a function that may have an instance per core.
+/// The most replicas of a function whose manifest permits one instance per core.
 const REPLICAS_MAX: u32 = 10;
-/// Memory of `serve.py`, which is in the same container.
+/// The memory of `serve.py`, which runs in the same container.
 const SERVER_BYTES: u64 = 32 << 20;
-/// CPU that is reserved unless the manifest limits it; an HPA needs a figure.
+/// The processor time that is reserved if the manifest sets no limit. An HPA needs a figure.
 const CPU_MILLIS: u32 = 100;
-/// Longest name of a CronJob, less its number.
+/// The longest name of a CronJob, without the number at its end.
 const CRON_NAME_MAX: usize = 48;
-/// Seconds after which a missed time of `missed = "skip"` does not run any more.
+/// With `missed = "skip"`, a run that is late by more than this many seconds is left out.
 const LATE_SECONDS: u64 = 30;
-/// Seconds that a container goes on serving after SIGTERM, and those to end in.
+/// How many seconds longer than the deadline of an invocation a container may run after SIGTERM. In the
+/// first of these seconds, it goes on serving new requests.
 const LEAVING_SECONDS: u64 = 10;
 
-/// How the objects are made.
+/// Options for making the objects.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// What stands in front of the names of images, e.g. `registry.local/shop`.
+    /// The prefix of the names of images, such as `registry.local/shop`.
     pub registry: Option<String>,
     /// The version of the images.
     pub tag: String,
-    /// The namespace, or that of the user.
+    /// The namespace of the objects. If it is absent, kubectl uses the user's own.
     pub namespace: Option<String>,
 }
 
-/// The objects of a function, as YAML, and what of its schedules could not be carried over.
+/// Returns the objects of a function as YAML. Adds to `lost` the parts of its schedules that cannot be
+/// carried over.
 pub fn yaml(
     spec: &FunctionSpec,
     options: &Options,
@@ -63,7 +65,7 @@ pub fn yaml(
     Ok(text)
 }
 
-/// The name of the objects. A Service's name begins with a letter.
+/// Returns the name of the objects. The name of a Service must begin with a letter.
 fn label(spec: &FunctionSpec) -> String {
     let name = spec.name.as_str();
     match name.starts_with(|c: char| c.is_ascii_digit()) {
@@ -96,7 +98,7 @@ fn objects(spec: &FunctionSpec, options: &Options, lost: &mut Vec<String>) -> Ve
         "spec": {
             "replicas": min,
             "selector": {"matchLabels": selector},
-            // A new revision is ready before an old one leaves.
+            // A new pod must be ready before an old one ends.
             "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
             "template": {
                 "metadata": {"labels": selector},
@@ -107,7 +109,7 @@ fn objects(spec: &FunctionSpec, options: &Options, lost: &mut Vec<String>) -> Ve
     if max > min
         && let Some(spec) = deployment["spec"].as_object_mut()
     {
-        // The HPA owns the number.
+        // The HPA sets the number of replicas.
         spec.remove("replicas");
     }
     all.push(deployment);
@@ -209,7 +211,7 @@ fn image(spec: &FunctionSpec, options: &Options) -> String {
     format!("{}{}:{}", registry.unwrap_or_default(), spec.name.as_str(), options.tag)
 }
 
-/// The text in an argument or a variable, in which `$(NAME)` would be replaced.
+/// Escapes a text for an argument or a variable, in which Kubernetes would replace `$(NAME)`.
 fn escaped(text: &str) -> String {
     text.replace("$(", "$$(")
 }
@@ -249,7 +251,7 @@ fn pod(spec: &FunctionSpec, options: &Options, name: &str) -> Value {
         "name": "function", "image": image(spec, options),
         "ports": [{"name": "http", "containerPort": PORT}],
         "resources": resources,
-        // The port is open once the function is ready.
+        // The container opens its port once the function is ready.
         "startupProbe": probe(1, limits.init_timeout_ms.div_ceil(1_000) + 5),
         "readinessProbe": probe(5, 1),
         "livenessProbe": probe(10, 3),
@@ -273,7 +275,8 @@ fn pod(spec: &FunctionSpec, options: &Options, name: &str) -> Value {
     })
 }
 
-/// What the function may reach. Without permissions it reaches nothing, as on a node.
+/// Returns the rules for what the function may reach. Without permissions the function reaches nothing,
+/// as on a node.
 fn egress(spec: &FunctionSpec) -> Value {
     if spec.egress.is_empty() {
         return json!([]);

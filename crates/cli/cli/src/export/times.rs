@@ -1,10 +1,11 @@
-//! Schedules as CronJobs express them.
+//! Converts schedules to the times of CronJobs.
 
 use mote_spec::When;
 
 const MINUTE_MS: u64 = 60_000;
 
-/// (expression, zone) of a CronJob with the same times, or the reason why there is none.
+/// Returns the expression and the zone of a CronJob with the same times. If no CronJob can have these
+/// times, returns the reason.
 pub(crate) fn cron(when: &When) -> Result<(String, Option<&str>), String> {
     match when {
         When::Cron { expression, timezone } => {
@@ -22,7 +23,7 @@ pub(crate) fn cron(when: &When) -> Result<(String, Option<&str>), String> {
             if fields.len() != 5 || fields.iter().any(|field| field.contains(['L', 'W', '#'])) {
                 return cannot("a CronJob cannot express it");
             }
-            // Sunday is 0 only.
+            // In a CronJob, Sunday can be written only as 0.
             match fields[4] {
                 "7" => fields[4] = "0",
                 day if day.contains('7') => return cannot("write Sunday as 0"),
@@ -43,7 +44,7 @@ pub(crate) fn cron(when: &When) -> Result<(String, Option<&str>), String> {
                 }
                 _ => None,
             };
-            // The multiples of an interval are counted in UTC.
+            // A node counts the multiples of an interval in UTC, so the CronJob must use UTC.
             text.map(|text| (text, Some("Etc/UTC"))).ok_or_else(|| {
                 format!("the schedule every {} s: a CronJob cannot express it", *ms as f64 / 1e3)
             })

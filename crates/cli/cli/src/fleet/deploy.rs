@@ -1,4 +1,4 @@
-//! A deploy to one node of several, and the way back.
+//! Deploys to one node of several, and reverts such a deploy.
 
 use bytes::Bytes;
 use mote_api::client::{Client, ClientError, DeployOptions};
@@ -6,62 +6,62 @@ use mote_api::exit;
 use mote_api::openwhisk::WhiskManifest;
 use mote_api::types::{DeployResult, InvokeRequest, TrafficEdit, TrafficRequest, TrafficShare};
 
-/// The code of a node's answer when its OpenWhisk API is off.
+/// The error code that a node returns if its OpenWhisk API is off.
 const OPENWHISK_OFF: &str = "M0416";
 
-/// What is deployed to each node: read and packed once.
+/// The functions and manifests that are deployed to each node. They are read and packed only once.
 #[derive(Debug)]
 pub struct Change {
-    /// Names of functions and their archives.
+    /// The names of functions, each with its archive.
     pub functions: Vec<(String, Bytes)>,
-    /// Manifests with entities of OpenWhisk other than functions.
+    /// The manifests with OpenWhisk's entities that are not functions.
     pub whisk: Vec<WhiskManifest>,
     pub options: DeployOptions,
-    /// Whether each function is called once, and must answer without an error.
+    /// Whether each function is called once after its deploy and must answer without an error.
     pub invoke: bool,
 }
 
-/// What a node has done.
+/// The part of a change that a node has carried out.
 #[derive(Debug, Default)]
 pub struct Applied {
-    /// The functions that it has deployed.
+    /// The functions that the node has deployed.
     pub functions: Vec<DeployResult>,
-    /// What should be known.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// A node on which the change failed.
+/// The failure of a change on one node.
 #[derive(Debug)]
 pub struct Stopped {
-    /// The functions that it had deployed before.
+    /// The part of the change that was carried out before the failure.
     pub applied: Applied,
-    /// The function that failed: its deploy, or its first call.
+    /// The function whose deploy or first call failed.
     pub function: Option<String>,
     pub reason: Reason,
 }
 
-/// The reason for which a change failed on a node.
+/// The reason why a change failed on a node.
 #[derive(Debug)]
 pub enum Reason {
-    /// The node refused it or could not be asked.
+    /// The node refused the change or could not be asked.
     Node(ClientError),
     /// The deployed function answered its first call with an error.
     Answer {
         function: String,
         status: u16,
-        /// The code of the platform's fault, if it was one.
+        /// The code of the platform's fault, if the error was such a fault.
         fault: Option<String>,
     },
 }
 
 impl Reason {
-    /// Whether the node may have done what it was asked although the command does not know.
+    /// Returns whether the node may have carried out the request although the command does not know it.
     pub fn is_unknown(&self) -> bool {
         matches!(self, Self::Node(ClientError::Timeout { .. } | ClientError::Lost { .. }))
     }
 }
 
-/// Deploys all functions of a change to one node, in order, and stops at the first that fails.
+/// Deploys all functions of a change to one node, in order. Stops at the first function that fails.
 pub async fn apply(client: &Client, change: &Change) -> Result<Applied, Stopped> {
     let mut applied = Applied::default();
     for (name, tar) in &change.functions {
@@ -92,7 +92,7 @@ pub async fn apply(client: &Client, change: &Change) -> Result<Applied, Stopped>
     Ok(applied)
 }
 
-/// Calls a function once; an error of the function is a reason to stop.
+/// Calls a function once. Fails if the function answers with an error.
 async fn call(client: &Client, name: &str, tag: Option<&str>) -> Result<(), Reason> {
     let request = InvokeRequest {
         method: "GET".to_owned(),
@@ -108,10 +108,10 @@ async fn call(client: &Client, name: &str, tag: Option<&str>) -> Result<(), Reas
     }
 }
 
-/// How the traffic of a function went before a change; `None` if there was no such function.
+/// The traffic split of a function before a change; `None` if the function did not exist.
 pub type Before = Option<Vec<TrafficShare>>;
 
-/// How the traffic of these functions goes now.
+/// Returns the current traffic split of each of these functions.
 pub async fn before(client: &Client, functions: &[String]) -> Result<Vec<Before>, ClientError> {
     let mut all = Vec::new();
     for name in functions {
@@ -132,18 +132,18 @@ async fn traffic(client: &Client, name: &str) -> Result<Before, ClientError> {
     }
 }
 
-/// What the way back came to.
+/// The result of reverting a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Back {
     /// The change had not reached the function.
     Unchanged,
-    /// Traffic goes as before; this revision has the largest share.
+    /// The traffic split is the same as before the change. This revision has the largest share.
     At(u64),
     /// The function did not exist before, so it was removed.
     Removed,
 }
 
-/// Brings a function back to where it was before the change, whatever of the change had happened.
+/// Reverts a change of a function, however much of the change has happened.
 pub async fn take_back(client: &Client, name: &str, before: &Before) -> Result<Back, ClientError> {
     let now = traffic(client, name).await?;
     if now == *before {

@@ -1,38 +1,38 @@
-//! Changes of the file `nodes.toml` by a command. Comments and the order of what is there stay.
-//! Pure: texts go in and come out.
+//! Changes the text of `nodes.toml`, and keeps its comments and order. This module is pure: it turns
+//! texts into texts.
 
 use toml_edit::{DocumentMut, InlineTable, Item, Table, value};
 
-/// A node for the file.
+/// The entry of a node in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Its name, which [`crate::fleet::names::is_name`] accepts.
+    /// The name of the node, which [`crate::fleet::names::is_name`] must accept.
     pub name: &'a str,
     pub address: &'a str,
-    /// The file with its token, relative to the folder of the file.
+    /// The path of the file with the node's token, relative to the folder of `nodes.toml`.
     pub token_file: &'a str,
-    /// The SHA-256 of its certificate.
+    /// The SHA-256 of the node's certificate.
     pub fingerprint: Option<&'a str>,
-    /// The absolute path of a file with the authorities of its certificate.
+    /// The absolute path of the file with the authorities that sign the node's certificate.
     pub ca: Option<&'a str>,
 }
 
-/// Why a text cannot be changed: it is no TOML, or not in the form of the file.
+/// The reason why a text cannot be changed: it is not TOML, or does not have the form of `nodes.toml`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable(pub String);
 
-/// The text with this node, which replaces one of the same name.
+/// Returns the text with the entry of this node. An entry of the same name is replaced.
 pub fn with(text: &str, entry: &Entry<'_>) -> Result<String, Unreadable> {
     let mut document = parse(text)?;
     let nodes = document.entry("nodes").or_insert_with(|| {
         let mut table = Table::new();
-        // The heading [nodes] is not written while all nodes have headings of their own.
+        // The heading [nodes] is not written as long as each node has its own heading.
         table.set_implicit(true);
         Item::Table(table)
     });
     let nodes = nodes.as_table_like_mut().ok_or_else(|| no_table("nodes"))?;
     match nodes.get_mut(entry.name) {
-        // A node that is an address alone becomes a table in the same line.
+        // If the entry of the node is only an address, it becomes a table on the same line.
         Some(Item::Value(there)) if !there.is_inline_table() => {
             *there = InlineTable::new().into();
         }
@@ -54,8 +54,8 @@ pub fn with(text: &str, entry: &Entry<'_>) -> Result<String, Unreadable> {
     Ok(document.to_string())
 }
 
-/// The text without this node and the comment above it, also in groups. A group that had no other
-/// member is removed.
+/// Returns the text without this node and the comment above it. The node is also removed from groups. A
+/// group that had no other member is removed.
 pub fn without(text: &str, name: &str) -> Result<String, Unreadable> {
     let mut document = parse(text)?;
     if let Some(nodes) = document.get_mut("nodes") {

@@ -1,17 +1,17 @@
-//! Files of a user: how they are written.
+//! Writes files of the user.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Writes a file anew, so that a crash leaves the old one or the new one.
+/// Replaces a file in such a way that after a crash, either the old file or the new one is there.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
     let mut options = OpenOptions::new();
-    // One that an interrupted command has left may have another mode.
+    // If an interrupted command has left such a file, it may have a different mode.
     let _ = std::fs::remove_file(&new);
     let mut file = options.write(true).create_new(true).mode(mode).open(&new)?;
     file.write_all(bytes)?;

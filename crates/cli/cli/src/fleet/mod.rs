@@ -1,10 +1,10 @@
-//! Several independent nodes as one user sees them: the file that names nodes and groups of nodes,
-//! and the order in which a change reaches them.
+//! Several independent nodes of one user: the file that names nodes and groups of nodes, and the order
+//! in which a change reaches the nodes.
 //!
-//! A fleet is no cluster: no node knows of another one, and nothing outside of the command keeps
-//! track of them (decision 0049). This module does not know how a project is read or what is
-//! printed. [`names`] reads the file and [`edit`] changes it, [`rollout`] has the order, [`deploy`]
-//! a deploy, and [`rows`] the state that a deploy reports.
+//! A fleet is not a cluster: no node knows of another, and nothing outside the command keeps track of
+//! the nodes (decision 0049). This module does not know how a project is read or what is printed.
+//! [`names`] reads the file and [`edit`] changes it. [`rollout`] determines the order of a change,
+//! [`deploy`] carries out a deploy, and [`rows`] describes the state that a deploy reports.
 
 pub mod deploy;
 pub mod edit;
@@ -21,13 +21,13 @@ use tokio::task::JoinSet;
 /// A node that a command asks.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// Its name in the user's file, or its address.
+    /// The name of the node in the user's file, or its address.
     pub name: String,
     pub client: Client,
 }
 
-/// Asks all nodes the same at the same time; the answers are in the order of the nodes. An answer
-/// is missing if the question panicked.
+/// Sends the same request to all nodes at the same time. The answers are in the order of the nodes. An
+/// answer is missing if its request panicked.
 pub async fn ask_all<T, F>(nodes: &[Node], ask: impl Fn(Client) -> F) -> Vec<Option<T>>
 where
     T: Send + 'static,

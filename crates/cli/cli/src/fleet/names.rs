@@ -1,4 +1,4 @@
-//! The names of nodes and groups: the file `nodes.toml`, and what `--node a,b,shop` means.
+//! Reads the names of nodes and groups from `nodes.toml`, and resolves lists such as `--node a,b,shop`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,47 +7,47 @@ use mote_spec::nearest;
 use mote_spec::toml_reader::{Mistakes, TomlReader};
 use toml::de::DeValue;
 
-/// Name of the file, in the folder of the user's configuration.
+/// The name of the file, which is in the folder of the user's configuration.
 pub const FILE_NAME: &str = "nodes.toml";
-/// The group of all nodes in the file.
+/// The name of the group of all nodes in the file.
 pub const ALL: &str = "all";
-/// Most nodes that one command asks; a longer list is probably a mistake.
+/// The most nodes that one command addresses. A longer list is probably a mistake.
 pub const NODES_MAX: usize = 1_000;
 
 const ADDRESS: &str = "an address, such as \"https://10.0.0.7:6680\"";
 const MEMBERS: &str = "a list of nodes, such as [\"kitchen\", \"yard\"]";
 
-/// One node that a command is to ask.
+/// One node that a command addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
-    /// Its name in the file, or its address if it has none.
+    /// The name of the node in the file, or the node's address if it has no name.
     pub name: String,
     /// `https://HOST:PORT`, `http://HOST:PORT`, or the path of a socket.
     pub address: String,
     pub token_file: Option<PathBuf>,
-    /// The SHA-256 of its certificate, as written.
+    /// The SHA-256 of the node's certificate, as written in the file.
     pub fingerprint: Option<String>,
-    /// The file with the certificates of the authorities that sign its certificate.
+    /// The file with the certificates of the authorities that sign the node's certificate.
     pub ca: Option<PathBuf>,
 }
 
-/// The nodes and groups that a user has named.
+/// The nodes and groups that the user's file names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
     nodes: BTreeMap<String, Named>,
     groups: BTreeMap<String, Vec<String>>,
 }
 
-/// The reason why a list of nodes has no meaning.
+/// The reason why a list of nodes cannot be resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoSuchNode {
-    /// The text, without the name of the file.
+    /// The text of the error, without the name of the file.
     pub text: String,
     pub hint: Option<String>,
 }
 
 impl Names {
-    /// Reads the text of `file`, and reports all mistakes. Paths of tokens are relative to the
+    /// Parses the text of `file`. Reports all mistakes together. Paths of tokens are relative to the
     /// folder of the file.
     pub fn parse(file: &Path, source: &str) -> Result<Self, Mistakes> {
         let shown = file.display().to_string();
@@ -85,7 +85,7 @@ impl Names {
         Ok(names)
     }
 
-    /// Reads a node: an address, or a table with its address and the file of its token.
+    /// Reads a node, which is an address, or a table with an address and the path of a token's file.
     fn node(
         &self,
         reader: &mut TomlReader<'_>,
@@ -175,14 +175,14 @@ impl Names {
         self.groups.contains_key(name)
     }
 
-    /// All nodes in the file, in the order of their names.
+    /// Returns all nodes in the file, sorted by name.
     pub fn nodes(&self) -> impl Iterator<Item = &Named> {
         self.nodes.values()
     }
 
-    /// The nodes of a list such as `kitchen,shop,http://10.0.0.9:6680`, each once, in the order of
-    /// the list. A word that is no name and cannot be an address is an error; `is_socket` tells
-    /// whether a path leads to a socket.
+    /// Returns the nodes of a list such as `kitchen,shop,http://10.0.0.9:6680`, each once, in the order
+    /// of the list. A word that is neither a known name nor a possible address is an error. `is_socket`
+    /// tells whether a path leads to a socket.
     pub fn resolve(
         &self,
         list: &str,
@@ -213,7 +213,7 @@ impl Names {
             } else if is_name(word) && !is_socket(word) {
                 return Err(self.unknown(word));
             } else {
-                // An address of the list that the file knows has the token of the file.
+                // If the file contains a node with this address, its token and certificate apply.
                 let same = self.nodes.values().find(|node| is_same(&node.address, word));
                 let plain = || Named {
                     name: (*word).to_owned(),
@@ -247,13 +247,13 @@ impl Names {
     }
 }
 
-/// Whether a text can name a node or a group, and so is no address.
+/// Returns whether a text can be the name of a node or a group. Such a text is not an address.
 pub fn is_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     !text.is_empty() && text.len() <= 64 && text.chars().all(plain)
 }
 
-/// Whether two addresses lead to the same node, as far as their text tells.
+/// Returns whether two addresses lead to the same node, as far as their texts show.
 fn is_same(one: &str, other: &str) -> bool {
     let bare = |text: &'static str, of: &str| of.strip_prefix(text).unwrap_or(of).to_owned();
     let plain = |of: &str| {

@@ -1,28 +1,28 @@
-//! The order in which a change reaches nodes: the first node alone, then the others in waves. A wave
-//! begins only if every node before it has succeeded.
+//! The order in which a change reaches nodes: first one node alone, then the others in waves. A wave
+//! begins only if the change has succeeded on every earlier node.
 
 use std::future::Future;
 
 use tokio::task::JoinSet;
 
-/// Nodes of a wave, unless the user says otherwise.
+/// The number of nodes in a wave, unless the user sets it.
 pub const PARALLEL_DEFAULT: usize = 4;
 
-/// What became of the change on one node.
+/// The outcome of a change on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome<T, E> {
-    /// It was made.
+    /// The change was made.
     Done(T),
-    /// It was not made, or not completely, or nobody knows.
+    /// The change was not made or not completed, or its result is unknown.
     Failed(E),
-    /// The command was interrupted while the node worked on it.
+    /// The command was interrupted while the node worked on the change.
     Interrupted,
-    /// It was not begun, because another node failed or the command was interrupted.
+    /// The change was not begun, because another node failed or the command was interrupted.
     NotBegun,
 }
 
 impl<T, E> Outcome<T, E> {
-    /// The result, if it was made.
+    /// The result of the change, if it was made.
     pub fn done(&self) -> Option<&T> {
         match self {
             Self::Done(value) => Some(value),
@@ -31,10 +31,10 @@ impl<T, E> Outcome<T, E> {
     }
 }
 
-/// Makes a change on `count` nodes, which are numbers here: `change` makes it on one of them, and
-/// `report` hears of each result as soon as it is there. Nodes of the same wave as one that fails
-/// are not interrupted: what they do is complete or has failed when this function returns. Once
-/// `interrupt` is ready, nothing is waited for any more.
+/// Makes a change on `count` nodes, which are identified by numbers here. `change` makes the change on
+/// one node. `report` is called with each result as soon as it is known. If a node fails, the other
+/// nodes of its wave are not interrupted; their changes have succeeded or failed when this function
+/// returns. When `interrupt` resolves, this function returns without waiting any longer.
 pub async fn run<T, E, F>(
     count: usize,
     parallel: usize,
@@ -62,7 +62,8 @@ where
                 ended = running.join_next() => ended,
                 () = &mut interrupt => return outcomes,
             };
-            // A task that panicked leaves `Interrupted`, which is true of its node.
+            // If the task panicked, the outcome stays `Interrupted`, which is a true statement about
+            // the node.
             let Some(ended) = ended else { break };
             let Ok((at, result)) = ended else {
                 has_failed = true;
@@ -84,7 +85,7 @@ where
     outcomes
 }
 
-/// The nodes of each wave: the first alone, then `parallel` at a time.
+/// Returns the nodes of each wave: the first node alone, then `parallel` nodes at a time.
 fn waves(count: usize, parallel: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     let parallel = parallel.max(1);
     let first = (count > 0).then_some(0..1);
@@ -108,8 +109,8 @@ mod tests {
         assert_eq!(of(3, 0), [0..1, 1..2, 2..3]);
     }
 
-    /// A run over 6 nodes in waves of 2, in which one node fails: `d` for done, `f` for failed, `-`
-    /// for not begun.
+    /// Runs a change on 6 nodes in waves of 2, in which one node fails. In the result, `d` stands for
+    /// done, `f` for failed, and `-` for not begun.
     async fn outcome(failing: usize) -> String {
         let change = move |at: usize| async move { if at == failing { Err(()) } else { Ok(()) } };
         let outcomes = run(6, 2, change, |_, _| {}, std::future::pending()).await;
@@ -134,7 +135,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_wave_runs_at_the_same_time_and_no_wider() {
-        // Each node of a wave waits for the others of its wave, so a narrower one would never end.
+        // Each node of a wave waits for the other nodes of the wave, so a narrower wave would never
+        // end.
         let barrier = Arc::new(tokio::sync::Barrier::new(3));
         let now = Arc::new(AtomicUsize::new(0));
         let most = Arc::new(AtomicUsize::new(0));

@@ -1,4 +1,4 @@
-//! What is true of each function on each node after a deploy.
+//! The state of each function on each node after a deploy.
 
 use mote_api::client::ClientError;
 use mote_api::types::DeployResult;
@@ -7,20 +7,19 @@ use crate::fleet::Node;
 use crate::fleet::deploy::{Applied, Back, Before, Reason, Stopped, take_back};
 use crate::fleet::rollout::Outcome;
 
-/// What is true of a function on a node; `E` is how an error is shown.
+/// The state of a function on a node. `E` is the form in which errors are shown.
 #[derive(Debug)]
 pub struct Row<E> {
     pub node: String,
     pub function: String,
-    /// What is true of it.
     pub state: State,
-    /// What the node answered to the deploy.
+    /// The node's answer to the deploy.
     pub result: Option<DeployResult>,
-    /// The reason why it failed.
+    /// The reason why the deploy failed.
     pub error: Option<E>,
 }
 
-/// What is true of a function on a node.
+/// The state of a function on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// The new revision receives the traffic.
@@ -29,20 +28,20 @@ pub enum State {
     Ready,
     /// A dry run found no mistake.
     Checked,
-    /// The node refused it.
+    /// The node refused the new revision.
     Failed,
-    /// Nobody knows, because the node did not answer.
+    /// The state is unknown, because the node did not answer.
     Unknown,
     /// Nothing was changed.
     NotBegun,
-    /// Traffic goes as before.
+    /// The traffic split is the same as before the deploy.
     RolledBack,
-    /// The function was new, and was removed.
+    /// The function was new, so it was removed.
     Removed,
 }
 
 impl State {
-    /// The word in tables and JSON.
+    /// The word for the state in tables and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             State::Live => "live",
@@ -57,7 +56,7 @@ impl State {
     }
 }
 
-/// One row for each function on each node, in this order.
+/// Returns one row for each function on each node. The rows are sorted by node, then by function.
 pub fn rows<E>(
     nodes: &[Node],
     functions: &[String],
@@ -79,7 +78,7 @@ pub fn rows<E>(
             let state = match (&result, error) {
                 (Some(_), _) if is_dry_run => State::Checked,
                 (Some(result), _) if result.held_back => State::Ready,
-                // Its first call may have failed.
+                // The deploy succeeded, even if the first call of the function failed afterwards.
                 (Some(_), _) => State::Live,
                 (None, Some(stopped)) if stopped.reason.is_unknown() => State::Unknown,
                 (None, Some(_)) => State::Failed,
@@ -98,8 +97,8 @@ pub fn rows<E>(
     rows
 }
 
-/// Brings every function that the change may have reached back to where it was, and says so in the
-/// rows. `tell` hears of each, and returns how an error is shown.
+/// Reverts every function that the change may have reached, and updates the rows. `tell` is called with
+/// each result, and returns the form in which an error is shown.
 pub async fn take_back_all<E>(
     nodes: &[Node],
     functions: &[String],

@@ -1,30 +1,30 @@
-//! Tables for the terminal: aligned columns that are shortened, or become blocks of lines, when the
-//! terminal is narrow.
+//! Tables for the terminal. The columns are aligned. On a narrow terminal they are shortened, or each
+//! row becomes a block of lines.
 //!
-//! [`table`] and [`table_narrowed`] return text; [`screen`] draws on the whole terminal. This
-//! module must not know what the rows are about.
+//! [`table`] and [`table_narrowed`] return text; [`screen`] draws on the whole terminal. This module
+//! must not know the meaning of the rows.
 
 pub mod screen;
 
 use mote_api::harmless;
 
-/// A column of text is left out if it would be cut to fewer characters than this.
+/// A column of text that would be cut to fewer characters than this is left out instead.
 const CUT_MIN: usize = 16;
 
-/// Columns of the terminal on standard output; `None` if it is not a terminal.
+/// The width of the terminal on standard output; `None` if standard output is not a terminal.
 fn terminal_columns() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(rustix::stdio::stdout()).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// A table with two spaces between columns. Text from the function or node cannot control the
-/// terminal. If the table is wider than the terminal, every row becomes a block with a line per
+/// Formats a table with two spaces between columns. Text from a function or a node cannot control the
+/// terminal. If the table is wider than the terminal, every row becomes a block with one line per
 /// column, so that nothing is cut and no row wraps.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     table_within(head, rows, terminal_columns())
 }
 
-/// The same for a terminal of this many columns.
+/// Formats a table for a terminal of this many columns.
 fn table_within(head: &[&str], rows: &[Vec<String>], columns: Option<usize>) -> String {
     let clean: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|cell| harmless(cell)).collect()).collect();
@@ -52,7 +52,7 @@ fn table_within(head: &[&str], rows: &[Vec<String>], columns: Option<usize>) -> 
     text
 }
 
-/// How a table is shortened when it is wider than the terminal.
+/// One step in shortening a table that is wider than the terminal.
 #[derive(Debug, Clone, Copy)]
 pub enum Narrow {
     /// Leave out this column.
@@ -61,8 +61,8 @@ pub enum Narrow {
     Cut(usize),
 }
 
-/// A table that is shortened, in the order of `steps`, until it fits the terminal. If it still does
-/// not fit, it is drawn as in [`table`].
+/// Formats a table and shortens it, in the order of `steps`, until it fits the terminal. If it still
+/// does not fit, it has the form of [`table`].
 pub fn table_narrowed(head: &[&str], rows: &[Vec<String>], steps: &[Narrow]) -> String {
     narrowed_within(head, rows, steps, terminal_columns())
 }
@@ -83,7 +83,7 @@ fn narrowed_within(
             cells.chain([head[at]]).map(|cell| cell.chars().count()).max().unwrap_or(0) + 2
         };
         let whole: usize = kept.iter().map(|at| width_of(*at)).sum();
-        // The last column is not followed by spaces.
+        // The last column has no spaces after it.
         let excess = whole.saturating_sub(2).saturating_sub(columns);
         if excess == 0 {
             break;
@@ -108,7 +108,7 @@ fn narrowed_within(
     table_within(&head, &rows, Some(columns))
 }
 
-/// Each row as a block: its first cell, then a line for every other column that is not empty.
+/// Formats each row as a block: the first cell, then a line for every other column that is not empty.
 fn blocks(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = head.iter().skip(1).map(|name| name.chars().count()).max().unwrap_or(0);
     let mut text = String::new();

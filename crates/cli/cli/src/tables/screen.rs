@@ -1,35 +1,36 @@
-//! The terminal's alternate screen, without echo; dropping it restores the terminal.
+//! The terminal's alternate screen, without echo. Dropping the screen restores the terminal.
 
 use std::io::{self, Read, Write};
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::sync::mpsc;
 
-/// Columns and lines if the terminal does not report its size.
+/// The assumed columns and lines if the terminal does not report its size.
 const SIZE_GUESS: (usize, usize) = (120, 40);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
     Quit,
-    /// To show or hide instances.
+    /// Shows or hides the instances.
     Instances,
     Other,
 }
 
-/// See the module.
+/// See the module's documentation.
 pub struct Screen {
     before: Option<Termios>,
     keys: mpsc::Receiver<Key>,
 }
 
 impl Screen {
-    /// Switches the terminal. Keys are read on a thread of their own, which ends with the process.
+    /// Switches the terminal to the alternate screen. Keys are read on a separate thread, which ends
+    /// with the process.
     pub fn open() -> io::Result<Self> {
         let stdin = rustix::stdio::stdin();
         let before = tcgetattr(stdin).ok();
         if let Some(before) = &before {
             let mut quiet = before.clone();
-            // Signals stay enabled: Ctrl-C ends this command as it ends all others.
+            // Signals stay enabled, so that Ctrl-C ends this command like any other.
             quiet.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
             tcsetattr(stdin, OptionalActions::Now, &quiet)?;
         }
@@ -53,13 +54,13 @@ impl Screen {
         Ok(screen)
     }
 
-    /// The next key; `None` when the input has ended.
+    /// Waits for the next key; `None` if the input has ended.
     pub async fn key(&mut self) -> Option<Key> {
         self.keys.recv().await
     }
 
-    /// Shows `text`, cut to the size of the terminal, in one write so that nothing flickers. The
-    /// last line stays at the bottom, however long the rest is.
+    /// Shows `text`, cut to the size of the terminal. It is written at once, so that nothing flickers.
+    /// The last line of `text` stays at the bottom, however long the rest is.
     pub fn draw(&mut self, text: &str) -> io::Result<()> {
         let size = tcgetwinsize(rustix::stdio::stdout()).ok().filter(|size| size.ws_col > 0);
         let (columns, lines) =

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-/// Answers as a node would.
+/// Starts a server that answers as a node would.
 pub(crate) fn start(socket: &Path) {
     serve(socket, |stream| {
         let Some((method, path, sent)) = read_request(stream) else {
@@ -25,7 +25,7 @@ pub(crate) fn start(socket: &Path) {
     });
 }
 
-/// Accepts connections and never answers.
+/// Starts a server that accepts connections and never answers.
 pub(crate) fn start_mute(socket: &Path) {
     serve(socket, |stream| {
         let mut sink = Vec::new();
@@ -33,7 +33,7 @@ pub(crate) fn start_mute(socket: &Path) {
     });
 }
 
-/// Answers in another protocol.
+/// Starts a server that answers in another protocol.
 pub(crate) fn start_garbage(socket: &Path) {
     serve(socket, |stream| {
         let _ = read_request(stream);
@@ -50,7 +50,7 @@ fn serve(socket: &Path, handle: fn(&mut UnixStream)) {
     });
 }
 
-/// Reads a whole request; returns its method, its target, and its body as far as it is text.
+/// Reads a whole request. Returns its method, its target, and its body as far as the body is text.
 fn read_request(stream: &mut UnixStream) -> Option<(String, String, String)> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
@@ -80,7 +80,7 @@ fn read_request(stream: &mut UnixStream) -> Option<(String, String, String)> {
 
 const SPLIT: &str = r#"[{"revision":3,"percent":90},{"revision":4,"percent":10,"tag":"next"}]"#;
 
-/// Hashes of code, as long as real ones.
+/// Hashes of code that are as long as real ones.
 const REVISIONS: [&str; 3] = [
     r#"{"revision":4,"state":"live","percent":10,"tag":"next","created_at":"2026-01-31T12:00:00Z","age_ms":90000,"code":"0123456789abcdef0123456789abcdef"}"#,
     r#"{"revision":3,"state":"live","percent":90,"created_at":"2026-01-30T12:00:00Z","age_ms":86490000,"code":"fedcba9876543210fedcba9876543210"}"#,

@@ -1,4 +1,4 @@
-//! Connections over the program to a server for tests.
+//! Connections to a test server through the program.
 
 #![allow(
     dead_code,
@@ -23,19 +23,19 @@ impl Server {
         Settings { servers, replicas: 1, uid: 1_000_000, ..Default::default() }
     }
 
-    /// A connection of the library, without the program.
+    /// Connects with the library directly, without the program.
     pub async fn library(&self) -> async_nats::jetstream::Context {
         let client = async_nats::connect(format!("127.0.0.1:{}", self.port)).await.unwrap();
         async_nats::jetstream::new(client)
     }
 
-    /// A process of the program that is connected here.
+    /// Starts a process of the program that is connected to this server.
     pub fn client(&self) -> Nats {
         connect(self.settings())
     }
 }
 
-/// A process of the program with these settings.
+/// Starts a process of the program with these settings.
 pub fn connect(settings: Settings) -> Nats {
     let launch = Launch {
         program: env!("CARGO_BIN_EXE_mote").into(),

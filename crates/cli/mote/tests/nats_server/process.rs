@@ -1,4 +1,4 @@
-//! A server of NATS with JetStream for tests.
+//! Runs a NATS server with JetStream for tests.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -7,19 +7,20 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-/// The server that `scripts/nats-server.sh` installs.
+/// The name of the server that `scripts/nats-server.sh` installs.
 const SERVER: &str = "nats-server-v2.15.2";
-/// How long it may take until it accepts connections.
+/// How long the server may take to accept connections.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The program, or `None` where it is not installed; the test is skipped then, and says so.
+/// Returns the server's program. If it is not installed, prints that the test is skipped and returns
+/// `None`.
 pub fn program() -> Option<PathBuf> {
     let named = std::env::var_os("MOTE_NATS_SERVER").map(PathBuf::from);
     let folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let installed = folders.map(|folder| folder.join(".cache").join(SERVER));
     let found = named.into_iter().chain(installed).find(|path| path.is_file());
     if found.is_none() {
-        // Past the test runner, which hides the output of tests that pass.
+        // The message bypasses the test runner, which hides the output of tests that pass.
         let thread = std::thread::current();
         let test = thread.name().unwrap_or("test");
         let why = "nats-server is not installed; scripts/nats-server.sh installs it";
@@ -28,14 +29,14 @@ pub fn program() -> Option<PathBuf> {
     found
 }
 
-/// A port of loopback that is free. The kernel takes none of the range for the near end of a
-/// connection, so the port is still free when the server binds it.
+/// Returns a free port of loopback. The kernel does not use this range for the near end of connections,
+/// so the port is still free when the server binds it.
 pub fn free_port() -> u16 {
     const FIRST: u16 = 16_000;
     const COUNT: u16 = 16_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Test programs that run at the same time begin at different ports, and the end-to-end tests, which
-    // give ports of the same range to nodes, half the range away.
+    // Test programs that run at the same time begin at different ports. The end-to-end tests, which
+    // give ports of the same range to nodes, begin half the range away.
     let begin = ((std::process::id() * 97 + u32::from(COUNT) / 2) % u32::from(COUNT)) as u16;
     let mut ports = std::iter::repeat_with(|| {
         FIRST + (begin + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT
@@ -43,7 +44,7 @@ pub fn free_port() -> u16 {
     ports.find(|&port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()).expect("no end")
 }
 
-/// A running server, which is killed when it is dropped.
+/// A running server. Dropping this value kills the server.
 #[derive(Debug)]
 pub struct Server {
     program: PathBuf,
@@ -53,7 +54,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one with these further lines of configuration.
+    /// Starts a server with these additional lines of configuration.
     pub fn start(lines: &str) -> Option<Self> {
         let program = program()?;
         let folder = tempfile::tempdir().expect("a folder");
@@ -68,7 +69,7 @@ impl Server {
         Some(server)
     }
 
-    /// Starts it again after [`Server::kill`], with what it has kept.
+    /// Starts the server again after [`Server::kill`], with the data that it has kept.
     pub fn again(&mut self) {
         let child = Command::new(&self.program)
             .arg("-c")
@@ -86,7 +87,7 @@ impl Server {
         }
     }
 
-    /// Ends it as a crash would.
+    /// Ends the server in the way that a crash would.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().expect("killed");

@@ -1,4 +1,5 @@
-//! A chain in one file: a workflow of the CNCF Serverless Workflow language.
+//! Reads a chain from a single file. A chain is a workflow in the language of the CNCF project
+//! Serverless Workflow.
 
 use mote_spec::manifest::RuntimeName;
 use mote_spec::toml_reader::Mistakes;
@@ -59,7 +60,7 @@ fn schedule(to: &mut Described, schedule: &Value) -> Result<(), String> {
         if !added {
             return Err(to.warnings.pop().unwrap_or_default());
         }
-        // The defaults of our own schedules, not those of other platforms.
+        // A chain has the defaults of `mote`'s schedules, not those of other platforms.
         if let Some(last) = to.function.schedules.last_mut() {
             (last.value.overlap, last.value.missed) = (None, None);
         }

@@ -1,8 +1,8 @@
-//! Functions of other platforms as objects of a Kubernetes cluster: the output of `kubectl get`, of
-//! several platforms at a time.
+//! Reads functions of other platforms from objects of a Kubernetes cluster. The objects are the output
+//! of `kubectl get` and may belong to several platforms.
 //!
-//! Kubeless, Nuclio and Fission keep code in their objects. Knative and OpenFaaS have images, so the
-//! user names the folder of each function's code.
+//! Kubeless, Nuclio and Fission keep code in their objects. Knative and OpenFaaS use images, so for
+//! these the user names the folder of each function's code.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use super::{
     object_name, only_an_image, openfaas, routes, text,
 };
 
-/// The resources that are read, in the form in which `kubectl api-resources -o name` prints them.
+/// The resources that are read. The names have the form that `kubectl api-resources -o name` prints.
 pub const RESOURCES: [&str; 13] = [
     "services.serving.knative.dev",
     "domainmappings.serving.knative.dev",
@@ -34,11 +34,11 @@ pub const RESOURCES: [&str; 13] = [
     "packages.fission.io",
     "timetriggers.fission.io",
 ];
-/// The API group of OpenFaaS's objects.
+/// The API group of OpenFaaS' objects.
 pub(super) const OPENFAAS: &str = "openfaas.com";
 
-/// Reads objects; `sources` has the folders of functions by name, for those whose objects have no
-/// code. `folder` is where relative paths in objects begin.
+/// Reads objects of a cluster. `sources` contains, by name, the folders of functions whose objects have
+/// no code. Relative paths in objects start at `folder`.
 pub fn read(
     file: &str,
     objects: Vec<Value>,
@@ -89,7 +89,7 @@ pub fn read(
     Ok(found)
 }
 
-/// Two functions of different platforms or namespaces may have the same name.
+/// Refuses functions with the same name, which may come from different platforms or namespaces.
 fn same_names(found: &Foreign) -> Result<(), Mistakes> {
     let mut names: Vec<&str> = found.functions.iter().map(Described::name).collect();
     names.sort_unstable();
@@ -103,7 +103,7 @@ fn same_names(found: &Foreign) -> Result<(), Mistakes> {
     }
 }
 
-/// Removes what the API server and the controllers have added.
+/// Removes the members that the API server and the controllers have added.
 fn strip(object: &mut Value) {
     if let Some(fields) = object.as_object_mut() {
         fields.remove("status");
@@ -116,7 +116,7 @@ fn strip(object: &mut Value) {
     }
     let containers = object.pointer_mut("/spec/template/spec/containers");
     for container in containers.and_then(Value::as_array_mut).into_iter().flatten() {
-        // Knative's default: a connection to the port of the container.
+        // A probe that opens a connection to the container's port is Knative's default.
         let is_default = container["readinessProbe"]["tcpSocket"]["port"] == 0;
         if let Some(fields) = container.as_object_mut()
             && is_default
@@ -147,7 +147,7 @@ fn source_of<'a>(object: &Value, sources: &'a BTreeMap<String, PathBuf>) -> Opti
     sources.get(object["metadata"]["name"].as_str()?)
 }
 
-/// OpenFaaS: the object has the keys of `stack.yml`, without the language.
+/// Reads an OpenFaaS object. It has the keys of `stack.yml`, but no language.
 fn function(
     file: &str,
     object: &Value,
@@ -164,7 +164,7 @@ fn function(
     let mut entry = object["spec"].clone();
     if let Some(fields) = entry.as_object_mut() {
         fields.remove("name");
-        // The image runs what the language says; requests have no meaning on a node.
+        // The image runs the code that the language implies, and requests have no meaning on a node.
         for key in ["handler", "requests", "constraints", "readOnlyRootFilesystem"] {
             fields.remove(key);
         }
@@ -177,7 +177,7 @@ fn function(
     Ok(described)
 }
 
-/// The template whose contract the handler in a folder follows.
+/// Finds the template whose contract the handler in a folder follows.
 fn language(folder: &Path) -> Option<&'static str> {
     let read = |name: &str| source::text(folder.join(name)).ok();
     if let Some(code) = read("handler.py") {

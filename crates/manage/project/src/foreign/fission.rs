@@ -1,5 +1,5 @@
-//! Fission: `Function` objects of a spec, in the folder `specs` next to the code or in the same
-//! folder as the code.
+//! Reads Fission's specs: `Function` objects, either in the folder `specs` next to the code or in the
+//! folder of the code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,18 +14,19 @@ use super::{
     set, text, unreadable,
 };
 
-/// The folder of the specs that the platform's client writes and applies.
+/// The folder in which the platform's client keeps specs.
 const FOLDER: &str = "specs";
-/// The file that every such folder holds.
+/// A file that every folder of specs contains.
 const MARK: &str = "fission-deployment-config.yaml";
-/// A longer archive or literal is not a function.
+/// A longer archive or literal is not considered to be a function.
 const ARCHIVE_BYTES_MAX: u64 = 64 << 20;
 
 fn is_function(document: &Value) -> bool {
     group(document) == "fission.io" && document["kind"].as_str() == Some("Function")
 }
 
-/// The functions of a file; `None` if it has none, as the files of packages and environments.
+/// Reads the functions of a file. Returns `None` if the file has none, as is the case for files of
+/// packages and environments.
 pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Option<Foreign>, Mistakes> {
     if !all.iter().any(is_function) {
         return Ok(None);
@@ -54,8 +55,8 @@ pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Option<Fo
     Ok(Some(found))
 }
 
-/// The functions of `folder/specs`, or of `folder` itself if it is such a folder; `None` if there
-/// are none.
+/// Reads the functions of `folder/specs`, or of `folder` if that is a folder of specs. Returns `None`
+/// if there are no functions.
 pub(super) fn read_specs(folder: &Path) -> Result<Option<Foreign>, Mistakes> {
     let (root, specs) = match folder.join(MARK).is_file() {
         true => (folder.join(".."), folder.to_owned()),
@@ -76,7 +77,8 @@ pub(super) fn read_specs(folder: &Path) -> Result<Option<Foreign>, Mistakes> {
             Ok(facts) if facts.len() > super::BYTES_MAX => continue,
             _ => source::text(&file).map_err(|error| unreadable(&file, &error))?,
         };
-        // The folder may hold files of other kinds, which the client does not apply.
+        // The folder may contain files of other kinds. The platform's client does not apply them, so an
+        // error here is ignored.
         if let Ok(documents) = super::documents(&shown, &source) {
             all.extend(documents);
         } else if source.contains("fission.io/") {
@@ -116,7 +118,7 @@ pub(super) fn read_specs(folder: &Path) -> Result<Option<Foreign>, Mistakes> {
     Ok(Some(found))
 }
 
-/// Gives each `TimeTrigger` to its function.
+/// Adds each `TimeTrigger` to its function.
 fn timers(found: &mut Foreign, all: &[Value]) {
     for document in all.iter().filter(|document| document["kind"] == "TimeTrigger") {
         let spec = &document["spec"];
@@ -128,14 +130,14 @@ fn timers(found: &mut Foreign, all: &[Value]) {
     }
 }
 
-/// The warning about a trigger of a kind that is not read.
+/// Returns a warning for a trigger whose kind is not supported.
 fn trigger(document: &Value) -> Option<String> {
     let kind = document["kind"].as_str().filter(|kind| kind.ends_with("Trigger"))?;
     let is_read = kind == "TimeTrigger" || super::routes::is_read(document);
     (!is_read).then(|| format!("{}: this trigger is not supported yet", object_name(document)))
 }
 
-/// The object of this kind and name, or null.
+/// Returns the object with this kind and name, or null.
 fn named<'a>(all: &'a [Value], kind: &str, name: &Value) -> &'a Value {
     let is_meant = |one: &&Value| one["kind"] == kind && one["metadata"]["name"] == *name;
     all.iter().find(is_meant).filter(|_| name.is_string()).unwrap_or(&Value::Null)
@@ -145,13 +147,13 @@ fn package<'a>(all: &'a [Value], document: &Value) -> &'a Value {
     named(all, "Package", &document["spec"]["package"]["packageref"]["name"])
 }
 
-/// The image of a function's environment.
+/// Returns the image of a function's environment.
 fn image(all: &[Value], document: &Value) -> String {
     let environment = named(all, "Environment", &document["spec"]["environment"]["name"]);
     text(&environment["spec"]["runtime"]["image"]).unwrap_or_default()
 }
 
-/// The location of a function's code, found through its package and that package's archive.
+/// Finds a function's code, which is in the archive of the function's package.
 fn source(
     all: &[Value],
     document: &Value,
@@ -200,8 +202,8 @@ fn source(
     files(spec, &name, &root, specs, missing)
 }
 
-/// The files of an archive as the platform's client arranges them: each match of a pattern at the
-/// top, a single file unchanged.
+/// Returns the files of an archive in the arrangement that the platform's client gives them. Each match
+/// of a pattern is at the top of the archive. A single file is used without an archive.
 fn files(
     spec: &Value,
     name: &str,
@@ -218,8 +220,8 @@ fn files(
         matches.retain(|path| fs::canonicalize(path).ok() != specs && !path.ends_with(".git"));
         if matches.is_empty() {
             missing.push(super::escaped(glob));
-            // The platform installed packages into that folder. Here they are installed from the
-            // list next to it.
+            // On the platform, packages were installed into `node_modules`. Here they are installed
+            // from the `package.json` next to that folder.
             let list = root.join("package.json");
             if glob.trim_end_matches('/').ends_with("node_modules") && list.is_file() {
                 let lock = root.join("package-lock.json");
@@ -254,7 +256,7 @@ fn files(
         }
         [one] if one.is_file() => Ok(Source::At(one.clone())),
         _ => match &globs[..] {
-            // A whole folder needs no copy.
+            // If the pattern matches a whole folder, the folder is used without a copy.
             [glob] if is_all_of_folder(glob) => {
                 Ok(Source::At(root.join(glob.trim_end_matches('*').trim_end_matches('/'))))
             }
@@ -267,7 +269,7 @@ fn is_all_of_folder(glob: &str) -> bool {
     glob == "*" || glob.strip_suffix("/*").is_some_and(|folder| !folder.contains('*'))
 }
 
-/// The paths that match a pattern, whose parts may contain `*`.
+/// Returns the paths that match a pattern. Each part of the pattern may contain `*`.
 fn matches(root: &Path, glob: &str) -> Vec<PathBuf> {
     let mut found = vec![root.to_owned()];
     for part in glob.split('/').filter(|part| !part.is_empty() && *part != ".") {
@@ -292,7 +294,7 @@ fn matches(root: &Path, glob: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The runtime of a function's environment, by its name or its image.
+/// Returns the runtime of a function's environment, which the environment's name or image tells.
 fn runtime(document: &Value, image: &str) -> Option<RuntimeName> {
     let environment = text(&document["spec"]["environment"]["name"]).unwrap_or_default();
     let image = image.rsplit('/').next().unwrap_or_default();
@@ -351,7 +353,7 @@ fn function(
     Ok(to)
 }
 
-/// Whether the language of an environment cannot run here.
+/// Returns whether an environment is for a language that cannot run here.
 fn other_language(environment: &str) -> bool {
     let name = environment.rsplit('/').next().unwrap_or_default().to_lowercase();
     name.split(|c: char| !c.is_ascii_alphabetic()).any(|word| {
@@ -359,8 +361,8 @@ fn other_language(environment: &str) -> bool {
     })
 }
 
-/// Whether a file of this name lies at the top of the code; `false` for an archive, whose files are
-/// not known.
+/// Returns whether a file of this name is at the top of the code. Returns `false` for an archive,
+/// because the files in it are not known.
 fn holds(source: &Source, name: &str) -> bool {
     match source {
         Source::At(path) if path.is_file() => path.ends_with(name),
@@ -371,7 +373,8 @@ fn holds(source: &Source, name: &str) -> bool {
     }
 }
 
-/// The entry in `functionName`: a function, or a module and its function.
+/// Returns the entry that `functionName` means. `functionName` is a function, or a module and a
+/// function.
 fn entry(runtime: RuntimeName, written: &str, source: &Source) -> Option<String> {
     let (module, function) = written
         .rsplit_once('.')
@@ -379,7 +382,7 @@ fn entry(runtime: RuntimeName, written: &str, source: &Source) -> Option<String>
     if function.is_empty() {
         return None;
     }
-    // A single file is loaded whatever its name on the platform is.
+    // A single file is loaded under its own name, even if `functionName` names another module.
     let alone = match source {
         Source::At(path) if path.is_file() => path.file_stem().and_then(|stem| stem.to_str()),
         _ => None,

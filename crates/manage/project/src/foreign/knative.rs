@@ -1,4 +1,5 @@
-//! Knative: a `Service` object next to the program that its image would hold, and `func.yaml`.
+//! Reads Knative's `func.yaml`, and `Service` objects that lie next to the program which their image
+//! would contain.
 
 use std::path::Path;
 
@@ -27,8 +28,8 @@ fn service(file: &str, document: &Value) -> Result<Described, Mistakes> {
     service_with(file, document, true)
 }
 
-/// A service of a cluster. If it is only an image, `source` has its code: a folder with a
-/// `func.yaml`, or a program whose runtime is guessed.
+/// Reads a service of a cluster. If the service has only an image, its code is in `source`: either a
+/// folder with a `func.yaml`, or a program whose runtime is guessed.
 pub(super) fn service_of(
     file: &str,
     document: &Value,
@@ -52,7 +53,8 @@ pub(super) fn service_of(
                 to.warnings.extend(own.warnings);
                 to.notes.extend(own.notes);
             }
-            // What a folder without a manifest contains is guessed when it is deployed.
+            // The contract of a folder without a manifest is guessed from its files when the folder is
+            // deployed.
             None => {
                 to.function.compat = None;
                 to.notes.remove("compat");
@@ -131,7 +133,7 @@ fn service_with(file: &str, document: &Value, has_program: bool) -> Result<Descr
     Ok(to)
 }
 
-/// Secrets in volumes become files; a warning names every other mount.
+/// Turns secrets in volumes into files. Warns about every other mount.
 fn service_volumes(to: &mut Described, volumes: &Value, mounts: &Value) {
     for volume in volumes.as_array().into_iter().flatten() {
         let name = text(&volume["name"]).unwrap_or_default();
@@ -176,7 +178,8 @@ fn scale(to: &mut Described, annotations: &Value) {
     to.ignore_rest(annotations, &known, "annotation ");
 }
 
-/// `func.yaml` from version 0.34 on; keys that older versions had at the top are read there.
+/// Reads a `func.yaml` of version 0.34 or later. Also reads the keys that older versions had at the
+/// top.
 pub(super) fn func(
     file: &str,
     document: &Value,
@@ -249,8 +252,8 @@ pub(super) fn func(
     Ok(Foreign { functions: vec![to], ..Foreign::default() })
 }
 
-/// `envs`: plain values, `{{ env:X }}` from the environment of `mote deploy`, `{{ secret:NAME:KEY
-/// }}`.
+/// Reads `envs`. A value is plain text, `{{ env:X }}` for a variable of the environment of `mote
+/// deploy`, or `{{ secret:NAME:KEY }}` for a secret.
 fn environment(to: &mut Described, list: &Value, lookup: impl Fn(&str) -> Option<String>) {
     for entry in list.as_array().into_iter().flatten() {
         let name = text(&entry["name"]).unwrap_or_default();
@@ -286,7 +289,7 @@ fn environment(to: &mut Described, list: &Value, lookup: impl Fn(&str) -> Option
     to.note_env("run.envs");
 }
 
-/// `options`: the number of instances, and the resources of each.
+/// Reads `options`: the number of instances, and the resources of each instance.
 fn options(to: &mut Described, options: &Value) {
     let wanted = &options["scale"];
     to.set_scale(count(&wanted["min"]), count(&wanted["max"]), "options.scale");
@@ -313,7 +316,8 @@ fn options(to: &mut Described, options: &Value) {
     to.set_resources(&rest, "options.resources.limits");
 }
 
-/// Other addresses for the health endpoints; the node itself calls neither of them.
+/// Reads the paths of the health endpoints, if they differ from the usual ones. The node itself calls
+/// neither endpoint.
 fn health(to: &mut Described, endpoints: &Value, runtime: RuntimeName) {
     for (key, variable, usual) in [
         ("liveness", "LIVENESS_URL", "/health/liveness"),

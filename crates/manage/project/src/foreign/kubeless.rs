@@ -1,4 +1,4 @@
-//! Kubeless: `Function` objects, whose code is inside.
+//! Reads Kubeless' `Function` objects, which contain the code.
 
 use mote_core::base64;
 use mote_spec::manifest::{PlatformName, RuntimeName};
@@ -113,25 +113,25 @@ fn function(file: &str, document: &Value) -> Result<Described, Mistakes> {
         "timeout",
         "deployment",
         "horizontalPodAutoscaler",
-        // A key of the first versions: how the function is called, which is over HTTP here.
+        // Objects of the first versions have this key, which says how the function is called. Here it
+        // is always called over HTTP.
         "type",
     ];
     to.ignore_rest(spec, &known, "");
     Ok(to)
 }
 
-/// The API group of the first versions' objects, which belongs to Kubernetes itself.
+/// The API group of objects of the first versions. The group belongs to Kubernetes itself.
 const OLD_GROUP: &str = "k8s.io";
 
-/// Whether this is a function in the format of the first versions.
+/// Returns whether the document is a function in the format of the first versions.
 pub(super) fn is_old(document: &Value) -> bool {
     group(document) == OLD_GROUP
         && document["kind"] == "Function"
         && document["spec"]["handler"].is_string()
 }
 
-/// Refuses a function with the arguments of the first versions: no argument, a request, or (req,
-/// res).
+/// Refuses a function whose arguments are those of the first versions: none, a request, or (req, res).
 fn check_arguments(file: &str, name: &str, function: &str, code: &str) -> Result<(), Mistakes> {
     let names = contract::python_parameters(code, function);
     let few = names.is_some_and(|names| names.len() < 2) && !code.contains("*args");
@@ -159,7 +159,7 @@ fn code(file: &str, name: &str, spec: &Value) -> Result<Code, Mistakes> {
     match kind {
         "" | "text" => Ok(Code::Text(source.as_bytes().to_vec())),
         "base64" => bytes().map(Code::Text),
-        // The client's encoding of a function of several files.
+        // The platform's client uses this encoding for a function of several files.
         "base64+zip" => bytes().map(Code::Zip),
         other => {
             let what = format!("function-content-type {other}");
@@ -169,8 +169,7 @@ fn code(file: &str, name: &str, spec: &Value) -> Result<Code, Mistakes> {
     }
 }
 
-/// The bytes of base64 text that a person may have written, so the URL-safe letters are read as
-/// well.
+/// Decodes base64. The URL-safe letters are accepted too, because a person may have written the text.
 pub(super) fn decoded(text: &str) -> Option<Vec<u8>> {
     let letter = |byte| match byte {
         b'-' => b'+',

@@ -1,4 +1,5 @@
-//! Nuclio: `function.yaml`, and the same inside a comment block headed `@nuclio.configure`.
+//! Reads Nuclio's `function.yaml`, and the same document in a comment block of a source file that
+//! begins with `@nuclio.configure`.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +31,8 @@ pub(super) fn read(file: &str, all: &[Value], folder: &Path) -> Result<Foreign, 
     Ok(found)
 }
 
-/// Whether this is a function as nuctl prints it, which is not a complete Kubernetes object.
+/// Returns whether this is a function in the form that nuctl prints, which is not a complete Kubernetes
+/// object.
 pub(super) fn is_export(document: &Value) -> bool {
     let spec = &document["spec"];
     document["apiVersion"].is_null()
@@ -39,7 +41,8 @@ pub(super) fn is_export(document: &Value) -> bool {
         && spec["handler"].is_string()
 }
 
-/// Whether this is the platform's `function.yaml` without `apiVersion`, which it does not need.
+/// Returns whether this is a `function.yaml` without `apiVersion`. The platform does not require that
+/// key.
 pub(super) fn is_bare(file: &str, document: &Value) -> bool {
     let keys = ["runtime", "handler", "build", "triggers"];
     matches!(file, "function.yaml" | "function.yml")
@@ -48,14 +51,15 @@ pub(super) fn is_bare(file: &str, document: &Value) -> bool {
         && keys.iter().any(|key| !document["spec"][key].is_null())
 }
 
-/// The functions of a document with several, which nuctl printed by name or for a project.
+/// Returns the functions of a document that contains several. nuctl prints such a document by name or
+/// for a project.
 pub(super) fn exported(document: &Value) -> Option<Vec<&Value>> {
     let by_name = document["functions"].as_object().or_else(|| document.as_object())?;
     let all: Vec<&Value> = by_name.values().collect();
     (!all.is_empty() && all.iter().all(|one| is_export(one))).then_some(all)
 }
 
-/// Reads a function that was sent to a node: it may not name a file there.
+/// Reads a function that a client sent to a node. It must not name a file there.
 pub(super) fn sent(document: &Value) -> Result<Described, Mistakes> {
     let spec = &document["spec"];
     let name = text(&document["metadata"]["name"]).unwrap_or_default();
@@ -70,7 +74,7 @@ pub(super) fn sent(document: &Value) -> Result<Described, Mistakes> {
     }
     let code = spec["build"]["functionSourceCode"].as_str().and_then(super::kubeless::decoded);
     if code.is_some_and(|code| block(&String::from_utf8_lossy(&code)).is_some()) {
-        // A node reads no YAML.
+        // A node does not read YAML, so it refuses a function with such a block.
         let hint = format!(
             "put what the block says into spec and leave the line with {MARK} out, or deploy the \
              file with mote deploy, which reads the block"
@@ -85,7 +89,7 @@ pub(super) fn sent(document: &Value) -> Result<Described, Mistakes> {
     function("function", document, Path::new("/nonexistent"))
 }
 
-/// The block of a source file, if it has one.
+/// Reads the configuration block of a source file, if the file has one.
 pub(super) fn inline(path: &Path) -> Result<Option<Foreign>, Mistakes> {
     if !path.extension().is_some_and(|end| ENDINGS.iter().any(|known| end == *known)) {
         return Ok(None);
@@ -94,8 +98,8 @@ pub(super) fn inline(path: &Path) -> Result<Option<Foreign>, Mistakes> {
     let Some(block) = block(&source) else { return Ok(None) };
     let shown = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
     let parsed = documents(&shown, &block)?;
-    // A block without apiVersion looks like a list of functions by name, but it is the function
-    // itself.
+    // A block without `apiVersion` looks like a list of functions by name, but its content is the
+    // function itself.
     let document =
         parsed.first().map(|value| if is_export(value) { value } else { &value["function.yaml"] });
     let Some(document) = document.filter(|document| document.is_object()) else {
@@ -126,7 +130,7 @@ pub(super) fn inline(path: &Path) -> Result<Option<Foreign>, Mistakes> {
     Ok(Some(found))
 }
 
-/// The runtime that a file's extension implies, where its block names none.
+/// Returns the runtime that a file's extension implies. It is used if the block names none.
 fn runtime_of_file(path: &Path) -> Option<&'static str> {
     match path.extension()?.to_str()? {
         "py" => Some("python"),
@@ -137,8 +141,9 @@ fn runtime_of_file(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// The handler in a file where nobody names one: the platform's default is the file's own name. A
-/// function in Go is found by its arguments.
+/// Returns the handler of a file if nothing names a handler. By the platform's default, the handler's
+/// module is the file's name. A function in Go has no such default, because it is found by its
+/// arguments.
 fn handler_in(file: &Path) -> Option<String> {
     match runtime_of_file(file)? {
         "python" | "nodejs" => Some(format!("{}:handler", file.file_stem()?.to_str()?)),
@@ -154,7 +159,7 @@ fn only_source(folder: &Path) -> Option<std::path::PathBuf> {
     sources.next().filter(|_| sources.next().is_none())
 }
 
-/// The block of the only source file of a folder that has one.
+/// Reads the configuration block of a folder's only source file, if it has a block.
 pub(super) fn inline_in(folder: &Path) -> Result<Option<Foreign>, Mistakes> {
     let mut files: Vec<_> = fs::read_dir(folder)
         .into_iter()
@@ -172,7 +177,7 @@ pub(super) fn inline_in(folder: &Path) -> Result<Option<Foreign>, Mistakes> {
     Ok(None)
 }
 
-/// The comment lines after the mark, without their comment characters.
+/// Returns the comment lines after the mark without their comment characters.
 fn block(source: &str) -> Option<String> {
     let (_, behind) = source.split_once(MARK)?;
     let mut text = String::new();
@@ -185,7 +190,7 @@ fn block(source: &str) -> Option<String> {
     Some(text)
 }
 
-/// The name of a function in messages: a function without a name has that of its folder.
+/// Returns the name of a function for messages. A function without a name has the name of its folder.
 fn shown_name(document: &Value, folder: &Path) -> String {
     let own = text(&document["metadata"]["name"]).filter(|name| !name.is_empty());
     let of_folder = || {
@@ -233,7 +238,8 @@ fn function(file: &str, document: &Value, folder: &Path) -> Result<Described, Mi
     }
     for command in spec["build"]["commands"].as_array().into_iter().flatten() {
         let command = text(command).unwrap_or_default();
-        // The build itself fetches the modules that the code imports.
+        // These commands are not needed, because the build itself fetches the modules that the code
+        // imports.
         if is_go && ["go get ", "go mod "].iter().any(|start| command.starts_with(start)) {
             continue;
         }
@@ -301,7 +307,7 @@ fn runtime(
     };
     let mut written = text(&spec["runtime"]).unwrap_or_default();
     let mut handler = text(&spec["handler"]).unwrap_or_default();
-    // Without one of them, the platform looks at the source.
+    // If the runtime or the handler is missing, the platform derives it from the source.
     if written.is_empty() || handler.is_empty() {
         let only = if beside.is_file() { Some(beside.clone()) } else { only_source(&beside) };
         if let Some(only) = only {
@@ -337,8 +343,8 @@ fn runtime(
         }
         Some(RuntimeName::Go) => {
             set(&mut to.function.runtime, RuntimeName::Go);
-            // PACKAGE:FUNCTION, or the function alone. Without a function, its arguments identify
-            // it.
+            // The handler is PACKAGE:FUNCTION or only FUNCTION. If it is empty, the function is found
+            // by its arguments.
             let function = handler.rsplit(':').next().unwrap_or_default();
             to.function.entry = None;
             if !function.is_empty() {
@@ -386,7 +392,7 @@ fn triggers(to: &mut Described, triggers: &Value) {
         let workers = count(&trigger["numWorkers"]).or_else(|| count(&trigger["maxWorkers"]));
         let is_go = to.function.runtime.as_ref().is_some_and(|one| one.value == RuntimeName::Go);
         if let (true, Some(workers)) = (is_go, workers.filter(|workers| *workers > 0)) {
-            // Each worker has a context of its own here too, in one process.
+            // As on the platform, each worker has its own context, and all workers share one process.
             to.function.limits.concurrency = Some(workers);
             to.note("concurrency", format!("triggers.{name}: {workers} workers"));
         } else if workers.is_some_and(|workers| workers > 1) {

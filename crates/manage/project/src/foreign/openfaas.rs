@@ -1,4 +1,5 @@
-//! OpenFaaS: `stack.yml`. The node builds functions from `lang` and `handler`, without containers.
+//! Reads OpenFaaS' `stack.yml`. The node builds functions from `lang` and `handler`, without
+//! containers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +34,7 @@ const KNOWN: [&str; 12] = [
     "readonly_root_filesystem",
 ];
 
-/// Replaces `${NAME}` and `${NAME:-default}`; also returns the names that have neither value nor
+/// Replaces `${NAME}` and `${NAME:-default}`. Also returns the names that have neither a value nor a
 /// default.
 pub(super) fn substitute(
     source: &str,
@@ -68,7 +69,7 @@ pub(super) fn substitute(
     (out, missing)
 }
 
-/// The environments of a `stack.yml`, each value as it is written, because 1.10 is text there.
+/// The environments of a `stack.yml`, with each value as text. For example, 1.10 must stay 1.10.
 #[derive(Deserialize)]
 struct Written {
     functions: BTreeMap<String, WrittenFunction>,
@@ -80,10 +81,9 @@ struct WrittenFunction {
     environment: Option<BTreeMap<String, Option<String>>>,
 }
 
-/// Restores values of environments that were parsed as numbers or truth values to the text that was
-/// written.
+/// Restores the written text of environment values that were parsed as numbers or truth values.
 pub(super) fn as_written(source: &str, document: &mut Value) {
-    // In files with merged tables this cannot be read, and the values stay as they were parsed.
+    // A file with merged tables cannot be read in this form. Its values then stay as they were parsed.
     let Ok(written) = yaml_serde::from_str::<Written>(source) else { return };
     for (function, its) in written.functions {
         for (name, text) in its.environment.into_iter().flatten() {
@@ -140,7 +140,7 @@ pub(super) fn function(
     to.set_resources(&entry["limits"], "limits");
     scale(&mut to, &entry["labels"]);
     for secret in entry["secrets"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        // The platform's own path for secrets exists there too.
+        // The secret can also be read at the platform's own path.
         to.add_secret_file(secret, &format!("/secrets/{secret}"));
     }
     if !to.function.secrets.is_empty() {
@@ -164,8 +164,8 @@ pub(super) fn function(
     Ok(to)
 }
 
-/// Templates with names other than `node` may have its contract too; the arguments of the handler
-/// decide.
+/// Decides whether a handler follows the contract of the template `node`. A template of another name
+/// may have that contract too, so the arguments of the handler decide.
 fn oldest_contract(to: &mut Described, handler: &Path) {
     let is_node = to.function.runtime.as_ref().is_some_and(|one| one.value == RuntimeName::Node);
     if !is_node || to.function.template.is_some() {
@@ -178,8 +178,8 @@ fn oldest_contract(to: &mut Described, handler: &Path) {
     }
 }
 
-/// The description of a function that the gateway receives: everything but its code. With a `lang`
-/// it is a program that runs once per call.
+/// Reads the description of a function that the gateway receives. It contains everything except the
+/// code. If it has a `lang`, the function is a program that runs once per call.
 pub(super) fn deployment(document: &Value) -> Described {
     let mut to = Described::new(document["service"].as_str().unwrap_or(""), PlatformName::OpenFaas);
     variables(&mut to, &document["envVars"]);
@@ -225,8 +225,7 @@ fn variables(to: &mut Described, table: &Value) {
     }
 }
 
-/// Determines how the function runs: by the template of a language, or as a program under a
-/// watchdog.
+/// Determines how the function runs: with the template of a language, or as a program under a watchdog.
 fn language(
     to: &mut Described,
     file: &str,
@@ -255,7 +254,7 @@ fn language(
                         mote.toml";
             return Err(not_offered(file, name, &format!("lang {lang:?}"), hint));
         }
-        // A program needs no template.
+        // If the function has a program, no template is needed.
         Named::Own(_) if process.is_some() => {}
         Named::Own(nearest) => {
             let Some((template, why)) = templates::by_handler(&handler) else {
@@ -280,7 +279,8 @@ fn language(
                     the handler's folder";
         return Err(not_offered(file, name, &format!("lang {lang:?}"), hint));
     };
-    // Splits the command as a shell would. Programs of the user's own need no quotes.
+    // Words are split at blanks only, without a shell's quoting rules. The command of a user's own
+    // program does not need quotes.
     let words: Vec<String> = process.split_whitespace().map(str::to_owned).collect();
     let http = mode.as_deref() == Some("http");
     let runtime = if http { RuntimeName::Server } else { RuntimeName::Exec };
@@ -295,7 +295,7 @@ fn language(
     Ok(())
 }
 
-/// The handler runs as this template runs it; `from` is the reason.
+/// Runs the handler in the same way as `template`. `from` is the reason, which becomes a note.
 fn use_template(to: &mut Described, template: Template, from: &str) {
     set(&mut to.function.runtime, template.runtime);
     match template.runtime {
@@ -313,8 +313,9 @@ fn use_template(to: &mut Described, template: Template, from: &str) {
     }
 }
 
-/// Uses a template that lies next to the file, in place of the one with its name. Its packages are
-/// installed. The program that it starts is not used, because the adapter replaces it.
+/// Installs the packages of a template that lies next to the manifest, which replaces the official
+/// template of that name. The program that the template starts is not used, because `mote`'s adapter
+/// replaces it.
 fn own_template(to: &mut Described, entry: &Value, folder: &Path) {
     let Some(lang) = entry["lang"].as_str().filter(|lang| super::is_plain_name(lang)) else {
         return;
@@ -334,7 +335,7 @@ fn own_template(to: &mut Described, entry: &Value, folder: &Path) {
     ));
 }
 
-/// Reads the limits that the environment sets for a watchdog.
+/// Reads the limits that environment variables set for a watchdog.
 fn watchdog_limits(to: &mut Described) {
     for (key, limit) in [("write_timeout", false), ("exec_timeout", false), ("max_inflight", true)]
     {
@@ -348,7 +349,7 @@ fn watchdog_limits(to: &mut Described) {
     }
 }
 
-/// Keeps the keys of a function in `stack.yml` that `faas-cli` shows.
+/// Keeps those keys of a function in `stack.yml` that `faas-cli` shows.
 fn annotate(to: &mut Described, entry: &Value) {
     let shown = serde_json::json!({
         "image": entry["image"],

@@ -1,4 +1,4 @@
-//! OpenWhisk: `manifest.yaml` of wskdeploy.
+//! Reads the `manifest.yaml` of OpenWhisk's tool wskdeploy.
 
 use std::path::Path;
 
@@ -52,8 +52,8 @@ pub(super) fn read(file: &str, document: &Value, folder: &Path) -> Result<Foreig
     Ok(found)
 }
 
-/// Turns triggers with a feed of the package alarms into schedules of the functions that rules
-/// connect to them. `feeds` are the triggers that have a feed, and the feed.
+/// Turns triggers that the package alarms fires into schedules of the functions that rules connect to
+/// them. `feeds` contains each trigger that has a feed, with the feed.
 fn alarms(found: &mut Foreign, whisk: &WhiskManifest, feeds: &[(String, String)]) {
     for (name, feed) in feeds {
         let trigger = whisk.triggers.iter().find(|one| one.name == *name);
@@ -82,15 +82,16 @@ fn alarms(found: &mut Foreign, whisk: &WhiskManifest, feeds: &[(String, String)]
     }
 }
 
-/// The package whose actions belong to no named package.
+/// The name of the package for actions that belong to no named package.
 const NO_PACKAGE: &str = "default";
 
 fn in_package(package: &str, name: &str) -> String {
     if package == NO_PACKAGE { name.to_owned() } else { format!("{package}/{name}") }
 }
 
-/// The function name of an action. The name of its package comes first, so that actions of the same
-/// name in two packages do not replace each other, and so that every deploy gives the same name.
+/// Returns the name of an action's function. It begins with the name of the package, for two reasons:
+/// actions of the same name in two packages do not replace each other, and every deploy gives an action
+/// the same name.
 fn function_name(package: &str, name: &str) -> String {
     super::label(&in_package(package, name).replace('/', "-"))
 }
@@ -111,7 +112,7 @@ fn beside_actions(
         whisk.packages.push(entity(package, content));
     }
     let all = |key: &str| content[key].as_object().into_iter().flatten();
-    // A plain name means the package's own action, if it has one.
+    // A plain name means the action of the same package, if the package has such an action.
     let action = |name: &str| {
         let own = ["actions", "sequences"].iter().any(|key| content[key].get(name).is_some());
         if own { in_package(package, name) } else { name.to_owned() }
@@ -142,7 +143,7 @@ fn beside_actions(
     }
 }
 
-/// Name, parameters and annotations of an entity.
+/// Returns an entity with its name, parameters and annotations.
 fn entity(name: &str, content: &Value) -> WhiskEntity {
     let mut parameters = values(&content["parameters"]);
     parameters.extend(values(&content["inputs"]));
@@ -158,7 +159,8 @@ fn entity(name: &str, content: &Value) -> WhiskEntity {
     WhiskEntity { name: name.to_owned(), parameters, annotations }
 }
 
-/// Parameters by name: each is a table that describes it, or the value itself.
+/// Returns parameters by name. In the manifest, each is a table that describes the parameter, or the
+/// value itself.
 fn values(inputs: &Value) -> Map<String, Value> {
     let all = inputs.as_object().into_iter().flatten();
     all.map(|(name, input)| (name.clone(), value(input)))
@@ -166,8 +168,8 @@ fn values(inputs: &Value) -> Map<String, Value> {
         .collect()
 }
 
-/// The value of a parameter. A parameter that is only described has the empty value of its type,
-/// and so has one whose value is the name of a type.
+/// Returns the value of a parameter. If the parameter is only described, or if its value is the name of
+/// a type, the value is the empty value of that type.
 fn value(input: &Value) -> Value {
     let mut written = ["value", "default"].into_iter().filter_map(|key| input.get(key));
     let written = written.find(|value| !value.is_null());
@@ -188,8 +190,8 @@ fn empty(kind: &Value) -> Option<Value> {
     }
 }
 
-/// The value with variables of the environment in place of `$NAME`, which must be a whole text, and
-/// of `${NAME}`.
+/// Replaces variables of the environment: `${NAME}` anywhere in a text, and `$NAME` if it is the whole
+/// text.
 fn replaced(value: &Value) -> Value {
     match value {
         Value::String(text) => {
@@ -268,7 +270,7 @@ fn function(
         RuntimeName::Go if main == "main" => set(&mut to.function.entry, "Main".to_owned()),
         RuntimeName::Go => set(&mut to.function.entry, main),
         RuntimeName::Exec => program(&mut to, path),
-        // The package.json of the archive names the file.
+        // In an archive, package.json names the file.
         RuntimeName::Node if is_archive(path) && main == "main" => {}
         RuntimeName::Node if is_archive(path) => set(&mut to.function.entry, format!(":{main}")),
         RuntimeName::Python if is_archive(path) => {
@@ -308,7 +310,7 @@ fn is_archive(path: &str) -> bool {
     path.to_ascii_lowercase().ends_with(".zip")
 }
 
-/// The platform accepts no larger archive.
+/// The largest archive that the platform accepts.
 const ARCHIVE_BYTES_MAX: u64 = 48 << 20;
 
 fn archive(path: &Path) -> Result<Vec<u8>, Mistakes> {
@@ -322,7 +324,7 @@ fn archive(path: &Path) -> Result<Vec<u8>, Mistakes> {
     })
 }
 
-/// The program of a native action: the file, or `exec` in the folder.
+/// Sets the program of a native action: the given file, or `exec` in the given folder.
 fn program(to: &mut Described, path: &str) {
     let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or("");
     let is_file = matches!(&to.source, Source::At(path) if path.is_file());
@@ -331,7 +333,7 @@ fn program(to: &mut Described, path: &str) {
     to.note("command", format!("function: {path}"));
 }
 
-/// The entry that the manifest names; in a folder it is searched for later.
+/// Sets the entry that the manifest names. In a folder, the file of the entry is searched for later.
 fn entry(to: &mut Described, path: &str, main: &str, is_node: bool) {
     let name = path.rsplit('/').next().unwrap_or("");
     let inside = matches!(to.source, Source::Inside(_));
@@ -352,7 +354,7 @@ fn entry(to: &mut Described, path: &str, main: &str, is_node: bool) {
     to.note("entry", format!("function: {path}, main: {main}"));
 }
 
-/// Stores default parameters in the one variable from which the adapter reads them.
+/// Stores default parameters in the one variable that the adapter reads for them.
 fn parameters(to: &mut Described, shared: &Map<String, Value>, own: &Value) {
     let mut all = shared.clone();
     all.extend(values(own));
@@ -400,7 +402,7 @@ mod tests {
         let action = json!({ "actions": { "main": { "function": "a.js" } } });
         let two = json!({ "packages": { "Tea_Shop": action, "default": action } });
         assert_eq!(names(two), ["tea-shop-main", "main"]);
-        // A file for one action gives the same name as a file for all of them.
+        // The function's name is the same, whether the file describes one action or all of them.
         let one = json!({ "project": { "packages": { "Tea_Shop": action } } });
         assert_eq!(names(one), ["tea-shop-main"]);
         let same = json!({ "packages": {

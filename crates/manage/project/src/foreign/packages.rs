@@ -1,5 +1,5 @@
-//! Packages that a manifest installs with a command, as lines of `requirements.txt` and entries of
-//! `package.json`, which are the forms in which `mote` names packages.
+//! Packages that a manifest installs with a command. They become lines of `requirements.txt` and
+//! entries of `package.json`, because `mote` reads packages from these files.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -8,7 +8,7 @@ use std::path::Path;
 use mote_store::source;
 use serde_json::{Map, Value};
 
-/// Flags of `pip install` and `npm install` that change nothing here.
+/// Flags of `pip install` and `npm install` that have no effect here.
 const FLAGS: [&str; 14] = [
     "--upgrade",
     "-U",
@@ -25,20 +25,20 @@ const FLAGS: [&str; 14] = [
     "--no-save",
     "--production",
 ];
-/// Commands that an image's build runs before it installs anything, and that have no meaning here.
+/// Commands that an image's build runs before it installs packages. They have no meaning here.
 const PREPARATIONS: [&str; 4] = ["apk update", "apt-get update", "apt update", "npm install"];
 /// Packages that are part of the interpreter's installation.
 const TOOLS: [&str; 4] = ["pip", "setuptools", "wheel", "npm"];
 
-/// Packages with which a template of OpenFaaS serves HTTP.
+/// Packages with which OpenFaaS' templates serve HTTP.
 const SERVERS: [&str; 3] = ["express", "body-parser", "get-stdin"];
 
-/// Packages by the tool that installs them.
+/// Packages, by the tool that installs them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Packages {
     /// Lines of `requirements.txt`.
     python: Vec<String>,
-    /// Name and version of dependencies in `package.json`.
+    /// Names and versions of dependencies in `package.json`.
     node: Vec<(String, String)>,
 }
 
@@ -47,7 +47,7 @@ impl Packages {
         self.python.is_empty() && self.node.is_empty()
     }
 
-    /// Adds the packages that a command installs; fails if the command does anything else.
+    /// Adds the packages that a command installs. Fails if the command does anything else.
     pub(super) fn add_command(&mut self, command: &str) -> Result<(), ()> {
         for part in command.split("&&").map(str::trim).filter(|part| !part.is_empty()) {
             let words: Vec<&str> = part.split_whitespace().collect();
@@ -72,7 +72,7 @@ impl Packages {
                 _ if FLAGS.contains(&word) => {}
                 "-r" | "--requirement" => {
                     let file = words.next().ok_or(())?;
-                    // The file of that name is read in any case.
+                    // `requirements.txt` needs no entry, because it is read in any case.
                     if file.trim_start_matches("./") != "requirements.txt" {
                         self.python.push(format!("-r {file}"));
                     }
@@ -97,7 +97,7 @@ impl Packages {
             if word.starts_with('-') || !is_requirement(word) {
                 return Err(());
             }
-            // A scoped name begins with an @.
+            // The `@` at the beginning of a scoped name does not separate a version.
             let at = word.rfind('@').filter(|at| *at > 0);
             let (name, version) = at.map_or((word, "*"), |at| (&word[..at], &word[at + 1..]));
             self.node.push((name.to_owned(), version.to_owned()));
@@ -105,7 +105,7 @@ impl Packages {
         Ok(())
     }
 
-    /// Adds the packages in a template's own `requirements.txt` and `package.json`.
+    /// Adds the packages in the `requirements.txt` and `package.json` of a template.
     pub(super) fn add_template(&mut self, folder: &Path) {
         let requirements = source::text(folder.join("requirements.txt")).unwrap_or_default();
         let lines = requirements.lines().map(str::trim);
@@ -114,14 +114,14 @@ impl Packages {
         let package = source::text(folder.join("package.json")).unwrap_or_default();
         let package: Value = serde_json::from_str(&package).unwrap_or_default();
         for (name, version) in package["dependencies"].as_object().into_iter().flatten() {
-            // The template's own server is not used here.
+            // The template's server is not used here, so its packages are left out.
             if let Some(version) = version.as_str().filter(|_| !SERVERS.contains(&name.as_str())) {
                 self.node.push((name.clone(), version.to_owned()));
             }
         }
     }
 
-    /// Adds the packages to the files of a folder; entries that these already have stay.
+    /// Adds the packages to the files of a folder. Entries that are already in the files stay.
     pub fn add_to(&self, folder: &Path) -> io::Result<()> {
         if !self.python.is_empty() {
             let file = folder.join("requirements.txt");
@@ -160,8 +160,8 @@ impl Packages {
     }
 }
 
-/// Writes a file in place of whatever has its name. Code may contain a link of that name that leads
-/// to any file of the user.
+/// Writes a new file in place of anything that has its name. The old entry is not followed, because it
+/// may be a link in a stranger's code that leads to any file of the user.
 pub fn write_anew(file: &Path, text: &str) -> io::Result<()> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -171,12 +171,12 @@ pub fn write_anew(file: &Path, text: &str) -> io::Result<()> {
     new.write_all(text.as_bytes())
 }
 
-/// A word without the quotes that a shell would remove.
+/// Returns a word without the quotes that a shell would remove.
 fn unquoted(word: &str) -> &str {
     word.trim_matches(['\'', '"'])
 }
 
-/// Whether a word can name a package: no shell syntax.
+/// Returns whether a word can be the name of a package, which contains no shell syntax.
 fn is_requirement(word: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.=<>~!^@/[],+:#&?%".contains(c);
     !word.is_empty() && word.chars().all(plain)

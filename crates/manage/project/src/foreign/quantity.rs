@@ -1,6 +1,6 @@
-//! Quantities as other platforms write them.
+//! Parses quantities in the forms that other platforms use.
 
-/// `128Mi`, `96M`, `1Gi`, `134217728`.
+/// Parses bytes: `128Mi`, `96M`, `1Gi`, `134217728`.
 pub(super) fn bytes(written: &str) -> Option<u64> {
     let written = written.trim();
     let digits = written.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(written.len());
@@ -19,7 +19,7 @@ pub(super) fn bytes(written: &str) -> Option<u64> {
     (bytes.is_finite() && (1.0..1e15).contains(&bytes)).then_some(bytes as u64)
 }
 
-/// Cores in thousandths: `500m`, `0.5`, `2`.
+/// Parses processor cores and returns thousandths: `500m`, `0.5`, `2`.
 pub(super) fn thousandths(written: &str) -> Option<u32> {
     let written = written.trim();
     let (number, unit) = match written.strip_suffix('m') {
@@ -30,7 +30,7 @@ pub(super) fn thousandths(written: &str) -> Option<u32> {
     (1.0..=1_024_000.0).contains(&millis).then_some((millis as u32).max(10))
 }
 
-/// Whole seconds (`180`) or Go's durations (`1m30s`, `500ms`).
+/// Parses whole seconds (`180`) or Go's durations (`1m30s`, `500ms`).
 pub(super) fn milliseconds(written: &str) -> Option<u64> {
     let mut rest = written.trim();
     if let Ok(seconds) = rest.parse::<u64>() {

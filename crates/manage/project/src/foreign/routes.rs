@@ -1,9 +1,9 @@
-//! Hosts and paths of other platforms, as routes of `mote.toml`: of Fission's and Kubeless's
-//! `HTTPTrigger`, of Nuclio's ingresses, and of `Ingress`, `FunctionIngress` and `DomainMapping`
-//! objects in the same file.
+//! Converts hosts and paths of other platforms to routes of `mote.toml`. They come from Fission's and
+//! Kubeless' `HTTPTrigger`, from Nuclio's ingresses, and from `Ingress`, `FunctionIngress` and
+//! `DomainMapping` objects in the same file.
 //!
-//! Readers collect the routes that objects ask for. [`settle`] checks them when all functions of the
-//! file are known, and warns about those that cannot be used.
+//! The readers collect the routes that objects ask for. When all functions of the file are known,
+//! [`settle`] checks these routes and warns about those that cannot be used.
 
 use std::mem;
 
@@ -18,7 +18,7 @@ use super::{Described, Foreign, group, object_name, text};
 /// A route that an object asks for.
 #[derive(Debug)]
 pub struct Converted {
-    /// The object, as messages show it.
+    /// The name of the object in messages.
     pub object: String,
     pub route: RouteManifest,
 }
@@ -34,12 +34,13 @@ impl Described {
         self.routes.push(Converted { object: object.to_owned(), route });
     }
 
-    /// Whether clients reach the function at this path without a route.
+    /// Returns whether clients reach the function at this path without a route.
     fn has_path(&self, host: Option<&str>, path: &str) -> bool {
         host.is_none() && path.trim_matches('/') == self.name()
     }
 
-    /// Warns that the function receives another path than on its platform, where a part is cut off.
+    /// Warns that the function receives the whole path. The platform would cut `path` off before the
+    /// call.
     fn warn_of_whole_path(&mut self, object: &str, path: &str) {
         if path.trim_matches('/').is_empty() {
             return;
@@ -63,12 +64,12 @@ fn reader(document: &Value) -> Option<Reader> {
     })
 }
 
-/// Whether [`objects`] reads an object, so that no other reader needs to warn about it.
+/// Returns whether [`objects`] reads this object. If so, no other reader needs to warn about it.
 pub(super) fn is_read(document: &Value) -> bool {
     reader(document).is_some()
 }
 
-/// Adds the routes that objects ask for to the functions that they name.
+/// Reads the routes that objects ask for and adds them to the functions that the objects name.
 pub(super) fn objects(found: &mut Foreign, all: &[Value]) {
     for document in all {
         if let Some(read) = reader(document) {
@@ -77,18 +78,19 @@ pub(super) fn objects(found: &mut Foreign, all: &[Value]) {
     }
 }
 
-/// Moves the routes that functions can have into their manifests, and warns about the others.
+/// Moves the permitted routes into the functions' manifests, and warns about the others.
 pub(super) fn settle(found: &mut Foreign) {
     let mut table = RouteTable::default();
     for described in &mut found.functions {
-        // A function without a name has that of its folder, and is the only one of its file.
+        // If the function has no name, its folder's name is used later. It is then the only function of
+        // its file.
         let name = FunctionName::new(described.name())
             .unwrap_or_else(|_| FunctionName::new("unnamed").expect("a valid name"));
         let mut rules: Vec<RouteRule> = Vec::new();
         for one in mem::take(&mut described.routes) {
             let RouteManifest { host, path, methods, .. } = one.route.clone();
             let rule = RouteRule { host, path, methods, redirect: None };
-            // Two objects may say the same, for example a trigger and its ingress.
+            // Two objects may ask for the same route, for example a trigger and its ingress.
             if rules.contains(&rule) {
                 continue;
             }
@@ -114,29 +116,30 @@ pub(super) fn settle(found: &mut Foreign) {
     }
 }
 
-/// A text that is not empty.
+/// Returns a text unless it is empty.
 fn filled(value: &Value) -> Option<String> {
     text(value).filter(|text| !text.is_empty())
 }
 
-/// A host; `*` stands for all.
+/// Returns a host; `None` if the host is `*`, which stands for all hosts.
 fn host(value: &Value) -> Option<String> {
     filled(value).filter(|host| host != "*")
 }
 
-/// A path and all paths below it. Ingresses may write it as a regular expression.
+/// Returns the pattern for a path and all paths below it. An ingress may write the path as a regular
+/// expression.
 fn below(path: &str) -> String {
     let start = ["(.*)", ".*", "*"].iter().find_map(|end| path.strip_suffix(end)).unwrap_or(path);
     format!("{}/*", start.trim_end_matches("(/|$)").trim_end_matches('/'))
 }
 
-/// Whether an ingress changes the path of requests.
+/// Returns whether an ingress changes the path of requests.
 fn rewrites(annotations: &Value) -> bool {
     let keys = annotations.as_object().into_iter().flatten();
     keys.into_iter().any(|(key, _)| key.ends_with("/rewrite-target"))
 }
 
-/// Fission: an exact path, which may have parameters, or a prefix.
+/// Reads a Fission trigger: an exact path, which may have parameters, or a prefix.
 fn fission(found: &mut Foreign, document: &Value) {
     let object = object_name(document);
     let spec = &document["spec"];
@@ -191,7 +194,8 @@ fn fission(found: &mut Foreign, document: &Value) {
     }
 }
 
-/// A path with `{name}` and `{name:expression}` as one of a route, and what differs.
+/// Converts a path with `{name}` and `{name:expression}` to the path of a route. Also returns notes on
+/// the differences.
 fn pattern(written: &str) -> (String, Vec<String>) {
     let mut notes = Vec::new();
     let mut depth = 0_usize;
@@ -219,7 +223,7 @@ fn pattern(written: &str) -> (String, Vec<String>) {
         if !is_exact {
             notes.push(format!("{{{inside}}} matches any text: check {short} in the function"));
         }
-        // An expression that permits a `/` stands for several segments.
+        // If an expression permits a `/`, the parameter stands for several segments.
         let is_rest = is_any || expression.contains('/') && !expression.contains("[^");
         if is_rest && is_last { format!("{{{short}...}}") } else { format!("{{{short}}}") }
     });
@@ -227,7 +231,7 @@ fn pattern(written: &str) -> (String, Vec<String>) {
     (path, notes)
 }
 
-/// The content of the braces, if a segment is a parameter and nothing else.
+/// Returns the text between the braces, if the segment consists of one parameter only.
 fn only_parameter(part: &str) -> Option<&str> {
     let inside = part.strip_prefix('{')?.strip_suffix('}')?;
     let mut depth = 0_i32;
@@ -238,7 +242,7 @@ fn only_parameter(part: &str) -> Option<&str> {
     (!is_closed).then_some(inside)
 }
 
-/// Kubeless: a host, and a path below which requests reach the function.
+/// Reads a Kubeless trigger: a host, and the path below which requests reach the function.
 fn kubeless(found: &mut Foreign, document: &Value) {
     let object = object_name(document);
     let spec = &document["spec"];
@@ -253,7 +257,7 @@ fn kubeless(found: &mut Foreign, document: &Value) {
     }
 }
 
-/// Nuclio: the ingresses of a trigger of the kind `http`.
+/// Reads the ingresses of a Nuclio trigger of the kind `http`.
 pub(super) fn nuclio(to: &mut Described, place: &str, ingresses: &Value) {
     for (name, one) in ingresses.as_object().into_iter().flatten() {
         let object = format!("{place}.{name}");
@@ -285,7 +289,7 @@ pub(super) fn nuclio(to: &mut Described, place: &str, ingresses: &Value) {
     }
 }
 
-/// Kubernetes: rules whose services are functions of the file.
+/// Reads a Kubernetes ingress: the rules whose services are functions of the file.
 fn ingress(found: &mut Foreign, document: &Value) {
     let object = object_name(document);
     let rewrites = rewrites(&document["metadata"]["annotations"]);
@@ -296,7 +300,7 @@ fn ingress(found: &mut Foreign, document: &Value) {
             let service =
                 text(&backend["service"]["name"]).or_else(|| text(&backend["serviceName"]));
             let service = service.unwrap_or_default();
-            // Nuclio's services have a prefix.
+            // Nuclio puts a prefix before the names of its services.
             let own = service.strip_prefix("nuclio-").filter(|_| !found.has(&service));
             let Some(to) = found.named(&object, own.unwrap_or(&service)) else { continue };
             let path = filled(&one["path"]).unwrap_or_else(|| "/".to_owned());
@@ -314,7 +318,7 @@ fn ingress(found: &mut Foreign, document: &Value) {
     }
 }
 
-/// OpenFaaS: a domain, and a path that is cut off.
+/// Reads an OpenFaaS ingress: a domain, and a path that the platform cuts off.
 fn function_ingress(found: &mut Foreign, document: &Value) {
     let object = object_name(document);
     let spec = &document["spec"];
@@ -326,7 +330,7 @@ fn function_ingress(found: &mut Foreign, document: &Value) {
     to.want(&object, domain.as_deref(), &below(&path), &[]);
 }
 
-/// Knative: the object's name is the host.
+/// Reads a Knative domain mapping, whose name is the host.
 fn domain_mapping(found: &mut Foreign, document: &Value) {
     let object = object_name(document);
     let service = text(&document["spec"]["ref"]["name"]).unwrap_or_default();
@@ -360,7 +364,7 @@ mod tests {
                 "/b/{html...}",
                 "{html:[a-z./]+} matches any text: check html in the function",
             ),
-            // Not paths of routes; they are refused later.
+            // These texts are not valid paths of routes. A later check refuses them.
             ("/{a}-{b}", "/{a}-{b}", ""),
             ("/x{a", "/x{a", ""),
         ] {

@@ -1,4 +1,4 @@
-//! Schedules of other platforms, as triggers of `mote.toml`.
+//! Converts schedules of other platforms to triggers of `mote.toml`.
 
 use mote_schedule::times;
 use mote_spec::manifest::{MissedName, OverlapName, ScheduleManifest};
@@ -9,9 +9,9 @@ use serde_json::Value;
 use super::{Described, implied, quantity, text};
 
 impl Described {
-    /// Adds a schedule whose times are a cron expression or `@every 10s`. Other platforms run
-    /// schedules in the zone of their server, which is usually UTC. Warns and adds nothing if the
-    /// text cannot be read.
+    /// Adds a schedule from a cron expression or from `@every 10s`. Other platforms run schedules in
+    /// their server's time zone, which is usually UTC. If the text cannot be read, warns and adds
+    /// nothing.
     pub(super) fn add_cron(&mut self, place: &str, written: &str) -> Option<&mut ScheduleManifest> {
         if let Some(interval) = written.trim().strip_prefix("@every ") {
             return self.add_every(place, interval);
@@ -23,7 +23,7 @@ impl Described {
         Some(self.add(ScheduleManifest { cron: implied(written.trim().to_owned()), ..none() }))
     }
 
-    /// Adds a schedule whose times are an interval as Go writes it.
+    /// Adds a schedule from an interval in Go's format.
     pub(super) fn add_every(
         &mut self,
         place: &str,
@@ -46,7 +46,7 @@ impl Described {
         &mut self.function.schedules.last_mut().expect("one was added").value
     }
 
-    /// Sets the zone of the schedule that was added last.
+    /// Sets the time zone of the schedule that was added last.
     pub(super) fn set_zone(&mut self, place: &str, zone: &str) {
         match times::zone(zone) {
             Err(times::TimesError::Zone) => {
@@ -61,7 +61,8 @@ impl Described {
     }
 }
 
-/// A schedule without times. Runs overlap on most platforms, and none makes up for missed times.
+/// Returns a schedule without times. On most platforms, runs may overlap. No platform makes up for
+/// missed times.
 fn none() -> ScheduleManifest {
     ScheduleManifest {
         overlap: Some(OverlapName::Allow),
@@ -70,7 +71,8 @@ fn none() -> ScheduleManifest {
     }
 }
 
-/// The body of a call: a text as it is, anything else as JSON with its content type.
+/// Sets the body of a call. Text is sent unchanged; any other value is sent as JSON with its content
+/// type.
 pub(super) fn set_body(schedule: &mut ScheduleManifest, body: &Value) {
     match body {
         Value::Null => {}
@@ -82,7 +84,7 @@ pub(super) fn set_body(schedule: &mut ScheduleManifest, body: &Value) {
     }
 }
 
-/// The trigger of Nuclio's kind `cron`.
+/// Reads a Nuclio trigger of the kind `cron`.
 pub(super) fn nuclio(to: &mut Described, name: &str, trigger: &Value) {
     let place = format!("triggers.{name}");
     if trigger["disabled"] == true {
@@ -106,7 +108,7 @@ pub(super) fn nuclio(to: &mut Described, name: &str, trigger: &Value) {
         (None, None) => return to.warn(format!("{place}: it has neither schedule nor interval")),
     };
     let Some(added) = added else { return };
-    // The platform hands events to the function one after another.
+    // The platform passes events to the function one after another.
     let allows = policy == "Allow";
     added.overlap = Some(if allows { OverlapName::Allow } else { OverlapName::Skip });
     for (name, value) in event["headers"].as_object().into_iter().flatten() {
@@ -116,7 +118,8 @@ pub(super) fn nuclio(to: &mut Described, name: &str, trigger: &Value) {
     set_body(added, &event["body"]);
 }
 
-/// The annotations of OpenFaaS' cron connector. Returns whether they are its own.
+/// Reads the annotations of OpenFaaS' cron connector. Returns whether the annotations are for that
+/// connector.
 pub(super) fn openfaas(to: &mut Described, annotations: &Value) -> bool {
     if annotations["topic"].as_str() != Some("cron-function") {
         return false;
@@ -130,7 +133,7 @@ pub(super) fn openfaas(to: &mut Described, annotations: &Value) -> bool {
     true
 }
 
-/// A `TimeTrigger` of Fission.
+/// Reads Fission's `TimeTrigger`.
 pub(super) fn fission(to: &mut Described, name: &str, spec: &Value) {
     let place = format!("TimeTrigger {name}");
     let written = text(&spec["cron"]).unwrap_or_default();
@@ -141,8 +144,8 @@ pub(super) fn fission(to: &mut Described, name: &str, spec: &Value) {
     added.path = path.map(|path| format!("/{}", path.trim_start_matches('/')));
 }
 
-/// A trigger of OpenWhisk with a feed of the package alarms, for a function that a rule connects.
-/// Returns why not, if the feed is another one.
+/// Reads an OpenWhisk trigger that the package alarms fires, for a function that a rule connects to the
+/// trigger. If the trigger has another feed, returns the reason why it is not supported.
 pub(super) fn openwhisk(
     to: &mut Described,
     name: &str,
@@ -162,7 +165,7 @@ pub(super) fn openwhisk(
         other => return Err(format!("the feed {other} is not supported")),
     };
     if let Some(added) = added {
-        // The payload is an object, or its text.
+        // The payload is an object, or the text of an object.
         let payload = input("trigger_payload");
         let parsed = payload.as_str().and_then(|text| serde_json::from_str(text).ok());
         set_body(
@@ -187,7 +190,7 @@ mod tests {
 
     use super::*;
 
-    /// The functions of a manifest, with their code next to it.
+    /// Returns the functions of a manifest whose code lies next to it, and the warnings.
     fn read(file: &str, yaml: &str) -> (Vec<Described>, Vec<String>) {
         let folder = tempfile::tempdir().unwrap();
         for code in ["main.py", "handler.py", "a.py"] {
@@ -200,7 +203,8 @@ mod tests {
         (found.functions, found.warnings)
     }
 
-    /// The schedules in words, and that `mote import` writes a file that is read as the same.
+    /// Describes the schedules in words. Also checks that `mote import` writes a file with the same
+    /// schedules.
     fn shown(described: &Described) -> Vec<String> {
         let written = crate::render::mote_toml("x.yml", described);
         let again = Manifest::parse(FILE_NAME, &written).expect(&written);

@@ -4,7 +4,8 @@ use mote_spec::Egress;
 
 use super::*;
 
-/// Makes a folder `demo` of these files (`!` before a name makes it executable) and reads it.
+/// Makes a folder `demo` with these files and reads it. A `!` before a file's name makes the file
+/// executable.
 fn read_files(files: &[(&str, &str)]) -> Result<Vec<Planned>, String> {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("demo");
@@ -39,7 +40,7 @@ fn check_error(files: &[(&str, &str)], expected: &str) {
 
 const HANDLE: &str = "def handle(event, ctx):\n    return 1\n";
 
-/// What a project of a stranger may contain in the place of each file that is read before the upload.
+/// In a stranger's project, each file that is read before the upload may be a pipe, a device or a link.
 #[test]
 fn only_regular_files_of_a_project_are_read() {
     use std::os::unix::fs::symlink;
@@ -69,7 +70,7 @@ fn only_regular_files_of_a_project_are_read() {
                 }
                 target => symlink(target, &path).unwrap(),
             }
-            // It ends, whatever it says; no archive may have such a file either.
+            // Reading must end, with any result. No archive may contain such a file either.
             let read = read(&root, Options::default());
             let packed = mote_store::pack::pack(&root, None);
             if name == "mote.toml" {
@@ -84,7 +85,7 @@ fn only_regular_files_of_a_project_are_read() {
             assert!(error.to_string().starts_with(name), "{error}");
         }
     }
-    // A large manifest, and a link within the folder.
+    // A large manifest and a link within the folder are permitted.
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("app.py"), HANDLE).unwrap();
     fs::write(dir.path().join("real.toml"), "version = 1\n").unwrap();
@@ -179,7 +180,7 @@ fn what_cannot_be_guessed_is_said() {
     );
 }
 
-/// Checks the platform that the files imply, with runtime and entry; `None` for our own contract.
+/// Checks which platform, runtime and entry the files imply; `None` stands for `mote`'s own contract.
 fn check_contract(files: &[(&str, &str)], expected: Option<(Platform, &str)>) {
     let spec = read_files(files).unwrap().remove(0).spec;
     let found = if spec.runtime == Runtime::Exec { spec.command.join(" ") } else { spec.entry };
@@ -267,7 +268,7 @@ fn contracts_of_other_platforms() {
     );
     check(&[("m.go", "package main\nfunc Main(obj map[string]any) {")], Some((OpenWhisk, "Main")));
     check(&[("m.go", "package main\nfunc Handler(w, r) {")], Some((Fission, "Handler")));
-    // Similar to a platform's function, but our own.
+    // This function resembles that of a platform, but it follows `mote`'s own contract.
     check(&[("a.go", "package a\nfunc Handle(w http.ResponseWriter, r *http.Request) {")], None);
     check(&[("handler.py", "def handle(event, ctx):\n")], None);
     check(&[("handler.py", "def handle(event):\n")], None);

@@ -1,7 +1,7 @@
-//! Decides who may use a management API: clients that send a token of the node whose role permits
-//! it, as a bearer token or as the password of basic authentication. A platform without
-//! authentication needs no credentials on loopback, but requests that a web page makes through a
-//! browser are refused.
+//! Decides who may use a platform's management API. A client must send a token of the node whose role
+//! permits the request, either as a bearer token or as the password of basic authentication. A platform
+//! without authentication needs no credentials on loopback, but refuses requests that a web page makes
+//! through a browser.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -22,48 +22,51 @@ use crate::compat::connection::{self, Crowded};
 use crate::compat::node::{Act, Admission, Api, Managed, Role, Scope};
 use crate::compat::part::Part;
 
-/// Longest credentials that are examined, in bytes.
+/// The longest credentials that are examined, in bytes. Longer ones are ignored.
 const CREDENTIALS_BYTES_MAX: usize = 2_048;
 
-/// The credentials that a platform's management API requires of its callers.
+/// The credentials that a platform's management API requires from its clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
     Token,
-    /// No credentials: the address is loopback, and the platform's clients send none.
+    /// No credentials are required, because the address is loopback and the platform's clients send
+    /// none.
     Loopback,
 }
 
 impl Rule {
-    /// The rule at this address for a platform whose clients send no credentials.
+    /// Returns the rule at address `local` for a platform whose clients send no credentials.
     pub fn without_credentials(local: IpAddr) -> Self {
         if local.is_loopback() { Rule::Loopback } else { Rule::Token }
     }
 }
 
-/// Decides which management requests reach the routes of an API.
+/// Decides which management requests may reach the routes of an API.
 #[derive(Clone)]
 pub struct Gate {
     /// The node that knows the tokens.
     pub node: Arc<dyn Managed>,
     pub rule: Rule,
-    /// The API, if its clients can name namespaces. Tokens of a namespace cannot be used at others.
+    /// The platform's API, if its clients can name namespaces. At other APIs, the token of a namespace
+    /// permits nothing.
     pub api: Option<Api>,
 }
 
-/// Who sends a request, and the part of the node that it may manage, if the API has parts.
+/// The sender of a permitted request, and the part of the node that the sender may manage. The part is
+/// absent at an API whose clients cannot name namespaces.
 pub struct Allowed {
-    /// The token; `None` if none is needed.
+    /// The sender's token; `None` if the request needs no token and has none.
     pub token: Option<Admitted>,
     pub part: Option<Part>,
 }
 
 impl Allowed {
-    /// What the record of acts calls the sender.
+    /// The sender's name in the record of management acts.
     pub fn name(&self) -> &str {
         self.token.as_ref().map_or(WITHOUT_TOKEN, |token| &token.name)
     }
 
-    /// Notes on the connection of a request who sends it.
+    /// Notes the sender of a request on the connection of the request.
     pub fn note(&self, extensions: &Extensions) -> Result<(), Crowded> {
         match &self.token {
             Some(token) => connection::admitted(extensions, &token.name, token.is_operator),
@@ -72,20 +75,20 @@ impl Allowed {
     }
 }
 
-/// Why a request is refused.
+/// The reason for refusing a request.
 #[derive(Debug)]
 pub enum Denied {
-    /// The token with this name does not permit it, for the reason given.
+    /// The token's name, and the reason why the token does not permit the request.
     NotPermitted(Arc<str>, String),
     NoToken,
     WrongToken,
-    /// This address sent too many wrong tokens.
+    /// The sender's address has sent too many wrong tokens.
     TooManyTries,
 }
 
 impl Gate {
-    /// Examines a request that needs a token. This is the one place in which it is decided what a
-    /// token permits at the API of another platform.
+    /// Examines a request that needs a token. Only this function decides what a token permits at the
+    /// API of another platform.
     pub fn allowed(
         &self,
         from: IpAddr,
@@ -111,7 +114,7 @@ impl Gate {
         let part = is_permitted.then(|| self.part(Some(scope))).and_then(Result::ok);
         let text = match (part, other_role) {
             (Some(part), None) => return Ok(Allowed { token, part }),
-            // No role would help.
+            // A different role would not help, because the token is for one namespace.
             (None, _) => {
                 format!(
                     "M1408: the token {name} is for one namespace; this concerns the whole node"
@@ -128,9 +131,9 @@ impl Gate {
         self.api.map(|api| Part::new(self.node.clone(), api, scope)).transpose()
     }
 
-    /// Examines a request that needs no token. One with credentials gets what they permit, and is
-    /// refused if they are not valid; a call of a function may have credentials for the function
-    /// instead.
+    /// Examines a request that needs no token. If the request has credentials all the same, they must
+    /// be valid, and they decide what is permitted. A call of a function is an exception: its
+    /// credentials may be meant for the function.
     fn allowed_here(&self, from: IpAddr, request: &Request) -> Result<Allowed, Denied> {
         let method = request.method().as_str();
         let path = request.uri().path();
@@ -154,15 +157,16 @@ impl Gate {
         self.node.scope_of(&token_in(field)?)
     }
 
-    /// The part that the sender of a call means, which needs no token: that of a valid token of the
-    /// node among its credentials, whatever its role is, or that of a sender without one.
+    /// Returns the part of the node that the sender of a call may use. A call needs no token. If the
+    /// call's credentials include a valid token of the node, the token determines the part, whatever
+    /// the token's role is.
     pub fn caller(&self, headers: &HeaderMap) -> Result<Option<Part>, Problem> {
         let mut fields = headers.get_all(header::AUTHORIZATION).iter();
         self.part(fields.find_map(|field| self.scope_of(field)))
     }
 
-    /// Removes the tokens of the node from a request, which no function may see. Other credentials
-    /// stay: they may be meant for the function.
+    /// Removes the node's tokens from a request, because no function may see them. Other credentials
+    /// stay, because they may be meant for the function.
     pub fn without_tokens(&self, headers: &mut HeaderMap) {
         if !self.has_token(headers) {
             return;
@@ -177,8 +181,8 @@ impl Gate {
     }
 }
 
-/// Lets a management request through, or answers it with a refusal.
-/// Examines each request before the routes behind this layer.
+/// Examines each management request before it reaches the routes behind this layer. Passes the request
+/// on, or answers it with a refusal.
 pub async fn guard(
     State(gate): State<Gate>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
@@ -205,7 +209,7 @@ pub async fn guard(
     };
     match allowed {
         Ok(allowed) => {
-            // A call without a token may show the key of a function.
+            // A call without a token may carry the key of a function in its credentials.
             let is_call = allowed.token.is_none() && request.uri().path() == CALLS;
             if !is_call && let Err(crowded) = allowed.note(request.extensions()) {
                 return crowded.into_response();
@@ -235,14 +239,14 @@ pub async fn guard(
     }
 }
 
-/// The path of calls of functions behind a gate.
+/// The path at which clients call functions through a gated API.
 const CALLS: &str = "/api/function_invocations";
 
-/// What the record calls a client that needs no token.
+/// The name in the record for a client that needs no token.
 const WITHOUT_TOKEN: &str = "a program of this machine, without a token";
 
-/// Lets a request through, as long as its token is valid. If it changes something, it is recorded before
-/// the answer is sent.
+/// Runs a request for as long as its token is valid. A request that changes something is recorded
+/// before its answer is sent.
 pub async fn recorded(
     node: &Arc<dyn Managed>,
     (token, act): (Option<Admitted>, Option<Act>),
@@ -267,13 +271,14 @@ pub async fn recorded(
     response
 }
 
-/// How often it is looked whether the token of a long request is still valid.
+/// How often the token of a long request is checked again.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 const NOT_VALID: &str = "the credentials are not valid any more\n";
 
-/// Runs a request until its token is not valid any more, which ends its answer, and is `None` if there
-/// is no answer yet. A change that is under way is completed, but its body has to arrive before.
+/// Runs a request until its token is no longer valid, and then ends the answer. Returns `None` if the
+/// answer had not begun by then. A change whose body has arrived is completed even if the token becomes
+/// invalid.
 pub async fn while_valid<F>(
     is_valid: impl Fn() -> bool + Send + 'static,
     is_change: bool,
@@ -300,7 +305,7 @@ where
         response = run(request) => response,
         () = &mut ends => return None,
     };
-    // A whole answer ends by itself.
+    // An answer of known length ends without help, so it is not cut off.
     let is_whole = response.body().size_hint().exact().is_some();
     Some(match is_whole {
         true => response,
@@ -308,7 +313,8 @@ where
     })
 }
 
-/// What a request does, as if it were refused; `None` if it changes nothing.
+/// Returns the record of a request's change, with the status of a refusal; `None` if the request
+/// changes nothing.
 pub fn act(who: &str, from: SocketAddr, request: &Request) -> Option<Act> {
     let method = request.method().as_str();
     let path = request.uri().path();
@@ -322,20 +328,22 @@ pub fn act(who: &str, from: SocketAddr, request: &Request) -> Option<Act> {
     })
 }
 
-/// The reason for refusing a request although no credentials are required.
+/// The reason for refusing a web page's request at an API that requires no credentials.
 pub const NO_PAGES: &str = "requests of web pages are refused";
 const NO_PROXIES: &str = "requests that a proxy passes on are refused without credentials: on \
     an address that is not loopback, the API requires the token";
 
-/// Whether a proxy on this machine forwarded the request, whose sender may then be on any machine.
+/// Returns whether a proxy on this machine forwarded the request. The request may then come from any
+/// machine.
 fn came_by_a_proxy(headers: &HeaderMap) -> bool {
     ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"]
         .iter()
         .any(|name| headers.contains_key(*name))
 }
 
-/// Whether a browser may have added the password of basic authentication to a page's request. It does
-/// so for every page that knows the address, once its user has typed the password.
+/// Returns whether a browser may have added a stored password to a page's request. Once a user has
+/// typed the password of basic authentication, the browser adds it to the requests of every page that
+/// knows the address.
 fn sends_stored_password(headers: &HeaderMap) -> bool {
     let is_basic = headers
         .get_all(header::AUTHORIZATION)
@@ -344,14 +352,14 @@ fn sends_stored_password(headers: &HeaderMap) -> bool {
     is_basic && names_a_page(headers)
 }
 
-/// Whether the browser says that a page, and not its user, makes this request.
+/// Returns whether the browser's fields say that a page made this request, not the browser's user.
 fn names_a_page(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN)
         || headers.get("sec-fetch-site").is_some_and(|site| site != "none")
 }
 
-/// Whether a browser sends this request for another site's page: the browser says so itself, or the
-/// host name is not one of this machine's (a page can point its own name at loopback).
+/// Returns whether a browser sends this request for another site's page. Either the browser says so, or
+/// the host name does not belong to this machine: a page can point its own domain name at loopback.
 pub fn led_by_a_page(headers: &HeaderMap) -> bool {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     names_a_page(headers) || !is_loopback_name(host)
@@ -377,7 +385,8 @@ pub fn token(headers: &HeaderMap) -> Option<String> {
     token_in(field)
 }
 
-/// Whether a client had no credentials to send: neither a name nor a password.
+/// Returns whether the field has neither a name nor a password. Clients send such a field if they have
+/// no credentials.
 fn is_empty(field: &HeaderValue) -> bool {
     let text = field.to_str().unwrap_or("-").trim();
     text.is_empty()
@@ -398,7 +407,7 @@ fn token_in(field: &HeaderValue) -> Option<String> {
         return None;
     }
     let decoded = String::from_utf8(mote_core::base64::decode(rest.as_bytes())?).ok()?;
-    // Any user name is accepted, because there is only one user, who has the token.
+    // Any user name is accepted, because the holder of the token is the only user.
     decoded.split_once(':').map(|(_, password)| password.to_owned())
 }
 
@@ -485,7 +494,8 @@ mod tests {
         }
     }
 
-    /// A request whose token is revoked after ten seconds. Its answer begins at once, or never.
+    /// Runs a request whose token is revoked after ten seconds. The answer begins at once if `answers`
+    /// is true, and never otherwise.
     async fn revoked(answers: bool, is_change: bool, body: axum::body::Body) -> (Duration, u16) {
         let since = Instant::now();
         let revoked = Arc::new(AtomicBool::new(false));
@@ -557,7 +567,7 @@ mod tests {
             {
                 assert_eq!(allowed(path, sent), path == CALLS, "{path} {sent:?}");
             }
-            // This node's token permits nothing.
+            // The fake node's token permits no management.
             assert!(!allowed(path, &[&token]), "{path}");
             assert!(!allowed(path, &[&token, "Bearer a"]), "{path}");
         }

@@ -1,4 +1,4 @@
-//! Translates between HTTP messages of clients and one invocation: fields, bodies, answers.
+//! Translates between a client's HTTP messages and one invocation: header fields, bodies and answers.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -20,20 +20,21 @@ use mote_spec::fields::is_set_by_node;
 use mote_spec::hop_by_hop::{is_hop_by_hop, is_named};
 use tokio::time::Sleep;
 
-/// Most bytes that are read of a refused body, and the time limit for them.
+/// How many bytes of a refused body are read at most, and for how long.
 const DRAIN_BYTES_MAX: usize = 16 << 20;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a body may be silent, as on the node's own front.
+/// How long the sender of a body may be silent. The node's own front has the same limit.
 const BODY_SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Fields that apply to one connection or to the framing, in either direction.
+/// Returns whether a field is left out, in both directions, because it applies to one connection or to
+/// the framing.
 fn is_left_out(name: &str) -> bool {
-    // Programs that receive fields as variables would treat `proxy` as their own HTTP_PROXY.
+    // A program that receives header fields as variables would take `proxy` for its own HTTP_PROXY.
     is_hop_by_hop(name.as_bytes()) || matches!(name, "content-length" | "expect" | "proxy")
 }
 
-/// Begins the head of a call with the fields of a request, without those in `instead`.
+/// Begins the head of a call with the fields of a request, except the fields that `instead` replaces.
 pub fn head(method: &str, target: &str, fields: &HeaderMap, instead: &[(&str, &str)]) -> Head {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let mut head = Head::builder(method.as_bytes(), path.as_bytes(), query.as_bytes());
@@ -53,7 +54,8 @@ pub fn head(method: &str, target: &str, fields: &HeaderMap, instead: &[(&str, &s
 
 fn put(head: &mut HeadBuilder, fields: &[(&str, &str)]) {
     for (name, value) in fields {
-        // Our own values are never longer than a line; a client's value contains no line ends.
+        // The node's own values fit on one line, and a client's value contains no line ends, so nothing
+        // is lost here.
         head.header(name.as_bytes(), value.replace(['\r', '\n', '\0'], " ").as_bytes());
     }
 }
@@ -63,7 +65,8 @@ pub fn target(parts: &Parts) -> &str {
     parts.uri.path_and_query().map_or("/", |target| target.as_str())
 }
 
-/// A request's body in the form that the function receives; refused above `limit_bytes`.
+/// Converts a request's body to the form that the function receives. A body longer than `limit_bytes`
+/// is refused.
 pub fn body(body: HttpBody, length: Option<u64>, limit_bytes: u64) -> Body {
     if length == Some(0) {
         return Body::Empty;
@@ -73,8 +76,8 @@ pub fn body(body: HttpBody, length: Option<u64>, limit_bytes: u64) -> Body {
     Body::Stream { source: Box::new(source), length }
 }
 
-/// A body that fails as soon as `end` is over, unless it is complete by then. `ended` says afterwards
-/// whether that happened.
+/// Wraps `body` so that reading fails as soon as `end` resolves, unless the body is complete by then.
+/// `ended` becomes true if reading failed for that reason.
 pub fn until(
     body: HttpBody,
     end: impl Future<Output = ()> + Send + 'static,
@@ -91,7 +94,7 @@ pub fn until(
     }))
 }
 
-/// The declared length of a request's body; `None` if it is not declared.
+/// Returns the length that the request declares for its body, if any.
 pub fn declared_length(fields: &HeaderMap) -> Option<u64> {
     if fields.contains_key("transfer-encoding") {
         return None;
@@ -100,8 +103,8 @@ pub fn declared_length(fields: &HeaderMap) -> Option<u64> {
     declared.map_or(Some(0), |value| value.to_str().ok()?.parse().ok())
 }
 
-/// Reads the rest of a refused body, within limits: a client whose connection is closed while it
-/// sends may never read the reason.
+/// Reads and drops the rest of a refused body, within limits. If the connection were closed while the
+/// client sends, the client might never read the reason for the refusal.
 pub async fn drain(body: HttpBody) {
     let mut stream = body.into_data_stream();
     let reading = async {
@@ -116,16 +119,16 @@ pub async fn drain(body: HttpBody) {
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading).await;
 }
 
-/// The reason why a part of a body was not taken into memory.
+/// The reason why a piece of a body was not taken into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotTaken {
     /// The body is longer than its limit.
     TooLong,
-    /// Its sender, or all senders together, already use their share of memory.
+    /// The body's sender, or all senders together, already use their share of memory.
     NoRoom,
 }
 
-/// Reserves a buffer for a body with the length that its sender declares.
+/// Reserves a buffer for a body of the length that its sender declares.
 pub fn expect(
     whole: &mut Vec<u8>,
     length: usize,
@@ -142,8 +145,8 @@ pub fn expect(
     Ok(())
 }
 
-/// Adds a piece to a body in memory of at most `limit_bytes`. `room` counts the memory of the body,
-/// which may be twice what has arrived, because without [`expect`] its buffer grows by doubling.
+/// Adds a piece to a body in memory of at most `limit_bytes`. `room` counts the memory of the body.
+/// That may be twice the bytes that have arrived: without [`expect`], the buffer grows by doubling.
 pub fn append(
     whole: &mut Vec<u8>,
     piece: &[u8],
@@ -166,7 +169,8 @@ struct Limited {
     stream: BodyDataStream,
     left: u64,
     limit_bytes: u64,
-    /// The timer that ends a body whose sender is silent; set while the node waits for the sender.
+    /// The timer that ends a body whose sender is silent. It is set only while the node waits for the
+    /// sender.
     silence: Option<Pin<Box<Sleep>>>,
 }
 
@@ -207,16 +211,16 @@ impl Stream for Chunks {
     }
 }
 
-/// Most fields of an answer: far more than clients and proxies accept (usually 100), and far fewer
-/// than a map of fields can hold.
+/// The most header fields of an answer. Clients and proxies usually accept 100, which is far fewer; a
+/// map of fields can hold far more.
 pub(crate) const ANSWER_FIELDS_MAX: usize = 1_000;
 
-/// An answer has more fields than can be passed on.
+/// The answer has more header fields than can be passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the function's answer has more than {ANSWER_FIELDS_MAX} header fields")]
 pub(crate) struct TooManyFields;
 
-/// The fields of an answer that HTTP can carry.
+/// Returns the fields of an answer, without those that HTTP cannot carry.
 pub(crate) fn fields(block: &[u8]) -> Result<HeaderMap, TooManyFields> {
     let mut all = HeaderMap::new();
     for (name, value) in headers(block) {
@@ -233,8 +237,8 @@ pub(crate) fn fields(block: &[u8]) -> Result<HeaderMap, TooManyFields> {
     Ok(all)
 }
 
-/// A function's answer with its own fields. An answer that cannot be passed on becomes a 502 with
-/// the reason.
+/// Converts a function's answer, with the function's fields, to an HTTP response. An answer that cannot
+/// be passed on becomes a 502 with the reason.
 pub fn response(reply: Reply) -> Response {
     let fields = match fields(&reply.headers) {
         Ok(fields) => fields,
@@ -252,8 +256,9 @@ pub fn response(reply: Reply) -> Response {
     response
 }
 
-/// Completes a refusal of the node: one for want of a key names what is expected (RFC 6750, 3), and
-/// one that holds for a while says when to try again.
+/// Adds to a refusal by the node the fields that its status calls for. If a key is missing, the answer
+/// names the expected credentials (RFC 6750, 3). If the refusal is temporary, the answer says when to
+/// try again.
 pub fn challenge(response: &mut Response) {
     match response.status() {
         StatusCode::UNAUTHORIZED => set(response, "www-authenticate", "Bearer realm=\"mote\""),
@@ -264,7 +269,7 @@ pub fn challenge(response: &mut Response) {
     }
 }
 
-/// Sets one of our own fields, replacing the function's.
+/// Sets a field that belongs to the node, replacing a field of the same name from the function.
 pub fn set(response: &mut Response, name: &'static str, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(HeaderName::from_static(name), value);

@@ -1,6 +1,6 @@
-//! One connection of an HTTP/1.1 API. It limits how long its client may be silent: before a head is
-//! complete, inside a body, and while an answer waits to be read. The module also limits the number
-//! of connections. The node's own management API uses it, too.
+//! One connection of a platform's HTTP/1.1 API. The module limits how long the client may be silent
+//! before a head is complete, inside a body, and while an answer waits to be read. It also limits the
+//! number of connections. The node's own management API uses this module, too.
 
 use std::future::Future;
 use std::io;
@@ -28,30 +28,34 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
-/// Time limit for the head of a request, and for the pause before the next one.
+/// The longest wait for the head of a request, and the longest pause before the next request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a client may be silent inside the body of a request.
+/// The longest silence of a client inside the body of a request.
 const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a client may read nothing of its answer.
+/// The longest time in which a client reads nothing of its answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long, and how many bytes of, what a client still sends after its answer are read and dropped.
+/// How long the connection reads and drops what a client still sends after its answer, and how many
+/// bytes.
 const DROP_PATIENCE: Duration = Duration::from_secs(2);
 const DROPPED_BYTES_MAX: usize = 16 << 20;
 const DROPPED_BYTES_PER_TURN: usize = mote_core::turn::TURN_BYTES_MAX;
-/// Most bytes that are read ahead on a connection; a longer head is refused. The library's own
-/// limit is 408 KiB, and a client that sends that much and stops would hold it on each of its
-/// connections.
+/// The most bytes that are read ahead on a connection. A longer head is refused. The library's own
+/// limit is 408 KiB; a client that sends that much and then stops would keep those bytes in memory on
+/// each of its connections.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// The answer to a client if all connections, or all that its address may have, are in use.
+/// The answer to a client that is refused because all connections, or all connections of its address,
+/// are in use.
 const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\n\
     retry-after: 1\r\ncontent-length: 47\r\nconnection: close\r\n\r\n\
     too many connections, and all of them are used\n";
 
-/// Serves `app` on a connection until it ends, or until `stopped` has resolved and the running
-/// request has ended. Each request carries `info` as its [`ConnectInfo`]. With a `place`, the
-/// connection counts as used while requests run; whoever passes it ends the connection with it.
+/// Serves `app` on a connection. Returns when the connection ends, or when `stopped` has resolved and
+/// the running request has ended. Each request carries `info` as its [`ConnectInfo`]. With a `place`,
+/// the connection counts as used while a request runs. The caller that passes a place must end the
+/// connection when the place ends.
 ///
-/// All that is generic is behind pointers, so that a binary contains the code of a connection once.
+/// All generic values are behind pointers, so that a binary contains the code of a connection only
+/// once.
 pub fn http1<S, T>(
     stream: S,
     info: T,
@@ -99,8 +103,8 @@ async fn serve(
             }
             let answered = tower_service::Service::call(&mut { app }, request).await;
             let mut response = answered.unwrap_or_else(|never| match never {});
-            // Most answers without a proof are short. A client that does not read a long one holds its
-            // place at work all the same.
+            // Most answers to clients without a proof are short, but a client that does not read a long
+            // answer keeps its place in use. The connection therefore counts as anonymous from now on.
             if let Some(work) = &work
                 && work.place.standing() == Standing::Unproven
                 && let Err(crowded) = anonymous(&work.place)
@@ -118,8 +122,8 @@ async fn serve(
     until(connection, |connection| connection.graceful_shutdown(), stopped).await
 }
 
-/// Drives a connection until it ends. When `stopped` resolves, `wind_up` makes the connection
-/// accept no further requests.
+/// Drives a connection until it ends. When `stopped` resolves, `wind_up` tells the connection to accept
+/// no further requests.
 async fn until<C>(
     connection: C,
     wind_up: impl FnOnce(Pin<&mut C>),
@@ -136,12 +140,12 @@ where
     connection.await
 }
 
-/// A place among the connections of a listener. Each request has that of its connection among its
+/// A place among the connections of a listener. Each request carries the place of its connection in its
 /// extensions.
 #[derive(Debug, Clone)]
 pub struct Place {
     seat: Arc<Seat<Holder>>,
-    /// Connections that count for one token.
+    /// The most connections that may count for one token.
     token_max: usize,
 }
 
@@ -153,7 +157,8 @@ impl Deref for Place {
     }
 }
 
-/// Whom a connection counts for: the address that it comes from, until it has shown a token.
+/// The address or token for which a connection counts. A connection counts for the address that it
+/// comes from until it has shown a token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Holder {
     /// See [`address_owner`].
@@ -161,7 +166,8 @@ pub enum Holder {
     Token(Arc<str>),
 }
 
-/// All connections that may stand as this one does are in use, so it has to leave.
+/// No place is left for a connection of this standing, because all of them are in use. The connection
+/// must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many connections, and all of them are used")]
 pub struct Crowded;
@@ -173,8 +179,8 @@ impl IntoResponse for Crowded {
     }
 }
 
-/// Notes before a call of a function whether its sender has shown a valid key or token. Callers without
-/// one leave a part of the places to others.
+/// Notes, before a call of a function, whether its sender has shown a valid key or token. Callers
+/// without one may not use all places, so that some stay free for others.
 pub fn called(extensions: &Extensions, is_proven: bool) -> Result<(), Crowded> {
     let Some(place) = extensions.get::<Place>() else { return Ok(()) };
     if is_proven {
@@ -187,9 +193,9 @@ fn anonymous(place: &Place) -> Result<(), Crowded> {
     place.prove(Standing::Anonymous).map_err(|_| Crowded)
 }
 
-/// Notes that a request contains the valid token with this name: its connection counts for the token
-/// from now on, and no longer for its address. Tokens of operators have no share, and others leave a
-/// part of the places to them.
+/// Notes that a request contains the valid token `name`. From now on, the connection counts for the
+/// token and no longer for its address. The number of connections of an operator's token has no limit;
+/// other tokens leave a part of the places to operators.
 pub fn admitted(
     extensions: &Extensions,
     name: &Arc<str>,
@@ -203,7 +209,7 @@ pub fn admitted(
     place.belong(Holder::Token(name.clone()), most, standing).map_err(|_| Crowded)
 }
 
-/// A request that has arrived and whose answer is not complete: its connection is in use.
+/// A request that has arrived and whose answer is not complete. Meanwhile, its connection is in use.
 struct Work {
     place: Place,
     has_begun: AtomicBool,
@@ -217,17 +223,18 @@ impl Drop for Work {
     }
 }
 
-/// Marks the beginning of work. With `false`, the connection has ended and nothing may begin.
+/// Marks the beginning of work. Returns false if the connection has already ended and no work may
+/// begin.
 fn begins(work: Option<&Arc<Work>>) -> bool {
     work.is_none_or(|work| work.has_begun.swap(true, Ordering::Relaxed) || work.place.begin_work())
 }
 
-/// The connection was ended for others before its request had begun.
+/// The connection was ended to make room for others before its request had begun.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection was ended because others needed its place")]
 struct Ended;
 
-/// An answer, which ends the work when it is complete or given up.
+/// An answer. The work of its request ends when the answer is complete or given up.
 struct Answer {
     body: axum::body::Body,
     _work: Option<Arc<Work>>,
@@ -261,9 +268,9 @@ pub struct Places {
 }
 
 impl Places {
-    /// `total_max` connections, of which one address may have half, and one token a quarter. Callers
-    /// without a proof leave an eighth to others, and all but operators leave an eighth to newcomers,
-    /// because nobody knows whether a newcomer is an operator.
+    /// Makes room for `total_max` connections. One address may have half of them, and one token a
+    /// quarter. Callers without a proof leave an eighth to others. Everyone except operators leaves an
+    /// eighth to newcomers, because a newcomer may turn out to be an operator.
     pub fn new(total_max: usize) -> Self {
         let reserve = total_max / 8;
         let seats = Seats::with_reserve(total_max, total_max / 2, reserve)
@@ -271,10 +278,10 @@ impl Places {
         Self { seats, token_max: (total_max / 4).max(1) }
     }
 
-    /// Takes a place for a connection; dropping the place releases it, and whoever holds it must close
-    /// the connection when it has ended. At the limit, an idle connection of the address with the most
-    /// of them ends. If none is idle, the client receives a 503, provided that the socket accepts it at
-    /// once; the caller then closes the connection.
+    /// Takes a place for a connection. Dropping the place releases it. The holder of a place must close
+    /// the connection when the place has ended. At the limit, the address with the most connections
+    /// loses an idle one. If no connection is idle, the client receives a 503, provided that the socket
+    /// accepts it at once, and the caller must close the connection.
     pub fn take(&self, stream: &TcpStream, peer: IpAddr) -> Option<Place> {
         let seat = self.seats.take(Holder::Address(address_owner(peer))).ok();
         if seat.is_none() {
@@ -288,10 +295,10 @@ impl Places {
 /// A request's body that ends with an error when its client is silent for too long.
 struct Idle {
     incoming: Incoming,
-    /// The timer of the current silence; set when a read first has to wait.
+    /// The timer of the current silence. It is set when a read first has to wait.
     silent: Option<Pin<Box<Sleep>>>,
     waits: bool,
-    /// Begins when the body is complete.
+    /// The work of the request, which begins when the body is complete.
     work: Option<Arc<Work>>,
     /// Becomes true if the body is given up before its end.
     unread: Arc<AtomicBool>,
@@ -340,7 +347,7 @@ impl Body for Idle {
     }
 }
 
-/// The timer of a wait; it starts anew unless the wait continues.
+/// Returns the timer of a wait. The timer starts anew unless the same wait goes on.
 fn timer(place: &mut Option<Pin<Box<Sleep>>>, goes_on: bool, timeout: Duration) -> Pin<&mut Sleep> {
     let sleep = place.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
     if !goes_on {
@@ -351,16 +358,17 @@ fn timer(place: &mut Option<Pin<Box<Sleep>>>, goes_on: bool, timeout: Duration) 
 
 /// A connection whose client must read a part of its answer within `WRITE_TIMEOUT`.
 ///
-/// If a body was given up, the connection ends in stages: no more is written, and what the client still
-/// sends is read and dropped. Bytes that nobody reads would make the kernel reset the connection, and
-/// the client would lose the answer (RFC 9112, 9.6).
+/// If a body was given up, the connection ends in stages: nothing more is written, and whatever the
+/// client still sends is read and dropped. If those bytes stayed unread, the kernel would reset the
+/// connection and the client would lose the answer (RFC 9112, 9.6).
 struct Patient<S> {
     stream: S,
     stalled: Option<Pin<Box<Sleep>>>,
     waits: bool,
-    /// Whether a body was given up.
+    /// Whether the body of a request was given up.
     unread: Arc<AtomicBool>,
-    /// The end of the time for dropping what still arrives; set when nothing more is written.
+    /// The timer that limits how long incoming bytes are dropped. It is set once nothing more is
+    /// written.
     dropping: Option<Pin<Box<Sleep>>>,
     dropped: usize,
 }
@@ -386,7 +394,7 @@ impl<S> Patient<S> {
 }
 
 impl<S: AsyncRead + Unpin> Patient<S> {
-    /// Drops what still arrives, until the client ends or has had enough time.
+    /// Reads and drops incoming bytes until the client ends the connection or the time is up.
     fn poll_drop(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let end = self.dropping.get_or_insert_with(|| Box::pin(tokio::time::sleep(DROP_PATIENCE)));
         if end.as_mut().poll(cx).is_ready() {
@@ -464,7 +472,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection to an API of two routes, and the result of serving it. The clock is virtual
+    /// Returns a connection to an API of two routes, and the task that serves it. The clock is virtual
     /// here: it advances as soon as every task waits.
     fn served() -> (DuplexStream, tokio::task::JoinHandle<hyper::Result<()>>) {
         let (client, server) = duplex(1_024);
@@ -486,8 +494,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_silent_client_is_not_waited_for() {
         for (sent, within) in [
-            // Clients that are silent from the start, in a head, in a body of known length, and in
-            // a chunked one.
+            // These clients fall silent at the start, in a head, in a body of known length, and in a
+            // chunked body.
             ("", HEAD_TIMEOUT),
             ("POST /echo HTTP/1.1\r\nhost: a\r\n", HEAD_TIMEOUT),
             ("POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nabc", BODY_IDLE_TIMEOUT),
@@ -495,9 +503,9 @@ mod tests {
                 "POST /echo HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc",
                 BODY_IDLE_TIMEOUT,
             ),
-            // A client that never reads: its answer does not fit into the connection.
+            // This client never reads its answer, which does not fit into the connection's buffer.
             ("GET /long HTTP/1.1\r\nhost: a\r\n\r\n", WRITE_TIMEOUT),
-            // A client that is silent after an answer.
+            // This client falls silent after an answer.
             ("POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\na", HEAD_TIMEOUT),
         ] {
             let (mut client, serving) = served();
@@ -562,7 +570,7 @@ mod tests {
         }
         assert_eq!(held.iter().filter(|one| one.1.is_ended()).count(), 1);
         assert!(held.remove(0).1.is_ended());
-        // Connections in use stay, and the answer says so.
+        // Connections in use are not ended, and the newcomer is told so.
         assert!(held.iter().all(|one| one.1.begin_work()));
         clients.push(TcpStream::connect(address).await.expect("connected"));
         let (stream, peer) = listener.accept().await.expect("accepted");
@@ -573,7 +581,7 @@ mod tests {
         let (head, body) = told.split_once("\r\n\r\n").expect("a head and a body");
         assert!(head.starts_with("HTTP/1.1 503 "), "{told}");
         assert!(head.contains(&format!("content-length: {}", body.len())), "{told}");
-        // Other addresses have the other half.
+        // The other half of the places is free for other addresses.
         assert!(places.take(&clients[0], "192.0.2.1".parse().expect("an address")).is_some());
     }
 
@@ -583,7 +591,7 @@ mod tests {
         Some(Place { seat: Arc::new(seat), token_max: places.token_max })
     }
 
-    /// The extensions of a request at this place, which is at work.
+    /// Returns the extensions of a request that is at work at this place.
     fn request(place: &Place) -> Extensions {
         assert!(place.begin_work(), "it has not ended");
         let mut extensions = Extensions::new();
@@ -650,7 +658,8 @@ mod tests {
         assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("connection: close"), "{told}");
     }
 
-    /// Serves a connection with a place, and returns the client, the place and the end.
+    /// Serves a connection with a place. Returns the client's side, the places, the place, and the task
+    /// that serves.
     fn placed(app: Router) -> (DuplexStream, Places, Place, tokio::task::JoinHandle<()>) {
         let places = Places::new(2);
         let place = place_of(&places, 1).expect("free");
@@ -701,10 +710,11 @@ mod tests {
         while place.is_working() {
             tokio::task::yield_now().await;
         }
-        // Idle again, it makes room as soon as others have fewer.
+        // Once the connection is idle again, it is ended as soon as other holders have fewer
+        // connections.
         while !place.is_ended() {
             newcomers.clear();
-            // Silent newcomers end before it.
+            // Silent newcomers are ended before a connection that has shown a token.
             let proven = other(4).expect("room");
             proven.prove(Standing::Proven).expect("room");
             newcomers.push(proven);

@@ -1,4 +1,4 @@
-//! A small node for tests: one closure answers for all its functions, and its state is in memory.
+//! A small node for tests. One closure answers for all functions, and the state is in memory.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -32,19 +32,19 @@ impl Accept for Nothing {
 
 type Run = dyn Fn(Call) -> BoxFuture<'static, Result<Reply, Fault>> + Send + Sync;
 
-/// A token of the node, which permits nothing at its management.
+/// A token of the fake node. It permits no management.
 pub const TOKEN: &str = "a-token-of-the-node";
 
 /// See the module's documentation.
 pub struct Fake {
     run: Box<Run>,
-    /// Accepted calls that are kept, by number.
+    /// The accepted calls that are kept, by number.
     pub kept: Mutex<BTreeMap<u64, Vec<u8>>>,
     next: AtomicU64,
 }
 
 impl Fake {
-    /// A node whose every function is `run`.
+    /// Makes a node on which every function runs `run`.
     pub fn new(
         run: impl Fn(Call) -> BoxFuture<'static, Result<Reply, Fault>> + Send + Sync + 'static,
     ) -> Self {

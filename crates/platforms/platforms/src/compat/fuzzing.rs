@@ -1,4 +1,4 @@
-//! For the fuzzer: a platform's API over any node, without its socket.
+//! Serves a platform's API to the fuzzer over any node, without a socket.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -21,7 +21,8 @@ impl Api {
         Self(routes)
     }
 
-    /// Status and body of the answer; `None` for a request that no server would pass on.
+    /// Returns the status and body of the answer; `None` if the request is one that no server would
+    /// pass on.
     pub async fn answer(
         &mut self,
         method: &str,
@@ -43,14 +44,14 @@ impl Api {
     }
 }
 
-/// The parts that every API needs in addition to this node.
+/// Returns the parts that every API needs in addition to its node.
 pub fn parts<N: KeptCalls>(node: Arc<N>) -> (Queue, Stop) {
     let queue = Queue::new(node, Arc::new(Nothing), Default::default());
     let (_, stop) = tokio::sync::watch::channel(false);
     (queue, Stop::new(stop))
 }
 
-/// The record of an accepted call, read and written again.
+/// Reads the record of an accepted call and writes it again.
 pub fn accepted_call(record: Vec<u8>) -> Option<Vec<u8>> {
     crate::compat::queue::read_again(record)
 }

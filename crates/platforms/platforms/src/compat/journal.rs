@@ -1,7 +1,7 @@
-//! Activations of OpenWhisk that were accepted and have not ended. OpenWhisk's API runs them itself,
-//! because one activation may call several actions. A record is on disk before the client receives
-//! its 202 and until the activation has ended, so an activation that a restart interrupts runs
-//! again.
+//! The journal of accepted OpenWhisk activations that have not ended. OpenWhisk's API runs these
+//! activations itself, because one activation may call several actions. A record is on disk from before
+//! the client receives its 202 until the activation has ended. An activation that a restart interrupts
+//! is therefore run again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compat::node::KeptCalls;
 
-/// Most records that may be kept at once, and their bytes on disk.
+/// The most records that may be kept at once, and the most bytes that they may use on disk.
 const RECORDS_MAX: u64 = 10_000;
 const BYTES_MAX: u64 = 256 << 20;
 
@@ -27,8 +27,8 @@ pub enum Runner {
 }
 
 impl Runner {
-    /// The part that runs this record. The description names it; without a name, the record is a
-    /// call.
+    /// Returns the part of the node that runs this record. The record's description names the part; if
+    /// it names none, the record is a call.
     pub fn of(record: &Bytes) -> Option<Self> {
         #[derive(Deserialize)]
         struct Described {
@@ -40,7 +40,8 @@ impl Runner {
     }
 }
 
-/// A record: length and text of its description in JSON, length and bytes of header fields, a body.
+/// Encodes a record: the length and text of its description in JSON, the length and bytes of its header
+/// fields, then the body.
 pub fn record(description: &impl Serialize, fields: &[u8], body: &[u8]) -> Vec<u8> {
     let description = serde_json::to_vec(description).unwrap_or_default();
     let mut record = Vec::with_capacity(8 + description.len() + fields.len() + body.len());
@@ -52,7 +53,7 @@ pub fn record(description: &impl Serialize, fields: &[u8], body: &[u8]) -> Vec<u
     record
 }
 
-/// Description, fields and body of a record; `None` if it is not a valid record.
+/// Splits a record into description, fields and body; `None` if the record is not valid.
 pub fn parts(record: &Bytes) -> Option<[Bytes; 3]> {
     let mut rest = record.clone();
     let mut part = || {
@@ -67,7 +68,7 @@ pub fn parts(record: &Bytes) -> Option<[Bytes; 3]> {
     Some([description, fields, rest])
 }
 
-/// The records of a node. Cheap to clone.
+/// The records of a node. A clone is cheap.
 #[derive(Clone)]
 pub struct Journal {
     node: Arc<dyn KeptCalls>,
@@ -75,8 +76,8 @@ pub struct Journal {
     bytes: Arc<AtomicU64>,
 }
 
-/// A record on disk. If this value is dropped, the record stays there for the next start of the
-/// node.
+/// A record on disk. If this value is dropped, the record stays on disk, and the next start of the node
+/// finds it.
 #[must_use]
 pub struct Kept {
     journal: Journal,
@@ -90,7 +91,8 @@ impl Journal {
         Self { node, records: Arc::default(), bytes: Arc::default() }
     }
 
-    /// Keeps a record: it is on disk when this returns `Ok`. 429 if too many are kept.
+    /// Stores a record, which is on disk when this returns `Ok`. Fails with 429 if too many records are
+    /// kept.
     pub async fn keep(&self, record: Vec<u8>) -> Result<Kept, Problem> {
         let length = record.len() as u64;
         self.reserve(length)?;
@@ -103,8 +105,8 @@ impl Journal {
         }
     }
 
-    /// The records that an earlier run of the node left, oldest first. Must be called before
-    /// anything is kept, because later records would be among them.
+    /// Returns the records that an earlier run of the node left, oldest first. The caller must call
+    /// this before any record is kept, because later records would otherwise be returned, too.
     pub async fn left(&self) -> Result<Vec<Kept>, Problem> {
         let left = self.node.kept_calls().await?;
         let taken_up = |(number, length)| {
@@ -133,18 +135,18 @@ impl Journal {
 }
 
 impl Kept {
-    /// Its number, which is never used again.
+    /// The number of the record, which is never used again.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The content of the record; `None` if it is not kept any more.
+    /// Reads the content of the record; `None` if it is no longer kept.
     pub async fn read(&self) -> Result<Option<Bytes>, Problem> {
         Ok(self.journal.node.kept_call(self.number).await?.map(Bytes::from))
     }
 
-    /// Notes how far its work has got. A note that cannot be written only means that a restart
-    /// repeats more of the work.
+    /// Notes the progress of the record's work. If the note cannot be written, the only consequence is
+    /// that a restart repeats more of the work.
     pub async fn note_progress(&self, progress: Vec<u8>) {
         if let Err(problem) = self.journal.node.note_progress(self.number, progress).await {
             tracing::warn!(
@@ -155,7 +157,7 @@ impl Kept {
         }
     }
 
-    /// What was noted last.
+    /// Returns the progress that was noted last.
     pub async fn progress(&self) -> Option<Vec<u8>> {
         self.journal.node.progress(self.number).await.ok().flatten()
     }

@@ -1,5 +1,5 @@
-//! Sockets of the platforms' APIs. Their connections are limited; at the limit, an idle one of the
-//! address with the most of them makes room for a new one.
+//! The sockets of the platforms' APIs. The number of connections is limited. At the limit, the address
+//! with the most connections loses an idle one to a new connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,19 +15,20 @@ use tokio::task::JoinSet;
 use crate::compat::Stop;
 use crate::compat::connection::{self, Place, Places};
 
-/// Connections of one listener at once, unless the node may open few files.
+/// The most connections of one listener, unless the node may open only few files.
 const CONNECTIONS_MAX: usize = 512;
-/// The part of the open files that the connections of one listener may use.
+/// One listener may use one in this many of the files that the node may open.
 const FILES_SHARE: usize = 32;
-/// Connections of one listener, however few files the node may open.
+/// The least number of connections that one listener may have, however few files the node may open.
 const CONNECTIONS_LEAST: usize = 32;
-/// Handshakes of TLS at once. At the limit, the oldest one of the address with the most of them ends.
+/// The most TLS handshakes at once. At the limit, the oldest handshake of the address with the most
+/// handshakes ends.
 const HANDSHAKES_MAX: usize = 64;
-/// How long running requests may take to end once the node stops.
+/// How long running requests may take to end once the node is stopping.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// A listener before it serves. Its port is already bound, so that a start can fail early with a
-/// reason.
+/// A listener that does not serve yet. Its port is already bound, so that the start of a node can fail
+/// early and name the reason.
 #[derive(Debug)]
 pub struct Bound {
     socket: TcpListener,
@@ -41,19 +42,19 @@ impl Bound {
         Self::of(mote_tls::listen(address)?)
     }
 
-    /// A listener that is bound already.
+    /// Takes over a socket that is already bound.
     pub fn of(socket: TcpListener) -> io::Result<Self> {
         let address = socket.local_addr()?;
         Ok(Self { socket, address, tls: None })
     }
 
-    /// From now on, clients may speak TLS.
+    /// Lets clients use TLS on this listener.
     #[must_use]
     pub fn with_tls(self, tls: Option<Acceptor>) -> Self {
         Self { tls, ..self }
     }
 
-    /// The address as bound.
+    /// The address to which the listener is bound.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -65,7 +66,7 @@ impl Bound {
         self.serve_with(one, stop).await;
     }
 
-    /// Serves each connection with `one` until the node stops.
+    /// Passes each connection to `one` until the node stops.
     pub async fn serve_with<F>(
         self,
         one: impl Fn(Stream, SocketAddr, Place) -> F + Clone + Send + 'static,
@@ -82,7 +83,8 @@ impl Bound {
                 accepted = self.socket.accept() => match accepted {
                     Ok(accepted) => accepted,
                     Err(error) => {
-                        // Most likely no descriptor is left, so other connections must end first.
+                        // Most likely no file descriptor is left, and one becomes free only when
+                        // another connection ends.
                         tracing::warn!(%error, address = %self.address, "connection not accepted");
                         tokio::time::sleep(Duration::from_millis(50)).await;
                         continue;
@@ -129,7 +131,7 @@ impl Bound {
     }
 }
 
-/// How many connections a listener may have.
+/// Returns how many connections a listener may have.
 fn connections_max() -> usize {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let files = files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));

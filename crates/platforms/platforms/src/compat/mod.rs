@@ -1,5 +1,5 @@
-//! The shared parts of the APIs of other platforms, with which the platforms' clients work against
-//! a node unchanged.
+//! The parts that the APIs of all platforms share. Through these APIs, the platforms' own clients work
+//! against a node unchanged.
 //!
 //! A module for each platform ([`crate::openfaas`], [`crate::openwhisk`], [`crate::nuclio`],
 //! [`crate::tinyfaas`]) turns that platform's requests into calls of the traits of [`node`], the

@@ -1,8 +1,9 @@
 //! The part of a node that the sender of a request may manage: the functions of one namespace.
 //!
-//! [`Gate`](crate::compat::access::Gate) gives each request a part. Whatever names a function
-//! afterwards, be it a path, a query, a field or a body, names it within the part, so that no name
-//! leads to another namespace. A name that is outside is as missing as one that does not exist.
+//! [`Gate`](crate::compat::access::Gate) gives each request a part. All names of functions in the
+//! request's path, query, fields and body are looked up within that part, so that no name leads to
+//! another namespace. A function outside the part is reported in the same way as one that does not
+//! exist.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// The part that a request means which names no namespace.
+    /// Returns the part for a request that does not name a namespace.
     pub(crate) fn new(
         node: Arc<dyn Managed>,
         api: Api,
@@ -38,7 +39,7 @@ impl Part {
         Ok(Self { node, api, scope, space })
     }
 
-    /// The part of the namespace that a request names; the same one if it names none.
+    /// Returns the part for the namespace that a request names, or this part if the request names none.
     pub fn of(&self, named: Option<&str>) -> Result<Self, Problem> {
         let Some(named) = named.filter(|name| !name.is_empty()) else { return Ok(self.clone()) };
         let space = self.api.chosen(self.scope.as_ref(), Some(named), &self.node.namespaces())?;
@@ -49,17 +50,17 @@ impl Part {
         self.scope.is_some()
     }
 
-    /// Whether the sender's token is for one namespace.
+    /// Returns whether the sender's token is limited to one namespace.
     pub fn is_confined(&self) -> bool {
         self.scope.as_ref().is_some_and(|scope| *scope != Scope::All)
     }
 
-    /// The namespace; `None` is the default one.
+    /// The namespace of this part; `None` is the default namespace.
     pub fn space(&self) -> Option<&Space> {
         self.space.as_ref()
     }
 
-    /// The name of the namespace; `None` is the default one.
+    /// The name of the namespace of this part; `None` is the default namespace.
     pub fn namespace(&self) -> Option<&str> {
         self.space.as_ref().map(|space| &*space.name)
     }
@@ -85,7 +86,7 @@ impl Part {
         std::iter::once(default).chain(others).map(str::to_owned).collect()
     }
 
-    /// The full name of a function, which was written with or without its namespace.
+    /// Returns the full name of a function whose name was written with or without its namespace.
     pub fn full(&self, name: &str) -> Option<String> {
         match split(name).1 {
             None => Some(joined(name, self.namespace())),
@@ -93,8 +94,8 @@ impl Part {
         }
     }
 
-    /// The full name of a function that is to be called. Without a token, and with one of the whole
-    /// node, a name may have any namespace, as at the node's own front.
+    /// Returns the full name of a function to call. If the sender has no token, or a token for the
+    /// whole node, the name may belong to any namespace, as at the node's own front.
     pub fn callable(&self, name: &str) -> Option<String> {
         match split(name).1 {
             Some(_) if !self.is_confined() => Some(name.to_owned()),
@@ -102,19 +103,22 @@ impl Part {
         }
     }
 
-    /// The name under which the node keeps a secret; no name of a secret has a slash.
+    /// Returns the name under which the node keeps a secret; `None` if the secret's name contains a
+    /// slash.
     pub fn kept(&self, name: &str) -> Option<String> {
         let kept = || mote_spec::name::kept(name, self.namespace()).into_owned();
         (!name.contains('/')).then(kept)
     }
 
-    /// The name of a secret of this namespace that the node keeps under `kept`.
+    /// Returns the name of the secret that the node keeps under `kept`, if the secret belongs to this
+    /// namespace.
     pub fn secret<'k>(&self, kept: &'k str) -> Option<&'k str> {
         let (namespace, name) = of_kept(kept);
         (namespace == self.namespace()).then_some(name)
     }
 
-    /// Whether the sender may know of a function, in whichever namespace it is.
+    /// Returns whether the sender may know that a function exists, whatever the function's namespace
+    /// is.
     pub fn sees(&self, function: &str) -> bool {
         match &self.scope {
             Some(scope) => scope.sees(function),
@@ -122,14 +126,14 @@ impl Part {
         }
     }
 
-    /// The functions, sorted by name.
+    /// The functions of this namespace, sorted by name.
     pub fn functions(&self) -> Vec<Function> {
         let mut all = self.node.functions();
         all.retain(|one| one.spec.name.namespace() == self.namespace());
         all
     }
 
-    /// All functions that the sender may know of, in whichever namespace they are.
+    /// All functions that the sender may know of, in any namespace.
     pub fn visible(&self) -> Vec<Function> {
         let mut all = self.node.functions();
         all.retain(|one| self.sees(one.spec.name.as_str()));
@@ -144,7 +148,8 @@ impl Part {
         self.node.logs(&self.full(name)?, follow)
     }
 
-    /// Deploys a function of this namespace with code of its own, or of a function of this namespace.
+    /// Deploys a function of this namespace. Its code must be new or belong to a function of the same
+    /// namespace.
     pub fn deploy(&self, deploy: Deploy) -> BoxFuture<'static, Result<(), Problem>> {
         let is_own = |name: &FunctionName| name.namespace() == self.namespace();
         let has_own_code = match &deploy.code {
@@ -173,7 +178,7 @@ impl Part {
     }
 }
 
-/// The answer about a function that is outside, which was made without looking for it.
+/// The answer for a function outside the part. It does not depend on whether such a function exists.
 fn outside(name: &str) -> BoxFuture<'static, Result<(), Problem>> {
     ready(Err(Problem::no_such_function(name, []))).boxed()
 }

@@ -1,4 +1,4 @@
-//! Calls that a platform accepts with 202. The journal of the node keeps and runs them.
+//! Accepts calls that a platform answers with 202. The node's journal keeps and runs them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::compat::journal::{self, Journal, Kept, Runner};
 use crate::compat::node::KeptCalls;
 use crate::compat::outgoing::Outgoing;
 
-/// Bytes of accepted bodies that are being received; one address may use half of them. Further
-/// clients receive a 503.
+/// The most bytes of accepted bodies that may be in memory while they are received. One address may use
+/// half of them. Beyond the limit, clients receive a 503.
 const RECEIVING_BYTES_MAX: usize = 64 << 20;
-/// Time limit for receiving one body.
+/// The time limit for receiving one body.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Attempts at a call that the function itself fails: clients of these platforms do not expect
-/// their calls to be repeated. A manifest may ask for more.
+/// How often a call is tried if the function fails. Clients of these platforms do not expect their
+/// calls to be repeated. A manifest may ask for more attempts.
 const ATTEMPTS: u32 = 1;
 
 /// A call to run later.
@@ -34,12 +34,12 @@ pub struct Later {
     pub method: String,
     /// Path and query below the function.
     pub target: String,
-    /// The address for the result: `http://…`.
+    /// The address to which the result is sent: `http://…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub callback_fields: Vec<(String, String)>,
-    /// Header block of the call (see [`Head`]).
+    /// The header block of the call (see [`Head`]).
     #[serde(skip)]
     pub fields: Bytes,
     #[serde(skip)]
@@ -60,7 +60,8 @@ impl Later {
         }
     }
 
-    /// The call in a record of an earlier version of the node; `None` if it is not such a record.
+    /// Decodes the record of a call that an earlier version of the node wrote; `None` if the record is
+    /// not a call.
     pub fn decode(record: &Bytes) -> Option<Self> {
         let [description, fields, body] = journal::parts(record)?;
         let later: Later = serde_json::from_slice(&description).ok()?;
@@ -76,7 +77,7 @@ impl Later {
         head.finish()
     }
 
-    /// The same as an invocation for the journal.
+    /// Converts the call into an invocation for the node's journal.
     pub fn into_deferred(self) -> Deferred {
         let head = self.head();
         let fields = self.callback_fields;
@@ -88,35 +89,35 @@ impl Later {
     }
 }
 
-/// The accepted calls of a node. Cheap to clone.
+/// The accepted calls of a node. A clone is cheap.
 #[derive(Clone)]
 pub struct Queue {
     accept: Arc<dyn Accept>,
     /// The destinations that the node's own requests may reach.
     pub outgoing: Outgoing,
-    /// Records of activations, which OpenWhisk's API runs itself.
+    /// The records of activations, which OpenWhisk's API runs itself.
     pub journal: Journal,
     receiving: Shares<IpAddr>,
 }
 
-/// A record from before the restart that is executed outside the queue, and its content.
+/// A record from before the restart, which is run outside the queue, and the content of the record.
 pub type Resumed = (Kept, Bytes);
 
-/// A body in memory, which counts until it is dropped.
+/// A body in memory. Its bytes count towards the limit until this value is dropped.
 pub struct Received {
     pub bytes: Bytes,
     _room: Share<IpAddr>,
 }
 
 impl Queue {
-    /// The calls of a node whose journal is `accept`.
+    /// Makes the queue of a node. `accept` is the node's journal.
     pub fn new<N: KeptCalls>(node: Arc<N>, accept: Arc<dyn Accept>, outgoing: Outgoing) -> Self {
         let receiving = Shares::new(RECEIVING_BYTES_MAX, RECEIVING_BYTES_MAX / 2);
         Self { accept, outgoing, journal: Journal::new(node), receiving }
     }
 
-    /// The activations that an earlier run of the node left. Must be called before anything is
-    /// accepted, because later ones would be among them.
+    /// Returns the activations that an earlier run of the node left. The caller must call this before
+    /// anything is accepted, because later activations would otherwise be returned, too.
     pub async fn resumed(&self) -> mpsc::UnboundedReceiver<Resumed> {
         let (sender, resumed) = mpsc::unbounded_channel();
         let left = match self.journal.left().await {
@@ -147,8 +148,8 @@ impl Queue {
         resumed
     }
 
-    /// Receives the body of a call to accept from `peer`, at most `limit_bytes` of it, within the
-    /// memory limit of all such bodies.
+    /// Receives the body of a call from `peer`, up to `limit_bytes`. All such bodies share one memory
+    /// limit.
     pub async fn receive(
         &self,
         body: Body,
@@ -170,7 +171,7 @@ impl Queue {
         }
     }
 
-    /// Accepts a call: it is on disk when this returns `Ok`. 429 if too many wait.
+    /// Accepts a call, which is on disk when this returns `Ok`. Fails with 429 if too many calls wait.
     pub async fn accept(&self, later: Later) -> Result<(), Problem> {
         let accepted = self.accept.accept(later.into_deferred()).await;
         accepted.map(|_| ()).map_err(|error| problem_of(&error))
@@ -265,7 +266,7 @@ mod tests {
             }
             assert!(matches!(begin(peer).1, Some(Err(Fault::NodeFull))), "{peer} has its share");
         }
-        // All memory is used; a released part is available again.
+        // All memory is in use. A share becomes available again when it is released.
         assert!(matches!(begin("192.0.2.3").1, Some(Err(Fault::NodeFull))));
         held.truncate(share);
         assert!(begin("192.0.2.3").1.is_none());

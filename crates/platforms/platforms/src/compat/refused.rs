@@ -1,4 +1,4 @@
-//! The answer to a request that a platform's API refuses: a status and a text, in that platform's form.
+//! The refusal of a request by a platform's API: a status and a text, in the platform's form.
 
 use std::marker::PhantomData;
 
@@ -9,18 +9,18 @@ use serde::de::DeserializeOwned;
 
 use crate::compat::connection::Crowded;
 
-/// The form in which a platform's API refuses requests.
+/// The form in which one platform refuses requests.
 pub trait RefusalForm {
-    /// Statuses of the node that this platform's clients know as 400.
+    /// The node's statuses for which this platform's clients expect 400.
     const AS_BAD_REQUEST: &'static [u16];
 
     fn response(status: StatusCode, text: &str) -> Response;
 }
 
-/// A request that was refused. As a response it has the form `F`.
+/// A refused request. The response has the form `F`.
 pub struct Refused<F> {
     pub status: StatusCode,
-    /// What was wrong, for the caller.
+    /// The text for the caller that says what was wrong.
     pub text: String,
     form: PhantomData<F>,
 }
@@ -30,7 +30,7 @@ impl<F> Refused<F> {
         Self { status, text: text.into(), form: PhantomData }
     }
 
-    /// 400.
+    /// A refusal with status 400.
     pub fn bad(text: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, text)
     }
@@ -59,7 +59,7 @@ impl<F: RefusalForm> IntoResponse for Refused<F> {
     }
 }
 
-/// Reads the JSON body of a request; 400 where it is malformed.
+/// Parses the JSON body of a request. Fails with 400 if the body is malformed.
 pub fn parse<T: DeserializeOwned, F>(body: &[u8]) -> Result<T, Refused<F>> {
     serde_json::from_slice(body).map_err(|error| Refused::bad(format!("body: {error}")))
 }

@@ -1,5 +1,5 @@
-//! Deploys that are under way and those that failed. A client polls for them between its request
-//! and the time when the function serves.
+//! Deploys that are under way, and deploys that have failed. After its request, a client polls the
+//! deploy until the function serves.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,27 +8,27 @@ use crate::compat::node::Space;
 use mote_spec::name::split;
 use serde_json::Value;
 
-/// Deploys under way at once, and those of one namespace.
+/// The most deploys under way at once, on the node and in one namespace.
 const UNDER_WAY_MAX: usize = 16;
 const UNDER_WAY_WITHIN_MAX: usize = 4;
-/// Failed deploys that are remembered.
+/// The most failed deploys that are remembered.
 const FAILED_MAX: usize = 256;
-/// Bytes of the document of a failed deploy that are remembered. Of a longer document only the
-/// metadata is kept, and of longer metadata only the name.
+/// The most bytes that are remembered of a failed deploy's document. If the document is longer, only
+/// its metadata is kept; if the metadata is longer, only the name is kept.
 const DOCUMENT_BYTES_MAX: usize = 16 << 10;
 /// Most characters of a reason.
 const FAILURE_CHARS_MAX: usize = 8_192;
 
-/// Deploys by the name of the function.
+/// Deploys by the name of their function.
 #[derive(Default)]
 pub(super) struct Building(Mutex<BTreeMap<String, Build>>);
 
 /// The reason why a deploy cannot begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Busy {
-    /// Another one of this function is under way.
+    /// Another deploy of this function is under way.
     Function,
-    /// The largest permitted number of deploys is under way.
+    /// The most permitted deploys are already under way.
     Node,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Build {
     pub(super) document: Value,
     /// The namespace of the function.
     space: Option<Space>,
-    /// The reason for its failure, once it has failed.
+    /// The reason why the deploy failed, if it has failed.
     pub(super) failure: Option<String>,
 }
 
@@ -58,7 +58,7 @@ fn shorten(document: &mut Value) {
 }
 
 impl Building {
-    /// Begins a deploy, or returns the reason why it cannot begin now.
+    /// Begins a deploy. If the deploy cannot begin now, returns the reason.
     pub(super) fn begin(
         &self,
         name: &str,
@@ -81,7 +81,7 @@ impl Building {
         Ok(())
     }
 
-    /// Ends a deploy, with a reason if it failed.
+    /// Ends a deploy. `failure` is the reason if the deploy failed.
     pub(super) fn end(&self, name: &str, failure: Option<String>) {
         let mut all = self.lock();
         match failure {
@@ -100,15 +100,15 @@ impl Building {
         }
     }
 
-    /// Forgets a failed deploy; returns whether there was one.
+    /// Forgets the failed deploy of a function. Returns whether there was one.
     pub(super) fn forget(&self, name: &str) -> bool {
         let mut all = self.lock();
         let failed = all.get(name).is_some_and(|build| build.failure.is_some());
         failed && all.remove(name).is_some()
     }
 
-    /// The deploy of a function. Those of a namespace that was deleted are not those of one with the
-    /// same name.
+    /// Returns the deploy of a function. If a namespace was deleted and another with the same name was
+    /// created, deploys of the old namespace are not returned.
     pub(super) fn get(&self, name: &str, space: Option<&Space>) -> Option<Build> {
         self.lock().get(name).filter(|build| build.space.as_ref() == space).cloned()
     }
@@ -125,7 +125,7 @@ impl Building {
     }
 }
 
-/// Forgets the failed deploys of the namespace that has the most.
+/// Forgets the failed deploys of the namespace that has most of them.
 fn forget_most(all: &mut BTreeMap<String, Build>) {
     let mut counts: BTreeMap<Option<String>, usize> = BTreeMap::new();
     let namespace = |name: &str| split(name).1.map(str::to_owned);

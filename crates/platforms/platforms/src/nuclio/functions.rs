@@ -1,4 +1,4 @@
-//! Functions: list, show, deploy, change, remove; their replicas and logs.
+//! Lists, shows, deploys, changes and removes functions, and shows their replicas and logs.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,13 @@ use serde_json::{Value, json};
 use super::building::{Build, Busy};
 use super::{Dashboard, NAMESPACE, PROJECT, PROJECT_LABEL, Refused, field, parse, unknown, within};
 
-/// The field of a request that names a project.
+/// The header field in which a request names a project.
 pub(super) const PROJECT_FIELD: &str = "x-nuclio-project-name";
-/// Longest document that is stored with its source, to be shown again; longer ones are stored
-/// without it.
+/// The longest document that is stored with its source, so that it can be shown again. A longer
+/// document is stored without its source.
 const KEPT_BYTES_MAX: usize = 512 << 10;
 
-/// The parts of a document that are stored, to be shown again.
+/// The parts of a document that are stored so that they can be shown again.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Kept {
     #[serde(default)]
@@ -57,9 +57,9 @@ impl Kept {
     }
 }
 
-/// Whether this API made a function. If it requires no credentials, it shows and manages no other
-/// function: otherwise any process on this machine could read their descriptions and replace their
-/// code.
+/// Returns whether this API made a function. Without credentials, the API shows and manages no other
+/// function. Otherwise any process on this machine could read descriptions that others deployed and
+/// replace their code.
 pub(super) fn is_ours(function: &Function) -> bool {
     function.spec.annotations.contains_key(Kept::KEY)
 }
@@ -82,12 +82,13 @@ fn managed(part: &Part, name: &str) -> Result<Function, Refused> {
     Err(Refused::new(StatusCode::FORBIDDEN, text))
 }
 
-/// The part of the node that the field of a request names.
+/// Returns the part of the node for the project in the request's header field.
 pub(super) fn asked(part: &Part, fields: &HeaderMap) -> Result<Part, Refused> {
     within(part, field(fields, PROJECT_FIELD))
 }
 
-/// The part of the node that a document names, or else the field of its request.
+/// Returns the part of the node for the project that a document names. If the document names no
+/// project, the header field of the request does.
 fn wished(part: &Part, fields: &HeaderMap, document: &Value) -> Result<Part, Refused> {
     let labelled = document["metadata"]["labels"][PROJECT_LABEL].as_str();
     within(part, labelled.filter(|name| !name.is_empty()).or(field(fields, PROJECT_FIELD)))
@@ -133,7 +134,7 @@ pub(super) async fn one(
     Ok(Json(shown(&managed(&part, &full)?)))
 }
 
-/// Writes the name of a namespace where the platform has that of a project.
+/// Writes the name of a namespace into the label that the platform uses for the project.
 fn label(metadata: &mut Value, project: &str) {
     if !metadata["labels"].is_object() {
         metadata["labels"] = json!({});
@@ -153,8 +154,8 @@ fn shown(function: &Function) -> Value {
         label(&mut kept.metadata, namespace);
     }
     if !kept.spec.is_object() {
-        // The values of its environment are left out, because another deployer chose them and may
-        // keep them secret.
+        // The environment's values are left out, because another client chose them and may keep them
+        // secret.
         let runtime = function.spec.runtime.as_str();
         let handler = &function.spec.entry;
         kept.spec = json!({ "runtime": runtime, "handler": handler, "env": [] });
@@ -169,7 +170,7 @@ fn shown(function: &Function) -> Value {
     json!({ "metadata": kept.metadata, "spec": kept.spec, "status": status })
 }
 
-/// The document of a function that is being built or that failed.
+/// Returns the document of a function whose deploy is under way or has failed.
 fn built(build: &Build) -> Value {
     let metadata = &build.document["metadata"];
     let spec = &build.document["spec"];
@@ -230,7 +231,7 @@ fn name_of(document: &Value, part: &Part) -> Result<FunctionName, Refused> {
     FunctionName::new(&name).map_err(|error| Refused::bad(format!("metadata.name: {error}")))
 }
 
-/// Begins a deploy; answers 202 at once, or after its end if the client waits for it.
+/// Begins a deploy. Answers 202 at once, or when the deploy ends if the client asks to wait.
 async fn deploy(
     dashboard: &Dashboard,
     part: &Part,
@@ -247,7 +248,8 @@ async fn deploy(
     let code = if replace && !has_code { Code::Of(name.clone()) } else { Code::InDocument };
     let annotations = BTreeMap::from([(Kept::KEY.to_owned(), Kept::json(&document))]);
     let manifest = Manifest::Document(Platform::Nuclio, Box::new(document.clone()));
-    // Code that is deployed without credentials receives no secrets.
+    // A deploy without credentials must not give code access to the secrets of the function that it
+    // replaces.
     let known = part.function(name.as_str()).filter(|_| part.has_token());
     let secrets = known.map_or_else(Vec::new, |function| function.spec.secrets);
     let deploy = Deploy {
@@ -355,7 +357,8 @@ pub(super) struct LogQuery {
     tail_lines: Option<usize>,
 }
 
-/// The log of a replica, or of the function if the function's name stands in the replica's place.
+/// Returns the log of a replica. If the function's name is given instead of a replica's, returns the
+/// log of the function.
 pub(super) async fn logs(
     State(dashboard): State<Dashboard>,
     Path((name, replica)): Path<(String, String)>,

@@ -1,4 +1,4 @@
-//! Calls of functions through the dashboard; header fields name the function and the options.
+//! Calls functions through the dashboard. Header fields name the function and the options.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use mote_core::{Fault, FaultClass};
 use super::functions::{PROJECT_FIELD, asked};
 use super::{Dashboard, Refused, field, unknown};
 
-/// Fields for the dashboard, not for the function.
+/// The header fields that are meant for the dashboard and not passed to the function.
 const OURS: [&str; 6] = [
     "x-nuclio-function-name",
     "x-nuclio-function-namespace",
@@ -62,13 +62,13 @@ pub(super) async fn run(
     Ok(call::response(reply.map_err(|fault| refused(&fault, &name))?))
 }
 
-/// Seconds, or a duration with its unit.
+/// Parses a number of seconds, or a duration with its unit.
 fn timeout_ms(text: &str) -> Option<u64> {
     let seconds = text.parse::<u64>().ok().and_then(|seconds| seconds.checked_mul(1_000));
     seconds.or_else(|| mote_spec::quantity::parse_duration_ms(text).ok()).filter(|ms| *ms > 0)
 }
 
-/// A fault with the status that Nuclio's processor gives it: 408 for an event that took too long,
+/// Returns a fault with the status that Nuclio's processor would use: 408 if an event took too long,
 /// 503 if no worker is free, 500 if a worker failed.
 fn refused(fault: &Fault, name: &str) -> Refused {
     let status = match fault {

@@ -1,9 +1,9 @@
-//! Nuclio: the API of its dashboard, for functions and their invocations.
+//! Nuclio: the dashboard's API for functions and their invocations.
 //!
-//! A function arrives as one document that contains its source. The node builds it while the client
-//! polls, and callers reach it through the dashboard or at the node's own front. This module must
-//! not know the engine, the store, other platforms or the configuration. Start reading at
-//! `functions.rs`.
+//! A client sends a function as one document that contains its source. The node builds the function
+//! while the client polls. Callers reach the function through the dashboard or at the node's own front.
+//! This module must not know the engine, the store, other platforms or the configuration. Start reading
+//! at `functions.rs`.
 
 mod building;
 mod functions;
@@ -27,13 +27,14 @@ use serde_json::{Value, json};
 
 use self::building::Building;
 
-/// The only namespace of the platform, and the project of functions that name none. A project that is
-/// a namespace of the node holds the functions of that; any other one is a label.
+/// The platform's only namespace, and the project of a function that names none. A project with the
+/// name of one of the node's namespaces contains the functions of that namespace. Any other project is
+/// only a label.
 const NAMESPACE: &str = "nuclio";
 const PROJECT: &str = "default";
 /// The label that names the project of a function.
 const PROJECT_LABEL: &str = "nuclio.io/project-name";
-/// Largest document of a function, its source included.
+/// The largest document of a function in bytes, including its source.
 const DOCUMENT_BYTES_MAX: usize = 4 << 20;
 
 /// The traits of a node that this API uses.
@@ -43,7 +44,8 @@ impl<N: Managed + Documents + Invocations> Node for N {}
 
 pub type Context = crate::compat::Context<dyn Node>;
 
-/// The state that the handlers share. They manage functions through the [`Part`] of a request only.
+/// The state that the handlers share. The handlers may manage functions only through the [`Part`] of a
+/// request.
 #[derive(Clone)]
 struct Dashboard {
     calls: Arc<dyn Invocations>,
@@ -86,7 +88,7 @@ fn routes(context: &Context, rule: Rule) -> Router {
         )
         .route("/api/versions", get(versions))
         .route("/api/external_ip_addresses", get(addresses))
-        // Resources that a node does not have.
+        // These are resources that a node does not have.
         .route("/api/function_events", get(nothing))
         .route("/api/function_templates", get(nothing))
         .route("/api/api_gateways", get(nothing))
@@ -115,7 +117,7 @@ async fn addresses() -> Json<Value> {
 
 type Refused = crate::compat::refused::Refused<Form>;
 
-/// `{"error": …}`, as the dashboard answers.
+/// The dashboard's form of an error: `{"error": …}`.
 struct Form;
 
 impl RefusalForm for Form {
@@ -131,9 +133,10 @@ fn unknown(name: &str) -> Refused {
     Refused::new(StatusCode::NOT_FOUND, format!("function {shown} not found"))
 }
 
-/// The part of the node that a project is. A project that is no namespace is a label, except for a
-/// token of a namespace, which knows the project with the name of that only. Without a token, every
-/// project is a label, so that no answer tells which namespaces there are.
+/// Returns the part of the node for a project. A project with the name of a namespace means that
+/// namespace, and any other project is only a label. The token of a namespace finds only the project
+/// with the name of that namespace. Without a token, every project is a label, so that no answer
+/// reveals which namespaces exist.
 fn within(part: &Part, project: Option<&str>) -> Result<Part, Refused> {
     let Some(project) = project.filter(|_| part.has_token()) else { return Ok(part.clone()) };
     let is_namespace = part.is_confined() || part.is_namespace(project);
@@ -141,7 +144,7 @@ fn within(part: &Part, project: Option<&str>) -> Result<Part, Refused> {
     chosen.map_err(|_| projects::not_found())
 }
 
-/// A field of the request as text; an empty field counts as absent.
+/// Returns a header field of the request as text. An empty field counts as absent.
 fn field<'a>(fields: &'a HeaderMap, name: &str) -> Option<&'a str> {
     fields.get(name)?.to_str().ok().filter(|text| !text.is_empty())
 }

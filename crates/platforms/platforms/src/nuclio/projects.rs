@@ -1,5 +1,5 @@
-//! Projects: the default project, those that clients created, those that labels of functions name,
-//! and the namespaces of the node, which cannot be changed here.
+//! Projects. The list contains the default project, the projects that clients created or named in
+//! labels of functions, and the node's namespaces, which cannot be changed here.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::functions::{Kept, managed_ones, project_of};
 use super::{Dashboard, NAMESPACE, PROJECT, Refused, parse};
 
 const COLLECTION: &str = "nuclio/projects";
-/// Further projects are refused, because each is a row that every list reads.
+/// The most projects. Their number is limited because each project is a row that every list reads.
 const PROJECTS_MAX: usize = 1_000;
 const PROJECT_BYTES_MAX: usize = 16 << 10;
 
@@ -79,8 +79,8 @@ pub(super) async fn remove_named(
     remove(State(dashboard), Path(name), part).await
 }
 
-/// Removes a project only if it has no functions, as the platform does unless the client asks to
-/// remove them too.
+/// Removes a project that has no functions. The platform can also remove a project together with its
+/// functions if the client asks for that; this API refuses.
 pub(super) async fn remove(
     State(dashboard): State<Dashboard>,
     Path(name): Path<String>,
@@ -99,7 +99,7 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Fails unless there is a project with this name that this API manages.
+/// Fails unless this API manages a project with this name.
 async fn may_change(dashboard: &Dashboard, part: &Part, name: &str) -> Result<(), Refused> {
     if part.has_token() && part.is_namespace(name) {
         let text = format!("project {name} is a namespace of the node: see mote namespace");
@@ -147,7 +147,7 @@ async fn known(dashboard: &Dashboard, part: &Part) -> Result<BTreeMap<String, Va
     let names = named(part).chain(part.namespaces());
     all.extend(names.map(|name| (name.clone(), document_of(&name))));
     for (name, bytes) in dashboard.documents.documents(COLLECTION).await? {
-        // Somebody without a token may have made a label with the name of a namespace.
+        // A client without a token may have created a label that has the name of a namespace.
         if part.has_token() && part.is_namespace(&name) {
             continue;
         }

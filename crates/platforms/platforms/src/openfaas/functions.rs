@@ -1,4 +1,4 @@
-//! Functions: list, describe, deploy, remove, scale.
+//! Lists, describes, deploys, removes and scales functions.
 
 use std::collections::BTreeMap;
 
@@ -85,15 +85,15 @@ async fn deploy(gateway: &Gateway, part: &Part, body: &[u8], replace: bool) -> R
         _ => Manifest::Document(Platform::OpenFaas, Box::new(as_program(document.clone()))),
     };
     let annotations = BTreeMap::from([(Shown::KEY.to_owned(), shown(&wish, &document))]);
-    // Every management route of this API requires the token.
+    // Secrets may be named, because every management route of this API requires the token.
     let may_name_secrets = true;
     let deploy = Deploy { name, code, manifest, annotations, secrets, may_name_secrets, replace };
     part.deploy(deploy).await?;
     Ok(())
 }
 
-/// A deployment as it was sent, and in parsed form. An array is refused, because serde would read
-/// the members from it by their order.
+/// Returns a deployment as it was sent, and in parsed form. An array is refused, because serde would
+/// take its elements as the members of the deployment, in order.
 fn read(body: &[u8]) -> Result<(Value, Deployment), Refused> {
     let document: Value = parse(body)?;
     if !document.is_object() {
@@ -102,7 +102,7 @@ fn read(body: &[u8]) -> Result<(Value, Deployment), Refused> {
     Ok((document, parse(body)?))
 }
 
-/// The same deployment, marked as a program that runs once per call.
+/// Marks the deployment as a program that runs once per call.
 fn as_program(mut document: Value) -> Value {
     document["lang"] = "dockerfile".into();
     document

@@ -1,9 +1,10 @@
-//! The meaning of an `image` on a node without a registry: code that is already on the node.
+//! Finds the code that an `image` means. A node has no registry, so an image stands for code that is
+//! already on the node.
 //!
-//! `mote deploy` uploads code to a node, and `faas-cli deploy` selects which of it runs and how.
-//! The rules apply in this order: `mote://NAME` is the code of that function; a name that
-//! `stack.yml` gave to a function means that function; otherwise the last part of the name is the
-//! name of a function. Tags and digests are not compared. `alpine`, `functions/alpine` and similar
+//! `mote deploy` uploads code to a node, and `faas-cli deploy` selects which of that code runs and how.
+//! The rules apply in this order: `mote://NAME` is the code of the function NAME; a name that
+//! `stack.yml` gave to a function means that function; otherwise the last part of the image's name is
+//! the name of a function. Tags and digests are not compared. `alpine`, `functions/alpine` and similar
 //! images with an `fprocess` are programs of this machine.
 
 use crate::compat::node::{Code, Function};
@@ -11,12 +12,13 @@ use mote_spec::FunctionName;
 
 use super::types::Shown;
 
-/// Prefix of an image that names a function of the node.
+/// The prefix of an image that names a function of the node.
 const SCHEME: &str = "mote://";
-/// The image whose programs are searched for on this machine.
+/// The image that stands for programs of this machine.
 const PROGRAMS: &str = "alpine";
 
-/// The code that `image` names among all functions of a namespace, or the reason why there is none.
+/// Returns the code that `image` names among all functions of a namespace. If there is no such code,
+/// returns the reason.
 pub(crate) fn code(image: &str, has_process: bool, all: &[Function]) -> Result<Code, String> {
     let named = |name: &str| {
         let is_it = |known: &FunctionName| known.label() == name || known.as_str() == name;
@@ -49,7 +51,7 @@ pub(crate) fn code(image: &str, has_process: bool, all: &[Function]) -> Result<C
     ))
 }
 
-/// An image's name without tag and digest.
+/// Returns the name of an image without its tag and digest.
 fn repository(image: &str) -> &str {
     let name = image.split_once('@').map_or(image, |(name, _)| name);
     let after_host = name.rfind('/').map_or(0, |at| at + 1);

@@ -1,5 +1,5 @@
-//! Calls of functions: `/function/NAME[.NAMESPACE]/…`, and `/async-function/…` for calls whose
-//! result a callback delivers or nobody reads.
+//! Calls functions. `/function/NAME[.NAMESPACE]/…` returns the answer. `/async-function/…` delivers the
+//! result to a callback, or drops the result if the call names no callback.
 
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -18,7 +18,7 @@ use mote_core::Fault;
 
 use super::{Gateway, NAMESPACE, Refused, unknown, with_namespace};
 
-/// A call as the gateway understands it.
+/// A call's function and target, read from the path of its request.
 struct Route {
     function: String,
     body_bytes_max: u64,
@@ -80,7 +80,7 @@ async fn answer(
     Ok(response)
 }
 
-/// Accepts a call: 202 once it is on disk.
+/// Accepts a call. Answers 202 once the call is on disk.
 pub(super) async fn later(
     State(gateway): State<Gateway>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -145,7 +145,8 @@ async fn accept(
     })
 }
 
-/// The function's name in the path, as senders without a token mean it.
+/// Returns the function's name in the path. The suffix with the default namespace is removed, as is
+/// right for a sender without a token of a namespace.
 fn name_of(parts: &Parts) -> &str {
     let segment = segment(parts);
     segment.strip_suffix(NAMESPACE).and_then(|name| name.strip_suffix('.')).unwrap_or(segment)
@@ -155,8 +156,9 @@ fn segment(parts: &Parts) -> &str {
     parts.uri.path().split('/').nth(2).unwrap_or_default()
 }
 
-/// The full name of the function that the sender means; `None` if a token of a namespace does not
-/// reach it. No function sees a token, so they are removed from the request.
+/// Returns the full name of the function that the sender means; `None` if the sender's token is for a
+/// namespace that does not contain it. Also removes tokens from the request, because no function may
+/// see them.
 fn called(gateway: &Gateway, parts: &mut Parts) -> Option<String> {
     let part = gateway.gate.caller(&parts.headers).ok().flatten();
     gateway.gate.without_tokens(&mut parts.headers);
@@ -170,14 +172,14 @@ fn route(gateway: &Gateway, parts: &Parts, called: Option<String>) -> Result<Rou
     let node = &gateway.calls;
     let body_bytes_max = node.body_bytes_max(&function).ok_or_else(|| unknown(&function))?;
     let whole = call::target(parts);
-    // The part after the second segment.
+    // The target begins after the second segment of the path.
     let below = whole.match_indices(['/', '?']).nth(2).map_or("", |(at, _)| &whole[at..]);
     let target = if below.starts_with('/') { below.to_owned() } else { format!("/{below}") };
     node.check_target(&target)?;
     Ok(Route { function, body_bytes_max, target })
 }
 
-/// The head of a call, if its sender may call the function.
+/// Makes the head of a call. Fails if the sender may not call the function.
 fn admitted(
     gateway: &Gateway,
     trace: &Trace,
@@ -214,7 +216,7 @@ fn head(
     call::head(parts.method.as_str(), target, &parts.headers, &ours)
 }
 
-/// `X-Timeout`, which shortens the time limit of the function: `500ms`, `10s`, `1m`.
+/// Reads `X-Timeout`, which shortens the time limit of the function: `500ms`, `10s`, `1m`.
 fn timeout_ms(fields: &HeaderMap) -> Option<u64> {
     let text = fields.get("x-timeout")?.to_str().ok()?;
     mote_spec::quantity::parse_duration_ms(text).ok().filter(|ms| *ms > 0)
@@ -226,7 +228,7 @@ fn refused(fault: &Fault, name: &str) -> Refused {
     Refused::new(status, fault.public_text(name))
 }
 
-/// The identification of a call.
+/// The id and the start time of a call.
 struct Trace {
     call_id: String,
     /// Nanoseconds since 1970.
@@ -245,7 +247,7 @@ impl Trace {
     }
 }
 
-/// A random UUID (RFC 9562, version 4).
+/// Formats a random UUID (RFC 9562, version 4).
 fn uuid(random: u128) -> String {
     let bits = random & !(0xf000 << 64) | 0x4000 << 64;
     let bits = bits & !(0b11 << 62) | 0b10 << 62;

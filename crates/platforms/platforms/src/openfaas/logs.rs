@@ -1,4 +1,4 @@
-//! Log lines, one JSON object per line.
+//! Sends log lines, as one JSON object per line.
 
 use std::convert::Infallible;
 
@@ -59,7 +59,8 @@ pub(super) async fn read(
     }
     let following = log.following.filter(move |line| std::future::ready(wanted(line)));
     let lines = futures_util::stream::iter(held).chain(following);
-    // The answer ends when the node stops; otherwise a follower would delay the stop.
+    // The answer ends when the node stops. Otherwise a client that follows the log would delay the
+    // stop.
     let stop = gateway.stop.clone();
     let stopped = async move { stop.stopped().await };
     let lines = lines.take_until(Box::pin(stopped));

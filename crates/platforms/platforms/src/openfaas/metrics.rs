@@ -11,11 +11,11 @@ use crate::compat::part::Part;
 
 use super::{Gateway, with_namespace};
 
-/// Upper bounds of the histogram's buckets in seconds: Prometheus' usual ones.
+/// The upper bounds of the histogram's buckets in seconds. They are Prometheus' usual bounds.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// Calls through this gateway, by function and status. Removed functions are dropped when the
-/// metrics are next read, so the number of existing functions bounds the memory.
+/// Counts calls through this gateway, by function and status. When the metrics are read, removed
+/// functions are dropped, so the number of existing functions bounds the memory.
 #[derive(Default)]
 pub(super) struct Metrics {
     by_function: Mutex<BTreeMap<String, Counts>>,
@@ -41,7 +41,7 @@ impl Metrics {
         all.entry(function.to_owned()).or_default().started += 1;
     }
 
-    /// Counts its answer.
+    /// Counts the answer to a call.
     pub(super) fn ended(&self, function: &str, status: u16, seconds: f64) {
         let mut all = self.by_function.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(counts) = all.get_mut(function) else { return };
@@ -53,7 +53,7 @@ impl Metrics {
         }
     }
 
-    /// Forgets functions that are not there any more.
+    /// Drops the counts of functions that no longer exist.
     fn keep(&self, exists: impl Fn(&str) -> bool) {
         let mut all = self.by_function.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|name, _| exists(name));

@@ -1,8 +1,9 @@
-//! OpenFaaS: the API that `faas-cli` speaks, and its routes to functions.
+//! OpenFaaS: the API that `faas-cli` speaks, and the routes on which functions are called.
 //!
-//! Written from the MIT-licensed types of faas-provider and the behaviour of faas-cli; nothing is
-//! taken from the gateway or faasd. There is no registry of images: see `image.rs`. This module must
-//! not know the engine, the store, other platforms or the configuration. Start reading at `routes`.
+//! This module was written from the MIT-licensed types of faas-provider and the behaviour of faas-cli.
+//! Nothing is taken from the gateway or faasd. There is no registry of images: see `image.rs`. This
+//! module must not know the engine, the store, other platforms or the configuration. Start reading at
+//! `routes`.
 
 mod functions;
 mod image;
@@ -29,9 +30,9 @@ use axum::{Json, Router};
 
 use self::metrics::Metrics;
 
-/// What clients call the default namespace.
+/// The name by which clients know the default namespace.
 const NAMESPACE: &str = "openfaas-fn";
-/// Largest body of a management request: environment, labels, a secret.
+/// The largest body of a management request, which contains an environment, labels or a secret.
 const MANAGEMENT_BYTES_MAX: usize = 1 << 20;
 
 /// The traits of a node that this API uses.
@@ -41,7 +42,8 @@ impl<N: Managed + Invocations + Secrets> Node for N {}
 
 pub type Context = crate::compat::Context<dyn Node>;
 
-/// The state that the handlers share. They manage functions through the [`Part`] of a request only.
+/// The state that the handlers share. The handlers may manage functions only through the [`Part`] of a
+/// request.
 #[derive(Clone)]
 struct Gateway {
     calls: Arc<dyn Invocations>,
@@ -49,7 +51,7 @@ struct Gateway {
     queue: Queue,
     stop: Stop,
     metrics: Arc<Metrics>,
-    /// Knows the tokens among the credentials of calls, which need none.
+    /// Recognises the node's tokens among the credentials of calls, although calls need no token.
     gate: Gate,
     /// The rule for routes that need no token.
     open: Rule,
@@ -90,13 +92,13 @@ fn routes(context: &Context, open: Rule) -> Router {
         .route("/system/secrets", secrets)
         .route("/system/namespaces", get(|part: Part| async move { Json(part.namespaces()) }))
         .route("/system/namespace/{name}", any(namespace))
-        // faas-cli creates one at this path, with its name in the body.
+        // faas-cli creates a namespace at this path, with the namespace's name in the body.
         .route("/system/namespace/", any(nameless))
         .route("/system/alert", post(|| async { StatusCode::OK }))
         .layer(DefaultBodyLimit::max(MANAGEMENT_BYTES_MAX))
         .layer(from_fn(in_namespace))
         .layer(from_fn_with_state(gate(Rule::Token), guard))
-        // Functions can be called without credentials.
+        // These routes need no credentials, because they only call functions.
         .route("/function/{name}", any(invoke::run))
         .route("/function/{name}/", any(invoke::run))
         .route("/function/{name}/{*path}", any(invoke::run))
@@ -112,7 +114,7 @@ fn routes(context: &Context, open: Rule) -> Router {
 async fn info() -> Response {
     let version = serde_json::json!({
         "release": env!("CARGO_PKG_VERSION"),
-        // Set by `make build`.
+        // `make build` sets this variable.
         "sha": option_env!("MOTE_COMMIT").unwrap_or("unknown"),
         "commit_message": "",
     });
@@ -124,7 +126,7 @@ async fn info() -> Response {
     Json(info).into_response()
 }
 
-/// Requests that would change namespaces.
+/// Answers requests that would change namespaces, which this API does not do.
 fn not_managed_here() -> Response {
     let text = "namespaces are managed with mote namespace create, update and delete\n";
     (StatusCode::NOT_IMPLEMENTED, text).into_response()
@@ -147,11 +149,11 @@ async fn namespace(Path(name): Path<String>, method: Method, part: Part) -> Resp
 
 type Refused = crate::compat::refused::Refused<Form>;
 
-/// A line of text, as the gateway answers.
+/// The gateway's form of an error: a line of text.
 struct Form;
 
 impl RefusalForm for Form {
-    // What cannot be processed is a bad request here.
+    // OpenFaaS answers 400 where the node answers with one of these statuses.
     const AS_BAD_REQUEST: &'static [u16] = &[409, 413, 422];
 
     fn response(status: StatusCode, text: &str) -> Response {
@@ -170,7 +172,8 @@ struct InNamespace {
     namespace: Option<String>,
 }
 
-/// Every management request may name a namespace in its query, whether or not its route reads one.
+/// Applies the namespace in the query of a management request, even if the request's route does not
+/// read one.
 async fn in_namespace(
     asked: Result<Query<InNamespace>, QueryRejection>,
     part: Part,
@@ -182,12 +185,12 @@ async fn in_namespace(
     Ok(next.run(request).await)
 }
 
-/// The part of the namespace that a request names in its query or its body.
+/// Returns the part of the node for the namespace in a request's query or body.
 fn within(part: &Part, named: Option<&str>) -> Result<Part, Refused> {
     part.of(named).map_err(|problem| Refused::bad(crate::compat::words(&problem)))
 }
 
-/// A function's name with its namespace, as clients know it.
+/// Returns a function's name with its namespace, in the form that clients know.
 fn with_namespace(function: &str) -> String {
     match function.contains('.') {
         true => function.to_owned(),
@@ -195,7 +198,7 @@ fn with_namespace(function: &str) -> String {
     }
 }
 
-/// For the fuzzer: the code that reads what clients send.
+/// Lets the fuzzer reach the code that reads what clients send.
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing {
     use crate::compat::access::Rule;

@@ -1,4 +1,4 @@
-//! Secrets: the API returns names and never values.
+//! Secrets. The API returns their names, and never their values.
 
 use crate::compat::part::Part;
 use axum::Json;
@@ -16,18 +16,18 @@ struct Secret {
     name: String,
     namespace: Option<String>,
     value: Option<String>,
-    /// Base64, for values that are not text in JSON.
+    /// The value in base64, for values that JSON text cannot represent.
     raw_value: Option<String>,
 }
 
 impl Secret {
-    /// The name under which the node keeps it.
+    /// The name under which the node keeps the secret.
     fn kept(&self, part: &Part) -> Result<String, Refused> {
         let kept = within(part, self.namespace.as_deref())?.kept(&self.name);
         kept.ok_or_else(|| Refused::bad("name: the name of a secret has no slash"))
     }
 
-    /// The value as text, the only form that a file of a sandbox can hold.
+    /// The value as text, because a file of a sandbox can hold only text.
     fn text(self) -> Result<String, Refused> {
         let raw = self.raw_value.filter(|raw| !raw.is_empty());
         let Some(raw) = raw else { return Ok(self.value.unwrap_or_default()) };
@@ -55,7 +55,7 @@ pub(super) async fn create(
     Ok(StatusCode::CREATED)
 }
 
-// faas-cli does not accept 204, which the API's description names.
+// The API's description specifies 204, but faas-cli does not accept 204.
 pub(super) async fn update(
     State(gateway): State<Gateway>,
     part: Part,

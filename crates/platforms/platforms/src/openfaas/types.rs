@@ -1,4 +1,4 @@
-//! The gateway's documents.
+//! The documents that the gateway and its clients exchange.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(super) struct Deployment {
     pub(super) constraints: Option<Vec<String>>,
 }
 
-/// The parts of a deployment that are stored, to be shown again.
+/// The parts of a deployment that are stored so that they can be shown again.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Shown {
@@ -36,7 +36,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Key of the annotation that holds it.
+    /// The key of the annotation that holds this value.
     pub(super) const KEY: &str = "openfaas";
 
     pub(super) fn of(function: &Function) -> Self {
@@ -75,7 +75,8 @@ pub(super) struct Status {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Usage {
-    /// Processor time is not counted per function, so it is left out and not reported as 0.
+    /// This is the only field, because processor time is not counted per function. Reporting it as 0
+    /// would be wrong.
     total_memory_bytes: u64,
 }
 
@@ -97,7 +98,7 @@ impl Status {
         let image = shown.image.unwrap_or_else(|| format!("mote://{name}"));
         let process = shown.env_process.unwrap_or_else(|| function.spec.command.join(" "));
         let mut labels = texts(shown.labels);
-        // Every function has this label on the platform, and clients select by it.
+        // On the platform, every function has this label, and clients select functions by it.
         labels.insert("faas_function".to_owned(), name.clone());
         let created = mote_api::Timestamp::from_unix_ms(function.created_unix_ms);
         let usage = Usage { total_memory_bytes: function.memory_bytes };

@@ -1,6 +1,6 @@
-//! Activations that are answered with 202. The journal holds each of them from before the answer
-//! until its record is in the store. An activation that a restart interrupted runs again under its
-//! id, from its beginning.
+//! Activations that are answered with 202. The journal holds an activation from before the answer until
+//! the activation's record is in the store. An activation that a restart interrupts runs again from its
+//! beginning, under the same id.
 
 use std::panic::AssertUnwindSafe;
 
@@ -20,23 +20,25 @@ use super::not_run::NotRun;
 use super::run::{self, Activation, Ended, Found};
 use super::{Refused, Whisk};
 
-/// The description of one in the journal.
+/// The description of an accepted activation in the journal.
 #[derive(Debug, Serialize, Deserialize)]
 struct Accepted {
     kind: Runner,
     id: Id,
-    /// The action as the caller named it: in a binding, this is the binding's name.
+    /// The name by which the caller addressed the action. For an action in a binding, this name
+    /// contains the binding's name.
     action: String,
     payload: Map<String, Value>,
     cause: Option<Id>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     caller: Option<String>,
-    /// The namespace and when it was made; the default one if this is missing.
+    /// The name of the namespace, and the time at which it was created. If this is missing, the
+    /// activation belongs to the default namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     namespace: Option<(String, u64)>,
 }
 
-/// Accepts an activation: once this has returned its id, a crash does not lose it.
+/// Accepts an activation. Once this function has returned the id, a crash does not lose the activation.
 pub(super) async fn accept(
     whisk: &Whisk,
     action: &str,
@@ -53,7 +55,7 @@ pub(super) async fn accept(
     Ok(id)
 }
 
-/// Accepts an activation that runs already, because its client no longer waits.
+/// Accepts an activation that is already running, because its client no longer waits.
 pub(super) async fn accept_running(
     whisk: &Whisk,
     (id, caller): (Id, Option<String>),
@@ -93,7 +95,7 @@ pub(super) async fn resume(whisk: &Whisk, mut resumed: mpsc::UnboundedReceiver<R
             Space { name, created_at_ms }
         });
         let place = whisk.limits.of(space.as_ref()).kept_place();
-        // An activation whose action was removed fails, and its record says so.
+        // If the action was removed meanwhile, the activation fails and its record gives the reason.
         let found = run::find(whisk, space.as_ref(), &action).unwrap_or_else(|_| Found {
             space,
             name: action,
@@ -125,17 +127,17 @@ fn spawn(whisk: &Whisk, activation: Activation, place: Place, kept: Kept) {
     whisk.tasks.spawn(async move {
         let started_ms = unix_ms();
         let ended = run::activate_kept(&owner, &activation, &kept);
-        // An activation that makes the node panic counts as ended, because it would do so again at
-        // each start.
+        // An activation that panics counts as ended. If it were kept, it would panic again at each
+        // start of the node.
         let ended = AssertUnwindSafe(ended).catch_unwind().await.unwrap_or(Err(NotRun::Failed));
         drop(place);
         settle(&owner, activation.id, &activation.found, started_ms, ended, kept).await;
     });
 }
 
-/// Forgets an accepted activation once its record is in the store; if it could not run, the record
-/// gives the reason. An activation that did not run because the node stops stays for the next
-/// start.
+/// Removes an activation from the journal once its record is in the store. If the activation could not
+/// run, the record gives the reason. If it did not run because the node is stopping, it stays in the
+/// journal for the next start.
 async fn settle(
     whisk: &Whisk,
     id: Id,

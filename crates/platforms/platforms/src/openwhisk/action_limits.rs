@@ -12,7 +12,8 @@ pub(super) const MEMORY_MIB_MAX: u64 = 512;
 const MEMORY_MIB_MIN: u64 = 128;
 const MEMORY_MIB_DEFAULT: u64 = 256;
 
-/// The limits that `wish` asks for; if the action exists, missing limits keep their values.
+/// Returns an action's limits with the values in `wish`. Limits that `wish` leaves out keep the values
+/// of the existing action, or have the platform's defaults if the action is new.
 pub(super) fn limits(
     wish: Option<&Map<String, Value>>,
     known: Option<&Entity>,

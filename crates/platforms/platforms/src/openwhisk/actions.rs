@@ -1,4 +1,4 @@
-//! Actions and sequences: create, show, invoke, remove.
+//! Creates, shows, invokes and removes actions and sequences.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,7 +28,8 @@ use super::{CODE_BYTES_MAX, Refused, Whisk, accepted, object, run, spaces, syste
 /// A caller that waits longer than this for the result receives the activation id instead.
 const BLOCKING_MAX: Duration = Duration::from_secs(60);
 
-/// A client's description of an action. Missing members keep their values if the action exists.
+/// A client's description of an action. If the action exists, members that are left out keep their
+/// values.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ActionChange {
@@ -60,7 +61,8 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// The requested part of a list, or the number of its elements.
+    /// Returns the requested part of a list, or the number of elements if the client asked to count
+    /// them.
     pub(super) fn of(&self, kind: EntityKind, all: Vec<Value>) -> Json<Value> {
         if self.count {
             return Json(json!({ kind.as_str(): all.len().saturating_sub(self.skip) }));
@@ -73,7 +75,7 @@ impl Page {
     }
 }
 
-/// Lists the entities of a kind, in the order of their names.
+/// Lists the entities of one kind, sorted by name.
 pub(super) fn list_of(whisk: &Whisk, kind: EntityKind, page: &Page) -> Json<Value> {
     let all = whisk.entities.list(kind);
     page.of(kind, all.into_iter().map(|(name, one)| one.shown(&name).into()).collect())
@@ -124,7 +126,7 @@ pub(super) async fn dispatch(
     dispatch_named(&whisk, &name, &flags, sender, &body).await
 }
 
-/// The actions of the platform's own packages can only be invoked.
+/// Handles requests for an action of the platform's own packages. Such an action can only be invoked.
 pub(super) async fn dispatch_system(
     State(whisk): State<Whisk>,
     Path((package, name)): Path<(String, String)>,
@@ -180,7 +182,7 @@ pub(super) async fn remove(whisk: &Whisk, name: &str) -> Result<Response, Refuse
     let node = whisk.context.node.as_ref();
     if let What::Action { function, .. } = &entity.what {
         match node.remove(function).await {
-            // Someone removed the function by other means.
+            // The function was already removed by other means than this API.
             Err(problem) if problem.status == 404 => {}
             other => other?,
         }
@@ -215,7 +217,7 @@ async fn invoke(
     let place = limits.place()?;
     let id = run::new_id(whisk);
     let mut running = {
-        // The activation runs to its end, even if the client stops waiting.
+        // The activation runs in a task, so it ends normally even if the client stops waiting.
         let whisk = whisk.clone();
         let found = found.clone();
         let payload = payload.clone();
@@ -253,7 +255,8 @@ async fn put(
     body: &[u8],
 ) -> Result<Response, Refused> {
     let wish: ActionChange = object(body)?;
-    // In a namespace, the turn of the function suffices, and no other namespace waits.
+    // In a namespace, the lock that the deploy takes for the function is enough. Without this lock,
+    // other namespaces do not have to wait.
     let _turn = match part.space() {
         None => Some(whisk.entities.turn().await),
         Some(_) => None,
@@ -314,7 +317,7 @@ async fn put(
     Ok(Json(shown).into_response())
 }
 
-/// Applies the members of a request that every entity has.
+/// Applies the members of a request that all kinds of entities have.
 pub(super) fn take(entity: &mut Entity, wish: &ActionChange) {
     if let Some(parameters) = &wish.parameters {
         entity.parameters.clone_from(parameters);
@@ -385,7 +388,7 @@ async fn action(
     keys.limits.concurrency = concurrency.filter(|n| *n > 1);
     let defaults = entities::merged([entity.parameters.as_slice()]);
     if !defaults.is_empty() {
-        // For callers that use the function's own address.
+        // Callers that use the function's own address also receive the default parameters.
         let text = Value::Object(defaults).to_string();
         keys.env.insert("OPENWHISK_PARAMETERS".to_owned(), text);
     }
@@ -422,7 +425,7 @@ fn lined<T>(value: T) -> Option<Lined<T>> {
     Some(Lined { value, line: 0 })
 }
 
-/// The code of an action, and the settings that its description implies.
+/// Returns the code of an action, and writes the settings that its description implies into `keys`.
 async fn source(exec: &Value, keys: &mut FunctionManifest) -> Result<Code, Refused> {
     let kind = exec["kind"].as_str().unwrap_or("");
     let main = exec["main"].as_str();
@@ -448,14 +451,14 @@ async fn source(exec: &Value, keys: &mut FunctionManifest) -> Result<Code, Refus
     keys.runtime = lined(runtime);
     let binary = match exec["binary"].as_bool() {
         Some(binary) => binary,
-        // Clients leave this out and send content that can only be a zip archive.
+        // If a client leaves `binary` out, the content can still be recognised as a zip archive.
         None => code.starts_with("UEsD"),
     };
     let entry = match runtime {
         RuntimeName::Go => Some(main.filter(|m| *m != "main").unwrap_or("Main").to_owned()),
         RuntimeName::Python => Some(format!("__main__:{}", main.unwrap_or("main"))),
         RuntimeName::Node if !binary => Some(format!("{file}:{}", main.unwrap_or("main"))),
-        // The archive's package.json names the file.
+        // The package.json in the archive names the file.
         RuntimeName::Node => main.map(|main| format!(":{main}")),
         _ => None,
     };
@@ -472,7 +475,8 @@ async fn source(exec: &Value, keys: &mut FunctionManifest) -> Result<Code, Refus
     Ok(Code::Zip { bytes: bytes.into(), below: String::new() })
 }
 
-/// A full name for the function of a new action: its label, made unique.
+/// Returns a full name for the function of a new action. The name is the action's label, with a number
+/// appended if the label is already taken.
 fn free_name(part: &Part, name: &str) -> Result<String, Refused> {
     let label = entities::label(name);
     let is_free = |name: &String| part.function(name).is_none();

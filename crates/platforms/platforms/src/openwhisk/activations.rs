@@ -1,5 +1,5 @@
-//! Records of activations. They are in memory and, half a second later, in the store; the oldest
-//! are removed.
+//! Records of activations. A record is held in memory and is in the store half a second later. When
+//! there are too many, the oldest are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -18,22 +18,24 @@ use super::id::Id;
 use super::{NAMESPACE, Node, Refused, Whisk};
 
 const COLLECTION: &str = "openwhisk/activations";
-/// The member of a record that says when its namespace was made. Clients do not see it.
+/// The member of a record that contains the creation time of the record's namespace. Clients do not see
+/// this member.
 pub(super) const CREATED: &str = "namespaceCreated";
-/// Most records that are kept, and their bytes.
+/// The most records that are kept, and the most bytes that they may use.
 const RECORDS_MAX: usize = 10_000;
 const BYTES_MAX: usize = 32 << 20;
-/// A longer record is shortened, so that one activation does not displace all others. A result and
-/// the usual logs fit.
+/// The longest record. A longer record is shortened, so that one activation does not displace all
+/// others. The limit has room for a result and the usual logs.
 const RECORD_BYTES_MAX: usize = 4 << 20;
-/// The last line of shortened logs, in OpenWhisk's wording.
+/// The last line of shortened logs. The wording is OpenWhisk's.
 const LOGS_CUT: &str =
     "Logs were truncated because the total bytes size exceeds the limit of the node.";
-/// How long a record may be in memory alone.
+/// How long a record may exist only in memory.
 const WRITE_AFTER: Duration = Duration::from_millis(500);
-/// How often, while there are records, the node looks for those whose namespace was deleted.
+/// How often the node looks for records whose namespace was deleted. It looks only while there are
+/// records.
 const FORGET_EVERY: Duration = Duration::from_secs(10);
-/// Length of lists without a limit, and the longest list.
+/// The length of a list if the client gives no limit, and the longest permitted list.
 const LIST_DEFAULT: usize = 30;
 const LIST_MAX: usize = 200;
 
@@ -41,9 +43,9 @@ const LIST_MAX: usize = 200;
 #[derive(Default)]
 pub(super) struct Activations {
     held: Mutex<Held>,
-    /// A record was added.
+    /// Wakes the writer when a record is added.
     came: Notify,
-    /// The number of added records that have been written.
+    /// How many added records have been written so far.
     written: watch::Sender<u64>,
     /// Only one task writes at a time, so that an earlier state never overwrites a later one.
     turn: tokio::sync::Mutex<()>,
@@ -51,17 +53,18 @@ pub(super) struct Activations {
 
 #[derive(Default)]
 struct Held {
-    /// Records by id, which begins with the time.
+    /// Records by id. An id begins with the time, so the oldest record comes first.
     records: BTreeMap<String, Value>,
     bytes: usize,
-    /// The number of records of each namespace, and their bytes.
+    /// For each namespace, the number of its records and their bytes.
     owners: BTreeMap<Owner, (usize, usize)>,
-    /// Ids of records that differ from their copies in the store.
+    /// The ids of records that differ from their copies in the store.
     unwritten: BTreeSet<String>,
     added: u64,
 }
 
-/// A namespace and when it was made; the default one has always been there.
+/// The name of a namespace, and the time at which it was created. The time of the default namespace is
+/// 0, because that namespace has always existed.
 type Owner = (String, u64);
 
 fn owner(record: &Value) -> Owner {
@@ -84,7 +87,7 @@ impl Held {
         };
         self.insert(id, record, bytes);
         while self.records.len() > RECORDS_MAX || self.bytes > BYTES_MAX {
-            // The namespace that holds the most loses its oldest record.
+            // The namespace that uses the largest share loses its oldest record.
             let weight = |(count, bytes): &(usize, usize)| {
                 bytes.div_ceil(BYTES_MAX / RECORDS_MAX).max(*count)
             };
@@ -117,7 +120,7 @@ impl Held {
         }
     }
 
-    /// Removes the records of namespaces that are not there any more.
+    /// Removes the records of namespaces that no longer exist.
     fn forget(&mut self, exists: impl Fn(&Owner) -> bool) {
         let gone: Vec<Owner> = self.owners.keys().filter(|one| !exists(one)).cloned().collect();
         for gone in gone {
@@ -131,8 +134,8 @@ impl Held {
     }
 }
 
-/// A record of at most [`RECORD_BYTES_MAX`], and its length. A long result is removed first, then
-/// the last lines of the logs. `None` if the rest is still too long.
+/// Shortens a record to at most [`RECORD_BYTES_MAX`] and returns it with its length. A long result is
+/// removed first, then the last lines of the logs. Returns `None` if the rest is still too long.
 fn shortened(mut record: Value) -> Option<(Value, usize)> {
     let mut bytes = record.to_string().len();
     if bytes > RECORD_BYTES_MAX
@@ -147,7 +150,7 @@ fn shortened(mut record: Value) -> Option<(Value, usize)> {
         while bytes + LOGS_CUT.len() + 3 > RECORD_BYTES_MAX
             && let Some(line) = lines.pop()
         {
-            // The comma counts as well; only the first line has none.
+            // Each line except the first has a comma, which counts as well.
             bytes = bytes.saturating_sub(line.to_string().len() + 1);
         }
         lines.push(LOGS_CUT.into());
@@ -157,7 +160,7 @@ fn shortened(mut record: Value) -> Option<(Value, usize)> {
 }
 
 impl Activations {
-    /// Reads the stored records.
+    /// Reads the stored records into memory.
     pub(super) async fn load(node: &dyn Documents) -> Self {
         let mut held = Held::default();
         for (id, bytes) in node.documents(COLLECTION).await.unwrap_or_default() {
@@ -184,7 +187,7 @@ impl Activations {
         self.held().records.get(id).cloned()
     }
 
-    /// A record as clients of a namespace see it.
+    /// Returns a record in the form that clients of its namespace see.
     fn get_in(&self, space: Option<&Space>, id: &str) -> Result<Value, Refused> {
         let found = self.get(id).filter(|record| owner(record) == owner_of(space));
         found.map(without_created).ok_or_else(Refused::not_found)
@@ -193,11 +196,11 @@ impl Activations {
     /// Waits until every record added so far is in the store.
     pub(super) async fn written(&self) {
         let added = self.held().added;
-        // `self` holds the sender, so it cannot be dropped.
+        // The wait cannot fail, because `self` holds the sender.
         let _ = self.written.subscribe().wait_for(|written| *written >= added).await;
     }
 
-    /// Writes new records.
+    /// Writes new records to the store.
     pub(super) async fn write(&self, node: &dyn Documents) {
         let _turn = self.turn.lock().await;
         let (changes, added) = {
@@ -222,8 +225,8 @@ impl Activations {
         }
     }
 
-    /// Writes new records half a second after they came, and removes those of namespaces that were
-    /// deleted. Without records it does not wake up.
+    /// Writes new records half a second after they were added, and removes the records of deleted
+    /// namespaces. While there are no records, this function does not wake up.
     pub(super) async fn keep(&self, node: &dyn Node) {
         loop {
             self.until_due().await;
@@ -236,7 +239,7 @@ impl Activations {
         }
     }
 
-    /// Returns when there may be something to write or to remove.
+    /// Waits until there may be something to write or to remove.
     async fn until_due(&self) {
         let (is_behind, may_forget) = {
             let held = self.held();
@@ -254,7 +257,7 @@ impl Activations {
     }
 }
 
-/// A record as clients see it.
+/// Returns a record in the form that clients see.
 pub(super) fn without_created(mut record: Value) -> Value {
     if let Some(members) = record.as_object_mut() {
         members.remove(CREATED);
@@ -276,7 +279,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// The largest number of records in the list.
+    /// Returns the largest number of records that the list may contain.
     pub(super) fn limit(&self) -> Result<usize, Refused> {
         match self.limit.unwrap_or(LIST_DEFAULT) {
             0 => Ok(LIST_MAX),
@@ -458,7 +461,8 @@ mod tests {
         assert_eq!(due().await, Some(WRITE_AFTER));
         assert_eq!(due().await, Some(WRITE_AFTER), "it is not written yet");
         activations.held().unwritten.clear();
-        // The second round was for the record, and has not used up its notice.
+        // The second wait ended because the record was still unwritten, so the notification of its
+        // arrival is still pending.
         assert_eq!(due().await, Some(WRITE_AFTER));
         assert_eq!(due().await, None);
         activations.add(id(2), json!({ "namespace": "plant", CREATED: 7, "logs": [] }));

@@ -1,4 +1,4 @@
-//! Whether the sender of a request may run an action whose functions require keys.
+//! Decides whether the sender of a request may run an action whose functions require keys.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +18,8 @@ use super::entities::What;
 use super::run::{self, Found};
 use super::{Refused, Whisk};
 
-/// The method, the fields and the address of a request, and what its sender may manage.
+/// The sender of a request: its method, header fields and address, and the part of the node that the
+/// sender may manage.
 pub(super) struct Sender {
     pub(super) part: Part,
     pub(super) method: Method,
@@ -40,12 +41,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Sender {
     }
 }
 
-/// The fields in which a key is sent.
+/// The header fields that may contain a key.
 const KEY_FIELDS: [HeaderName; 2] = [header::AUTHORIZATION, HeaderName::from_static("x-api-key")];
 
-/// Whether the sender may run an action: a key must open every function of it that requires one,
-/// also those of a sequence. Returns the caller's name, puts it into the fields, and removes the key
-/// from them. The second part holds the places of the functions that limit their calls at once.
+/// Checks that the sender may run an action: a key must open every function of the action that requires
+/// one, including the functions of a sequence. Returns the caller's name. Also adds the name to the
+/// header fields and removes the key from them. The second result holds the sender's places at
+/// functions that limit their calls at once.
 pub(super) fn admit(
     whisk: &Whisk,
     found: &Found,
@@ -79,7 +81,7 @@ pub(super) fn admit(
     Ok((caller, places))
 }
 
-/// The functions that an action may run.
+/// Returns the functions that an action may run.
 fn functions(whisk: &Whisk, found: &Found) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let mut seen = BTreeSet::new();
@@ -96,14 +98,14 @@ fn functions(whisk: &Whisk, found: &Found) -> BTreeSet<String> {
     all
 }
 
-/// The answer to a caller that may not run an action.
+/// Answers a caller that may not run an action.
 pub(super) fn denied(fault: &Fault, action: &str) -> Response {
     let mut response = refused(fault, action).into_response();
     call::challenge(&mut response);
     response
 }
 
-/// The same as a part of an answer.
+/// Returns the refusal of a caller that may not run an action.
 pub(super) fn refused(fault: &Fault, action: &str) -> Refused {
     let status = StatusCode::from_u16(fault.answer().http).unwrap_or(StatusCode::FORBIDDEN);
     Refused(status, fault.public_text(&crate::compat::shown(action)))

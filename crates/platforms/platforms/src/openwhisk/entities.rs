@@ -1,6 +1,6 @@
-//! The platform's entities other than functions: actions as their users see them, sequences,
-//! triggers, rules, packages. They are in memory, and a change is written to the store before it is
-//! answered.
+//! The platform's entities that are not functions: actions as their users see them, sequences,
+//! triggers, rules and packages. All entities are in memory. A change is written to the store before
+//! the request is answered.
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
@@ -15,11 +15,11 @@ use serde_json::{Map, Value, json};
 use super::{NAMESPACE, Refused, system};
 
 const COLLECTION: &str = "openwhisk/entities";
-/// The collection of the code as it was sent, which is returned on request.
+/// The collection with the code of actions in the form in which it was sent. Clients can ask for it.
 const CODE: &str = "openwhisk/code";
 const NAME_BYTES_MAX: usize = 256;
 
-/// Kinds of entities, named as in the paths.
+/// The kinds of entities. Their names are those used in paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum EntityKind {
     Action,
@@ -39,7 +39,7 @@ impl EntityKind {
     }
 }
 
-/// `{key, value}`, as parameters and annotations are written.
+/// A parameter or an annotation, in the form `{key, value}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Pair {
     pub(super) key: String,
@@ -51,15 +51,15 @@ pub(super) struct Pair {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum What {
-    /// `exec` without code; `function` is the function's name on the node.
+    /// `exec` does not contain the code. `function` is the function's name on the node.
     Action { exec: Value, limits: Value, function: String },
-    /// Full names of actions that run one after another.
+    /// The full names of the actions that run one after another.
     Sequence { components: Vec<String>, limits: Value },
     /// A trigger has only parameters.
     Trigger,
-    /// The names of both, and whether the rule is active.
+    /// The names of the trigger and the action, and whether the rule is active.
     Rule { trigger: String, action: String, active: bool },
-    /// The package that it refers to, if it is a binding.
+    /// The package to which a binding refers; `None` if this is not a binding.
     Package { binding: Option<String> },
 }
 
@@ -73,7 +73,8 @@ pub(super) struct Entity {
     pub(super) what: What,
 }
 
-/// The full name of an action. Those of the platform's own packages are stored with their namespace.
+/// Returns the full name of an action. Only actions of the platform's own packages are stored with
+/// their namespace.
 pub(super) fn path(namespace: &str, name: &str) -> String {
     name.strip_prefix('/').map_or_else(|| format!("{namespace}/{name}"), str::to_owned)
 }
@@ -85,7 +86,7 @@ impl Entity {
         Self { version: 0, publish: false, updated_ms: 0, parameters, annotations, what }
     }
 
-    /// Counts a change, after which it takes the place of `before`.
+    /// Sets the version and the time of a change. `before` is the entity that is replaced.
     pub(super) fn change(&mut self, before: Option<&Entity>) {
         self.version = before.map_or(1, |known| known.version.saturating_add(1));
         self.updated_ms = unix_ms();
@@ -95,12 +96,13 @@ impl Entity {
         self.annotations.iter().find(|pair| pair.key == key).map(|pair| &pair.value)
     }
 
-    /// The entity as the API shows it. `name` includes its package, if any, as `package/name`.
+    /// Returns the entity as the API shows it in the default namespace. For an entity in a package,
+    /// `name` is `package/name`.
     pub(super) fn shown(&self, name: &str) -> Map<String, Value> {
         self.shown_in(NAMESPACE, name)
     }
 
-    /// The same in a namespace.
+    /// Returns the entity as the API shows it in namespace `namespace`.
     pub(super) fn shown_in(&self, namespace: &str, name: &str) -> Map<String, Value> {
         let (package, own) = name.rsplit_once('/').unwrap_or(("", name));
         let namespace = if package.is_empty() {
@@ -159,12 +161,13 @@ type Key = (EntityKind, String);
 
 pub(super) struct Entities {
     all: RwLock<BTreeMap<Key, Entity>>,
-    /// Only one change runs at a time, so that the store and the memory follow the same order.
+    /// Held during a change. Only one change runs at a time, so that changes reach the store and the
+    /// memory in the same order.
     turn: tokio::sync::Mutex<()>,
 }
 
 impl Entities {
-    /// Reads the stored entities.
+    /// Reads the stored entities into memory.
     pub(super) async fn load(node: &dyn Documents) -> Result<Self, Problem> {
         let mut all = BTreeMap::new();
         for (key, bytes) in node.documents(COLLECTION).await? {
@@ -187,7 +190,7 @@ impl Entities {
         self.all.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock for changes of entities.
+    /// Waits for the lock that a change of entities requires.
     pub(super) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.turn.lock().await
     }
@@ -201,7 +204,7 @@ impl Entities {
         self.read().iter().filter(|((one, _), _)| *one == kind).map(of).collect()
     }
 
-    /// Stores an entity, with its code if that is new.
+    /// Stores an entity. `code` is the code of its action, if the code is new.
     pub(super) async fn put(
         &self,
         node: &dyn Documents,
@@ -235,7 +238,7 @@ impl Entities {
         Ok(())
     }
 
-    /// The code of an action as it was sent.
+    /// Returns the code of an action in the form in which it was sent.
     pub(super) async fn code(&self, node: &dyn Documents, name: &str) -> Option<Value> {
         let bytes = node.document(CODE, name).await.ok()??;
         serde_json::from_slice(&bytes).ok()
@@ -247,7 +250,7 @@ fn change(kind: EntityKind, name: &str, entity: Option<&Entity>) -> Change {
     Change { collection: COLLECTION, key: format!("{}/{name}", kind.as_str()), value }
 }
 
-/// Checks a name of one part against the platform's rules.
+/// Checks a name that contains no package against the platform's rules.
 pub(super) fn check_name(name: &str) -> Result<(), Refused> {
     let good = |c: char| c.is_alphanumeric() || matches!(c, '_' | '@' | '.' | '-' | ' ');
     let begins = name.chars().next().is_some_and(|c| c.is_alphanumeric() || c == '_');
@@ -257,8 +260,8 @@ pub(super) fn check_name(name: &str) -> Result<(), Refused> {
     Ok(())
 }
 
-/// The name under which an entity is stored, from `/_/name`, `/guest/pkg/name`, `pkg/name` or
-/// `name`.
+/// Returns the name under which an entity is stored. `written` is `/_/name`, `/guest/pkg/name`,
+/// `pkg/name` or `name`.
 pub(super) fn local_name(written: &str) -> Result<String, Refused> {
     let rest = match written.strip_prefix('/') {
         Some(rest) => {
@@ -281,7 +284,7 @@ pub(super) fn local_name(written: &str) -> Result<String, Refused> {
     Ok(rest.to_owned())
 }
 
-/// Parameters as an object; later ones take precedence.
+/// Merges lists of parameters into an object. Parameters of later lists take precedence.
 pub(super) fn merged<'p>(lists: impl IntoIterator<Item = &'p [Pair]>) -> Map<String, Value> {
     let pairs = lists.into_iter().flatten();
     let mut all = Map::new();
@@ -289,7 +292,7 @@ pub(super) fn merged<'p>(lists: impl IntoIterator<Item = &'p [Pair]>) -> Map<Str
     all
 }
 
-/// The name of an action with the characters that a function's name may have.
+/// Replaces the characters of an action's name that a function's name must not contain.
 pub(super) fn label(name: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let label: String = name.chars().map(letter).take(56).collect();

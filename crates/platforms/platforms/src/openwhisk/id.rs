@@ -5,8 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The id of an activation, 32 hexadecimal digits. The first digits are the time, so ids sort by
-/// it.
+/// The id of an activation: 32 hexadecimal digits. The first digits are the time, so sorting ids sorts
+/// activations by time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(super) struct Id(pub(super) u128);

@@ -1,4 +1,5 @@
-//! Limits of a namespace: simultaneous activations, and invocations per minute.
+//! The limits of a namespace: how many activations run at once, and how many invocations it accepts per
+//! minute.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,16 +11,16 @@ use axum::http::StatusCode;
 
 use super::refused::Refused;
 
-/// The platform's own defaults.
+/// These limits are the platform's own defaults.
 pub(super) const INVOCATIONS_PER_MINUTE: usize = 120;
 pub(super) const FIRES_PER_MINUTE: usize = 60;
 pub(super) const CONCURRENT: usize = 100;
-/// Most web actions that run at once for callers without the key; the other places are reserved for
-/// the owner.
+/// The most web actions that callers without the key may run at once. The remaining places are reserved
+/// for the owner.
 const CONCURRENT_KEYLESS: usize = CONCURRENT / 2;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The limits of each namespace; `None` is the default one.
+/// The limits of each namespace. The key `None` is the default namespace.
 #[derive(Default)]
 pub(super) struct AllLimits(Mutex<BTreeMap<Option<Arc<str>>, Arc<Limits>>>);
 
@@ -30,18 +31,18 @@ impl AllLimits {
     }
 }
 
-/// Recent invocations.
+/// The invocations of the last minute, and the number of running activations.
 #[derive(Default)]
 pub(super) struct Limits {
     invocations: Mutex<VecDeque<Instant>>,
-    /// Invocations of callers without the key. Those of the owner do not count here.
+    /// Invocations by callers without the key. The owner's invocations are counted separately.
     keyless: Mutex<VecDeque<Instant>>,
     fires: Mutex<VecDeque<Instant>>,
     running: AtomicUsize,
     running_keyless: AtomicUsize,
 }
 
-/// The place of a running activation; dropping it releases the place.
+/// The place of a running activation. Dropping it makes the place free.
 pub(super) struct Place {
     limits: Arc<Limits>,
     keyless: bool,
@@ -55,29 +56,30 @@ impl Drop for Place {
 }
 
 impl Limits {
-    /// Counts an invocation or refuses it.
+    /// Counts an invocation. Refuses it if the limit is reached.
     pub(super) fn invocation(&self) -> Result<(), Refused> {
         counted(&self.invocations, INVOCATIONS_PER_MINUTE)
     }
 
-    /// The same for a web action that is called without the key.
+    /// Counts the invocation of a web action by a caller without the key. Refuses it if the limit is
+    /// reached.
     pub(super) fn keyless_invocation(&self) -> Result<(), Refused> {
         counted(&self.keyless, INVOCATIONS_PER_MINUTE)
     }
 
-    /// Counts the firing of a trigger or refuses it.
+    /// Counts the firing of a trigger. Refuses it if the limit is reached.
     pub(super) fn fire(&self) -> Result<(), Refused> {
         counted(&self.fires, FIRES_PER_MINUTE)
     }
 
-    /// A place for a running activation.
+    /// Takes a place for an activation that is to run.
     pub(super) fn place(self: &Arc<Self>) -> Result<Place, Refused> {
         let place = self.kept_place();
         within(self.running.load(Ordering::Relaxed), CONCURRENT)?;
         Ok(place)
     }
 
-    /// A place for a caller without the key.
+    /// Takes a place for an activation of a caller without the key.
     pub(super) fn keyless_place(self: &Arc<Self>) -> Result<Place, Refused> {
         let mut place = self.kept_place();
         self.running_keyless.fetch_add(1, Ordering::Relaxed);
@@ -87,8 +89,8 @@ impl Limits {
         Ok(place)
     }
 
-    /// The place of an activation that was accepted earlier. It always has one, however many
-    /// activations run.
+    /// Takes a place for an activation that was accepted earlier. This always succeeds, however many
+    /// activations are running.
     pub(super) fn kept_place(self: &Arc<Self>) -> Place {
         self.running.fetch_add(1, Ordering::Relaxed);
         Place { limits: self.clone(), keyless: false }

@@ -1,5 +1,6 @@
-//! The entities of a `manifest.yaml`. They are checked as a whole, then stored as if a client had
-//! made each through the API. The functions of its actions are on the node already.
+//! Stores the entities of a `manifest.yaml`. All entities are checked together, then stored as if a
+//! client had created each through the API. The functions of the manifest's actions are already on the
+//! node.
 
 use std::collections::HashSet;
 
@@ -16,22 +17,23 @@ use super::{Refused, Whisk, actions, run};
 
 type Asked = (WhiskManifest, oneshot::Sender<Result<WhiskResult, Problem>>);
 
-/// Passes manifests to the API while it is served.
+/// Passes manifests to the API. Works while the API is served.
 #[derive(Debug, Clone)]
 pub struct Manifests(mpsc::Sender<Asked>);
 
-/// A manifest with the channel for its answer.
+/// The receiving end of [`Manifests`].
 #[derive(Debug)]
 pub struct Incoming(mpsc::Receiver<Asked>);
 
 impl Manifests {
-    /// Both ends of the channel.
+    /// Returns both ends of the channel.
     pub fn new() -> (Self, Incoming) {
         let (sender, receiver) = mpsc::channel(1);
         (Self(sender), Incoming(receiver))
     }
 
-    /// Makes or replaces all entities of a manifest, or none of them if one cannot be made.
+    /// Creates or replaces all entities of a manifest. If one entity cannot be created, creates none of
+    /// them.
     pub async fn apply(&self, manifest: WhiskManifest) -> Result<WhiskResult, Problem> {
         let (answer, answered) = oneshot::channel();
         let gone = || Problem::new(503, "M0506", "the node is stopping");
@@ -49,7 +51,7 @@ impl Incoming {
                 () = whisk.context.stop.stopped() => None,
             };
             let Some((manifest, answer)) = asked else { return };
-            // The sender may no longer wait for the answer.
+            // The requester may no longer wait for the answer.
             let _ = answer.send(apply(&whisk, &manifest).await);
         }
     }
@@ -119,7 +121,8 @@ async fn put(
     Ok(())
 }
 
-/// A function of the node as an action; its limits are those of its deploy.
+/// Describes a function of the node as an action. The action's limits are those with which the function
+/// was deployed.
 fn as_action(function: &Function) -> What {
     let spec = &function.spec;
     let kind = match spec.runtime {
@@ -136,7 +139,7 @@ fn as_action(function: &Function) -> What {
     What::Action { exec, limits, function: spec.name.to_string() }
 }
 
-/// Checks that every entity can be made; returns the functions of the actions. The error names
+/// Checks that every entity can be created, and returns the functions of the actions. The error names
 /// every mistake.
 fn check(whisk: &Whisk, manifest: &WhiskManifest) -> Result<Vec<Function>, Problem> {
     let mut mistakes = Vec::new();

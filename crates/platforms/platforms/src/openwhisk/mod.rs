@@ -1,11 +1,12 @@
 //! OpenWhisk: the API that `wsk` speaks, and web actions.
 //!
-//! Written from descriptions of the documented API. Actions are functions of the node. This module
-//! stores as documents the platform's other data about them, and everything that is not a function
-//! (sequences, triggers, rules, packages, activations). `NAMESPACE` is the default namespace of the
-//! node. Its other namespaces have actions and activations only (`spaces.rs`). `_` is the namespace
-//! of the sender's token. This module must not know the engine, the store, other platforms or the
-//! configuration. Start reading at `routes`, then `entities.rs`, then `run.rs`.
+//! This module was written from descriptions of the documented API. Actions are functions of the node.
+//! Whatever else the platform knows about actions is stored as documents. So is everything that is not
+//! a function: sequences, triggers, rules, packages and activations. `NAMESPACE` is the default
+//! namespace of the node. The node's other namespaces have only actions and activations (`spaces.rs`).
+//! In a path, `_` is the namespace of the sender's token. This module must not know the engine, the
+//! store, other platforms or the configuration. Start reading at `routes`, then `entities.rs`, then
+//! `run.rs`.
 
 mod accepted;
 mod action_limits;
@@ -51,15 +52,16 @@ use self::limits::AllLimits;
 pub use self::manifest::{Incoming, Manifests};
 use self::refused::Refused;
 
-/// What clients call the default namespace.
+/// The name by which clients know the default namespace.
 const NAMESPACE: &str = "guest";
-/// The path below which requests need a token.
+/// Requests below this path need a token.
 const NAMESPACES: &str = "/api/v1/namespaces";
-/// Largest code of an action, as base64 in a request, and largest parameters and results.
+/// The largest code of an action, as base64 in a request, and the largest parameters and results.
 const CODE_BYTES_MAX: usize = 48 << 20;
 const PARAMETERS_BYTES_MAX: usize = 1 << 20;
-/// Bytes of the bodies of web actions, which anyone may call, that are in memory until their
-/// activations have ended; one address may use half. A call above the limit is answered 429.
+/// The most bytes that the bodies of web actions may use in memory until their activations have ended.
+/// There is a limit because anyone may call web actions. One address may use half. A call above the
+/// limit is answered 429.
 const WEB_BODIES_BYTES_MAX: usize = 16 << 20;
 
 /// The traits of a node that this API uses.
@@ -77,9 +79,9 @@ struct Whisk {
     entities: Arc<Entities>,
     activations: Arc<Activations>,
     limits: Arc<AllLimits>,
-    /// Bytes of the bodies of web actions that are in memory, by sender.
+    /// The memory used by the bodies of web actions, by sender.
     bodies: Shares<IpAddr>,
-    /// Running activations, whether or not a client waits for them.
+    /// The running activations, including those for which no client waits.
     tasks: TaskTracker,
 }
 
@@ -97,8 +99,8 @@ impl Whisk {
     }
 }
 
-/// Serves the API until the node stops, and runs activations that were accepted before it started.
-/// `manifests` are those that the node's owner applies.
+/// Serves the API until the node stops. Also runs the activations that an earlier run of the node
+/// accepted. `manifests` receives the manifests that the node's owner applies.
 pub async fn serve(
     bound: Bound,
     context: Context,
@@ -169,7 +171,7 @@ fn routes(whisk: Whisk) -> Router {
         .merge(managed)
         .fallback(|| async { Refused::not_found() })
         .with_state(whisk.clone());
-    // The check is in front of the routes, because it changes paths.
+    // This layer must run before the routes, because it changes paths.
     Router::new().fallback_service(all).layer(from_fn_with_state(whisk, authorise))
 }
 
@@ -191,7 +193,7 @@ async fn info() -> Response {
     .into_response()
 }
 
-/// Lets a request through if it has a key that permits it.
+/// Lets a request through if its key permits it.
 async fn authorise(
     State(whisk): State<Whisk>,
     ConnectInfo(from): ConnectInfo<SocketAddr>,
@@ -200,7 +202,7 @@ async fn authorise(
 ) -> Response {
     let path = request.uri().path();
     if !path.starts_with(NAMESPACES) {
-        // The routes of everyone, and web actions, which decide themselves.
+        // These are the routes that need no key, and web actions, which check keys themselves.
         return next.run(request).await;
     }
     let method = request.method().as_str();
@@ -238,7 +240,8 @@ async fn authorise(
     }
 }
 
-/// The namespace that a path names, and the path with `_` instead, which the routes know.
+/// Returns the part for the namespace that a path names. Also returns the path with `_` in place of the
+/// namespace, because the routes know only `_`.
 fn within(part: Part, request: &Request) -> Result<(Part, Option<Uri>), Box<Response>> {
     let path = request.uri().path();
     let query = request.uri().query().unwrap_or_default();
@@ -265,7 +268,7 @@ fn within(part: Part, request: &Request) -> Result<(Part, Option<Uri>), Box<Resp
     Ok((part, Some(path)))
 }
 
-/// The refusal of a request whose key does not permit it.
+/// Makes the refusal of a request whose key does not permit it.
 fn refused(denied: Denied) -> Refused {
     let (status, text) = match denied {
         Denied::NotPermitted(_, text) => return Refused(StatusCode::FORBIDDEN, text),
@@ -279,14 +282,14 @@ fn refused(denied: Denied) -> Refused {
     Refused(status, text.to_owned())
 }
 
-/// The body of a request as an object; an empty body is an empty object.
+/// Parses the body of a request as an object. An empty body counts as an empty object.
 fn object<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
     let body = if body.is_empty() { &b"{}"[..] } else { body };
     serde_json::from_slice(body)
         .map_err(|error| Refused::bad(format!("The request content was malformed:\n{error}")))
 }
 
-/// For the fuzzer: the code that reads what clients send.
+/// Lets the fuzzer reach the code that reads what clients send.
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing {
     use crate::compat::fuzzing::Api;

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 
 use super::Refused;
 
-/// The reason why an activation did not run; such an activation leaves no record.
+/// The reason why an activation did not run. The activation leaves no record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotRun {
     /// The action does not exist, or has no function.
@@ -12,9 +12,9 @@ pub(super) enum NotRun {
     /// The parameters are larger than the limit.
     TooLarge,
     NoRoom,
-    /// The node stops.
+    /// The node is stopping.
     Stopping,
-    /// The front failed.
+    /// The front failed to run the activation.
     Failed,
 }
 

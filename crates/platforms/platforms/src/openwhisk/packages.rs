@@ -1,4 +1,4 @@
-//! Packages: actions under one name with common parameters, and bindings of packages.
+//! Packages, which group actions under one name with common parameters, and bindings of packages.
 
 use axum::Json;
 use axum::body::Bytes;

@@ -1,4 +1,4 @@
-//! Refusals of OpenWhisk's API as answers in the platform's form.
+//! Turns refusals of OpenWhisk's API into answers in the platform's form.
 
 use crate::compat::connection::Crowded;
 use axum::http::StatusCode;

@@ -1,4 +1,4 @@
-//! Activations: runs an action or a sequence and records the result.
+//! Runs the activation of an action or a sequence, and records the result.
 
 use std::time::Duration;
 
@@ -22,33 +22,33 @@ use super::id::Id;
 use super::not_run::NotRun;
 use super::{NAMESPACE, PARAMETERS_BYTES_MAX, Refused, Whisk, activations, spaces, system};
 
-/// Attempts for an activation that finds no room.
+/// How often an activation is tried while the node has no room for it.
 const TRIES_MAX: u32 = 8;
-/// The pause before the second attempt; it doubles from then on.
+/// The pause before the second attempt. Each further pause is twice as long.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Longest sequence, and the nesting limit of sequences.
+/// The longest sequence, and how deeply sequences may be nested.
 pub(super) const SEQUENCE_MAX: usize = 50;
 const DEPTH_MAX: usize = 8;
 
-/// One call of an action.
+/// One activation of an action.
 #[derive(Debug, Clone)]
 pub(super) struct Activation {
     pub(super) id: Id,
     pub(super) found: Found,
-    /// An object, or the array that the previous action of a sequence returned.
+    /// The parameters: an object, or the array that the previous action of a sequence returned.
     pub(super) payload: Value,
     pub(super) cause: Option<Id>,
-    /// The caller that was admitted to functions that require a key.
+    /// The name of the caller, if it was admitted to a function that requires a key.
     pub(super) caller: Option<String>,
 }
 
-/// The behaviour of an activation for which the node has no room.
+/// The behaviour of an activation if the node has no room for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// It is refused, because a client waits for the answer and may try again.
+    /// The activation is refused, because a client waits for the answer and may try again.
     Refused,
-    /// It tries again for about a minute, because it was accepted or has begun.
+    /// The activation is tried again for about a minute, because it was already accepted or has begun.
     Waits,
 }
 
@@ -64,8 +64,8 @@ impl Ended {
         &self.record["response"]["result"]
     }
 
-    /// 0 for success, 1 for the action's own error, 2 for a failure of the action, 3 for a failure
-    /// of the platform.
+    /// Returns 0 for success, 1 for an error that the action reported, 2 if the action failed, and 3 if
+    /// the platform failed.
     pub(super) fn code(&self) -> u64 {
         self.record["response"]["statusCode"].as_u64().unwrap_or(3)
     }
@@ -79,10 +79,11 @@ impl Ended {
     }
 }
 
-/// An action with its parameters; its own take precedence over those of its package.
+/// An action with its parameters. The action's own parameters take precedence over those of its
+/// package.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
-    /// The namespace; `None` is the default one.
+    /// The namespace; `None` is the default namespace.
     pub(super) space: Option<Space>,
     pub(super) name: String,
     pub(super) entity: Entity,
@@ -90,13 +91,14 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// What clients call the namespace.
+    /// Returns the name by which clients know the namespace.
     pub(super) fn namespace(&self) -> &str {
         self.space.as_ref().map_or(NAMESPACE, |space| &space.name)
     }
 }
 
-/// The action of a name; a name in a binding refers to the package behind it.
+/// Finds the action with this name. If the name contains a binding, the action belongs to the binding's
+/// package.
 pub(super) fn find(whisk: &Whisk, space: Option<&Space>, name: &str) -> Result<Found, Refused> {
     let missing = Refused::not_found;
     if let Some(space) = space {
@@ -139,7 +141,7 @@ pub(super) fn new_id(whisk: &Whisk) -> Id {
     Id(InvocationId::new(entities::unix_ms(), whisk.context.node.random()).0)
 }
 
-/// The arguments of an action: its own parameters, which those of the call override.
+/// Returns the arguments of an action. The parameters of the call override the action's own.
 fn arguments(found: &Found, payload: &Value) -> Value {
     let Value::Object(given) = payload else { return payload.clone() };
     let mut arguments = found.parameters.clone();
@@ -147,13 +149,14 @@ fn arguments(found: &Found, payload: &Value) -> Value {
     Value::Object(arguments)
 }
 
-/// Refuses before acceptance the parameters that [`activate`] would refuse.
+/// Refuses the parameters that [`activate`] would refuse. This is checked before the activation is
+/// accepted.
 pub(super) fn check_size(found: &Found, payload: &Value) -> Result<(), NotRun> {
     let fits = arguments(found, payload).to_string().len() <= PARAMETERS_BYTES_MAX;
     if fits { Ok(()) } else { Err(NotRun::TooLarge) }
 }
 
-/// Runs an action to its end and stores the record. The caller holds a place (`limits.rs`).
+/// Runs an action to its end and stores the record. The caller must hold a place (`limits.rs`).
 pub(super) async fn activate(
     whisk: &Whisk,
     activation: &Activation,
@@ -163,8 +166,8 @@ pub(super) async fn activate(
     nested(whisk, activation, patience, None, 0).await
 }
 
-/// As [`activate`], for an activation that the journal keeps: a sequence goes on with the component
-/// that it had reached.
+/// Runs an activation that the journal keeps, in the same way as [`activate`]. A sequence continues
+/// with the component that it had reached.
 pub(super) async fn activate_kept(
     whisk: &Whisk,
     activation: &Activation,
@@ -174,7 +177,7 @@ pub(super) async fn activate_kept(
     nested(whisk, activation, Patience::Waits, Some(kept), 0).await
 }
 
-/// The components of a sequence that have succeeded, and the last response.
+/// The components of a sequence that have succeeded so far, and the last response.
 #[derive(Serialize, Deserialize)]
 struct Progress {
     ids: Vec<Value>,
@@ -225,7 +228,7 @@ fn nested<'a>(
     .boxed()
 }
 
-/// The answer of one of the platform's own actions, within the limits of every action.
+/// Runs one of the platform's own actions, within the limits that apply to every action.
 fn built_in(own: &str, arguments: &Value, now: &str) -> Value {
     let too_long = |value: &Value| value.to_string().len() > PARAMETERS_BYTES_MAX;
     if too_long(arguments) {
@@ -235,7 +238,7 @@ fn built_in(own: &str, arguments: &Value, now: &str) -> Value {
     if too_long(&result) { json!({"error": "the result is longer than 1 MiB"}) } else { result }
 }
 
-/// A record of an activation that ended now, without response and logs.
+/// Returns the record of an activation that has ended just now, without response and logs.
 pub(super) fn record(
     space: Option<&Space>,
     name: &str,
@@ -312,8 +315,8 @@ async fn action(
     Ok(match (status, serde_json::from_slice::<Value>(&bytes)) {
         (200, Ok(result)) => response(0, result),
         (502, Ok(result)) if result.get("error").is_some() => {
-            // An action that returned no valid result, or ended with an exception, produces an error
-            // of the same form.
+            // An action that ended with an exception or returned no valid result produces an error of
+            // the same form.
             let text = result["error"].as_str().unwrap_or_default();
             let is_failure = text == "The action did not return a dictionary or array."
                 || text.starts_with("An error has occurred: ");
@@ -358,7 +361,7 @@ async fn call(
     Err(Fault::NodeFull)
 }
 
-/// The lines that the function wrote for this activation.
+/// Returns the lines that the function wrote for this activation.
 fn logs(whisk: &Whisk, function: &str, id: Id) -> Value {
     let id = InvocationId(id.0).to_string();
     let held = whisk.context.node.logs(function, false).map(|log| log.held).unwrap_or_default();
@@ -371,10 +374,10 @@ fn logs(whisk: &Whisk, function: &str, id: Id) -> Value {
     shown.collect()
 }
 
-/// Calls components one after another, each with the previous result. Ends at the first that fails.
-/// Components after the first wait for room, so that completed work is not lost. The result of each
-/// component of a kept activation is on disk before the next one begins; a sequence inside of a
-/// sequence is one component.
+/// Runs components one after another, each with the previous result, and stops at the first that fails.
+/// Components after the first wait if the node has no room, so that completed work is not lost. If the
+/// activation is kept, the result of each component is on disk before the next component begins. A
+/// sequence inside a sequence counts as one component.
 async fn sequence(
     whisk: &Whisk,
     components: &[String],
@@ -446,7 +449,7 @@ mod tests {
         let error = |answer: Value| answer["error"].as_str().map(str::to_owned);
         let long = error(run(own, commas(PARAMETERS_BYTES_MAX)));
         assert_eq!(long.as_deref(), Some("the parameters are longer than 1 MiB"));
-        // The result has four bytes for each byte of the parameters.
+        // Each byte of the parameters becomes about four bytes of the result.
         let grown = error(run(own, commas(PARAMETERS_BYTES_MAX / 3)));
         assert_eq!(grown.as_deref(), Some("the result is longer than 1 MiB"));
     }

@@ -1,6 +1,6 @@
-//! Actions in a namespace of the node. Each is a function of the namespace, and what the platform
-//! stores of it in addition is an annotation of that function, so that one is removed with the other.
-//! There are no packages, sequences, triggers and rules.
+//! Actions in a namespace of the node. Each action is a function of the namespace. Whatever else the
+//! platform stores about an action is an annotation of that function, so that both are removed
+//! together. Such a namespace has no packages, sequences, triggers or rules.
 
 use std::collections::BTreeMap;
 
@@ -17,15 +17,15 @@ use super::{PARAMETERS_BYTES_MAX, Refused, Whisk};
 
 const KEY: &str = "openwhisk";
 
-/// What the annotation has.
+/// The content of the annotation.
 #[derive(Serialize, Deserialize)]
 struct Kept {
-    /// The name of the action, which may have characters that a function's name has not.
+    /// The name of the action. It may contain characters that a function's name cannot.
     name: String,
     entity: Entity,
 }
 
-/// The annotations of the function of an action.
+/// Returns the annotations for the function of an action.
 pub(super) fn annotations(
     name: &str,
     entity: &Entity,
@@ -39,11 +39,12 @@ pub(super) fn annotations(
     Ok(BTreeMap::from([(KEY.to_owned(), json)]))
 }
 
-/// The action that a function is, with its name.
+/// Returns the action that a function represents, and the action's name.
 fn action_of(function: &Function) -> Option<(String, Entity)> {
     let Kept { name, mut entity } =
         serde_json::from_str(function.spec.annotations.get(KEY)?).ok()?;
-    // Whoever deploys the function writes its annotations, so they do not say which function it is.
+    // Any client that deploys a function can write its annotations, so the function's name in them is
+    // not trusted.
     let What::Action { function: own, .. } = &mut entity.what else { return None };
     *own = function.spec.name.to_string();
     check_name(&name).ok()?;
@@ -62,7 +63,7 @@ pub(super) fn get(whisk: &Whisk, space: &Space, name: &str) -> Option<Entity> {
     if !whisk.context.node.namespaces().has(space) {
         return None;
     }
-    // Most functions have the names of their actions.
+    // Most functions have the name of their action, so that function is tried first.
     let likely = format!("{}.{}", entities::label(name), space.name);
     let is_it = |(found, entity): (String, Entity)| (found == name).then_some(entity);
     let found = whisk.context.node.function(&likely).as_ref().and_then(action_of).and_then(is_it);
@@ -79,7 +80,8 @@ pub(super) async fn remove(whisk: &Whisk, part: &Part, name: &str) -> Result<Res
     Ok(Json(entity.shown_in(part.shown(), name)).into_response())
 }
 
-/// Begins an activation, for which the removal of its namespace waits.
+/// Begins an activation. The removal of the activation's namespace waits until the activation has
+/// ended.
 pub(super) fn begin(
     whisk: &Whisk,
     space: Option<&Space>,
@@ -87,11 +89,12 @@ pub(super) fn begin(
     let Some(space) = space else { return Ok(None) };
     let all = whisk.context.node.namespaces();
     let change = all.change(&space.name).map_err(|_| NotRun::Missing)?;
-    // What was accepted before it was deleted does not run in one with the same name.
+    // An activation that was accepted in a deleted namespace does not run in a new namespace of the
+    // same name.
     if all.has(space) { Ok(Some(change)) } else { Err(NotRun::Missing) }
 }
 
-/// The refusal of what a namespace cannot have.
+/// Refuses a kind of entity that a namespace cannot have.
 pub(super) fn only_actions(namespace: &str) -> Refused {
     Refused::bad(format!(
         "the namespace {namespace} has actions only: packages, sequences, triggers and rules are \

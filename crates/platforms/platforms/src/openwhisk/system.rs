@@ -1,6 +1,6 @@
-//! The platform's public packages that a node serves itself: `/whisk.system/utils`, and the samples
-//! that the platform's documents call. They need no sandbox, because they contain no user's code.
-//! Pure.
+//! The platform's public packages that the node provides itself: `/whisk.system/utils`, and the samples
+//! that the platform's documentation calls. They need no sandbox, because they contain no users' code.
+//! This module is pure.
 
 use serde_json::{Map, Value, json};
 
@@ -19,7 +19,7 @@ const ACTIONS: [&str; 10] = [
     "utils/split",
 ];
 
-/// The name by which entities refer to an action, `/whisk.system/PACKAGE/NAME`; an error if the
+/// Returns the name by which entities refer to an action: `/whisk.system/PACKAGE/NAME`. Fails if the
 /// node has no such action.
 pub(super) fn name(rest: &str) -> Result<String, String> {
     if ACTIONS.contains(&rest) {
@@ -32,12 +32,13 @@ pub(super) fn name(rest: &str) -> Result<String, String> {
     ))
 }
 
-/// `PACKAGE/NAME` from a name that [`name`] made.
+/// Returns `PACKAGE/NAME` from a name that [`name`] returned.
 pub(super) fn action_of(name: &str) -> Option<&str> {
     name.strip_prefix('/')?.strip_prefix(NAMESPACE)?.strip_prefix('/')
 }
 
-/// The result of an action. `now` is the time in RFC 3339, `owner` the namespace of the caller.
+/// Returns the result of an action. `now` is the time in RFC 3339, and `owner` is the caller's
+/// namespace.
 pub(super) fn run(action: &str, args: &Value, now: &str, owner: &str) -> Value {
     let text = |key: &str| args.get(key).map(text_of);
     let lines = || args.get("lines").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -57,7 +58,7 @@ pub(super) fn run(action: &str, args: &Value, now: &str, owner: &str) -> Value {
         }
         "utils/sort" => {
             let mut lines = lines();
-            // Elements are sorted by their text, numbers too.
+            // Elements are sorted by their text. This applies to numbers, too.
             lines.sort_by_cached_key(text_of);
             json!({ "length": lines.len(), "lines": lines })
         }
@@ -82,7 +83,7 @@ pub(super) fn run(action: &str, args: &Value, now: &str, owner: &str) -> Value {
     }
 }
 
-/// All other members, inside the member that is named.
+/// Moves all other members into a new member, whose name is the value of `$fieldName`.
 fn smashed(args: &Value) -> Value {
     let mut members: Map<String, Value> = args.as_object().cloned().unwrap_or_default();
     match members.remove("$fieldName") {

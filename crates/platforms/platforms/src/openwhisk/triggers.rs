@@ -66,7 +66,7 @@ pub(super) async fn dispatch(
     }
 }
 
-/// The rules of a trigger as the API shows them with it.
+/// Returns the rules of a trigger in the form in which the API shows them with the trigger.
 fn rules_of(whisk: &Whisk, trigger: &str) -> Value {
     let mut rules = Map::new();
     for (name, rule) in whisk.entities.list(EntityKind::Rule) {
@@ -79,8 +79,8 @@ fn rules_of(whisk: &Whisk, trigger: &str) -> Value {
     rules.into()
 }
 
-/// Accepts the actions of all active rules. The answer is 204 if there is nothing to run; if no
-/// action could be accepted, the answer is the first refusal.
+/// Accepts the actions of all active rules. Answers 204 if no rule is active. If no action could be
+/// accepted, answers with the first refusal.
 async fn fire(
     whisk: &Whisk,
     name: &str,
@@ -127,8 +127,8 @@ async fn fire(
     record["response"] = run::response(0, Value::Object(payload));
     record["logs"] = ran.into();
     whisk.activations.add(id, record);
-    // The record names the accepted activations, so it is on disk before the client receives its
-    // id.
+    // The record names the accepted activations, so it must be on disk before the client receives the
+    // id of the record.
     whisk.activations.write(whisk.context.node.as_ref()).await;
     Ok((StatusCode::ACCEPTED, Json(json!({ "activationId": id }))).into_response())
 }
@@ -146,7 +146,8 @@ async fn start(
     accepted::accept(whisk, action, found, payload, (Some(cause), caller)).await
 }
 
-/// A client's description of a rule: names, or `{name, path}`.
+/// A client's description of a rule. The trigger and the action are given as names or as `{name,
+/// path}`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct RuleWish {
@@ -209,7 +210,7 @@ pub(super) async fn dispatch_rule(
 
 fn is_active(status: Option<&str>) -> Result<Option<bool>, Refused> {
     match status {
-        // wsk sends an empty status with every rule that it makes or changes.
+        // wsk sends an empty status with every rule that it creates or changes.
         None | Some("") => Ok(None),
         Some("active") => Ok(Some(true)),
         Some("inactive") => Ok(Some(false)),

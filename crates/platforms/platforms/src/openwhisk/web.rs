@@ -1,4 +1,4 @@
-//! Web actions: anyone may call them with any method, and the result determines the answer.
+//! Web actions. Anyone may call them with any method, and the action's result determines the answer.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -26,7 +26,8 @@ use serde_json::{Map, Value};
 use super::run::{self, Activation, Found, Patience};
 use super::{NAMESPACE, NAMESPACES, PARAMETERS_BYTES_MAX, Refused, Whisk, callers, refused};
 
-/// The ways to turn a result into an answer, by the extension of the action's name.
+/// The ways to turn a result into an answer. The caller selects one by the extension of the action's
+/// name.
 const ENDINGS: [&str; 5] = ["http", "json", "html", "svg", "text"];
 
 pub(super) async fn run(
@@ -73,8 +74,8 @@ pub(super) async fn run(
     if found.entity.annotation("web-custom-options") == Some(&Value::Bool(true)) {
         return invoked(&whisk, found, (head, body), from, (ending, &path)).await;
     }
-    // Without this annotation, the platform lets scripts of every page call the action, and answers
-    // their preliminary requests itself.
+    // Unless the action has this annotation, the platform lets scripts of every page call the action,
+    // and answers the browser's preliminary requests itself.
     let fields = cors(&head.headers);
     let mut response = if head.method == Method::OPTIONS {
         StatusCode::OK.into_response()
@@ -83,13 +84,14 @@ pub(super) async fn run(
         answered.unwrap_or_else(IntoResponse::into_response)
     };
     for (name, value) in fields {
-        // A browser takes no answer in which a field stands twice.
+        // A browser rejects an answer in which such a field appears twice, so a field that the action
+        // sets is kept.
         response.headers_mut().entry(name).or_insert(value);
     }
     Ok(response)
 }
 
-/// The fields that let scripts of other origins read an answer.
+/// Returns the header fields that let scripts of other origins read an answer.
 fn cors(request: &HeaderMap) -> [(HeaderName, HeaderValue); 3] {
     let asked = request.get(ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let usual = HeaderValue::from_static(
@@ -103,7 +105,7 @@ fn cors(request: &HeaderMap) -> [(HeaderName, HeaderValue); 3] {
     ]
 }
 
-/// Invokes the action and returns its answer.
+/// Invokes the action and converts its result to an answer.
 async fn invoked(
     whisk: &Whisk,
     found: Found,
@@ -140,7 +142,7 @@ async fn invoked(
     Ok(response)
 }
 
-/// A request's body, and the memory that it uses.
+/// Receives the body of a request. Also returns the share of memory that the body uses.
 async fn received(
     whisk: &Whisk,
     body: HttpBody,
@@ -170,8 +172,8 @@ async fn received(
     Ok((whole, room))
 }
 
-/// Whether the request has the key, if the action requires it. Refuses a request that lacks the
-/// key, or the secret of its own that an action may require.
+/// Returns whether the sender has shown a key of the node that the action requires. Fails if that key
+/// is missing, or if the action requires a secret of its own and the request does not contain it.
 fn authenticated(
     whisk: &Whisk,
     found: &Found,
@@ -192,7 +194,7 @@ fn authenticated(
     Err(Refused(StatusCode::UNAUTHORIZED, text.to_owned()))
 }
 
-/// Whether the request has a token that may invoke this action; otherwise it is refused.
+/// Returns true if the request has a token that may invoke this action. Otherwise refuses the request.
 fn has_token(
     whisk: &Whisk,
     found: &Found,
@@ -270,7 +272,8 @@ fn answer(result: &Value, code: u64, ending: &str, path: &str) -> Result<Respons
         };
         return Ok(call::response(reply));
     }
-    // A path selects a part of the result; for text the default is the part of that name.
+    // A path selects a part of the result. Without a path, the part is named after the extension,
+    // except for `json`.
     let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     if parts.is_empty() && ending != "json" {
         parts.push(ending);

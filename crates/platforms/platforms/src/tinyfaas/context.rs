@@ -1,16 +1,14 @@
-//! What the management API needs from the node.
+//! The node's parts that the management API needs.
 
 use crate::compat::node::Managed;
 
 /// The context of the management API.
 pub type Context = crate::compat::Context<dyn Managed>;
 
-/// Ports of the fronts that are on, for the answer to an upload.
+/// The ports of the fronts that are switched on. They are part of the answer to an upload.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ports {
     pub http: Option<u16>,
-    /// CoAP.
     pub coap: Option<u16>,
-    /// gRPC.
     pub grpc: Option<u16>,
 }

@@ -1,6 +1,6 @@
-//! Functions as tinyFaaS calls them. Whatever the method, path and query of the request, the
-//! function receives a POST to its root. Whatever the function answers, the caller receives 200 and
-//! the body.
+//! Calls functions in the way of tinyFaaS. The function always receives a POST to its root, whatever
+//! the method, path and query of the request are. The caller always receives 200 and the body, whatever
+//! the function answers.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -10,12 +10,12 @@ use mote_core::body::Body;
 use mote_core::invocation::{Head, Phases, Reply, RouteInfo, Routed, headers, put_header};
 use mote_core::{Fault, FaultClass, Invocation, Invoker};
 
-/// The field that asks for an answer before the function has run.
+/// The header field with which a caller asks for an answer before the function has run.
 const ASYNC_FIELD: &[u8] = b"x-tinyfaas-async";
-/// Functions answer with text here, and no other field is sent.
+/// The only fields of an answer. Functions of tinyFaaS answer with text.
 const ANSWER_FIELDS: &[u8] = b"content-type\ntext/plain; charset=utf-8\n";
 
-/// Gives the functions behind `I` tinyFaaS' conventions.
+/// Applies tinyFaaS' conventions to the functions behind `I`.
 #[derive(Clone)]
 pub struct TinyFaasFront<I> {
     inner: I,
@@ -23,19 +23,19 @@ pub struct TinyFaasFront<I> {
 }
 
 impl<I> TinyFaasFront<I> {
-    /// Wraps `inner`; calls whose answer nobody reads go through `queue`.
+    /// Wraps `inner`. Calls whose answer nobody reads go through `queue`.
     pub fn new(inner: I, queue: Queue) -> Self {
         Self { inner, queue }
     }
 }
 
-/// A function, called by any method that its manifest permits.
+/// A function, which can be called by any method that its manifest permits.
 #[derive(Clone)]
 pub struct Route<R>(R);
 
 impl<R: Routed> Routed for Route<R> {
-    /// Clients of tinyFaaS expect its codes of faults, whatever the function was written for, and
-    /// none of what tinyFaaS does not have.
+    /// Clients of tinyFaaS expect tinyFaaS' status codes for faults, whatever platform the function was
+    /// written for. They expect no feature that tinyFaaS does not have.
     fn info(&self) -> RouteInfo<'_> {
         RouteInfo {
             takes_websockets: false,
@@ -95,7 +95,8 @@ impl<I: Invoker> Invoker for TinyFaasFront<I> {
         if invocation.head.path() != b"/" {
             return Err(Fault::NoSuchFunction);
         }
-        // The fronts have asked already. A call that is accepted for later must never lack it.
+        // The fronts have already checked this. It is checked again because a call that is accepted for
+        // later must never go unchecked.
         self.admit(route, &mut invocation.head, None)?;
         self.count(route, &mut invocation.head, None)?;
         let (fields, later) = fields(invocation.head.headers());
@@ -115,7 +116,7 @@ impl<I: Invoker> Invoker for TinyFaasFront<I> {
         let invocation = Invocation { head, ..invocation };
         let answered = match self.inner.invoke(&route.0, invocation).await {
             Ok(reply) => (reply.body, reply.phases),
-            // A function that failed counts as having answered, whatever its contract.
+            // A function that failed counts as having answered, whichever contract it uses.
             Err(fault @ Fault::HandlerError { .. }) => {
                 let text = fault.public_text(route.info().name.as_str());
                 (Body::whole(text), Phases::default())
@@ -134,7 +135,8 @@ impl<I: Invoker> TinyFaasFront<I> {
         fields: Vec<u8>,
         body: Body,
     ) -> Result<Reply, Fault> {
-        // The front does not pass on the caller's address, so all callers share one half.
+        // The front does not pass on the caller's address, so all callers together may use one half of
+        // the memory.
         let everybody = Ipv4Addr::UNSPECIFIED.into();
         let received = self.queue.receive(body, route.info().body_bytes_max, everybody);
         let received = received.await.map_err(plain)?;
@@ -151,7 +153,7 @@ impl<I: Invoker> TinyFaasFront<I> {
     }
 }
 
-/// The first value of each field, and whether the caller does not wait for the answer.
+/// Keeps the first value of each field. Also returns whether the caller does not wait for the answer.
 fn fields(block: &[u8]) -> (Vec<u8>, bool) {
     let mut kept = Vec::with_capacity(block.len());
     let mut later = false;
@@ -165,7 +167,7 @@ fn fields(block: &[u8]) -> (Vec<u8>, bool) {
     (kept, later)
 }
 
-/// Every fault for which the caller is not responsible becomes 500, or 5.00.
+/// Turns every fault for which the caller is not responsible into 500 (HTTP) or 5.00 (CoAP).
 fn plain(fault: Fault) -> Fault {
     match fault.class() {
         FaultClass::Caller => fault,

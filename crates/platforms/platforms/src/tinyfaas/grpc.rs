@@ -1,9 +1,9 @@
-//! gRPC, as far as its one unary method needs: a prefix of five bytes before each message, and the
-//! outcome in trailers. The two messages are fields of text (`tinyfaas.proto`):
-//! `Request(Data { functionIdentifier = 1, data = 2 }) returns (Response { response = 1 })`.
+//! gRPC, as far as tinyFaaS' one unary method needs it: a prefix of five bytes before each message, and
+//! the outcome in trailers. The two messages consist of text fields (`tinyfaas.proto`): `Request(Data {
+//! functionIdentifier = 1, data = 2 }) returns (Response { response = 1 })`.
 //!
-//! The node's own HTTP front serves the connections. It finds a single function here, the method,
-//! which calls the function that the message names.
+//! The node's own HTTP front serves the connections. To that front, the method is the only function.
+//! The method calls the function that the message names.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock};
@@ -22,21 +22,21 @@ use mote_core::{Fault, Invocation, Invoker};
 use mote_spec::FunctionName;
 use mote_spec::fields::is_set_by_node;
 
-/// The service and the path of its method below it.
+/// The name of the gRPC service. The method's path is below it.
 const SERVICE: &str = "openfogstack.tinyfaas.tinyfaas.TinyFaaS";
 const METHOD: &[u8] = b"/Request";
-/// Longest message in either direction, as is the default of gRPC servers.
+/// The longest message in either direction. The value is the default of gRPC servers.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Time limit for the arrival of one message.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of messages in memory that clients have sent; one address may use half. A call above the
-/// limit is refused with RESOURCE_EXHAUSTED. Answers are bounded by the front, because a call that has
-/// run is not refused.
+/// The most bytes of clients' messages in memory. One address may use half. A call above the limit is
+/// refused with RESOURCE_EXHAUSTED. The limit does not cover answers, because a call that has run is
+/// not refused; the front limits them.
 const MESSAGES_BYTES_MAX: usize = 16 << 20;
-/// The field in which the front's question for admission leaves the sender's address for the call.
+/// The header field in which [`GrpcFront::admit`] passes the sender's address to the call.
 const FROM_FIELD: &[u8] = b"mote-from";
 
-/// Outcomes other than success, which is 0 (google.golang.org/grpc/codes numbers).
+/// The outcomes other than success, which is 0. The numbers are those of google.golang.org/grpc/codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Code {
     Unknown = 2,
@@ -50,10 +50,10 @@ enum Code {
 
 type Failure = (Code, String);
 
-/// Bytes of messages by the address that sent them.
+/// Bytes of messages, by the address that sent them.
 type Memory = Shares<IpAddr>;
 
-/// The functions of a node behind the one method.
+/// The functions of a node, which are all called through one method.
 #[derive(Clone)]
 pub struct GrpcFront {
     node: Arc<dyn Invocations>,
@@ -62,13 +62,13 @@ pub struct GrpcFront {
 }
 
 impl GrpcFront {
-    /// The method over `node`; calls whose answer nobody reads go through `queue`.
+    /// Makes the front for `node`. Calls whose answer nobody reads go through `queue`.
     pub fn new(node: Arc<dyn Invocations>, queue: Queue) -> Self {
         Self { node, queue, memory: Shares::new(MESSAGES_BYTES_MAX, MESSAGES_BYTES_MAX / 2) }
     }
 
-    /// The whole of a call. It is behind a pointer, so that this crate contains its code, and not the
-    /// crate of the fronts, which is compiled for speed.
+    /// Runs a call. The future is behind a pointer so that its code is compiled in this crate, and not
+    /// in the crate of the fronts, which is compiled for speed.
     fn answered(&self, invocation: Invocation) -> BoxFuture<'_, Reply> {
         async move {
             let called = self.call(&invocation.head, invocation.body).await;
@@ -118,7 +118,7 @@ impl GrpcFront {
             Call { function: name.clone(), head, body: Body::whole(data.data), timeout_ms: None };
         let (body, phases) = match self.node.invoke(call).await {
             Ok(reply) => (reply.body, reply.phases),
-            // A function that failed counts as having answered, whatever its contract.
+            // A function that failed counts as having answered, whichever contract it uses.
             Err(fault @ Fault::HandlerError { .. }) => {
                 (Body::whole(fault.public_text(&name)), Phases::default())
             }
@@ -146,7 +146,8 @@ impl Invoker for GrpcFront {
         vec![Method]
     }
 
-    /// Whether the sender may call a function is known only with the message, which names it.
+    /// Only notes the sender's address. Whether the sender may call the function can be checked only
+    /// when the message has arrived, because the message names the function.
     fn admit(&self, _: &Method, head: &mut Head, from: Option<IpAddr>) -> Result<(), Fault> {
         let from = from.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         head.replace_header(FROM_FIELD, from.to_string().as_bytes());
@@ -158,13 +159,13 @@ impl Invoker for GrpcFront {
     }
 }
 
-/// The one method.
+/// The only method of the service.
 #[derive(Debug, Clone, Copy)]
 pub struct Method;
 
 impl Routed for Method {
-    /// The time limit is the one of the function that is called. Longer messages are refused as gRPC
-    /// does, and not by the front.
+    /// The time limit of a call is that of the called function. Messages that are too long are refused
+    /// in gRPC's form, not by the front.
     fn info(&self) -> RouteInfo<'_> {
         static NAME: LazyLock<FunctionName> =
             LazyLock::new(|| FunctionName::new("request").expect("a valid name"));
@@ -172,7 +173,7 @@ impl Routed for Method {
     }
 }
 
-/// An answer that is being sent: the message, and the outcome behind it.
+/// An answer while it is sent: first the message, then the outcome.
 struct Answer(Option<Bytes>);
 
 impl BodySource for Answer {
@@ -195,7 +196,7 @@ fn answer(text: &[u8], phases: Phases) -> Reply {
     Reply { status: 200, headers, body: Body::Stream { source, length: None }, phases }
 }
 
-/// An answer that has only an outcome, which is sent with the head.
+/// Returns an answer without a message. The outcome is sent with the head.
 fn failure(code: Code, message: &str) -> Reply {
     let mut fields = Vec::new();
     put_header(&mut fields, b"content-type", b"application/grpc");
@@ -204,14 +205,14 @@ fn failure(code: Code, message: &str) -> Reply {
     Reply { status: 200, headers: fields.into(), body: Body::Empty, phases: Phases::default() }
 }
 
-/// The address that [`GrpcFront::admit`] has noted.
+/// Returns the address that [`GrpcFront::admit`] noted.
 fn sender(head: &Head) -> IpAddr {
     let noted = headers(head.headers()).find(|(name, _)| *name == FROM_FIELD);
     let noted = noted.and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse().ok());
     noted.unwrap_or(Ipv4Addr::UNSPECIFIED.into())
 }
 
-/// Reads a request's message, whose bytes are counted as they arrive.
+/// Reads the message of a request. Its bytes are counted as they arrive.
 async fn message(mut body: Body, memory: &mut Share<IpAddr>) -> Result<Bytes, Failure> {
     let too_long = || (Code::ResourceExhausted, "message is longer than 4 MiB".to_owned());
     let refused = |not_taken| match not_taken {
@@ -225,7 +226,8 @@ async fn message(mut body: Body, memory: &mut Share<IpAddr>) -> Result<Bytes, Fa
             chunk.map_err(|_| (Code::InvalidArgument, "the message broke off".to_owned()))?;
         if let (true, Some(prefix)) = (whole.is_empty(), data.get(1..5)) {
             let length = u32::from_be_bytes(prefix.try_into().expect("four bytes")) as usize;
-            // Room is taken only for what arrives: a client may announce much and send nothing.
+            // Memory is reserved only for bytes that arrive, because a client may announce many and
+            // send none.
             if length > MESSAGE_BYTES_MAX {
                 return Err(too_long());
             }
@@ -244,7 +246,7 @@ fn crowded() -> Failure {
     (Code::ResourceExhausted, text)
 }
 
-/// The outcome of a call whose sender may not call the function.
+/// Returns the outcome of a call whose sender may not call the function.
 fn code_of(fault: &Fault) -> Code {
     match fault.answer().http {
         401 => Code::Unauthenticated,
@@ -254,8 +256,9 @@ fn code_of(fault: &Fault) -> Code {
     }
 }
 
-/// The head of a call: the first value of each of the caller's own fields, without those that gRPC
-/// itself sends, and the type that functions of tinyFaaS see when their caller names none.
+/// Returns the head of a call. It has the first value of each of the caller's own fields, without the
+/// fields that gRPC itself sends. If the caller names no content type, it also has the type that
+/// functions of tinyFaaS see then.
 fn metadata(sent: &Head) -> Head {
     let own = |name: &[u8]| {
         let is_grpc = name.starts_with(b"grpc-") || matches!(name, b"content-type" | b"te");
@@ -273,7 +276,7 @@ fn metadata(sent: &Head) -> Head {
     head.finish()
 }
 
-/// The one message of a request.
+/// Returns the one message of a request without its prefix.
 fn unframed(body: Bytes) -> Result<Bytes, Failure> {
     let bad = || (Code::InvalidArgument, "not one gRPC message".to_owned());
     let (prefix, message) = body.split_first_chunk::<5>().ok_or_else(bad)?;
@@ -295,7 +298,7 @@ fn framed(message: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// A text field; no bytes for an empty one, as proto3 specifies.
+/// Encodes a text field. An empty field takes no bytes, as proto3 specifies.
 fn field(number: u8, text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + 6);
     if text.is_empty() {
@@ -319,7 +322,8 @@ struct Data {
 }
 
 impl Data {
-    /// Reads the message; unknown fields are skipped, and the last of several equal fields applies.
+    /// Parses the message. Unknown fields are skipped. If a field appears more than once, its last
+    /// value applies.
     fn parse(message: &Bytes) -> Result<Self, Failure> {
         let mut data = Self::default();
         let mut at = 0;
@@ -340,7 +344,7 @@ impl Data {
             let text = message.slice(at..end);
             at = end;
             match key {
-                // Fields 1 and 2, of wire type 2.
+                // These are the fields 1 and 2, of wire type 2.
                 0x0a => data.function = String::from_utf8(text.to_vec()).map_err(|_| not_data())?,
                 0x12 => data.data = text,
                 _ => {}
@@ -350,14 +354,14 @@ impl Data {
     }
 }
 
-/// The function and the data of a request.
+/// Returns the function and the data of a request.
 #[cfg(feature = "fuzzing")]
 pub fn read(body: Bytes) -> Option<(String, Bytes)> {
     let Data { function, data } = Data::parse(&unframed(body).ok()?).ok()?;
     Some((function, data))
 }
 
-/// A request with this function and these data.
+/// Encodes a request with this function and data.
 #[cfg(feature = "fuzzing")]
 pub fn written(function: &str, data: &[u8]) -> Bytes {
     framed(&[field(1, function.as_bytes()), field(2, data)].concat())
@@ -380,7 +384,7 @@ fn varint(message: &[u8], at: &mut usize) -> Result<u64, Failure> {
     Err(not_data())
 }
 
-/// A message as gRPC writes it in a header: `%` and all bytes that are not printable ASCII are
+/// Encodes a message for a gRPC header: `%` and all bytes that are not printable ASCII are
 /// percent-encoded.
 fn percent_encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -425,7 +429,7 @@ mod tests {
 
     use mote_core::{InvocationId, Trigger};
 
-    /// The method over a node whose functions answer with their body.
+    /// Returns the method over a node whose functions answer with the body that they receive.
     fn front() -> GrpcFront {
         let echo = |call: Call| {
             async move {
@@ -445,7 +449,7 @@ mod tests {
         GrpcFront::new(node, queue)
     }
 
-    /// Calls with this body as the HTTP front does.
+    /// Makes a call in the same way as the HTTP front.
     async fn call(front: &GrpcFront, fields: &[(&str, &str)], body: Body) -> Reply {
         let mut head = Head::builder(b"POST", METHOD, b"");
         head.header(b"content-type", b"application/grpc");
@@ -471,7 +475,7 @@ mod tests {
         headers(&reply.headers).find(|(name, _)| *name == b"grpc-status").map(|(_, value)| value)
     }
 
-    /// A body of which a part arrives, and then nothing more.
+    /// A body of which a part arrives, followed by silence.
     struct Begun(Option<Bytes>);
 
     impl BodySource for Begun {
@@ -480,7 +484,7 @@ mod tests {
         }
     }
 
-    /// The first `length` bytes of a message that is `whole` bytes long.
+    /// Returns the first `length` bytes of a message that is `whole` bytes long.
     fn begun(whole: usize, length: usize) -> Body {
         let mut bytes = framed(&vec![b'x'; whole]);
         bytes.truncate(length);
@@ -537,7 +541,7 @@ mod tests {
     async fn messages_that_are_not_whole_take_bounded_memory() {
         let front = front();
         let share = MESSAGES_BYTES_MAX / 2;
-        // Announcements take no room.
+        // The announced length of a message does not use memory.
         for length in [100, MESSAGE_BYTES_MAX] {
             let calls: Vec<_> = (0..3)
                 .map(|_| Box::pin(call(&front, &[], begun(MESSAGE_BYTES_MAX, length))))

@@ -1,8 +1,8 @@
-//! Uploads and the other operations of tinyFaaS' scripts. Wrong methods and bodies that are not
-//! JSON get 400, every other failure gets 500, with a text that gives the reason.
+//! Uploads, and the other operations that tinyFaaS' scripts use. A wrong method, or a body that is not
+//! JSON, is answered 400. Every other failure is answered 500, with a text that gives the reason.
 //!
-//! The API manages only functions that were uploaded through it. Other functions can be called by
-//! their names, but they are neither listed nor wiped here.
+//! The API manages only functions that were uploaded through it. Other functions can be called by name,
+//! but the API neither lists nor wipes them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,19 +24,19 @@ use tokio::sync::Semaphore;
 
 use super::context::{Context, Ports};
 
-/// Largest upload: JSON with the archive in base64.
+/// The largest upload, which is JSON with the archive in base64.
 const UPLOAD_BYTES_MAX: usize = 64 << 20;
-/// The most uploads that are received and processed at the same time; further ones wait. Each may
-/// need a few times its size in memory.
+/// The most uploads that are received and processed at once. Further uploads wait. An upload may need a
+/// few times its size in memory.
 const UPLOADS_MAX: usize = 1;
-/// Time limit for the arrival of one upload, because others wait for it.
+/// The time limit for receiving one upload. There is a limit because other uploads wait.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(120);
-/// Memory of one instance. tinyFaaS has no limit, and the libraries of a function need more than
-/// `mote`'s default.
+/// The memory of one instance. tinyFaaS has no such limit, and the libraries of its functions need more
+/// than `mote`'s default.
 const MEMORY_BYTES: u64 = 128 << 20;
-/// Largest body of any other request.
+/// The largest body of any other request.
 pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
-/// Key of the annotation with the name under which a function was uploaded.
+/// The key of the annotation that holds the name under which a function was uploaded.
 const KEY: &str = "tinyfaas";
 
 /// The state that the handlers share.
@@ -52,7 +52,7 @@ impl Manager {
         Self { context, ports, uploads: Arc::new(Semaphore::new(UPLOADS_MAX)) }
     }
 
-    /// Every function that was uploaded here, by the name in its upload.
+    /// Returns every function that was uploaded through this API, by the name in its upload.
     fn functions(&self) -> Vec<(String, Function)> {
         let named =
             |function: Function| Some((function.spec.annotations.get(KEY)?.clone(), function));
@@ -109,7 +109,7 @@ struct Upload {
     subfolder_path: String,
 }
 
-/// The body of an upload, which is read only when its turn has come.
+/// Receives the body of an upload, once it is this upload's turn.
 async fn received(request: Request) -> Result<Upload, Failed> {
     let method = request.method().clone();
     check(&method, Method::POST)?;
@@ -155,7 +155,7 @@ async fn deploy(manager: &Manager, wish: &Upload, bytes: Bytes, below: &str) -> 
             crate::compat::shown(name)
         )));
     }
-    // Names are DNS labels here, and calls may use any case.
+    // A function's name must be a DNS label, while calls may use upper and lower case.
     let function = FunctionName::new(&name.to_ascii_lowercase())
         .map_err(|error| failed(format!("name {}: {error}", crate::compat::shown(name))))?;
     if let Some(other) = manager.context.node.function(function.as_str()) {
@@ -184,7 +184,7 @@ async fn deploy(manager: &Manager, wish: &Upload, bytes: Bytes, below: &str) -> 
     Ok(lines.into_iter().filter_map(line).collect())
 }
 
-/// The settings that `env`, `threads` and `envs` imply here.
+/// Returns the settings that `env`, `threads` and `envs` imply on this platform.
 fn manifest(env: &str, threads: u32, envs: Option<&[String]>) -> Result<FunctionManifest, Failed> {
     fn said<T>(value: T) -> Option<Lined<T>> {
         Some(Lined { value, line: 0 })
@@ -206,7 +206,7 @@ fn manifest(env: &str, threads: u32, envs: Option<&[String]>) -> Result<Function
             )));
         }
     }
-    // tinyFaaS has no deadline.
+    // tinyFaaS sets no deadline, so the function gets the longest time limit.
     manifest.limits.timeout_ms = Some(TIMEOUT_MS_MAX);
     manifest.limits.memory_bytes = Some(MEMORY_BYTES);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,8 +1,8 @@
 //! tinyFaaS: its management API, and its fronts over HTTP, CoAP and gRPC.
 //!
-//! All three are the node's own fronts: HTTP and CoAP over a [`TinyFaasFront`], which gives each
-//! call and answer tinyFaaS' form, and gRPC over a [`GrpcFront`]. This module must not know the
-//! engine, the store, other platforms or the configuration. Start reading at `front.rs`.
+//! All three fronts are the node's own. The HTTP and CoAP fronts use a [`TinyFaasFront`], which gives
+//! each call and answer tinyFaaS' form. The gRPC front uses a [`GrpcFront`]. This module must not know
+//! the engine, the store, other platforms or the configuration. Start reading at `front.rs`.
 
 mod context;
 mod front;
@@ -41,7 +41,7 @@ fn routes(context: &Context, rule: Rule, ports: Ports) -> Router {
         .with_state(manager)
 }
 
-/// For the fuzzer: the code that reads what clients send.
+/// Lets the fuzzer reach the code that reads what clients send.
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing {
     use crate::compat::access::Rule;

@@ -1,4 +1,4 @@
-//! The flags of cells.
+//! The flags for the cells of a cluster.
 
 use clap::Args as ClapArgs;
 

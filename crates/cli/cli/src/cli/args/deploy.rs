@@ -55,7 +55,8 @@ pub(in crate::cli) struct Deploy {
 
 fn access_mode() -> impl TypedValueParser<Value = AccessName> {
     let names = ["public", "key", "basic", "mtls", "local"].map(PossibleValue::new);
-    // Hidden, because they are there for their explanation only.
+    // These words are hidden in the help. They are accepted only so that the error can explain why they
+    // need a manifest.
     let hidden = ["jwt", "webhook"].map(|word| PossibleValue::new(word).hide(true));
     let names = PossibleValuesParser::new(names.into_iter().chain(hidden));
     names.try_map(|word| {

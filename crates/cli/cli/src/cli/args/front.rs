@@ -1,5 +1,5 @@
-//! Flags of the HTTP fronts: certificates of clients, certificates that are ordered, proxies, and the
-//! access log.
+//! The flags of the HTTP fronts: certificates of clients, certificates that the node orders, proxies,
+//! and the access log.
 
 use clap::Args;
 

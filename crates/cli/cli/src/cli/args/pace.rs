@@ -1,4 +1,4 @@
-//! Flags about the speed of the machine and the use of its cores.
+//! The flags for the machine's speed and the use of its cores.
 
 use clap::Args;
 

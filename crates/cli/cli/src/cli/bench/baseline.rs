@@ -11,7 +11,8 @@ use super::super::output::{Output, harmless, table};
 use super::setup::{self, Setup};
 use super::{Checked, attended, or_interrupt, save};
 
-/// Above this share the generator itself limited the result.
+/// If the generator was busy for more than this share of the run, the generator itself limited the
+/// result.
 const SATURATED: f64 = 0.9;
 
 #[derive(Serialize)]
@@ -20,18 +21,19 @@ struct Comparison {
     mote: &'static str,
     at: String,
     machine: Machine,
-    /// The URLs.
+    /// The URLs of the two targets.
     targets: [String; 2],
     clients: usize,
     turn_s: f64,
-    /// Both sides over all turns.
+    /// The results of both targets over all turns.
     sides: [Side; 2],
-    /// The median of the pairs' ratios: the rate of the first target divided by that of the second.
+    /// The median of the ratios of all pairs of turns. A ratio is the rate of the first target divided
+    /// by the rate of the second.
     ratio: Option<f64>,
-    /// The interval that contains the ratio with 95 % confidence.
+    /// The interval that contains the true ratio with 95 % confidence.
     interval: Option<[f64; 2]>,
     ratios: Vec<f64>,
-    /// Share of the run in which the generator used a processor.
+    /// The share of the run in which the generator used a processor.
     generator_busy: f64,
 }
 

@@ -1,4 +1,4 @@
-//! The checked arguments of a measurement.
+//! Checks the arguments of a measurement.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use super::super::{invoke, nodes};
 
 const DURATION: Duration = Duration::from_secs(10);
 const WARMUP: Duration = Duration::from_secs(1);
-/// Length of one target's turn, unless the user sets it.
+/// The length of one target's turn, unless the user sets it.
 const TURN: Duration = Duration::from_millis(100);
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Most threads, unless the user sets their number.
+/// The most threads, unless the user sets their number.
 const THREADS_MAX: usize = 8;
 
 pub(super) struct Setup {
     pub(super) plan: Plan,
-    /// Used in place of `plan` when there is a baseline.
+    /// With a baseline, this plan is used instead of `plan`.
     pub(super) turns: Option<TurnsPlan>,
     pub(super) limits: Vec<Bound>,
-    /// The earlier run to compare with.
+    /// The earlier run with which this one is compared.
     pub(super) before: Option<Report>,
 }
 
@@ -101,7 +101,7 @@ fn saved(path: &Path) -> Result<Report, Failure> {
     serde_json::from_str(&text).map_err(no_run)
 }
 
-/// Builds the request from the arguments.
+/// Builds the request that the arguments describe.
 pub(super) async fn request(args: &args::Bench) -> Result<Request, Failure> {
     let call = args::Invoke {
         name: args.target.clone(),
@@ -121,7 +121,7 @@ pub(super) async fn request(args: &args::Bench) -> Result<Request, Failure> {
     Ok(Request { method: request.method, headers: request.headers, body: request.body })
 }
 
-/// The target of the request: a URL, or the function of that name.
+/// Returns the target of the request, which is a URL or the name of a function.
 pub(super) async fn target(
     args: &args::Bench,
     name: &str,

@@ -1,6 +1,6 @@
-//! `--experiment closed-sweep`: the closed sweep of the tinyFaaS study over HTTP and CoAP. A
-//! success is an answer within one second. Each step runs three times, and the run with the median
-//! of the means counts.
+//! `--experiment closed-sweep`: repeats the closed sweep of the tinyFaaS study over HTTP and CoAP. An
+//! answer within one second counts as a success. Each step runs three times. Of these three runs, the
+//! one with the median mean latency counts.
 
 use std::time::Duration;
 
@@ -32,9 +32,9 @@ struct Sweep {
 struct SweepStep {
     protocol: String,
     clients: usize,
-    /// Mean latency and share of successes of every repetition.
+    /// The mean latency and the share of successes of each repetition.
     repeats: Vec<Repeat>,
-    /// The repetition whose mean is the median.
+    /// The repetition whose mean latency is the median.
     run: Report,
 }
 

@@ -1,4 +1,4 @@
-//! The choices of the user: scenarios, policies, and changes to them.
+//! Reads the user's choices: scenarios, policies, and changes to the scenarios.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -13,21 +13,24 @@ use super::super::args::Simulate;
 use super::super::failure::Failure;
 use super::super::output::harmless;
 
-/// Most scenarios of one command: they appear below each other in one table and one picture.
+/// The most scenarios of one command. All of them appear below each other in one table and one picture.
 const SCENARIOS_MAX: usize = 32;
-/// Most policies of one command: they appear next to each other, and each has a thread.
+/// The most policies of one command. They appear next to each other, and each has a thread.
 const POLICIES_MAX: usize = 8;
-/// Longest simulated time. Policies that decide every few seconds for a year would take minutes.
+/// The longest simulated time. A year of policies that decide every few seconds would take minutes to
+/// simulate.
 const SIMULATED_MS_MAX: u64 = 31 * 24 * 3_600_000;
-/// Largest trace that is read; about eight million calls.
+/// The largest trace that is read, which is about eight million calls.
 const TRACE_BYTES_MAX: u64 = 128 << 20;
-/// Start time for the families and traces, about that of a process in a sandbox on a small machine.
+/// The start time of instances in the families and traces. A process in a sandbox on a small machine
+/// takes about this long to start.
 const START_MS_DEFAULT: f64 = 50.0;
-/// This seed is not one of those with which the constants of `auto` were chosen.
+/// The seed of random numbers. It is not one of the seeds with which the constants of `auto` were
+/// chosen.
 const SEED_DEFAULT: u64 = 11;
-/// Run time of a recorded call without one: the run time in the families.
+/// The run time of a recorded call whose trace contains none. It is the run time in the families.
 const TRACE_TIME: Distribution = Distribution::LogNormal { mean_ms: 200.0, variation: 0.5 };
-/// Most points of the series: as many as a panel of a picture can show.
+/// The most points of a series, which is as many as a panel of a picture can show.
 const POINTS_MAX: f64 = 480.0;
 
 /// The policies, each with a one-line description.
@@ -52,7 +55,7 @@ pub(super) struct NamedPolicy {
     pub(super) policy: Policy,
 }
 
-/// The policies of `--policy`, each once.
+/// Returns the policies that `--policy` names, each once.
 pub(super) fn policies(texts: &[String]) -> Result<Vec<NamedPolicy>, Failure> {
     let mut policies: Vec<NamedPolicy> = Vec::new();
     for text in texts {
@@ -182,7 +185,7 @@ impl Settings {
     }
 }
 
-/// The interval between points, a round number that gives at most [`POINTS_MAX`] points.
+/// Returns the interval between points: a round number that gives at most [`POINTS_MAX`] points.
 fn sample_s(duration_s: f64) -> f64 {
     let fine = duration_s / POINTS_MAX;
     let decade = 10f64.powf(fine.log10().floor());
@@ -198,7 +201,8 @@ pub(super) enum Choice {
     Trace { path: String, demand: BTreeMap<String, Arrivals> },
 }
 
-/// The scenarios and traces that the arguments name, each once; all families if they name nothing.
+/// Returns the scenarios and traces that the arguments name, each once. Returns all families if the
+/// arguments name none.
 pub(super) fn choices(texts: &[String]) -> Result<Vec<Choice>, Failure> {
     let mut names: Vec<&str> = Vec::new();
     for text in texts {
@@ -262,7 +266,7 @@ fn demand(path: &str) -> Result<BTreeMap<String, Arrivals>, Failure> {
 }
 
 impl Choice {
-    /// The scenario under `policy`.
+    /// Returns the scenario as it runs under `policy`.
     pub(super) fn scenario(
         &self,
         policy: Policy,
@@ -283,7 +287,8 @@ impl Choice {
     }
 }
 
-/// A trace as a scenario: it ends with the second of its last call unless `--for` says otherwise.
+/// Converts a trace to a scenario. It ends with the second of the trace's last call, unless `--for`
+/// sets another end.
 fn recorded(
     path: &str,
     demand: &BTreeMap<String, Arrivals>,
@@ -325,7 +330,7 @@ fn last_call_ns(arrivals: &Arrivals) -> Option<u64> {
     }
 }
 
-/// A word of the user, cut and without control characters.
+/// Returns a word that the user wrote, cut and without control characters.
 fn shown(text: &str) -> String {
     if text.is_empty() {
         return "\"\"".to_owned();
@@ -333,7 +338,7 @@ fn shown(text: &str) -> String {
     harmless(&text.chars().take(200).collect::<String>())
 }
 
-/// The system's error message in our style.
+/// Returns the system's error message in the style of `mote`'s messages.
 pub(super) fn words(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()

@@ -1,8 +1,8 @@
-//! Templates of OpenFaaS by their names, as a `lang` in `stack.yml` writes them.
+//! OpenFaaS' templates, by the names that `lang` has in `stack.yml`.
 //!
-//! Official templates have variants for a processor or a base image, which run like the template
-//! itself. Every other name belongs to somebody's own template, whose contract only its handler can
-//! show.
+//! An official template may have variants for a processor or a base image, which run like the template
+//! itself. Every other name belongs to a user's own template, whose contract can only be inferred from
+//! its handler.
 
 use std::path::Path;
 
@@ -12,25 +12,25 @@ use mote_spec::manifest::{PlatformName, RuntimeName};
 use super::super::super::contract;
 use super::super::super::probe::Folder;
 
-/// Endings of official names that change the image and not the contract.
+/// Endings of official names that change the image but not the contract.
 const VARIANTS: [&str; 8] =
     ["-armhf", "-arm64", "-debian", "-alpine", "-slim", "-distroless", "-inproc", "-express"];
 
-/// A contract between a template and its handlers.
+/// An official template. It determines how its handlers are called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Template {
     pub(super) runtime: RuntimeName,
-    /// The name in `template`, if the language alone does not say it.
+    /// The value of `template`, if the language alone does not determine the contract.
     pub(super) name: Option<&'static str>,
 }
 
-/// What a `lang` names.
+/// The kinds of templates that a `lang` can name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Named {
     Official(Template),
-    /// A template whose handler receives a whole Express app.
+    /// A template whose handler receives a complete Express app.
     Service,
-    /// Somebody's own template in a language that has templates here, and the nearest of those.
+    /// A user's own template. Its language has official templates, of which this is the nearest.
     Own(&'static str),
     /// Another language, or a program with `fprocess`.
     Other,
@@ -40,7 +40,7 @@ const fn template(runtime: RuntimeName, name: Option<&'static str>) -> Named {
     Named::Official(Template { runtime, name })
 }
 
-/// What `lang` names; it is in lower case.
+/// Returns the template that `lang` names. `lang` must be in lower case.
 pub(super) fn named(lang: &str) -> Named {
     let mut base = lang;
     while let Some(shorter) = VARIANTS.iter().find_map(|variant| base.strip_suffix(variant)) {
@@ -58,7 +58,7 @@ pub(super) fn named(lang: &str) -> Named {
     }
     if let Some(rest) = base.strip_prefix("node") {
         return match rest.trim_start_matches(is_digit) {
-            // The oldest template, whose handlers take (context, callback).
+            // This is the oldest template. Its handlers take (context, callback).
             "" if rest.is_empty() => template(RuntimeName::Node, Some("node")),
             "" => template(RuntimeName::Node, None),
             _ if base.ends_with("-service") => Named::Service,
@@ -75,9 +75,9 @@ pub(super) fn named(lang: &str) -> Named {
     }
 }
 
-/// The official template whose handlers have the arguments of the handler in a folder, and those
-/// arguments as text. `handle(req)` says nothing: several templates call it, each with another
-/// request.
+/// Finds the official template whose handlers have the same arguments as the handler in a folder. Also
+/// returns those arguments as text. `handle(req)` is not enough to decide, because several templates
+/// use it with different requests.
 pub(super) fn by_handler(folder: &Path) -> Option<(Template, String)> {
     let found = contract::infer(&Folder::read(folder).ok()?)?;
     let function = found.function;
